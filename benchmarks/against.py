@@ -170,7 +170,15 @@ def same_files(commit: str) -> str:
 
 def _git(*arguments: str, env: dict[str, str] | None = None) -> str:
     command = ["git", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | (env or {}), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | (env or {}),
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout.strip()

@@ -286,7 +286,11 @@ class Day:
         self._interrupt = interrupt
         self._file = self.output / "state.json"
         self._of = {"scale": options.scale, "device": options.device}
-        state = json.loads(self._file.read_text()) if self._file.exists() else {"of": self._of, "spent": 0, "steps": {}}
+        state = (
+            json.loads(self._file.read_text("utf-8"))
+            if self._file.exists()
+            else {"of": self._of, "spent": 0, "steps": {}}
+        )
         if state["of"] != self._of:
             raise ValueError(f"{self.output} has a day of {state['of']}; choose another folder for one of {self._of}")
         self.outcomes = {name: StepResult(**outcome) for name, outcome in state["steps"].items()}

@@ -17,6 +17,7 @@ import torch
 from petra_core.timeline import Timeline
 from reproduce.records import provenance
 from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Series, check_name, write
+from reproduce.records.reading import UNPRINTABLE
 from reproduce.records.record import DEFAULT_ROOT
 
 
@@ -84,7 +85,9 @@ class Recorder:
         self.goals: list[Goal] = []
         self.notes: list[str] = []
         self.timelines: dict[str, Timeline] = {}
-        self._code, self._patch = provenance.code()  # what is loaded now, whatever is checked out meanwhile
+        self._code, patch = provenance.code()  # what is loaded now, whatever is checked out meanwhile
+        text = provenance.patch_bytes(patch).decode("utf-8", "replace")
+        self._patch = UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)  # in JSON it cannot be byte for byte
         self._load = os.getloadavg()[0]
 
     def add(self, group: str, name: str, quantity: str, unit: str, value: float, at: float | None = None) -> None:

@@ -80,7 +80,7 @@ def _read(source: Path | io.BytesIO, name: str) -> Any:
     # compression, of places before the beginning, which a file calls an invalid argument. Other errors of the file
     # system are none of a checkpoint.
     except (zipfile.BadZipFile, EOFError, zlib.error, ValueError, RuntimeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+        if isinstance(error, OSError) and error.errno not in (errno.EINVAL, errno.EISDIR):
             raise
         raise CheckpointError(f"{name} is damaged or no checkpoint ({error}); {ADVICE}") from error
     if damaged is not None:
@@ -89,8 +89,18 @@ def _read(source: Path | io.BytesIO, name: str) -> Any:
         if isinstance(source, io.BytesIO):
             source.seek(0)
         return torch.load(source, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, KeyError, EOFError) as error:
-        raise CheckpointError(f"{name} is not a checkpoint of this suite ({error}); {ADVICE}") from error
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        LookupError,
+        EOFError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ) as error:
+        # Not torch's own words, which advise to load the file in a way that runs the code in it.
+        reason = type(error).__name__ if "weights_only" in str(error) else error
+        raise CheckpointError(f"{name} is not a checkpoint of this suite ({reason}); {ADVICE}") from error
 
 
 def copied(tree: Any, device: torch.device | str = "cpu") -> Any:

@@ -17,18 +17,35 @@ REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and go on fr
 
 
 def check_weights(micro_batch: int, workers: Sequence[Worker]) -> None:
-    """See that all weights are finite, after the losses. Raises: NonFiniteError: one is not.
+    """Check that all weights and buffers are finite, after the losses.
 
-    What broke in the last ticks of a run shows in no loss any more.
+    What broke in the last ticks of a run shows in no loss any more. Running statistics show in no loss of training at
+    all: BatchNorm uses them in an evaluation only.
+
+    Raises:
+        NonFiniteError: one is not. A buffer other than a running statistic may be infinite, as a mask is.
+
     """
     for worker in reversed(workers):  # from the origin on gradients carry it down
-        if name := worker.non_finite_weight():
+        if name := worker.non_finite_weight() or _broken_buffer(worker):
             raise NonFiniteError(
                 f"{name} of stage {worker.index} is not finite after {worker.version} updates and micro-batch "
                 f"{micro_batch}; {REMEDY}",
                 micro_batch=micro_batch,
                 stage=worker.index,
             )
+
+
+def _broken_buffer(worker: Worker) -> str:
+    """The first floating-point buffer of a worker's stage that is not finite; empty if there is none."""
+    buffers = {name: buffer for name, buffer in worker.stage.named_buffers() if buffer.is_floating_point()}
+    broken = [
+        torch.isfinite(buffer).logical_not().any() if "running_" in name else torch.isnan(buffer).any()
+        for name, buffer in buffers.items()
+    ]
+    if not broken or not torch.stack(broken).any():  # one question for all: on a GPU each waits
+        return ""
+    return next(f"buffer {name}" for name, is_broken in zip(buffers, broken, strict=True) if is_broken)
 
 
 class PendingLosses:

@@ -1,5 +1,6 @@
 """What the repository promises as a whole: commands, pinned versions, and files that belong to no machine."""
 
+import ast
 import pkgutil
 import re
 import shutil
@@ -119,3 +120,29 @@ def test_nothing_in_the_repository_belongs_to_one_machine() -> None:
         if FOREIGN.search(line)
     ]
     assert not foreign, "paths of one machine or addresses of package registries:\n" + "\n".join(foreign)
+
+
+def test_text_is_read_and_written_in_a_stated_encoding() -> None:
+    """Else it is that of the locale: a patch with an umlaut was recorded as one of another file."""
+    modules = [file for name in ("reproduce", "benchmarks") for file in (ROOT / name).rglob("*.py")]
+    assert [
+        f"{file.relative_to(ROOT)}:{call.lineno}"
+        for file in modules
+        for call in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(call, ast.Call) and _by_the_locale(call)
+    ] == []
+
+
+def _by_the_locale(call: ast.Call) -> bool:
+    """Whether a call reads or writes text and does not state an encoding."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    keywords = {keyword.arg for keyword in call.keywords}
+    if "encoding" in keywords:
+        return False
+    if name in ("run", "Popen", "check_output"):
+        return bool({"text", "universal_newlines"} & keywords)
+    if name == "open":
+        module = getattr(getattr(call.func, "value", None), "id", "")
+        modes = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        return module not in ("os", "Image", "tarfile") and not any("b" in mode for mode in modes)
+    return (name == "read_text" and not call.args) or (name == "write_text" and len(call.args) < 2)

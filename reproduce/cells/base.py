@@ -110,4 +110,4 @@ def _checked(name: str, value: object, wanted: Any) -> object:
         raise CellError(f"{name} must be {wanted.__name__}, got {type(value).__name__} {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise CellError(f"{name} must be finite, got {value}")
-    return value
+    return value + 0.0 if isinstance(value, float) else value  # -0.0 is 0.0, in the identity too

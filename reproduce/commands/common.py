@@ -13,9 +13,26 @@ import click
 from reproduce.cells import catalogue
 from reproduce.commands.options import Minutes
 from reproduce.measures.how import How
-from reproduce.records.record import DEFAULT_ROOT
+from reproduce.records.record import DEFAULT_ROOT, RecordError, check_free
 
-FOLDER = click.Path(file_okay=False, path_type=Path)
+
+class UserPath(click.Path):
+    """A path as people type it: `~` is expanded here, since shells leave it in `--option=~/folder`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(path_type=Path, **settings)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path. Raises: click.BadParameter: it is not what is wanted, or `~NAME` names nobody."""
+        try:
+            expanded = Path(value).expanduser()
+        except RuntimeError:
+            self.fail(f"{str(value)!r} begins with the home folder of a user that does not exist", param, ctx)
+        return super().convert(expanded, param, ctx)
+
+
+FOLDER = UserPath(file_okay=False)
+FILE = UserPath(dir_okay=False)
 RECORDS = click.option("--records", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Their folder.")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 SHOWN = 12  # lines of a list
@@ -93,7 +110,16 @@ def listed(lines: Sequence[str]) -> None:
 
 
 def check_files(record: Path, trace: Path | None, tensorboard: Path | None) -> None:
-    """See before the work that what `train` leaves can be written. Raises: click.UsageError: it cannot."""
+    """Check before the work that what `train` leaves can be written, over nobody else's files.
+
+    Raises:
+        click.UsageError: it cannot.
+
+    """
+    try:
+        check_free(record)
+    except RecordError as error:
+        raise click.UsageError(f"--output: {error}") from error
     for option, file in (("--output", record), ("--trace", trace), ("--tensorboard", tensorboard)):
         if file is not None:
             check_writable(file.parent, option)

@@ -12,7 +12,8 @@ from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.commands import summary
 from reproduce.commands.common import listed
 from reproduce.grids.scales import Scale
-from reproduce.records.record import DEFAULT_ROOT, DIVERGED, OUT_OF_MEMORY
+from reproduce.records.broken import near_chance
+from reproduce.records.record import DEFAULT_ROOT, DIVERGED, OUT_OF_MEMORY, Status
 from reproduce.running.runner import GridOutcome
 from reproduce.words import count
 
@@ -26,6 +27,14 @@ def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
     _warn(f"at k = {at} not above {scale.target_accuracy:g} % test accuracy", short)
     _warn("diverged, which is a result", [cell.slug for cell, state in states if state.reason == DIVERGED])
     _warn("without a result", list(_once_each(problems)), len(problems))
+    wrecks = [
+        f"{cell.slug}: {state.reached}"
+        for cell, state in states
+        if isinstance(cell, TrainedCell)
+        and state.status is Status.DONE
+        and near_chance(cell, state.result.get("test_accuracy", 100.0))
+    ]
+    _warn("broken: at most twice the test accuracy of a guess", wrecks)
     unfinished = [f"{cell.slug}: {state}" for cell, state in states if not state.final and cell not in problems]
     _warn("unfinished; the same command goes on", unfinished)
     memory = [cell.slug for cell, state in states if state.reason == OUT_OF_MEMORY]

@@ -19,7 +19,7 @@ from reproduce.commands.common import CORES, FOLDER, listed
 from reproduce.data import corpus, manifest
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import Findings, Manifest, Progress
-from reproduce.records.storage import StorageFullError
+from reproduce.records.storage import StorageError
 from reproduce.words import some
 
 DATA_ROOT = click.option(
@@ -218,6 +218,8 @@ def _describe(findings: Findings) -> None:
         ", ".join(f"{value:.4f}" for value in values) for values in (findings.mean, findings.deviation)
     )
     click.echo(f"  channels: mean {means}; standard deviation {deviations}")
+    for note in findings.notes:
+        click.echo(f"  {note}")
 
 
 @contextmanager
@@ -237,7 +239,7 @@ def _errors() -> Iterator[None]:
         yield
     except BrokenPipeError:  # the reader of what is printed has seen enough; click knows
         raise
-    except StorageFullError as error:
+    except StorageError as error:
         raise click.ClickException(error.strerror or str(error)) from error
     except (DataError, OSError) as error:  # a folder that cannot be written, for one
         raise click.ClickException(str(error)) from error

@@ -17,9 +17,10 @@ from reproduce.commands.common import check_files
 from reproduce.data.errors import DataError
 from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.measures.how import How
+from reproduce.records.broken import near_chance
 from reproduce.records.locks import LockedError, LockLostError, holder
 from reproduce.records.record import Record, RecordError, State, Status
-from reproduce.records.storage import StorageFullError
+from reproduce.records.storage import StorageError
 from reproduce.running import devices
 from reproduce.running.execution import execute
 from reproduce.running.interrupts import Interrupt
@@ -94,7 +95,10 @@ def train_here(
         raise Failure(f"{team.name}{state}: {state.detail}")
     team.leave()
     if team.leads:
-        click.echo(f"test accuracy {state.result['test_accuracy']:.2f} % -> {record.path}")
+        accuracy = state.result["test_accuracy"]
+        click.echo(f"test accuracy {accuracy:.2f} % -> {record.path}")
+        if near_chance(cell, accuracy):
+            click.echo("WARNING: that is at most twice the accuracy of a guess: the run counts as broken", err=True)
 
 
 def _how(team: Team, threads: int) -> str:
@@ -143,7 +147,7 @@ def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed
             click.echo(f"{stop}; saved, the same command goes on from there", err=True)
         team.leave()
         sys.exit(interrupt.exit_code)
-    except (RecordError, CheckpointError, DataError, StorageFullError, UnsupportedError) as error:
+    except (RecordError, CheckpointError, DataError, StorageError, UnsupportedError) as error:
         raise Failure(f"{team.name}{error}") from error
     except (LockedError, LockLostError) as error:
         raise Failure(str(error)) from error

@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from reproduce.commands.common import FOLDER, RECORDS, check_writable
+from reproduce.commands.common import FOLDER, RECORDS, UserPath, check_writable
 from reproduce.records import merging, results
 from reproduce.records.locks import holder
 from reproduce.records.merging import Decision
 from reproduce.records.record import scan
-from reproduce.records.storage import StorageFullError
+from reproduce.records.storage import StorageError
 
 
 @click.group()
@@ -48,7 +48,7 @@ def check(root: Path) -> None:
 
 
 @records.command()
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=UserPath())
 @RECORDS
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("-v", "--verbose", is_flag=True, help="Name the records too of which nothing is brought.")
@@ -74,8 +74,8 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
                     decisions[decision] += 1
                     if decision.to_be_told or verbose:
                         click.echo(f"{decision.name} {path}{f': {detail}' if detail else ''}", err=decision.bad)
-        except StorageFullError as error:
-            raise click.ClickException(str(error)) from error
+        except StorageError as error:
+            raise click.ClickException(error.strerror or str(error)) from error
     done = "would be " if dry_run else ""
     for decision in Decision:
         if decisions[decision]:
@@ -124,7 +124,7 @@ def export(folder: Path, root: Path) -> None:
     try:
         for table in Frames(contents).export(folder):
             click.echo(f"wrote {table}")
-    except StorageFullError as error:
+    except StorageError as error:
         raise click.ClickException(error.strerror or str(error)) from error
     _end(contents.runs, (*contents.problems, *contents.benchmark_problems))
 

@@ -5,15 +5,15 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from reproduce.commands.common import CORES, RECORDS, check_writable
-from reproduce.records.storage import StorageFullError
+from reproduce.commands.common import CORES, FILE, RECORDS, check_writable
+from reproduce.records.storage import StorageError, StorageFullError
 
 
 @click.command()
 @RECORDS
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     default=Path("reports/index.html"),
     show_default=True,
     help="The page to write.",
@@ -35,6 +35,8 @@ def report(context: click.Context, root: Path, output: Path, jobs: int, opened: 
         build(root, output, jobs=jobs)
     except StorageFullError as error:
         raise click.ClickException(f"no room to write {output}; the page of before, if any, is as it was") from error
+    except StorageError as error:
+        raise click.ClickException(error.strerror or str(error)) from error
     click.echo(f"wrote {output}; to look at it: {output.resolve().as_uri()}")
     if opened:
         click.launch(output.resolve().as_uri())

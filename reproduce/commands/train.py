@@ -5,6 +5,7 @@ setting, does not wait for it.
 """
 
 import enum
+import math
 import sys
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -26,7 +27,7 @@ from reproduce.cells.kinds import (
     TrainingCell,
     is_forward_gradient,
 )
-from reproduce.commands.common import FOLDER, THREADS, check_files, how_options, shared_by
+from reproduce.commands.common import FILE, FOLDER, THREADS, check_files, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, Minutes, grouped
 from reproduce.grids import recipes
 from reproduce.measures.how import How
@@ -47,6 +48,7 @@ BY_RULE = (
 FORWARD = {name: getattr(forward.ForwardGradient(), name).value for name in forward.AXES}
 FORWARD |= {"auxiliary": AUXILIARIES[0], "released": ""}
 FORWARD_MODEL = next(iter(BLOCK_MODELS))
+SAME_RATE = 1e-12  # relative difference of two learning rates that are one, written and computed
 TRACED = 16  # micro-batches of a trace
 CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not delay.RATE]
 
@@ -194,7 +196,7 @@ def _choices(of: type[enum.Enum]) -> str:
 @RUN("--tensorboard", type=FOLDER, help="Folder for TensorBoard event files.")
 @RUN(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="File for a Chrome trace of the first micro-batches after the pipeline has filled.",
 )
 @RUN("--trace-micro-batches", type=click.IntRange(1), show_default=str(TRACED), help="How many of them.")
@@ -261,12 +263,17 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
         values["drops"] = tuple(int(drop) for drop in values["drops"].split(",") if drop.strip())
     except ValueError:
         raise CellError(f"drops are epochs separated by commas, got {values['drops']!r}") from None
-    if values["learning_rate"] is None:
-        try:
-            samples = values["batch_size"] * max(values["replicas"], 1)  # a wrong number is the cell's to refuse
-            optimizer = values["optimizer"] if values["optimizer"] in OPTIMIZERS else DEFAULTS.optimizer  # likewise
-            values["learning_rate"] = rates.rate(optimizer, samples, values["accumulation"])
-        except ValueError as error:
+    if not values["drops"]:
+        values["drop_factor"] = DEFAULTS.drop_factor  # without effect: one training has one identity
+    given = values["learning_rate"]
+    try:
+        samples = values["batch_size"] * max(values["replicas"], 1)  # a wrong number is the cell's to refuse
+        optimizer = values["optimizer"] if values["optimizer"] in OPTIMIZERS else DEFAULTS.optimizer  # so is that
+        usual = rates.rate(optimizer, samples, values["accumulation"])
+        if given is None or math.isclose(given, usual, rel_tol=SAME_RATE):
+            values["learning_rate"] = usual
+    except ValueError as error:
+        if given is None:
             raise CellError(str(error)) from None
     if not guesses:
         return TrainingCell(**values)

@@ -51,6 +51,33 @@ AGAIN = "Make the file again from its source with `python -m reproduce data prep
 ANOTHER = "Give the file of another data set, or prepare this one again"
 
 
+GREY_16_BITS = ("I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes
+CONVERTIBLE = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
+
+
+def rgb(image: Image.Image) -> Image.Image:
+    """Return an opened image in 8 bits a channel, RGB; of several frames the first.
+
+    Pillow's own conversion of grey values of more than 8 bits cuts them off at 255 instead of scaling them.
+
+    Raises:
+        ValueError: its values have no defined range, such as those of a float TIFF, or it has too many pixels.
+
+    """
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and image.width * image.height > limit:
+        raise ValueError(f"it has {image.width} x {image.height} pixels, expected at most {limit:,} in all")
+    mode = image.mode
+    if mode in GREY_16_BITS or (mode == "I" and image.format == "PNG"):  # what older versions of Pillow call it
+        values = np.asarray(image).astype(np.int64) >> 8
+        return Image.fromarray(values.clip(0, 255).astype(np.uint8)).convert("RGB")
+    if mode not in CONVERTIBLE:
+        raise ValueError(
+            f"its pixels are of the mode {mode}, which has no defined range; save it with 8 bits a channel"
+        )
+    return image.convert("RGB")
+
+
 class RawImages(NamedTuple):
     """Images of one size: RGB, uint8 [N, 3, H, W], and their labels, int64 [N]."""
 
@@ -59,10 +86,11 @@ class RawImages(NamedTuple):
 
 
 class JpegFiles(NamedTuple):
-    """Image files of any sizes, and the label of each."""
+    """Image files of any sizes, the label of each, and its size in bytes as it was listed (none: not known)."""
 
     paths: Sequence[Path]
     labels: Sequence[int]
+    sizes: Sequence[int] = ()
 
 
 class UnreadableImageError(DataError):
@@ -74,6 +102,18 @@ class UnreadableImageError(DataError):
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:
         return type(self), (self.path, self.reason)  # it may have to come back from a worker process
+
+
+class ChangedImageError(DataError):
+    """A file is not the one that was listed: it has another size."""
+
+    def __init__(self, path: Path, size: int, listed: int) -> None:
+        self.sizes = size, listed
+        problem = f"has {size:,} bytes, and had {listed:,} when the data set was prepared: it is another file"
+        super().__init__(path, problem, "Bring back the files that were prepared, or prepare the data set again")
+
+    def __reduce__(self) -> tuple[type, tuple[Path, int, int]]:
+        return type(self), (self.path, *self.sizes)  # it may have to come back from a worker process
 
 
 def write_beton(
@@ -206,7 +246,7 @@ def _jpeg(path: Path) -> _Stored:
         with Image.open(io.BytesIO(data)) as image:
             if image.format != "JPEG" or image.mode not in ("RGB", "L"):
                 buffer = io.BytesIO()
-                image.convert("RGB").save(buffer, "JPEG", quality=QUALITY, subsampling=0)
+                rgb(image).save(buffer, "JPEG", quality=QUALITY, subsampling=0)
                 data = buffer.getvalue()
             return JPEG, image.width, image.height, data
     except UNDECODABLE as error:

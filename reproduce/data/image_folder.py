@@ -4,25 +4,29 @@ Which files belong to the data set, in which order and with which label, is deci
 ImageFolder does it: classes in the order of their folders' names, files in the order of theirs. The .beton files and
 the lists that torchvision's loader reads are made of the same files.
 
+No folder and no linked file is taken twice: a link that leads back into the data set would repeat a class, or bring
+training images into the test set. Files without the name of an image are passed over, and counted.
+
 Every file is decoded before any is written; one that cannot be is named, with all others of its kind. What a flipped
 bit does to a picture that can still be decoded shows in no way: ImageNet has no checksums of single files.
 """
 
 import json
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from PIL import Image
-from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from reproduce.cells.catalogue import Dataset
-from reproduce.data.beton import UNDECODABLE, JpegFiles, UnreadableImageError, in_order, write_beton
+from reproduce.data.beton import UNDECODABLE, JpegFiles, UnreadableImageError, in_order, rgb, write_beton
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import SPLITS, Findings, ImageFile, Progress, Split, deviating_counts
 from reproduce.records.storage import write_atomically
-from reproduce.words import some
+from reproduce.words import count, some
 
 FOLDERS = {"train": "train", "test": "val"}
 
@@ -45,27 +49,32 @@ class ImageFolder:
             (set(test) - set(train), "val", "train"),
         ):
             if missing:
-                problem = f"{len(missing)} classes of {here}/ have no folder here: {some(sorted(missing))}"
+                names = some([name if name.isascii() else f"{name} ({name!a})" for name in sorted(missing)])
+                problem = f"{len(missing)} classes of {here}/ have no folder here: {names}"
                 raise DataError(
                     source / lacking, problem, "A class needs a folder of that name, with images in it, in both"
                 )
         self._classes = train
-        self._files = {split: list(_files(source, folder, train)) for split, folder in FOLDERS.items()}
+        walk = _FolderWalk(source)
+        self._files = {split: list(walk.files(folder, train)) for split, folder in FOLDERS.items()}
+        walk.check_links()
+        self._passed_over = walk.passed_over
         self._splits = {split: self._split(split) for split in SPLITS}
         self.steps = sum(map(len, self._files.values()))
 
     def examine(self, progress: Progress) -> Findings:
         """Decode every file; `progress` is told of images. Raises: DataError: files cannot be read."""
         paths = [self._source / file.path for files in self._files.values() for file in files]
-        unreadable = []
-        for problem in in_order(_look, paths, self._workers):
+        unreadable, moving = [], 0
+        for problem, frames in in_order(_look, paths, self._workers):
             progress(1)
             unreadable += [problem] if problem else []
+            moving += frames > 1
         if unreadable:
             problem = f"{len(unreadable)} of {len(paths):,} images cannot be read: {some(unreadable)}"
             raise DataError(self._source, problem, "Get them again")
-        count, officially = len(self._classes), self._dataset.num_classes
-        classes = [f"{count:,} classes, officially {officially:,}"] if count != officially else []
+        here, officially = len(self._classes), self._dataset.num_classes
+        classes = [f"{here:,} classes, officially {officially:,}"] if here != officially else []
         assert self._dataset.mean is not None
         assert self._dataset.deviation is not None
         return Findings(
@@ -73,7 +82,15 @@ class ImageFolder:
             mean=self._dataset.mean,
             deviation=self._dataset.deviation,
             deviations=(*classes, *deviating_counts(self._dataset, self._splits)),
+            notes=self._notes(moving),
         )
+
+    def _notes(self, moving: int) -> tuple[str, ...]:
+        """What was left out, in sentences; `moving`: images of several frames."""
+        kinds = ", ".join(f"{kind or 'no suffix'} ({number})" for kind, number in sorted(self._passed_over.items()))
+        passed = [f"{count(self._passed_over.total(), 'file')} passed over: {kinds}"] if kinds else []
+        first = [f"{count(moving, 'image')} of several frames: the first frame is used"] if moving else []
+        return (*passed, *first)
 
     def bytes_to_write(self) -> int:
         return sum(file.bytes for files in self._files.values() for file in files) if self._beton else 0
@@ -118,18 +135,89 @@ def _classes(folder: Path, dataset: Dataset) -> list[str]:
     return classes
 
 
-def _files(source: Path, folder: str, classes: Sequence[str]) -> Iterator[ImageFile]:
-    """The images of all classes, in order; what has not the name of an image is passed over."""
-    labels = {name: label for label, name in enumerate(classes)}
-    for path, label in make_dataset(source / folder, labels, IMG_EXTENSIONS, allow_empty=True):
-        yield ImageFile(path.removeprefix(f"{source}/"), label, os.stat(path).st_size)
+class _FolderWalk:
+    """Finds image files, in torchvision's order, and remembers where it has been.
+
+    Attributes:
+        passed_over: number of files without the name of an image, by suffix; hidden ones are not counted.
+
+    """
+
+    def __init__(self, source: Path) -> None:
+        self.passed_over: Counter[str] = Counter()
+        self._source = source
+        self._folders: dict[tuple[int, int], str] = {}  # device and inode -> path
+        self._links: dict[tuple[int, int], str] = {}  # of the targets of links to files
+
+    def files(self, folder: str, classes: Sequence[str]) -> Iterator[ImageFile]:
+        """The images of all classes of a folder, in order. Raises: DataError: one is there twice, or is no file."""
+        for entry in os.scandir(self._source / folder):
+            if entry.is_file():
+                self._pass_over(entry.name)
+        for label, name in enumerate(classes):
+            for path in self._paths(self._source / folder / name):
+                yield ImageFile(path.removeprefix(f"{self._source}/"), label, self._size(path))
+
+    def _paths(self, top: Path) -> Iterator[str]:
+        found: list[tuple[str, list[str]]] = []
+
+        def stop(error: OSError) -> None:
+            raise DataError(Path(str(error.filename)), f"cannot be read ({error.strerror})", "Let this user read it")
+
+        for place, _, names in os.walk(top, onerror=stop, followlinks=True):
+            status = os.stat(place)
+            earlier = self._folders.setdefault((status.st_dev, status.st_ino), place)
+            if earlier != place:
+                raise DataError(
+                    Path(place), f"is the same folder as {earlier}, by a link", "Remove the link: its images are there"
+                )
+            found.append((place, names))
+        for place, names in sorted(found):
+            for name in sorted(names):
+                if name.lower().endswith(IMG_EXTENSIONS):
+                    yield os.path.join(place, name)
+                else:
+                    self._pass_over(name)
+
+    def _pass_over(self, name: str) -> None:
+        if not name.startswith("."):
+            self.passed_over[Path(name).suffix.lower()] += 1
+
+    def _size(self, path: str) -> int:
+        """The size of an image file. Raises: DataError: it is no file, or a link to one that is there already."""
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise DataError(
+                Path(path), f"cannot be read ({error.strerror})", "Get the file again, or remove the link"
+            ) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(Path(path), "has the name of an image and is no file", "Remove it")
+        if os.path.islink(path):
+            earlier = self._links.setdefault((status.st_dev, status.st_ino), path)
+            if earlier != path:
+                raise self._twice(path, earlier)
+        return status.st_size
+
+    def check_links(self) -> None:
+        """Raise DataError if a link leads to an image of a folder that was visited itself; to be called at the end."""
+        for path in self._links.values():
+            target = Path(os.path.realpath(path))
+            folder = os.stat(target.parent)
+            if (folder.st_dev, folder.st_ino) in self._folders and target.name.lower().endswith(IMG_EXTENSIONS):
+                raise self._twice(path, str(target))
+
+    @staticmethod
+    def _twice(path: str, other: str) -> DataError:
+        fix = "Remove the link: the image would be there twice"
+        return DataError(Path(path), f"is a link to an image that is there as {other}", fix)
 
 
-def _look(path: Path) -> str:
-    """What is wrong with an image that cannot be decoded; empty if it can."""
+def _look(path: Path) -> tuple[str, int]:
+    """What is wrong with an image that the loaders cannot decode (empty if they can), and its number of frames."""
     try:
         with Image.open(path) as image:
-            image.load()
+            rgb(image)
+            return "", getattr(image, "n_frames", 1)
     except UNDECODABLE as error:
-        return f"{path} ({UnreadableImageError(path, error).reason})"
-    return ""
+        return f"{path} ({UnreadableImageError(path, error).reason})", 1

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from reproduce.cells.catalogue import TORCHVISION, Channels, Dataset, again
 from reproduce.data.errors import DataError
+from reproduce.records.reading import parse_json, read_file
 
 NAME = "manifest.json"
 SCHEMA = 1
@@ -55,6 +56,7 @@ class Findings:
     mean: Channels
     deviation: Channels
     deviations: tuple[str, ...] = ()  # in what it is not the official data set; empty if it is
+    notes: tuple[str, ...] = ()  # what else a person should know, such as how many files were passed over
 
     @property
     def num_classes(self) -> int:
@@ -141,7 +143,7 @@ def read(folder: Path) -> Manifest:
     """
     path = folder / NAME
     try:
-        values = json.loads(path.read_text())
+        values = parse_json(read_file(path))
         if (schema := values.pop("schema")) != SCHEMA:
             raise DataError(path, f"is of format {schema!r}, this version reads format {SCHEMA}", again(folder))
         findings = values.pop("findings")
@@ -150,7 +152,8 @@ def read(folder: Path) -> Manifest:
         left_out = (f"without {path}" for path in findings.get("skipped", ()))  # as older manifests say
         deviations = (*findings["deviations"], *left_out)
         channels = {name: tuple(findings[name]) for name in ("mean", "deviation")}
-        content = Findings(splits=splits, deviations=deviations, **channels)
+        notes = tuple(map(str, findings.get("notes", ())))  # which older manifests have not
+        content = Findings(splits=splits, deviations=deviations, notes=notes, **channels)
         files = {name: Written(**file) for name, file in values.pop("files").items()}
         return Manifest(findings=content, files=files, **values)
     except FileNotFoundError:

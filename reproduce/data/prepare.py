@@ -81,9 +81,10 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
     """
     source, target = source.expanduser().resolve(), (root / dataset.name).resolve()  # a link may lead to another disk
     opened = open_source(dataset, source, options)  # before anything is made for it
-    target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        lock = filelock.FileLock(_beside(target, "lock")).acquire(blocking=False)
+        with explain_full_disk(f"to lock {target}", NOTHING_LEFT):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(_beside(target, "lock")).acquire(blocking=False)
     except filelock.Timeout:
         raise DataError(target, "another process prepares this data set", "Wait for it") from None
     with lock, explain_full_disk(f"for {dataset.title} in {root}", NOTHING_LEFT):

@@ -2,7 +2,7 @@
 
 The files of a prepared data set are compared with their record before anything is trained on them. What is small enough
 is read whole (`READ_WHOLE`), seconds at most against hours of training; of ImageNet only names and sizes are looked at,
-and `data check` reads the rest.
+and `data check` reads the rest. Image files that were only listed are compared in size whenever one is opened.
 """
 
 from functools import cache, partial
@@ -135,11 +135,12 @@ def _open(
         from reproduce.data.torchvision_loader import ImageFiles  # takes seconds to import
 
         listed = folder / f"{split}.jsonl"
-        paths, labels = zip(
-            *((Path(prepared.source, file.path), file.label) for file in read_list(listed)), strict=True
-        )
+        files = read_list(listed)
+        paths, labels = [Path(prepared.source, file.path) for file in files], [file.label for file in files]
         check_labels(labels, 0, batch_format.num_classes, listed, ANOTHER)
-        return ImageFiles(JpegFiles(paths, labels), batch_format, augment=augment, workers=workers)
+        return ImageFiles(
+            JpegFiles(paths, labels, [file.bytes for file in files]), batch_format, augment=augment, workers=workers
+        )
     try:
         from reproduce.data.ffcv_loader import FfcvFile
     except ImportError as error:

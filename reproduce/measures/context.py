@@ -23,6 +23,8 @@ class Stopped(Exception):  # noqa: N818  # an order that was carried out, not an
 class Observer:
     """Receives reports of how a cell gets on; the base class ignores them."""
 
+    title = "an observer"  # what messages call it
+
     def begin(self) -> None:
         """Note that the cell is ours, and that the work begins."""
 

@@ -85,7 +85,7 @@ class Witness:
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
             else:
-                (PROC / "self" / "clear_refs").write_text(RESET_PEAK)
+                (PROC / "self" / "clear_refs").write_text(RESET_PEAK, "ascii")
             self._before = self._now()
         except OSError:  # the peak would be that of before
             self._before = None
@@ -118,7 +118,7 @@ class Witness:
 def _kilobytes(file: str, name: str) -> int | None:
     """The bytes that a file of `PROC` has under a name."""
     try:
-        match = re.search(rf"^{name}:\s*(\d+) kB$", (PROC / file).read_text(), re.MULTILINE)
+        match = re.search(rf"^{name}:\s*(\d+) kB$", (PROC / file).read_text("ascii"), re.MULTILINE)
     except OSError:
         return None
     return 1024 * int(match[1]) if match else None
@@ -131,14 +131,14 @@ def _left_in_group() -> int | None:
     """
     group = CGROUP
     try:
-        own = re.search(r"^0::/(.*)$", (PROC / "self" / "cgroup").read_text(), re.MULTILINE)
+        own = re.search(r"^0::/(.*)$", (PROC / "self" / "cgroup").read_text("ascii"), re.MULTILINE)
         group /= own[1] if own else ""
     except OSError:
         pass
     lefts: list[int] = []
     while group.is_relative_to(CGROUP):
         with contextlib.suppress(OSError):
-            limit, taken = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+            limit, taken = ((group / name).read_text("ascii").strip() for name in ("memory.max", "memory.current"))
             lefts += [int(limit) - int(taken)] if limit.isdigit() else []
         group = group.parent
     return min(lefts, default=None)

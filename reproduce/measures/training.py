@@ -46,6 +46,7 @@ from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data import manifest
 from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
 from reproduce.data.sources import open_data
+from reproduce.measures import saved as saved_state
 from reproduce.measures.context import MEMORY_FORMAT, Context, Stopped, laid_out
 from reproduce.measures.probe import Probe
 from reproduce.records.record import Record
@@ -288,6 +289,7 @@ class Trainer:
     def _evaluate(self) -> dict[str, float]:
         correct = torch.zeros((), dtype=torch.int64, device=self._context.device)
         nats = torch.zeros((), dtype=torch.float64, device=self._context.device)
+        unusable = torch.zeros((), dtype=torch.int64, device=self._context.device)  # samples
         text = catalogue.by_name(self._cell.dataset).text
         stop = False
         as_they_are = compiled.uncompiled() if self._context.how.compiled else contextlib.nullcontext()
@@ -300,6 +302,7 @@ class Trainer:
                     images, labels = batch
                     logits = self.pipeline.evaluate(laid_out(images))
                     correct += (logits.argmax(-1) == labels).sum()  # no class is `IGNORED`
+                    unusable += torch.isfinite(logits.flatten(1)).all(1).logical_not().sum()  # `argmax` takes NaN
                     if text:
                         flat = logits.flatten(0, 1).float()  # [B·T, tokens]
                         nats += F.cross_entropy(flat, labels.flatten(), ignore_index=IGNORED, reduction="sum")
@@ -309,6 +312,13 @@ class Trainer:
         if stop:  # outside, where each replica has its own statistics: those are saved, and the evaluation begins anew
             self.save()
             raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")
+        if broken := int(self._replicas.total(unusable)):
+            raise NonFiniteError(
+                f"the outputs for {broken:,} samples of the test set are not finite after epoch {self.epoch + 1}, by "
+                f"weights that are finite; {REMEDY}",
+                micro_batch=self.pipeline.micro_batches - 1,
+                stage=None,
+            )
         tested = {"test_accuracy": 100 * int(self._replicas.total(correct)) / self._test.samples}
         if text:
             tested["test_bits_per_byte"] = bits = float(self._replicas.total(nats)) / math.log(2) / self._test.samples
@@ -396,20 +406,23 @@ class Trainer:
             raise CheckpointError(
                 f"the checkpoint in {self._record.path} is that of another cell; move it away to begin anew"
             )
-        if not manifest.same(state["data"], self._data):
+        if not manifest.same(state.get("data") or {}, self._data):
             raise CheckpointError(
                 f"the checkpoint in {self._record.path} was trained on other files of {self._cell.dataset} than those "
                 f"that are there now; prepare the same ones, or move the checkpoint away to begin anew"
             )
+        with saved_state.explained(self._record.path):
+            fresh = self.pipeline.state_dict()
+            saved_state.check(state, workers, fresh, epochs=self._cell.epochs, batches=self.batches)
+            self.pipeline.load_state_dict({**state["pipeline"], "workers": workers})
+            if self._probe is not None:
+                self._probe.load_state_dict(state["probe"])
+            self.epoch, self.batch = state["epoch"], state["batch"]
+            head = self._context.team.head
+            self._loss_sum = state["loss_sum"][head].clone().to(self._context.device)
+            self._losses = int(state["losses"][head])
+            self._seconds, self._peaks = float(state["seconds"]), list(state["peaks"])
         self._keep_metrics(state["epoch"])
-        self.pipeline.load_state_dict({**state["pipeline"], "workers": workers})
-        if self._probe is not None:
-            self._probe.load_state_dict(state["probe"])
-        self.epoch, self.batch = state["epoch"], state["batch"]
-        head = self._context.team.head
-        self._loss_sum = state["loss_sum"][head].clone().to(self._context.device)
-        self._losses = int(state["losses"][head])
-        self._seconds, self._peaks = state["seconds"], state["peaks"]
 
     def _keep_metrics(self, count: int) -> None:
         if self._context.team.leads:

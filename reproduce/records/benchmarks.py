@@ -13,7 +13,6 @@ here, so a new one needs nothing more than its script.
 """
 
 import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,10 +21,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from petra_core.timeline import Event, Timeline
+from reproduce.records.reading import (
+    CODE,
+    ENVIRONMENT,
+    SETTING,
+    amount,
+    list_of,
+    or_null,
+    parse_json,
+    problem,
+    read_file,
+    scalar,
+)
 from reproduce.records.storage import write_json
 
 SCHEMA = 1
 FOLDER = "benchmarks"  # below the folder of records
+LARGEST_TIMELINE = 10_000  # devices
 
 #: Quantities that several scripts measure, or that an exhibit asks for by name.
 THROUGHPUT = "throughput"
@@ -220,7 +232,7 @@ def write(benchmark: Benchmark, root: Path) -> Path:
 def read(path: Path) -> Benchmark:
     """Read one file. Raises: BenchmarkError: it is missing, damaged or of another version."""
     try:
-        values = json.loads(path.read_text())
+        values = parse_json(read_file(path))
     except (OSError, ValueError) as error:
         raise BenchmarkError(path, f"cannot be read: {error}") from error
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
@@ -228,7 +240,7 @@ def read(path: Path) -> Benchmark:
         raise BenchmarkError(path, f"is of format {schema!r}, this version reads format {SCHEMA}")
     try:
         return _benchmark(path.stem, values)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise BenchmarkError(path, f"is damaged: {type(error).__name__}: {error}") from error
 
 
@@ -252,6 +264,17 @@ def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
         _check(fields[key], str, key)
     for key in ("setting", "timelines", "environment", "code"):
         _check(fields[key], dict, key)
+    for key, shape in (("setting", dict.fromkeys(fields["setting"], scalar)), ("code", CODE)):
+        if wrong := problem(fields[key], shape):
+            raise ValueError(f"{key}: {wrong}")
+    if wrong := problem(fields["environment"], {**dict.fromkeys(fields["environment"], SETTING), **ENVIRONMENT}):
+        raise ValueError(f"environment: {wrong}")
+    contestants = str(fields["setting"].get("contestants", ""))
+    if lacking := [name for name in contestants.split("; ") if name and name not in fields["setting"]]:
+        raise ValueError(f"setting: contestants names {lacking[0]!r}, whose version is not there")
+    for entry in fields["series"]:
+        if wrong := problem(entry, {}, needed=_SERIES):
+            raise ValueError(f"series: {wrong}")
     before, after = fields["load"]
     return Benchmark(
         **{
@@ -265,6 +288,18 @@ def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
             "load": _numbers((before, after)),
         }
     )
+
+
+def _plain_title(value: Any) -> bool:
+    """Whether it is a text that a drawing can show: matplotlib takes what is between two `$` for a formula."""
+    return isinstance(value, str) and "$" not in value
+
+
+_SERIES = {
+    **dict.fromkeys(("group", "name", "quantity", "unit"), _plain_title),
+    "values": list_of(amount),
+    "at": or_null(lambda value: amount(value) and value > 0),  # axes are logarithmic
+}
 
 
 def _check(value: Any, kind: type, what: str) -> Any:
@@ -284,8 +319,15 @@ def _timeline(timeline: Timeline) -> dict[str, Any]:
 
 
 def _read_timeline(values: Mapping[str, Any]) -> Timeline:
-    events = []
+    events, devices = [], _check(values["devices"], int, "devices")
+    if not 0 < devices <= LARGEST_TIMELINE:
+        raise ValueError(f"a timeline has {devices} devices, expected 1 to {LARGEST_TIMELINE}")
     for line in values["events"]:
         device, kind, stage, number, begin, end = line.split()
-        events.append(Event(int(device), (kind, int(stage), int(number)), float(begin), float(end)))
-    return Timeline(tuple(events), int(values["devices"]))
+        event = Event(int(device), (kind, int(stage), int(number)), float(begin), float(end))
+        if not (0 <= event.device < devices and math.isfinite(event.begin) and event.begin <= event.end < math.inf):
+            raise ValueError(f"the event {line!r} is on no device, or does not end after it begins")
+        events.append(event)
+    if events and not max(event.end for event in events) > 0:
+        raise ValueError("all events of a timeline end at 0 s")
+    return Timeline(tuple(events), devices)

@@ -19,6 +19,11 @@ def chance(cell: TrainedCell) -> float:
     return 100 / catalogue.by_name(cell.dataset).num_classes
 
 
+def near_chance(cell: TrainedCell, accuracy: float) -> bool:
+    """Return whether a test accuracy in percent is at most twice that of a guess."""
+    return accuracy <= 2 * chance(cell)
+
+
 def broken(run: Run[Cell]) -> str:
     """Why a run is broken, in words; empty if it is not, or if it has no end yet."""
     if run.state.status is Status.FAILED and run.state.reason == DIVERGED:
@@ -26,4 +31,4 @@ def broken(run: Run[Cell]) -> str:
     if not run.done:
         return ""
     assert isinstance(run.cell, TrainedCell)
-    return "below twice chance" if run.result["test_accuracy"] <= 2 * chance(run.cell) else ""
+    return "below twice chance" if near_chance(run.cell, run.result["test_accuracy"]) else ""

@@ -4,7 +4,6 @@ A figure is followed over the commits only where its benchmark stayed the same: 
 values of another version than the newest are of another question.
 """
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from petra_core import methods
 from reproduce.records.benchmarks import BenchmarkError
+from reproduce.records.reading import parse_json, read_file
 
 FOLDER = "asv"  # beside the folder of records
 KERNELS = "kernels-"  # begins the names of the folders with what is the same on every machine; others have seconds
@@ -39,9 +39,9 @@ def read(root: Path) -> tuple[tuple[Tracked, ...], tuple[BenchmarkError, ...]]:
     for file in sorted(root.glob(f"{KERNELS}*/*.json")):
         if file.name != "machine.json":
             try:
-                run = json.loads(file.read_bytes())
+                run = parse_json(read_file(file), nan=True)
                 commits.append((int(run["date"]), str(run["commit_hash"]), file.parent.name, dict(_versions(run))))
-            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            except (AttributeError, IndexError, KeyError, OSError, OverflowError, TypeError, ValueError) as error:
                 problems.append(BenchmarkError(file, f"is not a result of asv: {type(error).__name__}: {error}"))
     commits.sort(key=lambda commit: commit[0])
     newest = {name: version for *_, figures in commits for name, (version, _) in figures.items()}

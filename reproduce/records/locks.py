@@ -8,6 +8,10 @@ touched it for STALE_SECONDS by the clock of the process that waits for it (so t
 agree). Taking over a stale one is an atomic exchange of files (`filelock.SoftFileLease`): of two machines that find it,
 one gets it. NFS and others refuse that, and filelock then leaves it there; so here it is renamed, which one can do too.
 
+A process that is killed between the creation of a lease and its first byte leaves an empty one, which names nobody;
+filelock never breaks it. Such a lease, and any other that cannot be read, is stale once it has not changed for
+STALE_SECONDS, by this process's clock or by that of the file server: a living holder writes it within a millisecond.
+
 A holder that slept for longer than that, as a suspended computer does, has lost the record: `Hold.check`, asked before
 every write, tells it.
 """
@@ -15,6 +19,7 @@ every write, tells it.
 import os
 import secrets
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +29,7 @@ from pathlib import Path
 
 import filelock
 
-from reproduce.records.storage import explain_full_disk
+from reproduce.records.storage import StorageError, explain_full_disk
 
 HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0  # longer than network file systems cache the time of a file (60 s)
@@ -38,7 +43,7 @@ if not hasattr(filelock, "SoftFileLease"):  # in a plain checkout no installer h
     )
 
 #: By folder, the lease of another process as it was last seen, and since when it is so by this process's clock.
-_SEEN: dict[Path, tuple[tuple[filelock.OwnerRecord, float], float]] = {}
+_SEEN: dict[Path, tuple[tuple[filelock.OwnerRecord | None, float], float]] = {}
 
 
 class LockedError(Exception):
@@ -53,7 +58,7 @@ class LockLostError(Exception):
 class Holder:
     """A process that holds a record, or left its lease behind."""
 
-    host: str
+    host: str  # empty if the lease cannot be read
     process: int
     touched: float  # its last sign of life, by the clock of the file server
     gone: bool = False  # whether it is certain that it is dead
@@ -68,8 +73,13 @@ class Holder:
         """Whether it is, or was, a process of this machine."""
         return self.host == socket.gethostname()
 
+    @property
+    def words(self) -> str:
+        """Who it is, without the time."""
+        return f"process {self.process} on {self.host}" if self.host else "a process that left an unreadable lease"
+
     def __str__(self) -> str:
-        return f"process {self.process} on {self.host} (last sign of life {self.silent:.0f} s ago)"
+        return f"{self.words} (last sign of life {self.silent:.0f} s ago)"
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,10 @@ class Hold:
             time.sleep(AGAIN_SECONDS)
             owner = _lease(self._folder).owner
         if owner is None or owner.token != self._token:
+            if not self._folder.is_dir():
+                raise LockLostError(
+                    f"{self._folder}: the folder of this cell was removed while it ran: nothing is left"
+                )
             now = holder(self._folder) or "another process, which has ended since,"
             raise LockLostError(
                 f"{self._folder}: {now} has taken this cell over, since this process gave no sign of life for more "
@@ -102,7 +116,7 @@ def hold(folder: Path) -> Iterator[Hold]:
 
     Raises:
         LockedError: another process holds it.
-        StorageFullError: there was no room for the lock.
+        StorageError: there was no room for the lock, or no permission to write it.
 
     """
     room = f"to lock {folder}"
@@ -110,7 +124,7 @@ def hold(folder: Path) -> Iterator[Hold]:
     try:
         with explain_full_disk(room):
             folder.mkdir(parents=True, exist_ok=True)
-            kernel.acquire(blocking=False)
+            _kernels(kernel, folder)
     except filelock.Timeout:
         raise LockedError(f"{folder}: another process is working on this cell") from None
     try:
@@ -131,6 +145,27 @@ def hold(folder: Path) -> Iterator[Hold]:
         kernel.release()
 
 
+def _kernels(lock: filelock.BaseFileLock, folder: Path) -> None:
+    """Take this machine's lock. Raises: filelock.Timeout; StorageError: its file is another user's."""
+    try:
+        lock.acquire(blocking=False)
+    except PermissionError as error:
+        file = folder / FILES[0]
+        if not file.exists() or os.access(file, os.W_OK):
+            raise
+        raise StorageError(
+            error.errno,
+            f"{file} belongs to another user ({_owner(file)}) and is not writable: give the group write permission "
+            f"(`chmod -R g+w` on the folder of records, and umask 002 for all of its users)",
+        ) from error
+
+
+def _owner(file: Path) -> str:
+    with suppress(OSError, KeyError, NotImplementedError):
+        return file.owner()
+    return "unknown"
+
+
 def _take(folder: Path, lease: filelock.SoftFileLease) -> None:
     """Take the lease while this machine's kernel lock is held. Raises filelock.Timeout if it is another's."""
     try:
@@ -139,6 +174,12 @@ def _take(folder: Path, lease: filelock.SoftFileLease) -> None:
         if not _removed(folder, lease):
             raise
         lease.acquire(blocking=False)
+    with suppress(OSError):  # a file system without it; what follows is correct all the same
+        file = os.open(folder / FILES[1], os.O_RDONLY)
+        try:
+            os.fsync(file)  # else a crash of the machine may leave the lease empty
+        finally:
+            os.close(file)
 
 
 def _removed(folder: Path, lease: filelock.SoftFileLease) -> bool:
@@ -149,7 +190,12 @@ def _removed(folder: Path, lease: filelock.SoftFileLease) -> bool:
     """
     owner = lease.owner
     left = _described(folder, owner)
-    if owner is None or left is None or not (left.here or _untouched(folder, owner, left) >= STALE_SECONDS):
+    if left is None:
+        return False
+    untouched = _untouched(folder, owner, left)
+    if owner is None:  # whoever wrote it cannot be asked
+        untouched = max(untouched, _age(folder, left))
+    if not left.here and untouched < STALE_SECONDS:
         return False
     aside = folder / f"{FILES[1]}.{secrets.token_hex(8)}.tmp"  # a leftover, if this process is killed in between
     try:
@@ -165,7 +211,13 @@ def _removed(folder: Path, lease: filelock.SoftFileLease) -> bool:
     return stale
 
 
-def _untouched(folder: Path, owner: filelock.OwnerRecord, left: Holder) -> float:
+def _age(folder: Path, left: Holder) -> float:
+    """Return the seconds since a lease was written, where both times are of the file server's clock."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{FILES[1]}.", suffix=".tmp") as now:
+        return os.stat(now.name).st_mtime - left.touched
+
+
+def _untouched(folder: Path, owner: filelock.OwnerRecord | None, left: Holder) -> float:
     """Seconds for which this process has seen the lease as it is now."""
     sign, now = (owner, left.touched), time.monotonic()
     if folder not in _SEEN or _SEEN[folder][0] != sign:
@@ -176,6 +228,8 @@ def _untouched(folder: Path, owner: filelock.OwnerRecord, left: Holder) -> float
 def holder(folder: Path) -> Holder | None:
     """Who holds a folder, or has left a lease in it; None if nobody. Nothing is changed."""
     owner = _described(folder, _lease(folder).owner)
+    if owner is not None and not owner.host:
+        return replace(owner, gone=owner.silent >= STALE_SECONDS)
     if owner is None or not owner.here:
         return owner
     try:
@@ -191,12 +245,13 @@ def _left_behind(before: Holder) -> bool:
 
 
 def _described(folder: Path, owner: filelock.OwnerRecord | None) -> Holder | None:
-    if owner is None:
-        return None
+    """The holder that a lease names, or an unnamed one if there is a lease that cannot be read; None: there is none."""
     try:
-        touched = (folder / "record.lease").stat().st_mtime
-    except OSError:  # released in this moment
+        touched = (folder / "record.lease").lstat().st_mtime
+    except OSError:  # there is none, or it was released in this moment
         return None
+    if owner is None:
+        return Holder("", 0, touched)
     host = owner.hostname.partition("?")[0] or "?"  # without the number of a container's name space
     return Holder(host, owner.pid, touched)
 

@@ -8,6 +8,7 @@ of the same cell. Here each record is compared first:
     both unfinished                               the further one that has a checkpoint to go on from
     both finished, the same but for times         ours stays
     both finished, and different                  a conflict: both stay where they are, and a person decides
+    the report could not show theirs              it is left, and named (a link, a pipe, a value that makes no sense)
     someone works on either, or it is damaged     it is left, and named
 
 To diverge is to be finished; to run out of memory is not: another machine may have more. Records of benchmarks come
@@ -20,7 +21,9 @@ the record is valid at every moment, and after a kill the same merge goes on.
 
 import contextlib
 import enum
+import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +32,10 @@ from typing import Any
 from reproduce.records import benchmarks, locks
 from reproduce.records.benchmarks import BenchmarkError
 from reproduce.records.locks import LockedError, hold, holder
-from reproduce.records.record import Record, RecordError, State, Status, scan
-from reproduce.records.storage import explain_full_disk, write_atomically
+from reproduce.records.reading import read_file
+from reproduce.records.record import FILES, Record, RecordError, State, Status, scan
+from reproduce.records.results import read_run
+from reproduce.records.storage import StorageFullError, explain_full_disk, write_atomically
 
 #: What two runs of one cell never have in common.
 TIMES = ("train_seconds", "evaluation_seconds", "images_per_second", "wall_seconds")
@@ -98,7 +103,7 @@ def _merge_benchmark(theirs: Path, place: Path, *, dry_run: dict[Path, Path] | N
         benchmarks.read(theirs)
     except BenchmarkError as error:
         return Decision.UNREADABLE, theirs, str(error)
-    content = theirs.read_bytes()
+    content = read_file(theirs)
     ours = (dry_run or {}).get(place, place)
     if ours.exists():
         if ours.read_bytes() == content:
@@ -114,6 +119,7 @@ def _merge_benchmark(theirs: Path, place: Path, *, dry_run: dict[Path, Path] | N
 
 def _merge_one(theirs: Record, state: State, ours: Record, *, dry_run: dict[Path, Path] | None) -> Decided:
     try:
+        _check_theirs(theirs, state)
         here = ours if dry_run is None else Record(dry_run.get(ours.path, ours.path), ours.cell)
         decision, detail = _compare(theirs, state, here)
         if dry_run is not None and decision in BRINGING:
@@ -127,9 +133,47 @@ def _merge_one(theirs: Record, state: State, ours: Record, *, dry_run: dict[Path
                     _replace(theirs, ours)
     except LockedError as error:
         return Decision.IN_USE, theirs.path, str(error)
+    except _TheirsError as error:
+        return Decision.UNREADABLE, theirs.path, str(error)
     except RecordError as error:
         return Decision.UNREADABLE, theirs.path, f"there is a record of this cell that cannot be read: {error}"
+    except StorageFullError:  # so there is for no other
+        raise
+    except OSError as error:
+        return Decision.UNREADABLE, theirs.path, str(error)
     return decision, theirs.path, detail
+
+
+class _TheirsError(Exception):
+    """A record of the source is one that must not, or cannot, be copied."""
+
+
+def _check_theirs(record: Record, state: State) -> None:
+    """Raise _TheirsError if a record has what the report could not show, or files that no record has."""
+    try:
+        read_run(record, state)
+    except RecordError as error:
+        raise _TheirsError(str(error)) from error
+    for file in _files(record.path):
+        if not _regular(file):
+            raise _TheirsError(
+                f"{file} is a link, a pipe or a device: a copy of it would have the content of a file elsewhere. "
+                f"It was left; ask for the file itself"
+            )
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of a record that are copied: those whose names a record has, and its checkpoint's."""
+    here = [file for file in folder.iterdir() if FILES.fullmatch(file.name)]
+    shards = folder / "checkpoint"
+    if shards.is_symlink():
+        return [*here, shards]
+    below = (Path(place, name) for place, folders, names in os.walk(shards) for name in (*folders, *names))
+    return here + [file for file in below if file.suffix != ".tmp" and (file.is_symlink() or not file.is_dir())]
+
+
+def _regular(file: Path) -> bool:
+    return stat.S_ISREG(file.lstat().st_mode)
 
 
 def _compare(theirs: Record, state: State, ours: Record, *, held: bool = False) -> tuple[Decision, str]:
@@ -189,7 +233,7 @@ def _replace(theirs: Record, ours: Record) -> None:
 
 @contextlib.contextmanager
 def _copied(theirs: Record, ours: Record) -> Iterator[Path]:
-    """A copy beside our records, for the time: all files but those of locks and of interrupted writes.
+    """A copy beside our records, for the time: the files that a record has, none of locks and of interrupted writes.
 
     The checkpoint first: metrics that are newer than a checkpoint are cut back to it, older ones would be damage. Of
     several processes' checkpoints the file that names one comes before those that it names.
@@ -199,11 +243,12 @@ def _copied(theirs: Record, ours: Record) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=COPIES, dir=ours.path.parent.parent) as folder, hold(Path(folder)):
         copy = Path(folder) / "records" / ours.path.name  # so deep that nobody takes it for a record
         try:
-            names = [file.relative_to(theirs.path) for file in theirs.path.rglob("*") if file.is_file()]
-            names = [name for name in names if name.name not in locks.FILES and name.suffix != ".tmp"]
+            names = [file.relative_to(theirs.path) for file in _files(theirs.path)]
             with explain_full_disk(f"to copy {theirs.path}", "free some space and give the same command again"):
                 for name in sorted(names, key=lambda name: (name.parts[0] not in LAST, len(name.parts))):
                     (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                    if not _regular(theirs.path / name):
+                        raise _TheirsError(f"{theirs.path / name} became a link while it was copied; it was left")
                     shutil.copy2(theirs.path / name, copy / name)
             Record(copy, theirs.cell).state()
         except (FileNotFoundError, RecordError) as error:

@@ -1,14 +1,18 @@
 """What produced a result: the environment it ran in and the code it ran.
 
-A commit hash alone is not the code when the tree was not clean, so the difference to the commit is kept as a patch.
-Records are no code: one that was just written anew does not make the next one's code another.
-Nothing here names a person, a host or a folder: records are made to be published.
+A commit hash alone is not the code when the tree was not clean, so the difference to the commit is kept as a patch: of
+the packages and of the two files that name their dependencies, and of nothing else in the checkout. Records are no
+code: one that was just written does not change the code of the next one.
+Except for what somebody wrote into the sources, nothing here names a person, a host or a folder: records are made to be
+published.
 """
 
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +25,19 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "ffcv", "numba")
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("petra_core", "reproduce", "benchmarks")
-RECORDS = "reports"
+CODE = (*SOURCES, "pyproject.toml", "constraints.txt")  # what a result depends on; a patch has no other files
+LARGEST_PATCH = 4 << 20  # bytes
+#: Options by which a patch is the same whatever the user's settings are, and gives the files that ran, byte for byte.
+DIFF = (
+    *("--no-color", "--no-ext-diff", "--no-textconv", "--binary", "--full-index", "--unified=3", "--no-renames"),
+    *("--src-prefix=a/", "--dst-prefix=b/", "--inter-hunk-context=0", "--diff-algorithm=myers", "--no-relative"),
+    *("-O/dev/null", "--submodule=short", "--ignore-submodules=none"),
+)
+#: Environment variables by which libraries choose their kernels, and with these the last bits of a result.
+KERNEL_VARIABLES = re.compile(
+    r"(ONEDNN|DNNL|MKL)_(?!VERBOSE|NUM_THREADS|DYNAMIC)\w+|ATEN_CPU_CAPABILITY|OPENBLAS_CORETYPE|NVIDIA_TF32_OVERRIDE"
+    r"|NPY_(DIS|EN)ABLE_CPU_FEATURES"
+)
 BETTER_HEURISTICS = "TORCH_CUDNN_USE_HEURISTIC_MODE_B"  # torch reads it: cuDNN chooses its kernels with more care
 
 
@@ -46,7 +62,13 @@ def environment(device: "torch.device") -> dict[str, Any]:
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "tf32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32 if cuda else False,
         **heuristics,
+        **({"kernel_variables": chosen} if (chosen := _kernel_variables()) else {}),
     }
+
+
+def _kernel_variables() -> dict[str, str]:
+    """The variables that are set and choose kernels, by name."""
+    return {name: value[:80] for name, value in sorted(os.environ.items()) if KERNEL_VARIABLES.fullmatch(name)}
 
 
 def device_name(device: str) -> str:
@@ -62,7 +84,7 @@ def processor() -> str:
     """The processor's name; on Linux `platform.processor()` is often empty."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
+        for line in cpuinfo.read_text("utf-8", "replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
@@ -72,31 +94,62 @@ def processor() -> str:
 def code() -> tuple[dict[str, Any], str]:
     """The suite's own code: (commit and whether the tree was clean, its difference to the commit as a patch).
 
-    Works without git and outside a checkout, and says so.
+    The patch has the files that git does not know, too. Its bytes are those that git gives; what is not UTF-8 is kept
+    by surrogates (`patch_bytes`). Works without git and outside a checkout, and says so.
     """
     version = petra_core.__version__
     try:
-        # An installed copy may lie inside somebody else's checkout: ours is one that tracks this very file.
-        _git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
-        commit = _git("rev-parse", "HEAD").strip()
-        patch = _git("diff", "HEAD", "--no-color", "--no-ext-diff", "--binary", "--", ".", f":(exclude){RECORDS}")
-        new = _git("ls-files", "--others", "--exclude-standard", "--", *SOURCES).splitlines()
+        with tempfile.TemporaryDirectory(prefix="petra-") as folder:
+            # An index of its own has no flags such as "assume unchanged", by which git does not look at a file.
+            index = str(Path(folder, "index"))
+            # An installed copy may lie inside somebody else's checkout: ours is one that tracks this very file.
+            _git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
+            commit = _git("rev-parse", "HEAD").decode().strip()
+            _git("read-tree", "HEAD", index=index)
+            here = [name for name in CODE if (ROOT / name).exists()]
+            others = _git("ls-files", "-z", "--others", "--exclude-standard", "--", *here, index=index)
+            new = others.decode("utf-8", "replace").split("\0")[:-1]
+            if new:
+                _git("add", "--intent-to-add", "--", *here, index=index)
+            patch = _git("diff", "HEAD", *DIFF, "--", *CODE, index=index, limit=LARGEST_PATCH)
     except FileNotFoundError:
         return {"version": version, "commit": None, "note": "git is not installed: the commit is not known"}, ""
-    except subprocess.CalledProcessError:
-        return {"version": version, "commit": None, "note": "not run from a git checkout: the commit is not known"}, ""
-    entry = {
-        "version": version,
-        "commit": commit,
-        "clean": not patch and not new,
-        "untracked": new,
-    }
-    return entry, patch
+    except subprocess.CalledProcessError as error:
+        reason = "not run from a git checkout"
+        if b"dubious ownership" in (error.stderr or b""):
+            reason = "git refuses the checkout, since it belongs to another user (git config safe.directory)"
+        return {"version": version, "commit": None, "note": f"{reason}: the commit is not known"}, ""
+    entry = {"version": version, "commit": commit, "clean": not patch, "untracked": new}
+    if len(patch) > LARGEST_PATCH:
+        entry["note"] = f"changed; the difference is larger than {LARGEST_PATCH >> 20} MB and was not kept"
+        patch = b""
+    return entry, patch.decode("utf-8", "surrogateescape")
 
 
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, errors="replace").stdout
+def patch_bytes(patch: str) -> bytes:
+    """Return the patch that `code` gave as the bytes that git gave."""
+    return patch.encode("utf-8", "surrogateescape")
+
+
+def _git(*arguments: str, index: str | None = None, limit: int | None = None) -> bytes:
+    """Return what git prints, with settings that do not depend on the user's; about `limit` bytes at most."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"} | ({} if index is None else {"GIT_INDEX_FILE": index})
+    settings = ("core.fsmonitor=false", "core.untrackedCache=false", f"safe.directory={ROOT}")
+    command = ["git", "-C", str(ROOT), *(word for setting in settings for word in ("-c", setting)), *arguments]
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment) as process,
+    ):
+        assert process.stdout is not None
+        output = process.stdout.read(-1 if limit is None else limit + 1)
+        if limit is not None and len(output) > limit:
+            process.kill()
+            return output
+        if process.wait():
+            errors.seek(0)
+            raise subprocess.CalledProcessError(process.returncode, command, output, errors.read())
+    return output
 
 
 def _version(package: str) -> str | None:

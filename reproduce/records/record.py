@@ -17,6 +17,8 @@ A file that cannot be understood is named and left alone: it may be somebody's r
 
 import enum
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,12 +27,20 @@ from pathlib import Path
 from typing import Any
 
 from reproduce.cells.kinds import Cell, CellError, from_dict
+from reproduce.records import locks, reading
 from reproduce.records.locks import Hold, hold
+from reproduce.records.provenance import patch_bytes
+from reproduce.records.reading import parse_json
 from reproduce.records.storage import append_line, write_atomically, write_json
+from reproduce.words import some
 
 SCHEMA = 1
 DEFAULT_ROOT = Path("reports") / "records"
 DIVERGED, OUT_OF_MEMORY = "diverged", "out of memory"  # the reasons of failures
+PATCH = re.compile(r"diff-[1-9]\d{0,5}\.patch")  # what code.json may name: a file of the record and no other
+FILES = re.compile(r"(config|environment|code|result)\.json|metrics\.jsonl|checkpoint\.pt|" + PATCH.pattern)
+LEFTOVER = re.compile(rf"(({FILES.pattern})\.\d+|record\.lease\.[^.]+)\.tmp")  # of a write that was killed
+UPDATE = "It was left as it is; update this clone of the suite to read it"
 
 
 class Status(enum.Enum):
@@ -45,15 +55,15 @@ class Status(enum.Enum):
 class RecordError(Exception):
     """A file of a record is damaged, or of another version or cell."""
 
-    def __init__(self, path: Path, message: str) -> None:
-        super().__init__(path, message)  # as it is pickled
+    def __init__(self, path: Path, message: str, fix: str = "") -> None:
+        super().__init__(path, message, fix)  # as it is pickled
         self.path = path
 
     def __str__(self) -> str:
-        return (
-            f"{self.path}: {self.args[1]}. It was left as it is; move the folder away (or delete it, if you are sure) "
-            f"and the cell will run again"
+        fix = self.args[2] or (
+            "It was left as it is; move the folder away (or delete it, if you are sure) and the cell will run again"
         )
+        return f"{self.path}: {self.args[1]}. {fix}"
 
 
 @dataclass(frozen=True)
@@ -200,17 +210,14 @@ class Record:
     def metrics(self) -> list[dict[str, Any]]:
         """The finished epochs, in order; a last line that a stop cut off is not one. Raises: RecordError."""
         file = self.path / "metrics.jsonl"
-        if not file.exists():
+        if not os.path.lexists(file):
             return []
-        try:
-            text = file.read_text(errors="replace")
-        except OSError as error:
-            raise RecordError(file, f"cannot be read: {error.strerror}") from error
+        text = read(file).decode("utf-8", "replace")
         lines = text.split("\n")[:-1]  # what follows the last newline is torn, or nothing
         metrics = []
         for number, line in enumerate(lines, start=1):
             try:
-                values = json.loads(line)
+                values = parse_json(line)
             except ValueError as error:
                 raise RecordError(file, f"line {number} is damaged: {error}") from error
             if not isinstance(values, dict):
@@ -227,12 +234,22 @@ class Record:
         return self._entries("code.json")
 
     def patch(self, name: str) -> str:
-        """The difference to a commit that one of `codes` names. Raises: RecordError."""
-        file = self.path / name
+        """Return the difference to a commit that one of `codes` names.
+
+        Raises:
+            RecordError: there is no such file, or the name is not that of a patch of this record.
+
+        """
+        return self._patch_bytes(name).decode("utf-8", "replace")
+
+    def _patch_bytes(self, name: str) -> bytes:
+        if not isinstance(name, str) or not PATCH.fullmatch(name):
+            file = self.path / "code.json"
+            raise RecordError(file, f"is damaged: diff is {str(name)[:80]!r}, expected a name such as diff-1.patch")
         try:
-            return file.read_text(errors="replace")
-        except OSError as error:
-            raise RecordError(file, f"is named by code.json and cannot be read: {error.strerror}") from error
+            return read(self.path / name)
+        except RecordError as error:
+            raise RecordError(self.path / name, f"is named by code.json and {error.args[1]}") from error
 
     # --- writing, under the lock
 
@@ -246,11 +263,13 @@ class Record:
         """
         self.check_held()
         self.path.mkdir(parents=True, exist_ok=True)
-        for leftover in self.path.glob("*.tmp"):  # of a process that was killed while it wrote
-            leftover.unlink()
         if (self.path / "config.json").exists():
             self._check_config()
+            for leftover in self.path.glob("*.tmp"):  # of a process that was killed while it wrote
+                if LEFTOVER.fullmatch(leftover.name):
+                    leftover.unlink()
         else:
+            check_free(self.path)
             values = {"schema": SCHEMA, "identity": self.cell.identity, "cell": self.cell.to_dict()}
             write_json(self.path / "config.json", values)
         self._add("environment.json", dict(environment))
@@ -327,13 +346,28 @@ class Record:
     def _add_code(self, entry: dict[str, Any], patch: str) -> None:
         entries = self.codes()
         if patch:
+            data = patch_bytes(patch)
             for known in entries:
-                if "diff" in known and self.patch(known["diff"]) == patch:
+                if "diff" in known and self._patch_bytes(known["diff"]) == data:
                     entry["diff"] = known["diff"]
             if "diff" not in entry:
                 entry["diff"] = f"diff-{len(entries) + 1}.patch"
-                write_atomically(self.path / entry["diff"], patch.encode())
+                write_atomically(self.path / entry["diff"], data)
         self._add("code.json", entry)
+
+
+def check_free(folder: Path) -> None:
+    """Raise RecordError if a new record cannot begin in `folder`: it is no folder, or has files of somebody else."""
+    fix = "It was left as it is; choose another folder, or a new one in it"
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise RecordError(folder, "is not a folder", fix)
+    if not folder.is_dir() or (folder / "config.json").exists():
+        return
+    # Other folders do no harm; a record has none but that of a checkpoint, which it removes in the end.
+    names = sorted(file.name for file in folder.iterdir() if file.name == "checkpoint" or not file.is_dir())
+    foreign = [name for name in names if name not in locks.FILES and not LEFTOVER.fullmatch(name)]
+    if foreign:
+        raise RecordError(folder, f"is not a record (it has no config.json), and contains {some(foreign)}", fix)
 
 
 @dataclass(frozen=True)
@@ -351,7 +385,8 @@ def scan(root: Path = DEFAULT_ROOT) -> Scan:
     """
     readable: list[tuple[Record, State]] = []
     problems: list[RecordError] = []
-    folders = sorted({file.parent for name in ("config.json", "result.json") for file in root.glob(f"*/*/{name}")})
+    folders, unreadable = _folders(root)
+    problems += unreadable
     for folder in folders:
         try:
             record = Record.load(folder)
@@ -367,18 +402,54 @@ def scan(root: Path = DEFAULT_ROOT) -> Scan:
     return Scan(tuple(sorted(records.values(), key=lambda of: of[0].path)), tuple(problems))
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    """A JSON object of this version of the format. Raises: RecordError."""
+def _folders(root: Path) -> tuple[list[Path], list[RecordError]]:
+    """The folders of records under `root`, and those that cannot be looked into, which `glob` would leave out."""
+    found: list[Path] = []
+    problems: list[RecordError] = []
+    for scale in _listing(root, problems):
+        if scale.is_dir() and not scale.name.startswith("."):
+            for folder in _listing(Path(scale.path), problems):
+                try:
+                    names = {entry.name for entry in os.scandir(folder.path)} if folder.is_dir() else set()
+                except OSError as error:
+                    problems.append(RecordError(Path(folder.path), f"cannot be read: {error.strerror}"))
+                    continue
+                if names & {"config.json", "result.json"}:
+                    found.append(Path(folder.path))
+    return sorted(found), problems
+
+
+def _listing(folder: Path, problems: list[RecordError]) -> list[os.DirEntry[str]]:
     try:
-        values = json.loads(file.read_text())
-    except FileNotFoundError as error:
-        raise RecordError(file, "is missing") from error
+        return list(os.scandir(folder))
+    except FileNotFoundError:
+        return []
     except OSError as error:
-        raise RecordError(file, f"cannot be read: {error.strerror}") from error
+        problems.append(RecordError(folder, f"cannot be read: {error.strerror}"))
+        return []
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """Return a JSON object of this version of the format. Raises: RecordError."""
+    try:
+        values = parse_json(read(file))
     except ValueError as error:  # not JSON, or not UTF-8
         raise RecordError(file, f"is damaged: {error}") from error
     if not isinstance(values, dict):
         raise RecordError(file, f"is damaged: expected a JSON object, got {type(values).__name__}")
-    if values.get("schema") != SCHEMA:
-        raise RecordError(file, f"is of format {values.get('schema')!r}, this version reads format {SCHEMA}")
+    if (schema := values.get("schema")) != SCHEMA:
+        newer = isinstance(schema, int) and schema > SCHEMA
+        raise RecordError(file, f"is of format {schema!r}, this version reads format {SCHEMA}", UPDATE if newer else "")
     return values
+
+
+def read(file: Path) -> bytes:
+    """Return the content of a text file of a record, see `reading.read_file`. Raises: RecordError."""
+    try:
+        return reading.read_file(file)
+    except FileNotFoundError as error:
+        raise RecordError(file, "is missing") from error
+    except OSError as error:
+        raise RecordError(file, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise RecordError(file, f"cannot be read: {error}") from error

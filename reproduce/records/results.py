@@ -3,7 +3,6 @@
 Whatever cannot be read is kept as a problem and shown as one; it never hides the others.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,23 +13,84 @@ from typing import Any, Generic, TypeVar
 from reproduce.cells.catalogue import SOURCE
 from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell
 from reproduce.records import benchmarks as benchmark_records
-from reproduce.records import history
+from reproduce.records import history, reading
 from reproduce.records.benchmarks import Benchmark, BenchmarkError
 from reproduce.records.history import Tracked
+from reproduce.records.reading import (
+    CODE,
+    DATA,
+    ENVIRONMENT,
+    SETTING,
+    amount,
+    dict_of,
+    list_of,
+    number,
+    object_of,
+    or_null,
+    percent,
+    scalar,
+    text,
+    whole,
+)
 from reproduce.records.record import Record, RecordError, State, Status, scan
 
+_MEDIAN = object_of({"median": amount}, scalar)
 #: What the tables show of every finished cell of a kind. One record without would otherwise take the report down.
-_SHOWN: dict[type[Cell], tuple[str, ...]] = {
-    TrainedCell: ("test_accuracy", "best_test_accuracy", "train_loss", "peak_bytes"),
-    ComplexityCell: (
-        *("stages", "rows", "memory", "stage_flops", "stage_forward_flops", "seconds"),
-        *("ticks_per_micro_batch", "units_overlapped", "units_in_turn"),
-    ),
-    MemoryCell: ("stages", "rows", "process"),
-    StageCostCell: ("stages", "load", "cores"),
+_SHOWN: dict[type[Cell], dict[str, reading.Check]] = {
+    TrainedCell: {
+        **dict.fromkeys(("test_accuracy", "best_test_accuracy"), percent),
+        "train_loss": or_null(number),
+        "peak_bytes": whole,
+    },
+    ComplexityCell: {
+        "stages": whole,
+        "rows": list_of(object_of({"stage": whole}, scalar)),
+        "memory": list_of(object_of({"stage": whole, "kind": text, "predicted": amount, "measured": amount})),
+        **dict.fromkeys(("stage_flops", "stage_forward_flops", "ticks_per_micro_batch"), amount),
+        **dict.fromkeys(("units_overlapped", "units_in_turn"), amount),
+        "seconds": dict_of(amount),
+    },
+    MemoryCell: {
+        "stages": whole,
+        "rows": list_of(
+            object_of({"stage": whole, "kind": text, **dict.fromkeys(("held", "peak", "predicted"), amount)})
+        ),
+        "process": or_null(object_of({"peak": number}, scalar)),
+    },
+    StageCostCell: {
+        "stages": list_of(
+            object_of(
+                {
+                    "stage": whole,
+                    "invertible": reading.truth,
+                    **dict.fromkeys(("parameters", "bytes_up", "bytes_down"), amount),
+                    **dict.fromkeys(("forward", "backward", "update"), _MEDIAN),
+                }
+            )
+        ),
+        "load": list_of(amount),
+        "cores": whole,
+    },
 }
-
-_OF_AN_ENVIRONMENT = ("device", "processor", "cores", "threads", "python", "platform", "packages")
+#: What they show where it is there.
+_IF_THERE: dict[type[Cell], dict[str, reading.Check]] = {
+    **{kind: {"wall_seconds": amount} for kind in _SHOWN},
+    TrainedCell: {
+        **dict.fromkeys(("train_seconds", "evaluation_seconds", "images_per_second", "test_bits_per_byte"), amount),
+        **dict.fromkeys(("parameters", "micro_batches", "best_epoch"), whole),
+        "stages": list_of(dict_of(amount)),
+    },
+}
+_MEASURED = dict_of(list_of(or_null(number)))
+_NEEDED_OF_AN_EPOCH = {"epoch": whole, "test_accuracy": percent}
+_OF_AN_EPOCH = {
+    "train_loss": or_null(number),
+    **dict.fromkeys(("train_seconds", "evaluation_seconds", "images_per_second", "peak_bytes"), amount),
+    **dict.fromkeys(("learning_rate", "test_bits_per_byte"), number),
+    "probes": whole,
+    "measured": _MEASURED,
+    "measured_at": list_of(object_of({"measured": _MEASURED}, scalar)),
+}
 
 CellT = TypeVar("CellT", bound=Cell, covariant=True)
 
@@ -104,6 +164,8 @@ def read_run(record: Record, state: State) -> Run[Cell]:
     """All of a record. Raises: RecordError: the tables could not show it."""
     result, metrics, environments = record.result() or {}, record.metrics(), record.environments()
     codes = tuple(record.codes())
+    if problem := reading.problem(result, {"data": object_of(DATA)}):  # a failure has it, too
+        raise RecordError(record.path / "result.json", f"is damaged: {problem}")
     if state.status is Status.DONE:
         _check_result(record, result)
         for name, entries in (("environment.json", environments), ("code.json", codes)):
@@ -112,36 +174,39 @@ def read_run(record: Record, state: State) -> Run[Cell]:
     if isinstance(record.cell, TrainedCell):
         file = record.path / "metrics.jsonl"
         for number, line in enumerate(metrics, start=1):
-            _check_numbers(file, f"line {number}: ", line, ("epoch", "test_accuracy"), or_null=("train_loss",))
+            if problem := reading.problem(line, _OF_AN_EPOCH, needed=_NEEDED_OF_AN_EPOCH):
+                raise RecordError(file, f"is damaged: line {number}: {problem}")
             if line["epoch"] != number:
                 raise RecordError(file, f"is damaged: line {number} is of epoch {line['epoch']}")
-    for environment in environments:
-        if lacking := [name for name in _OF_AN_ENVIRONMENT if name not in environment]:
-            raise RecordError(record.path / "environment.json", f"is damaged: it lacks {', '.join(lacking)}")
+        if state.status is Status.DONE and metrics and result["test_accuracy"] != metrics[-1]["test_accuracy"]:
+            raise RecordError(
+                record.path / "result.json",
+                f"is damaged: test_accuracy is {result['test_accuracy']}, and the last line of metrics.jsonl has "
+                f"{metrics[-1]['test_accuracy']}",
+            )
+    _check_origin(record, environments, codes)
     patches = {code["diff"]: record.patch(code["diff"]) for code in codes if "diff" in code}
     return Run(record.cell, state, result, tuple(metrics), tuple(environments), codes, patches)
 
 
 def _check_result(record: Record, result: Mapping[str, Any]) -> None:
     file = record.path / "result.json"
-    for kind, names in _SHOWN.items():
-        lacking = [name for name in names if name not in result] if isinstance(record.cell, kind) else []
-        if lacking:
-            raise RecordError(file, f"lacks {', '.join(lacking)}: another version wrote it")
-    if isinstance(record.cell, TrainedCell):
-        numbers = ("test_accuracy", "best_test_accuracy", "peak_bytes")
-        _check_numbers(file, "", result, numbers, or_null=("train_loss",))
-    for name in ("rows", "memory"):
-        if not isinstance(result.get(name, []), list):
-            raise RecordError(file, f"is damaged: {name} is {result[name]!r}, expected a list")
-    if not isinstance(result.get("data", {}), dict):
-        raise RecordError(file, f"is damaged: data is {result['data']!r}, expected a JSON object")
+    for kind, shape in _SHOWN.items():
+        if isinstance(record.cell, kind):
+            if lacking := [name for name in shape if name not in result]:
+                raise RecordError(file, f"lacks {', '.join(lacking)}: another version wrote it")
+            if problem := reading.problem(result, _IF_THERE[kind], needed=shape):
+                raise RecordError(file, f"is damaged: {problem}")
 
 
-def _check_numbers(
-    file: Path, where: str, values: Mapping[str, Any], names: Sequence[str], *, or_null: Sequence[str] = ()
+def _check_origin(
+    record: Record, environments: Sequence[Mapping[str, Any]], codes: Sequence[Mapping[str, Any]]
 ) -> None:
-    for name in (*names, *(name for name in or_null if values.get(name) is not None)):
-        value = values.get(name)
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise RecordError(file, f"is damaged: {where}{name} is {value!r}, expected a number")
+    """Check where a result is from. Raises: RecordError: Provenance could not show it."""
+    for environment in environments:
+        others = {name: SETTING for name in environment if name not in ENVIRONMENT}
+        if problem := reading.problem(environment, others, needed=ENVIRONMENT):
+            raise RecordError(record.path / "environment.json", f"is damaged: {problem}")
+    for code in codes:
+        if problem := reading.problem(code, CODE):
+            raise RecordError(record.path / "code.json", f"is damaged: {problem}")

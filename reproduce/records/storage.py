@@ -16,9 +16,25 @@ from typing import Any
 from petra_core.files import replacing
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, quota used up, file size limit
+#: Other errors of a file system that a person can do something about: the problem in words, and the fix.
+PROBLEMS = {
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM),
+        ("no permission", "give this user write permission (docs/running.md, several users), or choose another folder"),
+    ),
+    errno.EROFS: ("impossible", "the file system is mounted read-only: choose a folder that can be written"),
+    **dict.fromkeys(
+        (errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO),
+        ("impossible", "check the disk or the connection to the file server, then give the same command again"),
+    ),
+}
 
 
-class StorageFullError(OSError):
+class StorageError(OSError):
+    """A file could not be written; nothing half-written was left behind. The message has the problem and the fix."""
+
+
+class StorageFullError(StorageError):
     """There was no room for a file; nothing half-written was left behind."""
 
 
@@ -29,16 +45,31 @@ GO_ON = (
 
 @contextmanager
 def explain_full_disk(what: str, consequence: str = GO_ON) -> Iterator[None]:
-    """Turn "no space left on device" into an error that says what there was no room for, and what to do.
+    """Turn an error of the file system into one that names the operation, the reason and the fix.
 
-    `what` are the words after "no room", such as "to write FILE"; `consequence` what is lost or not, and the fix.
+    Args:
+        what: the operation, as the words after "no room", such as "to write FILE".
+        consequence: of a full disk: what is lost or not, and the fix.
+
+    Raises:
+        StorageFullError: the disk is full, or a quota is used up.
+        StorageError: there is no permission, the file system is read-only, or the device reports an error.
+        OSError: any other error, unchanged.
+
     """
     try:
         yield
+    except StorageError:
+        raise
     except OSError as error:
-        if error.errno is None or error.errno not in FULL:
-            raise
-        raise StorageFullError(error.errno, f"no room {what} ({os.strerror(error.errno)}); {consequence}") from error
+        number = error.errno
+        if number in FULL:
+            raise StorageFullError(number, f"no room {what} ({os.strerror(number)}); {consequence}") from error
+        if number in PROBLEMS:
+            problem, fix = PROBLEMS[number]
+            place = f": {error.filename}" if error.filename is not None and str(error.filename) not in what else ""
+            raise StorageError(number, f"{problem} {what} ({os.strerror(number)}{place}); {fix}") from error
+        raise
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -3,15 +3,23 @@
 A report that fetches its style, its plots or its data from somewhere is dead when that place is. Everything is inside
 here: style and script inline, drawings as SVG in the page. A copy of the one file is therefore whole. The page is
 complete without its script, which sorts tables, hides what is not chosen, and makes a CSV of a table or a file of a
-drawing when somebody asks for it; its security policy forbids it to load anything. For the same records it is the same
-file, byte for byte: nothing in it depends on when or where it was made.
+drawing when somebody asks for it; its security policy forbids it to load anything, and every other script to run. For
+the same records it is the same file, byte for byte: nothing in it depends on when or where it was made.
 """
 
+import base64
 import gc
+import hashlib
 import multiprocessing
+import os
 import re
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -19,18 +27,22 @@ from pathlib import Path
 import jinja2
 
 from reproduce import published
-from reproduce.exhibits._exhibit import commands, section
+from reproduce.exhibits._exhibit import Exhibit, commands, section
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
+from reproduce.records import reading
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
 from reproduce.records.storage import write_atomically
 from reproduce.report import citing, layout, overview
 from reproduce.report.headline import Headline, claim, headlines
-from reproduce.show.content import Figure, Listing, Section, Table
+from reproduce.show.content import Figure, Finding, Listing, Section, Table, Tone
 from reproduce.show.statistics import MARGIN_POINTS
 
+FAILED = "This section could not be made"
+SCRIPT_PLACE = "HASH-OF-THE-SCRIPT"  # in the page, until its script is known
+PATIENCE_SECONDS = 60.0  # for a helper, until it is said that it is waited for
 #: Begun first, so that no process waits for one at the end.
 SLOW = ("scale_study", "table3", "tradeoff", "benchmarks", "figure5")
 
@@ -59,10 +71,11 @@ def render(results: Results, *, jobs: int = 1) -> str:
     sections, (known, heads) = _made(results, jobs)
     parts = overview.parts(sections)
     in_order = [section for part in parts for section in part.sections]
-    return (
+    page = (
         _environment()
         .get_template("page.html")
         .render(
+            script_place=SCRIPT_PLACE,
             paper_title=published.PAPER_TITLE,
             paper_reference=published.PAPER_REFERENCE,
             begun=results.begun,
@@ -75,20 +88,63 @@ def render(results: Results, *, jobs: int = 1) -> str:
             citation=citing.entries(results),
         )
     )
+    script = page.rpartition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return page.replace(SCRIPT_PLACE, digest, 1)
 
 
 def _made(results: Results, jobs: int) -> tuple[list[Section], tuple[str, list[Headline]]]:
     """The sections and what stands on top, by so many processes, this one included."""
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
     begun, jobs = context.Value("i", 0), min(jobs, len(EXHIBITS))
-    with ProcessPoolExecutor(jobs, context, _receive, (begun,)) as pool, _uncollected():
+    with ProcessPoolExecutor(jobs, context, _receive, (begun, os.getpid())) as pool, _uncollected():
         helpers = [pool.submit(_help, results) for _ in range(1, jobs)]
         frames = Frames(results)
-        heads = claim(frames), headlines(frames)  # while the helpers import
+        heads = _heads(frames)  # while the helpers import
         made = _sections(frames, begun)
         for helper in helpers:
-            made |= helper.result()
+            made |= _helped(helper)
+    for exhibit in EXHIBITS:  # of a helper that died
+        if exhibit.key not in made:
+            made[exhibit.key] = _section(exhibit, frames)
     return [made[exhibit.key] for exhibit in EXHIBITS], heads
+
+
+def _helped(helper: "Future[dict[str, Section]]") -> dict[str, Section]:
+    """The sections of a helper; none if it died."""
+    while True:
+        try:
+            return helper.result(PATIENCE_SECONDS)
+        except TimeoutError:
+            print("waiting for a process that draws sections: it is slow, or was stopped", file=sys.stderr, flush=True)
+        except BrokenProcessPool:
+            print("a process that draws sections died; this one draws them", file=sys.stderr, flush=True)
+            return {}
+
+
+def _heads(frames: Frames) -> tuple[str, list[Headline]]:
+    try:
+        return claim(frames), headlines(frames)
+    except Exception:
+        traceback.print_exc()
+        return "", []
+
+
+def _section(exhibit: Exhibit, frames: Frames) -> Section:
+    """The section of an exhibit; if it cannot be made, one that says so, since the others are of use without it."""
+    try:
+        return section(exhibit, frames)
+    except Exception as error:
+        traceback.print_exc()
+        words = f"{FAILED}: {type(error).__name__}: {reading.short(str(error))}."
+        advice = "`python -m reproduce records check` names damaged records; the traceback is on the terminal."
+        return Section(
+            key=exhibit.key,
+            title=exhibit.title,
+            blocks=[f"{words} {advice}"],
+            findings=[Finding(f"{exhibit.title.partition(':')[0]}: {words}", Tone.ALERT)],
+            sentence=words,
+        )
 
 
 def _sections(frames: Frames, begun: "Synchronized[int]") -> dict[str, Section]:
@@ -100,15 +156,22 @@ def _sections(frames: Frames, begun: "Synchronized[int]") -> dict[str, Section]:
             number, begun.value = begun.value, begun.value + 1
         if number >= len(in_order):
             return made
-        made[in_order[number].key] = section(in_order[number], frames)
+        made[in_order[number].key] = _section(in_order[number], frames)
 
 
 _begun: "Synchronized[int]"  # in a helper: how many sections have been begun, by all together
 
 
-def _receive(begun: "Synchronized[int]") -> None:
+def _receive(begun: "Synchronized[int]", parent: int) -> None:
     global _begun
     _begun = begun
+
+    def end_with_the_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)  # it was killed, and this process would wait for its pipe for ever
+
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
 
 
 def _help(results: Results) -> dict[str, Section]:

@@ -41,7 +41,7 @@ def picture(section: Section) -> Picture | None:
     """The section's first picture; None if it has none."""
     for block in section.blocks:
         if isinstance(block, Figure) and (box := re.search(r'viewBox="0 0 (\S+) ([^"]+)"', block.svg)):
-            return Picture(block.key, box[1], box[2])
+            return Picture(_identifier(block.key), box[1], box[2])
     return None
 
 
@@ -75,7 +75,12 @@ def _waits(row: Sequence[Entry]) -> bool:
 
 def named_svg(figure: Figure) -> str:
     """The drawing with a name by which its small picture finds it."""
-    return figure.svg.replace("<svg ", f'<svg id="svg-{figure.key}" ', 1)
+    return figure.svg.replace("<svg ", f'<svg id="svg-{_identifier(figure.key)}" ', 1)
+
+
+def _identifier(key: str) -> str:
+    """A key as part of an identifier: it may contain the name of a folder or a benchmark, which anybody can choose."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", key)
 
 
 def column_groups(columns: Sequence[Column]) -> list[tuple[str, int]]:

@@ -70,9 +70,11 @@ def execute(record: Record, context: Context) -> State:
             return state
         context.observer.begin()
         environment = {**_environment(record.cell, context), **context.team.environment}
-        if words := _other_threads(record, environment):
-            context.observer.notice(words)
-        record.begin(environment, *provenance.code())
+        code, patch = provenance.code()
+        for words in (_other_threads(record, environment), *_changes(record, environment, code)):
+            if words:
+                context.observer.notice(words)
+        record.begin(environment, code, patch)
         context.team.tell(go=True)
         with _failures_recorded(record, context.device):
             record.finish(_values(record, context))
@@ -96,6 +98,25 @@ def _other_threads(record: Record, environment: Mapping[str, Any]) -> str:
         f"WARNING: {record.path} goes on with --threads {now}, after {conjunction([str(n) for n in had])}: its result "
         f"will have other bits than with one number throughout; it began with --threads {had[0]}"
     )
+
+
+def _changes(record: Record, environment: Mapping[str, Any], code: Mapping[str, Any]) -> Iterator[str]:
+    """What else is not as it was when a cell was begun that now continues: machine, software, settings and code."""
+    had, codes = record.environments(), record.codes()
+    if not record.resumable or not had or not codes:
+        return
+    before = had[-1]
+    names = [name for name in {**before, **environment} if name != "threads"]
+    other = [f"{name} {before.get(name)!r}, now {environment.get(name)!r}" for name in names]
+    other = [words for name, words in zip(names, other, strict=True) if before.get(name) != environment.get(name)]
+    if other:
+        yield f"WARNING: {record.path} continues in another environment ({'; '.join(other)}): its bits may be others"
+    if (last := codes[-1].get("commit")) != code.get("commit") or not code.get("clean", True):
+        yield f"NOTE: {record.path} was begun by commit {last} and continues with {_code_name(code)}"
+
+
+def _code_name(code: Mapping[str, Any]) -> str:
+    return f"{code.get('commit') or 'unknown code'}{'' if code.get('clean', True) else ' and changes'}"
 
 
 def _follow(record: Record, context: Context) -> State:

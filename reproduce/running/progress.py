@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -37,6 +37,7 @@ class _Bar:
 class TrainingBar(_Bar, Observer):
     """One cell's training: epoch, loss, accuracy, images a second, time left; without a terminal a line an epoch."""
 
+    title = "the progress bar"
     begun = False  # whether there was anything to do
 
     def __init__(self, cell: TrainedCell, stream: TextIO | None = None) -> None:
@@ -117,6 +118,8 @@ class GridBar(_Bar):
 class EventFiles(Observer):
     """Writes every epoch's metrics as scalars of TensorBoard into a folder, which is made with the first of them."""
 
+    title = "--tensorboard"
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writer: SummaryWriter | None = None
@@ -137,27 +140,30 @@ class EventFiles(Observer):
 
 
 class Observers(Observer):
-    """Several observers as one."""
+    """Several observers as one. One that fails, as on a full disk, is dropped with a notice: the work goes on."""
 
     def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
+        self._observers = list(observers)
+
+    def _tell(self, report: Callable[[Observer], None]) -> None:
+        for observer in list(self._observers):
+            try:
+                report(observer)
+            except Exception as error:
+                self._observers.remove(observer)
+                self.notice(f"WARNING: {observer.title} ends here ({type(error).__name__}: {error}); the run continues")
 
     def begin(self) -> None:
-        for observer in self._observers:
-            observer.begin()
+        self._tell(lambda observer: observer.begin())
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
-        for observer in self._observers:
-            observer.tick(done, total, loss)
+        self._tell(lambda observer: observer.tick(done, total, loss))
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        for observer in self._observers:
-            observer.epoch(metrics)
+        self._tell(lambda observer: observer.epoch(metrics))
 
     def notice(self, text: str) -> None:
-        for observer in self._observers:
-            observer.notice(text)
+        self._tell(lambda observer: observer.notice(text))
 
     def close(self) -> None:
-        for observer in self._observers:
-            observer.close()
+        self._tell(lambda observer: observer.close())

@@ -5,13 +5,16 @@ of the first. Here nobody hands out anything: every worker process goes through 
 whose folder it can lock and that has no result. So two commands may work on one grid, and a command given again after a
 kill goes on where the first stopped.
 
-Workers report over a pipe each, so that one that is killed cannot hold up the others.
+Workers report over a pipe each, so that one that is killed cannot hold up the others. A worker also gives signs of
+life; one that does not, such as a process that was stopped, is named, and killed once the run is to end: its cell goes
+on from its checkpoint.
 """
 
 import contextlib
 import ctypes
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
@@ -26,6 +29,9 @@ from reproduce.running import worker
 from reproduce.running.interrupts import Interrupt, ignored
 from reproduce.running.progress import GridBar
 from reproduce.running.worker import REPORT_SECONDS, Settings
+
+SILENT_SECONDS = 120.0  # without a sign of life, after which a worker is named
+GRACE_SECONDS = 30.0  # without a sign of life, after which a worker is killed if the run is to end
 
 
 @dataclass
@@ -162,6 +168,7 @@ class _Listener:
         self._ended: set[int] = set()  # workers that are to be followed by another one
         self._harmful: set[int] = set()  # cells over which one ended so
         self._told: set[str] = set()
+        self._heard: dict[int, float] = {}  # worker -> when it gave its last sign of life, by the monotonic clock
 
     def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
         """Until the last worker has ended; `workers` is empty then."""
@@ -171,6 +178,7 @@ class _Listener:
                 self._bar.notice(
                     "stopping: every worker finishes its tick, and training is saved (Ctrl-C again: at once)"
                 )
+            self._look_for_silent(workers)
             for ready in connection.wait(list(workers), timeout=REPORT_SECONDS):
                 assert isinstance(ready, Connection)
                 number, process = workers[ready]
@@ -179,15 +187,46 @@ class _Listener:
                 except (EOFError, OSError):  # the second if it died in the middle of a message
                     process.join()
                     del workers[ready]
+                    self._heard.pop(number, None)
                     if number in self._ended:
                         self._ended.remove(number)
                         self._start(number, self._harmful)
                         continue
                     _note_death(process, self._running.pop(number, None), self._outcome, self._bar)
                     continue
-                if message not in ("share", "notice"):
+                self._heard[number] = time.monotonic()
+                if message not in ("share", "notice", "waiting", "alive"):
                     self._running.pop(number, None)
                 getattr(self, f"_{message}")(number, index, *rest)
+
+    def _look_for_silent(self, workers: dict[Connection, tuple[int, BaseProcess]]) -> None:
+        """Name workers that give no sign of life, and end them if the run is to end."""
+        now = time.monotonic()
+        for number, process in workers.values():
+            if number not in self._heard:  # it still imports
+                continue
+            silent = now - self._heard[number]
+            cell = self._running.get(number)
+            doing = f", which runs {cell.slug}," if cell is not None else ""
+            if silent >= SILENT_SECONDS:
+                self._notice(
+                    number,
+                    0,
+                    f"worker {number} (process {process.pid}){doing} has given no sign of life for "
+                    f"{SILENT_SECONDS:.0f} s: it may be stopped, or its machine out of memory",
+                )
+            if self._stop.value and silent >= GRACE_SECONDS:
+                self._bar.notice(f"worker {number} (process {process.pid}){doing} does not answer, and is killed")
+                self._heard.pop(number)
+                process.kill()
+
+    def _alive(self, number: int, index: int) -> None:
+        """Nothing to be done: that it was heard is noted."""
+
+    def _waiting(self, number: int, index: int, text: str) -> None:
+        """Say whom a worker waits for, unless that is another worker of this grid."""
+        if self._cells[index] not in self._running.values():
+            self._notice(number, index, text)
 
     def _share(self, number: int, index: int, share: float) -> None:
         self._running[number] = self._cells[index]

@@ -6,6 +6,7 @@ What concerns the grid as a whole, starting workers and listening to them, is in
 import contextlib
 import ctypes
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
@@ -22,15 +23,17 @@ from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data.errors import DataError
 from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.measures.how import How
-from reproduce.records.locks import LockedError, LockLostError
+from reproduce.records.locks import STALE_SECONDS, Holder, LockedError, LockLostError, holder
 from reproduce.records.record import Record, RecordError
-from reproduce.records.storage import StorageFullError
+from reproduce.records.storage import StorageError, StorageFullError
 from reproduce.running import devices
 from reproduce.running.execution import execute
 from reproduce.teams.team import UnsupportedError
 
 POLL_SECONDS = 0.5  # how often a worker looks again at a cell that another process holds
 REPORT_SECONDS = 0.2  # how often a worker tells how far it is
+ALIVE_SECONDS = 5.0  # how often a worker gives a sign of life, also where a cell has no ticks
+WAITING_SECONDS = 10.0  # for cells that others hold, until that is said
 
 Report = Callable[..., None]
 
@@ -86,10 +89,18 @@ def main(
     def should_stop() -> bool:
         return stop.value or os.getppid() != parent  # killed: nobody would stop us any more
 
+    lock = threading.Lock()
+
     def report(*message: Any) -> None:
-        with contextlib.suppress(OSError):  # the parent is gone; `should_stop` sees it
+        with lock, contextlib.suppress(OSError):  # the parent is gone; `should_stop` sees it
             pipe.send(message)
 
+    def give_signs_of_life() -> None:
+        while True:
+            time.sleep(ALIVE_SECONDS)
+            report("alive", 0)
+
+    threading.Thread(target=give_signs_of_life, daemon=True).start()
     work(cells, settings, report, should_stop, device, without)
 
 
@@ -112,7 +123,8 @@ def work(
         cells: the grid.
         settings: how to run it.
         report: called as ("share", index, share done), ("end", index, state), ("problem", index, text),
-            ("notice", index, text) or, when this process can do nothing more, ("full", index, text) for a full disk and
+            ("notice", index, text), ("waiting", index, text) where nothing but that cell and others are left, which
+            other processes hold, or, when this process can do nothing more, ("full", index, text) for a full disk and
             ("broken", index, text) where a CUDA device does nothing more for it.
         should_stop: asked between cells, and within them as `Context` says.
         device: to train on.
@@ -120,6 +132,7 @@ def work(
 
     """
     left = [index for index in range(len(cells)) if index not in without]
+    waiting = 0.0  # since when there is nothing to do but to wait
     while left:
         held = []
         for index in left:
@@ -141,8 +154,28 @@ def work(
                 report("broken", index, traceback.format_exc())
                 return
         if len(held) == len(left):
+            waiting = waiting or time.monotonic()
+            if time.monotonic() - waiting >= WAITING_SECONDS:
+                _say_for_whom(cells, held, settings.root, report)
             time.sleep(POLL_SECONDS)
+        else:
+            waiting = 0.0
         left = held
+
+
+def _say_for_whom(cells: Sequence[Cell], held: Sequence[int], root: Path, report: Report) -> None:
+    for index in held:
+        folder = Record.of(cells[index], root).path
+        if (who := holder(folder)) is not None:
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(who.touched))
+            report("waiting", index, f"{cells[index].slug} is held by {who.words}, which {_touch(who, since)}")
+
+
+def _touch(who: Holder, since: str) -> str:
+    """What is known of the last sign of life, in words that stay the same while the holder lives."""
+    if who.silent < STALE_SECONDS / 2:
+        return "gives signs of life"
+    return f"has given no sign of life since {since}; after {STALE_SECONDS:.0f} s the cell is taken over"
 
 
 def _attempt(cell: Cell, settings: Settings, context: Context, report: Report, index: int) -> bool:
@@ -159,10 +192,10 @@ def _attempt(cell: Cell, settings: Settings, context: Context, report: Report, i
     except LockLostError as error:
         report("notice", index, str(error))
         return False
-    except (RecordError, CheckpointError, DataError, UnsupportedError) as error:
-        report("problem", index, str(error))
     except (Stopped, StorageFullError, torch.AcceleratorError):
         raise
+    except (RecordError, CheckpointError, DataError, StorageError, UnsupportedError) as error:
+        report("problem", index, error.strerror if isinstance(error, StorageError) else str(error))
     except Exception:  # whatever it is, the other cells go on
         report("problem", index, traceback.format_exc())
     return True

@@ -7,7 +7,7 @@ difference is a sample again: the change of a gap is a difference of differences
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pandas import DataFrame, concat, notna
@@ -35,9 +35,13 @@ class Sample:
     broken: Mapping[int, str] = field(default_factory=dict)
 
     def __sub__(self, other: "Sample") -> "Sample":
-        """The difference over the seeds that both have."""
+        """The difference over the seeds that both have; broken where a run of either is."""
         shared = sorted(self.values.keys() & other.values.keys())
-        return Sample({seed: self.values[seed] - other.values[seed] for seed in shared})
+        reasons = {**other.broken, **self.broken}
+        return Sample(
+            {seed: self.values[seed] - other.values[seed] for seed in shared},
+            broken={seed: reasons[seed] for seed in shared if seed in reasons},
+        )
 
     def without(self, seed: int) -> "Sample":
         """The sample of the other seeds."""
@@ -46,7 +50,19 @@ class Sample:
 
     def less(self, value: float) -> "Sample":
         """The difference to a number that has no seeds, such as a published value."""
-        return Sample({seed: number - value for seed, number in self.values.items()})
+        return Sample({seed: number - value for seed, number in self.values.items()}, broken=self.broken)
+
+    @property
+    def wrecks(self) -> int:
+        """Number of seeds that have a value and are broken."""
+        return len(self.values.keys() & self.broken.keys())
+
+    @property
+    def sound(self) -> "Sample":
+        """The sample without its broken seeds; all of it where every seed is broken, which is an outcome."""
+        if self.wrecks in (0, len(self.values)):
+            return self
+        return Sample({seed: value for seed, value in self.values.items() if seed not in self.broken})
 
     @property
     def estimate(self) -> Estimate | None:
@@ -73,11 +89,12 @@ class Sample:
 
     @property
     def seeds(self) -> str:
-        """How many have a value, of how many, and what became of the failed: "2 of 3; 1 diverged"."""
+        """How many have a value, of how many, and what became of the others: "2 of 3; 1 diverged", "3; 1 broken"."""
         n = len(self.values)
         planned = len(self.states) or n
         failed = [f"{number} {reason}" for reason, number in Counter(self.failures.values()).items()]
-        return "; ".join([str(n) if n == planned else f"{n} of {planned}", *failed])
+        wrecks = [f"{self.wrecks} broken"] * bool(self.wrecks)
+        return "; ".join([str(n) if n == planned else f"{n} of {planned}", *failed, *wrecks])
 
 
 class Samples(dict[Any, Sample]):
@@ -141,8 +158,13 @@ def with_difference(runs: DataFrame, value: str, *, of: str, less: str, by: Sequ
 
 
 def judge(differences: Mapping[Any, Sample]) -> dict[Any, Judgement]:
-    """Judge differences as one family, such as those of one table: one call is one family of Holm's."""
-    return judge_estimates({place: difference.estimate for place, difference in differences.items()})
+    """Judge differences as one family, such as those of one table: one call is one family of Holm's.
+
+    A broken seed decides no verdict: its difference is as large as chance will have it, and so is the spread. Verdicts
+    are of the sound seeds, and say how many were broken; only where all are broken, these are judged.
+    """
+    judgements = judge_estimates({place: difference.sound.estimate for place, difference in differences.items()})
+    return {place: replace(judgement, broken=differences[place].wrecks) for place, judgement in judgements.items()}
 
 
 def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Tone]:
@@ -164,14 +186,20 @@ def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Tone]:
 
 
 def points(difference: Sample) -> str:
-    """A mean difference in points with its sign, "no pair" without one."""
-    estimate = difference.estimate
-    return with_sign(estimate.mean, 1) if estimate else NO_PAIR
+    """A mean difference in points with its sign, "no pair" without one; of the sound seeds, where there are any."""
+    estimate = difference.sound.estimate
+    return f"{with_sign(estimate.mean, 1)}{besides(difference)}" if estimate else NO_PAIR
 
 
 def bounded(difference: Sample) -> str:
     """Likewise with half the 95 % interval; fewer seeds than three are said."""
-    return bounded_mean(difference.estimate) if difference.estimate else NO_PAIR
+    estimate = difference.sound.estimate
+    return f"{bounded_mean(estimate)}{besides(difference)}" if estimate else NO_PAIR
+
+
+def besides(difference: Sample) -> str:
+    """How many seeds are broken, in parentheses; empty if none is."""
+    return f" ({difference.wrecks} broken)" if difference.wrecks else ""
 
 
 def bounded_mean(difference: Estimate) -> str:

@@ -136,6 +136,7 @@ class Judgement:
     verdict: Verdict  # of the difference on its own
     corrected: float  # its p after Holm's correction over the family; 1 without an interval
     family: int  # comparisons with an interval, for which it is corrected
+    broken: int = 0  # seeds of which a run is broken
 
     @property
     def survives(self) -> bool:

@@ -210,7 +210,8 @@ def judged_entries(judgement: Judgement, digits: int = 2) -> list[Entry]:
         hint = f"p = {judgement.corrected:.2g} after Holm's correction"
         shown = Entry(shown.text + ("" if judgement.stands else f" {CHANCE}"), shown.text, shown.tone, hint)
     points = estimate_entry(judgement.difference, digits, sign=True)
-    return [Entry(points.text, points.value, points.tone, f"n = {judgement.difference.n}"), shown]
+    broken = f" ({judgement.broken} broken)" if judgement.broken else ""
+    return [Entry(points.text + broken, points.value, points.tone, f"n = {judgement.difference.n}"), shown]
 
 
 def published_value(row: Row, column: str, unit: str = "") -> Entry:

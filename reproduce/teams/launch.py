@@ -9,8 +9,9 @@ When one fails all others lose it, and in R replicas R heads see the same loss t
 enough: the first process that reports a failure leaves a mark, in a folder of this start or, under torchrun, in the
 store at which its processes met, and the others are silent.
 
-They meet in a file of the same folder: torch's usual way, a port, is open to the whole network, and somebody else may
-take it between the moment at which it was free and its use.
+They meet in a file of the same folder, which nobody else may read, and which contains a secret that they share: torch's
+usual way, a port, is open to the whole network, and somebody else may take it between the moment at which it was free
+and its use.
 
 A process that is still in a group when it ends leaves at once, without Python's own end: threads of torch.distributed
 may wait for processes that are gone, and one that lets go of a tensor while Python ends aborts its process, so that a
@@ -19,6 +20,7 @@ failure that is final would be taken for a process that was killed.
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -36,6 +38,7 @@ POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0  # between the end of one process and the killing of the others
 STORE_PATIENCE = timedelta(seconds=5)
 MARKS = "PETRA_LAUNCH_MARKS"  # environment variable: the folder of the mark, and of the file in which all meet
+SECRET = "secret"  # the file in that folder which only processes of this start can read
 LAUNCHER = "PETRA_LAUNCHER"  # likewise: the number of the process that has started this one and watches over it
 
 
@@ -89,6 +92,7 @@ def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
     with _signals() as received:
         for attempt in range(restarts + 1):
             with tempfile.TemporaryDirectory(prefix="petra-") as marks:
+                Path(marks, SECRET).write_bytes(secrets.token_bytes(32))
                 code = _attempt(processes, arguments, marks, received)
             if code != LOST:
                 return code
@@ -99,6 +103,12 @@ def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
                 click.echo(f"a process was lost: all start again from the last checkpoint {again}", err=True)
     click.echo(f"a process was lost, and {restarts} new starts did not help", err=True)
     return 1
+
+
+def launch_secret() -> bytes | None:
+    """The secret that the processes of `launch` have in common; None in any other process."""
+    folder = os.environ.get(MARKS)
+    return None if folder is None else Path(folder, SECRET).read_bytes()
 
 
 def launcher_gone() -> bool:

@@ -10,9 +10,20 @@ def in_a_team() -> bool:
     return team_size() > 1
 
 
+def _number(name: str) -> int:
+    """The number in an environment variable, 1 without it. Raises: CellError: it is none, or there is no RANK."""
+    text = os.environ.get(name, "1")
+    fix = "unset it, unless torchrun or another launcher of several processes has set it"
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise CellError(f"the environment variable {name} is {text!r}, expected a number of at least 1: {fix}")
+    if int(text) > 1 and "RANK" not in os.environ:
+        raise CellError(f"the environment variable {name} is {text}, and there is no RANK: {fix}")
+    return int(text)
+
+
 def team_size() -> int:
     """The number of processes of the run."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _number("WORLD_SIZE")
 
 
 def processes_of_replica(processes: int, replicas: int) -> int:
@@ -33,7 +44,7 @@ def processes_of_replica(processes: int, replicas: int) -> int:
 
 def local_team_size() -> int:
     """The number of processes of the run on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return _number("LOCAL_WORLD_SIZE")
 
 
 def local_device(name: str) -> str:

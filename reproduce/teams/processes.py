@@ -8,6 +8,10 @@ They form a mesh of R replicas by P stage groups: rank r·P + p has the p-th sha
 leads. Where stages of a replica are replicated themselves, for some processes to take turns at them, these are P
 processes all the same.
 
+What processes tell each other is bytes of JSON, or tensors read without running code: a pickle from whoever reached a
+port first would run as this user. Processes of `reproduce.teams.launch` prove to each other that they know the secret
+in its private folder before anything else is read. Under torchrun there is no such folder (docs/processes.md).
+
 Decisions and small objects (stop, save, who has which stages, how messages lie in memory) always go over Gloo and the
 CPU: with NCCL each would wait for the GPU. Messages between stages, and gradients between replicas, go from GPU to GPU
 over NCCL. That refuses two processes on one GPU, and a process without one; then they go through the CPU's memory, over
@@ -18,6 +22,8 @@ machine with several GPUs has run this: what is written here of NCCL is from tor
 """
 
 import hashlib
+import hmac
+import json
 import os
 import socket
 from collections import Counter
@@ -29,6 +35,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from petra_core import checkpoint
 from petra_core.distributed import ProcessChannel
 from petra_core.distributed.groups import CPU, ChannelError, backend
 from petra_core.distributed.replicas import Replicas
@@ -39,10 +46,12 @@ from reproduce.cells.kinds import TrainedCell
 from reproduce.records import provenance
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
-from reproduce.teams.launch import meeting_place
+from reproduce.teams.launch import launch_secret, meeting_place
 from reproduce.teams.partitioning import Shares
 from reproduce.teams.team import Team, UnsupportedError, stage_name
 
+LARGEST_MESSAGE = 64 << 20  # bytes of what a process tells the others, tensors apart
+WAIT = 2  # beside 0 and 1, what the leader announces while there is nothing to announce
 DECIDE_EVERY = 16  # micro-batches between two moments at which a run can be stopped or saved
 
 
@@ -69,24 +78,27 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
             f"the processes of the run did not all meet: one of them has died, or has been silent for "
             f"{patience.total_seconds():g} s ({error})"
         ) from error
+    check_secret()
     code, patch = provenance.code()
     mine = {
         "cell": cell.canonical,
         "partition": str(shares),
         "torch": torch.__version__,
         "commit": code.get("commit"),
-        "difference to the commit": hashlib.sha256(patch.encode()).hexdigest()[:12],
+        "difference to the commit": hashlib.sha256(provenance.patch_bytes(patch)).hexdigest()[:12],
     }
     if device.type == "cpu":  # where another number of threads gives other bits
         mine["threads"] = torch.get_num_threads()
-    everybody = _everybodys((mine, (socket.gethostname(), _name(device)), nccl_available))
+    everybody = _everybodys([mine, [socket.gethostname(), _name(device)], nccl_available])
     first = everybody[0][0]
     for rank, (theirs, _, _) in enumerate(everybody):
         differing = [name for name in theirs if name in first and theirs[name] != first[name]]
         if differing:
             differences = "; ".join(f"{name} {theirs[name]!r}, rank 0 has {first[name]!r}" for name in differing)
             raise UnsupportedError(f"rank {rank} differs from rank 0 and so nothing was trained: {differences}")
-    nccl, notice = wiring([place for _, place, _ in everybody], all(available for *_, available in everybody))
+    nccl, notice = wiring(
+        [(host, name) for _, (host, name), _ in everybody], all(available for *_, available in everybody)
+    )
     return Processes(shares, device, nccl, notice, patience)
 
 
@@ -107,10 +119,52 @@ def wiring(places: Sequence[tuple[str, str]], nccl_available: bool) -> tuple[boo
     return nccl_available, "" if nccl_available else f"this build of torch has no NCCL: {through}"
 
 
+def check_secret() -> None:
+    """See that all processes know the secret of the launch, if there is one.
+
+    Raises: ChannelError: one does not: somebody else has taken its place.
+    """
+    if (secret := launch_secret()) is None:
+        return
+
+    def proof(rank: int) -> bytes:
+        return hmac.digest(secret, f"rank {rank}".encode(), "sha256")
+
+    mine = _tensor(proof(dist.get_rank()))
+    proofs = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(proofs, mine)
+    for rank, theirs in enumerate(proofs):
+        if not hmac.compare_digest(_bytes(theirs), proof(rank)):
+            raise ChannelError(
+                f"rank {rank} does not know the secret of this launch: another program of this machine has connected "
+                f"in its place, and was refused"
+            )
+
+
+def _tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.numpy().tobytes()
+
+
 def _everybodys(value: Any) -> list[Any]:
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
+    """The JSON value of every process, by rank. Raises: ChannelError: what came is no such value."""
+    data = _tensor(json.dumps(value).encode())
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor([len(data)]))
+    longest = max(map(int, sizes))
+    if not all(0 < int(size) <= LARGEST_MESSAGE for size in sizes):
+        raise ChannelError(f"a process announced {longest:,} bytes, expected at most {LARGEST_MESSAGE:,}")
+    padded = torch.zeros(longest, dtype=torch.uint8)
+    padded[: len(data)] = data
+    received = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(received, padded)
+    try:
+        return [json.loads(_bytes(part[: int(size)])) for part, size in zip(received, sizes, strict=True)]
+    except ValueError as error:
+        raise ChannelError(f"a process sent what is not JSON ({error})") from error
 
 
 def _name(device: torch.device) -> str:
@@ -159,13 +213,13 @@ class Processes(Team):
         }
 
     def tell(self, *, go: bool | None) -> None:
-        dist.broadcast_object_list([go], src=0)
+        dist.broadcast(torch.tensor([WAIT if go is None else int(go)]), src=0)
 
     def hear(self) -> bool:
-        go: list[Any] = [None]
-        while go[0] is None:
-            dist.broadcast_object_list(go, src=0)
-        return bool(go[0])
+        go = torch.tensor([WAIT])
+        while int(go) == WAIT:
+            dist.broadcast(go, src=0)
+        return bool(go)
 
     def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], ProcessChannel | None]:
         if self._shares.processes == 1:
@@ -227,10 +281,18 @@ class Processes(Team):
                 )
 
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        everybody: list[Any] | None = [None] * self.size if self.leads else None
         first = self.replicas.index == 0 and (self._channel is None or self._channel.replica == 0)
-        dist.gather_object(dict(state) if first else {}, everybody)
-        return {name: tensor for theirs in everybody or [] for name, tensor in theirs.items()}
+        mine = _tensor(checkpoint.encode(dict(state) if first else {}))
+        sizes = _everybodys(len(mine))
+        if not self.leads:
+            dist.send(mine, dst=0)
+            return {}
+        gathered = dict(state) if first else {}
+        for rank in range(1, self.size):  # one after the other: rank 0 holds one of them twice
+            received = torch.empty(sizes[rank], dtype=torch.uint8)
+            dist.recv(received, src=rank)
+            gathered |= checkpoint.decode(_bytes(received), f"the state of rank {rank}")
+        return gathered
 
     def lost(self, error: Exception) -> str:
         return loss(error)

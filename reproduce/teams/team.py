@@ -117,9 +117,22 @@ def load(record: Record, own_stages: range, replica: int = 0, turn: int = 0) -> 
         tensors are on the CPU: some of them, as states of generators and steps of AdamW, belong there on a GPU too.
 
     Raises:
-        CheckpointError: it is damaged, or of another version.
+        CheckpointError: it is damaged, or of another version; also where reading it takes all memory, which is no
+            result of the cell.
 
     """
+    try:
+        return _load(record, own_stages, replica, turn)
+    except (CheckpointError, OSError):
+        raise
+    except Exception as error:
+        where = record.shards if record.shards.exists() else record.checkpoint
+        raise CheckpointError(
+            f"{where} is damaged ({type(error).__name__}: {error}); move it away to start from the beginning"
+        ) from error
+
+
+def _load(record: Record, own_stages: range, replica: int, turn: int) -> tuple[dict[str, Any], list[Any]] | None:
     from petra_core.distributed.sharded import Folder  # torch.distributed.checkpoint takes a second to import
 
     shards = Folder(record.shards)

@@ -16,7 +16,10 @@ from reproduce.teams.team import Team
 
 
 class TraceFile:
-    """Traces so many micro-batches of a run from the moment at which its pipeline is full, and writes the file."""
+    """Traces so many micro-batches of a run from the moment at which its pipeline is full, and writes the file.
+
+    Where the file cannot be written, as on a full disk, that is said, and the run goes on without it.
+    """
 
     def __init__(self, path: Path, micro_batches: int, team: Team) -> None:
         self._path, self._count, self._team = path, micro_batches, team
@@ -26,7 +29,7 @@ class TraceFile:
         self._written = False
 
     def before_step(self, pipeline: Pipeline) -> None:
-        """Begin or end the trace where it is time; to be called before every step. Raises: StorageFullError."""
+        """Begin or end the trace where it is time; to be called before every step."""
         number = pipeline.micro_batches
         if self._first is None:
             self._first = number + pipeline.depth + 2
@@ -36,7 +39,7 @@ class TraceFile:
             self.finish()
 
     def finish(self) -> None:
-        """Write the trace, unless it has been done; to be called at the end of the run. Raises: StorageFullError."""
+        """Write the trace, unless it has been done; to be called at the end of the run."""
         self._contexts.close()
         if self._trace is None and self._team.leads:
             first = "" if self._first is None else f", and the first to be traced would have been {self._first}"
@@ -46,5 +49,8 @@ class TraceFile:
         traces = gathered(self._trace) if self._team.size > 1 else [self._trace]
         self._written = True
         if self._team.leads:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._path, timeline(traces, waits=True).chrome_trace())
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_json(self._path, timeline(traces, waits=True).chrome_trace())
+            except OSError as error:
+                click.echo(f"WARNING: --trace: no trace was written ({error}); the run continues", err=True)

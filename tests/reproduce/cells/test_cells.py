@@ -6,6 +6,8 @@ import json
 import pytest
 
 from reproduce.cells.kinds import CellError, ComplexityCell, ForwardGradientCell, MemoryCell, TrainingCell, from_dict
+from reproduce.records.record import scan
+from tests.conftest import ROOT
 
 TRAINING = TrainingCell(
     scale="smoke",
@@ -244,3 +246,12 @@ def test_forward_gradients_are_a_kind_whose_every_setting_counts():
 def test_wrong_settings_of_forward_gradients_are_named(change, message):
     with pytest.raises(CellError, match=message):
         from_dict(FORWARD.to_dict() | change)
+
+
+def test_every_committed_record_has_the_identity_that_it_was_recorded_under():
+    scanned = scan(ROOT / "reports" / "records")
+    assert scanned.problems == ()
+    assert len(scanned.records) > 1000
+    for record, _ in scanned.records:
+        assert record.path.name == record.cell.name
+        assert json.loads((record.path / "config.json").read_text("utf-8"))["identity"] == record.cell.identity

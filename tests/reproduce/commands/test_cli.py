@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
@@ -15,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from reproduce.cells.kinds import ForwardGradientCell
 from reproduce.commands import train
 from reproduce.commands.cli import main
+from reproduce.commands.common import UserPath
 from reproduce.records.record import Record, Status
 from reproduce.running import runner
 from reproduce.running.progress import EventFiles, GridBar, TrainingBar
@@ -256,3 +258,59 @@ def test_the_grid_shows_what_came_out(terminal):
     assert "[3/4] two: diverged (epoch 1 of 3)" in text
     assert "old" not in text
     assert ("\r" in text) is terminal
+
+
+def test_one_training_has_one_identity_however_its_settings_are_written():
+    settings = {name: value for name, value in dataclasses.asdict(train.DEFAULTS).items() if name != "scale"}
+    settings |= {"drops": "", "learning_rate": None}
+
+    def identity(**changes):
+        return train.cell_by_hand(settings | changes).identity
+
+    assert identity(weight_decay=0.0) == identity(weight_decay=-0.0)
+    assert identity(drop_factor=0.5) == identity(drop_factor=0.1), "without drops it has no effect"
+    assert identity(drops="1", drop_factor=0.5) != identity(drops="1", drop_factor=0.1)
+    for batch_size in range(1, 100):
+        for k in (1, 3):
+            size = {"batch_size": batch_size, "accumulation": k}
+            assert identity(**size) == identity(**size, learning_rate=float(f"{0.1 * batch_size * k / 256:.13g}"))
+    assert identity(batch_size=12, accumulation=1, learning_rate=0.00468) != identity(batch_size=12, accumulation=1)
+
+
+@pytest.mark.parametrize("option", ["--records", "--data-root"])
+def test_a_home_folder_is_expanded_where_the_shell_leaves_it(tmp_path, monkeypatch, option):
+    """A folder called `~` invites `rm -r ~`."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    command = ["data", "list"] if option == "--data-root" else ["run", "smoke", "--dry-run"]
+    assert CliRunner().invoke(main, [*command, f"{option}=~/there"]).exit_code == 0
+    assert not (tmp_path / "~").exists()
+    nobody = CliRunner().invoke(main, [*command, f"{option}=~nobody-of-that-name/there"])
+    assert nobody.exit_code == 2
+    assert "the home folder of a user that does not exist" in nobody.stderr
+
+
+def test_every_path_of_the_command_line_is_of_one_type():
+    """So that what holds for one holds for all."""
+
+    def paths(command):
+        for parameter in command.params:
+            if isinstance(parameter.type, click.Path):
+                yield command.name, parameter.name, type(parameter.type)
+        for inner in getattr(command, "commands", {}).values():
+            yield from paths(inner)
+
+    found = list(paths(main))
+    assert len(found) > 8
+    assert {kind for *_, kind in found} == {UserPath}
+
+
+def test_a_locale_without_a_character_ends_no_command(monkeypatch):
+    done = subprocess.run(
+        [sys.executable, "-m", "reproduce", "run", "--help"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"--tables" in done.stdout

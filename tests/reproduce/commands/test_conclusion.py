@@ -120,3 +120,10 @@ def test_nothing_is_missing_only_where_all_is_there_and_as_good_as_expected(caps
     with pytest.raises(SystemExit):
         conclude(Scale("smoke", 90.0, (1, 4)), outcome, Path("records"))
     assert ("Nothing is missing" in capsys.readouterr().out) == whole
+
+
+def test_a_run_at_the_accuracy_of_a_guess_is_warned_of(capsys):
+    broken = State(Status.DONE, 4, 4, result={"test_accuracy": 12.0})
+    with pytest.raises(SystemExit):
+        conclude(Scale("smoke"), GridOutcome({CELLS[0]: broken}), Path("records"))
+    assert "1 cell broken: at most twice the test accuracy of a guess" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The commands as a person uses them."""
 
+import errno
 import re
 
 import pytest
@@ -7,6 +8,7 @@ from click.testing import CliRunner
 
 from reproduce.cells.catalogue import DATASETS
 from reproduce.commands import data as commands
+from reproduce.commands.cli import main
 from tests import fake_data
 
 
@@ -167,3 +169,26 @@ def test_wrong_input_says_what_to_do(arguments, code, message, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert re.search(message.replace("?", r"\?"), " ".join(invoke(*arguments, code=code).split()))
     assert not list(tmp_path.iterdir())
+
+
+def test_no_color_is_obeyed(tmp_path, monkeypatch):
+    command = ["data", "list", "--data-root", str(tmp_path)]
+    assert "\x1b[" in CliRunner().invoke(main, command, color=True).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in CliRunner().invoke(main, command, color=True).stdout
+
+
+def test_a_root_that_cannot_be_written_is_named_with_the_remedy(tmp_path, monkeypatch):
+    """As one on a file system that is mounted read-only, also where the data set is there already."""
+    source = fake_data.cifar10_binary(tmp_path / "source")
+
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(tmp_path / ".cifar10.lock"))
+
+    monkeypatch.setattr("filelock.FileLock.acquire", read_only)
+    done = CliRunner().invoke(
+        main, ["data", "prepare", "cifar10", "--source", str(source), "--data-root", str(tmp_path)]
+    )
+    assert done.exit_code == 1
+    assert "mounted read-only: choose a folder that can be written" in done.stderr
+    assert "Errno" not in done.stderr

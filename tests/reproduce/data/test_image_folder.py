@@ -1,15 +1,22 @@
 """ImageNet's layout: what belongs to the data set, and what can be wrong with it."""
 
+import errno
+import io
+import os
 import shutil
 
+import numpy as np
 import pytest
+from PIL import Image
 from torchvision import datasets
 
 from reproduce.cells.catalogue import IMAGENET
-from reproduce.data.beton import Beton
+from reproduce.data.beton import Beton, JpegFiles
 from reproduce.data.errors import DataError
 from reproduce.data.image_folder import ImageFolder
+from reproduce.data.loader import BatchFormat, Evaluation
 from reproduce.data.manifest import ImageFile, read_list
+from reproduce.data.torchvision_loader import ImageFiles
 from tests import fake_data
 
 
@@ -104,3 +111,109 @@ def test_a_list_reads_back_and_a_damaged_one_is_named(source, tmp_path):
     truncate(tmp_path / "out" / "train.jsonl", 0.51)
     with pytest.raises(DataError, match=r"train.jsonl: is damaged"):
         read_list(tmp_path / "out" / "train.jsonl")
+
+
+@pytest.mark.parametrize("link", ["n00000001/again", "n00000001/itself", "n00000003", "../val"])
+def test_no_folder_is_visited_twice(source, link):
+    """A link that leads back would repeat a class, or bring training images into the test set."""
+    to = {"n00000001/again": "../n00000000", "n00000001/itself": "."}.get(link, "train/n00000001"[6:])
+    if link == "../val":
+        shutil.rmtree(source / "val")
+        (source / "val").symlink_to("train")
+    else:
+        (source / "train" / link).symlink_to(to)
+        if link == "n00000003":
+            (source / "val" / link).symlink_to("n00000001")
+    with pytest.raises(DataError, match=r"is the same folder as .*, by a link\. Remove the link"):
+        examine(source)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_no_image_is_taken_twice_by_a_link(source, split):
+    images = sorted((source / "train" / "n00000001").iterdir())
+    (source / split / "n00000002" / "copy.jpeg").symlink_to(images[0])
+    with pytest.raises(DataError, match=r"copy.jpeg: is a link to an image that is there as .*train_1_0"):
+        examine(source)
+
+
+def test_a_data_set_of_links_is_one(source, tmp_path):
+    """Whose images lie elsewhere, once each; also where that is below the source."""
+    for number, file in enumerate(sorted((source / "val").rglob("*.JPEG"))):
+        away = source / "all" / f"{number}.JPEG"
+        away.parent.mkdir(exist_ok=True)
+        file.rename(away)
+        file.symlink_to(away)
+    assert examine(source).splits["test"].samples == 6
+    (source / "val" / "n00000000" / "once more.JPEG").symlink_to(source / "all" / "0.JPEG")
+    with pytest.raises(DataError, match="is a link to an image that is there as"):
+        examine(source)
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a dangling link", "a folder that nobody may read"])
+def test_what_is_no_file_is_named(source, kind, monkeypatch):
+    place = source / "train" / "n00000001" / "x.jpg"
+    if kind == "a pipe":
+        os.mkfifo(place)
+    elif kind == "a dangling link":
+        place.symlink_to("nowhere.jpg")
+    else:
+        scandir = os.scandir
+
+        def closed(path):
+            if str(path).endswith("n00000001"):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(DataError, match=r"n00000001.*(is no file|cannot be read)"):
+        examine(source)
+
+
+def _save(path, mode, size=(40, 40)):
+    """An image in which every value is half of the largest."""
+    if mode == "16 bits":
+        Image.fromarray(np.full(size, 1 << 15, np.uint16)).save(path, "PNG")
+    elif mode == "32 bits":
+        Image.fromarray(np.full(size, 1 << 15, np.int32)).save(path, "TIFF")
+    elif mode == "float":
+        Image.fromarray(np.full(size, 0.5, np.float32)).save(path, "TIFF")
+    else:
+        Image.new(mode, size, {"1": 1, "L": 128, "LA": (128, 9), "P": 0}.get(mode, (128, 128, 128))).save(path, "PNG")
+
+
+@pytest.mark.parametrize("mode", ["16 bits", "32 bits", "float", "1", "L", "LA", "P", "RGB"])
+def test_every_kind_of_pixels_is_scaled_to_8_bits_or_refused_by_name(source, tmp_path, mode):
+    """By both loaders. Pillow makes white of every grey value above 255."""
+    odd = source / "train" / "n00000001" / "odd.png"
+    _save(odd, mode)
+    if mode in ("32 bits", "float"):
+        with pytest.raises(
+            DataError, match=r"1 of 19 images cannot be read: .*odd\.png \(its pixels are of the mode (I|F),"
+        ):
+            examine(source)
+        return
+    write(source, tmp_path / "out")
+    expected = {"1": 255, "P": 0}.get(mode, 128)
+    beton = Beton(tmp_path / "out" / "train.beton")
+    [place] = [number for number, size in enumerate(beton.heights) if size == 40]
+    start, size = int(beton.places[place]), int(beton.sizes[place])
+    stored = Image.open(io.BytesIO(beton.path.read_bytes()[start : start + size]))
+    batch_format = BatchFormat(num_classes=3, image_size=32, mean=(0.0,) * 3, deviation=(1 / 255,) * 3)
+    [(pixels, _)] = Evaluation(ImageFiles(JpegFiles([odd], [0]), batch_format, augment=False), 1)
+    for mean in (np.asarray(stored.convert("RGB")).mean(), pixels.mean().item()):
+        assert mean == pytest.approx(expected, abs=1)
+
+
+def test_files_that_are_passed_over_and_further_frames_are_counted(source, tmp_path):
+    folder = source / "train" / "n00000001"
+    (folder / "moving.gif").write_bytes(b"GIF89a")
+    (folder / "notes").touch()
+    (folder / ".DS_Store").touch()
+    (source / "val" / "loose.png").touch()
+    frames = [Image.new("RGB", (40, 40), colour) for colour in ("red", "blue")]
+    frames[0].save(folder / "moving.webp", save_all=True, append_images=frames[1:])
+    findings, _ = write(source, tmp_path / "out")
+    assert findings.notes == (
+        "3 files passed over: no suffix (1), .gif (1), .png (1)",
+        "1 image of several frames: the first frame is used",
+    )

@@ -4,7 +4,8 @@ import multiprocessing
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from reproduce.data.beton import JpegFiles, UnreadableImageError
+from reproduce.data import torchvision_loader
+from reproduce.data.beton import ChangedImageError, JpegFiles, UnreadableImageError
 from reproduce.data.crops import mirrored, random_resized_crops
+from reproduce.data.errors import DataError
 from reproduce.data.loader import BatchFormat, Evaluation, Loader
 from reproduce.data.sample_hash import AUGMENTATION, sample_hashes, sample_order
 from reproduce.data.torchvision_loader import ImageFiles
@@ -116,3 +119,48 @@ def test_an_unreadable_file_is_named(tmp_path: Path, files: JpegFiles, workers: 
     with pytest.raises(UnreadableImageError, match=r"broken\.JPEG: cannot be read as an image \(.+\)") as caught:
         list(evaluation(with_it, 2, workers))
     assert caught.value.path == broken
+
+
+def _die(*_: object) -> None:
+    os._exit(9)
+
+
+def _sleep(*_: object) -> None:
+    signal.pause()
+
+
+@pytest.mark.parametrize("what", [_die, _sleep])
+def test_a_worker_that_sends_nothing_ends_the_run_within_seconds_and_says_what_to_do(
+    files: JpegFiles, monkeypatch: pytest.MonkeyPatch, what: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(torchvision_loader, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(torchvision_loader._Images, "__getitem__", what)
+    started = time.monotonic()
+    with pytest.raises(DataError, match=r"died, or sent nothing for 1 s .*fewer --data-workers"):
+        list(evaluation(files, 4, workers=1))
+    assert time.monotonic() - started < 60
+
+
+def test_no_shared_memory_is_used(files: JpegFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is full, as in a container with 64 MB of it, a thread of the worker fails and nobody is told."""
+
+    def full(*_: object, **__: object) -> None:
+        raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
+
+    monkeypatch.setattr(torch.UntypedStorage, "_share_filename_cpu_", full)
+    monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", full)
+    monkeypatch.setattr(torchvision_loader, "PATIENCE_SECONDS", 20.0)
+    assert_same_batches(evaluation(files, 5, workers=1), list(evaluation(files, 5)))
+
+
+def test_a_file_of_another_size_than_was_listed_is_named(files: JpegFiles) -> None:
+    sizes = [path.stat().st_size for path in files.paths]
+    listed = JpegFiles(files.paths, files.labels, sizes)
+    assert_same_batches(evaluation(listed, 5), list(evaluation(files, 5)))
+    sizes[3] += 1
+    for workers in (0, 1):
+        with pytest.raises(
+            ChangedImageError, match=r"has .* bytes, and had .* when the data set was prepared"
+        ) as caught:
+            list(evaluation(JpegFiles(files.paths, files.labels, sizes), 5, workers))
+        assert caught.value.path == files.paths[3]

@@ -114,7 +114,7 @@ def test_what_makes_no_sense_is_refused(make, message) -> None:
         ({"schema": 99}, "is of format 99, this version reads format 1"),
         ({"name": "other"}, "it is that of 'other'"),
         ({"title": None}, "title is None, expected a str"),
-        ({"series": [{"group": "track"}]}, "is damaged: KeyError: 'values'"),
+        ({"series": [{"group": "track"}]}, "series: it lacks name, quantity, unit, values, at"),
         ({"timelines": {"a lap": {"devices": 2, "events": ["1 F 2"]}}}, "is damaged: ValueError"),
     ],
 )

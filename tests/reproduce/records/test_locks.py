@@ -1,8 +1,10 @@
 """Locks: one holder on one machine and on several, however a holder ends."""
 
 import contextlib
+import errno
 import os
 import runpy
+import shutil
 import signal
 import socket
 import sys
@@ -15,7 +17,7 @@ import pytest
 
 from reproduce.records import locks
 from reproduce.records.locks import LockedError, LockLostError, hold, holder
-from reproduce.records.storage import StorageFullError
+from reproduce.records.storage import StorageError, StorageFullError
 from tests.processes import FORKED, wait_for
 from tests.reproduce.records.test_records import full_disk, no_room
 
@@ -285,6 +287,88 @@ def test_a_lease_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path, monkeypa
         with pytest.raises(LockLostError, match="has taken this cell over"):
             held.check()
         away.rename(lease)
+
+
+@pytest.mark.parametrize("content", ["", "x", "a damaged\nlease\n", "\0" * 158])
+def test_a_lease_that_names_nobody_is_taken_over_once_it_is_stale(shared, content):
+    """As a process leaves it that is killed between the creation of the file and its first byte."""
+    (shared / "record.lease").write_text(content)
+    assert str(holder(shared)).startswith("a process that left an unreadable lease")
+    assert not holder(shared).gone, "somebody may be writing it"
+    started = time.monotonic()
+    with pytest.raises(LockedError, match="left an unreadable lease"), hold(shared):
+        pass
+
+    def take():
+        with contextlib.suppress(LockedError), hold(shared) as held:
+            held.check()
+            return [held.taken_from]
+
+    [taken_from] = wait_for(take, PATIENCE)
+    assert time.monotonic() - started >= 0.9 * STALE, "a slow holder had no chance"
+    assert taken_from.host == ""
+
+
+def test_an_old_lease_that_names_nobody_is_taken_over_by_the_first_who_asks(shared):
+    """A command that is given once cannot watch the file for minutes: the clock of the file server tells."""
+    lease = shared / "record.lease"
+    lease.touch()
+    before = time.time() - 2 * STALE
+    os.utime(lease, (before, before))
+    assert holder(shared).gone
+    with hold(shared) as held:
+        held.check()
+
+
+def _hold_again_and_again(folder, ready):
+    locks.STALE_SECONDS, locks.HEARTBEAT_SECONDS = STALE, STALE / 5
+    ready.set()
+    while True:
+        with hold(folder):
+            pass
+
+
+@pytest.mark.slow
+def test_no_kill_locks_a_cell_for_ever(tmp_path):
+    """Killed 200 times at any instant, also between the creation of a lease and its writing."""
+    folders = []
+    for number in range(200):
+        ready = FORKED.Event()
+        folders.append(tmp_path / str(number))
+        process = FORKED.Process(target=_hold_again_and_again, args=(folders[-1], ready))
+        process.start()
+        assert ready.wait(PATIENCE)
+        time.sleep(0.002 + number * 1e-5)
+        process.kill()
+        process.join()
+    time.sleep(1.1 * STALE)
+    for folder in folders:
+        with hold(folder) as held:
+            held.check()
+
+
+def test_a_lock_of_another_user_is_named_with_the_remedy(tmp_path, monkeypatch):
+    """And is a problem of this cell, not a traceback and not a lock that is waited for."""
+
+    def forbidden(**_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "record.lock"))
+
+    (tmp_path / "record.lock").touch()
+    monkeypatch.setattr(locks, "_kernel_lock", lambda _: SimpleNamespace(acquire=forbidden))
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everything
+    with (
+        pytest.raises(StorageError, match=r"belongs to another user \(.+\).* give the group .* umask 002"),
+        hold(tmp_path),
+    ):
+        pass
+
+
+def test_a_folder_that_was_removed_is_not_called_taken_over(tmp_path):
+    folder = tmp_path / "cell"
+    with hold(folder) as held:
+        shutil.rmtree(folder)
+        with pytest.raises(LockLostError, match="was removed while it ran"):
+            held.check()
 
 
 def test_an_old_filelock_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

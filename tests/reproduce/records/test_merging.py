@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from petra_core import methods
 from reproduce.commands.cli import main
 from reproduce.grids import recipes
+from reproduce.measures.complexity import measure_complexity
 from reproduce.records import benchmarks, locks, merging
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
@@ -228,7 +229,8 @@ def test_what_somebody_works_on_there_is_left_where_there_is_none_here(there, he
 
 def test_two_different_measurements_of_a_cell_without_epochs_are_a_conflict(there, here):
     for root, flops in ((there, 1), (here, 2)):
-        begin(complexity_cell(methods.PETRA), root).finish({"stage_flops": flops})
+        cell = complexity_cell(methods.PETRA)
+        begin(cell, root).finish(measure_complexity(cell) | {"stage_flops": flops})
     assert decisions(there, here) == [Decision.CONFLICT]
 
 

@@ -96,7 +96,7 @@ def test_a_patch_that_is_missing_is_damage(record):
     changed = {"commit": "abc", "clean": False}
     record.begin(ENVIRONMENT, changed, "--- a\n")
     (record.path / "diff-1.patch").unlink()
-    with pytest.raises(RecordError, match=r"diff-1.patch: is named by code.json and cannot be read: No such file"):
+    with pytest.raises(RecordError, match=r"diff-1.patch: is named by code.json and is missing"):
         record.begin(ENVIRONMENT, changed, "--- b\n")
 
 
@@ -156,7 +156,7 @@ def metrics_are_a_folder(folder):
         (damage("metrics.jsonl", '{"epoch": 0}\nrubbish\n{"epoch": 2}\n'), "metrics.jsonl", "line 2 is damaged"),
         (damage("metrics.jsonl", "{}\n5\n{}\n"), "metrics.jsonl", "line 2 .* expected a JSON object, got 5"),
         (damage("metrics.jsonl", '{"epoch": 0}\n'), "metrics.jsonl", "has 1 lines, but the finished cell has 3 epochs"),
-        (metrics_are_a_folder, "metrics.jsonl", "cannot be read: Is a directory"),
+        (metrics_are_a_folder, "metrics.jsonl", "it is a pipe, a device or a folder, expected a regular file"),
     ],
 )
 def test_damage_is_named_and_never_written_over(tmp_path, record, harm, file, message):
@@ -167,7 +167,7 @@ def test_damage_is_named_and_never_written_over(tmp_path, record, harm, file, me
         record.state()
     assert caught.value.path == record.path / file
     assert f"{record.path / file}: " in str(caught.value)
-    assert "move the folder away" in str(caught.value)
+    assert ("update this clone" if "format 99" in message else "move the folder away") in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     assert snapshot(record.path) == before
     scanned = scan(tmp_path)
@@ -265,6 +265,119 @@ def test_the_code_is_the_commit_and_what_was_changed_but_for_records(checkout):
     assert not entry["clean"]
     assert entry["untracked"] == ["reproduce/new.py"]
     assert "-one\n+two\n" in patch
+
+
+@pytest.fixture
+def committed(checkout):
+    """The small checkout with a commit, and a function that runs git in it."""
+
+    def git(*arguments):
+        command = ["git", "-C", str(checkout), "-c", "user.name=n", "-c", "user.email=e@example.org", *arguments]
+        return subprocess.run(command, check=True, capture_output=True).stdout
+
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
+        git(*command)
+    return checkout, git
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"diff.noprefix": "true"},
+        {"diff.mnemonicPrefix": "true"},
+        {"diff.context": "0"},
+        {"diff.interHunkContext": "99"},
+        {"core.abbrev": "4"},
+        {"diff.external": "false"},
+        {"diff.algorithm": "patience"},
+        {"diff.renames": "copies"},
+        {"color.ui": "always"},
+        {"diff.p.textconv": "head -c 3"},
+        {"core.quotePath": "true"},
+    ],
+    ids=lambda settings: next(iter(settings), "none"),
+)
+def test_a_patch_gives_the_files_that_ran_whatever_git_is_set_to(committed, tmp_path, settings):
+    checkout, git = committed
+    contents = [b"two\n", b"two\r\nthree\r\n", b"caf\xe9 \xff\n", "\u00fc\n".encode(), b"\0\1\2", b"no newline"]
+    folder = checkout / "reproduce"
+    for number in range(len(contents)):
+        (folder / f"old{number}.py").write_bytes(b"one\n")
+    git("add", "-A")
+    git("commit", "-q", "-m", "second")
+    (checkout / ".git" / "info" / "attributes").write_text("*.py diff=p\n")
+    for name, value in settings.items():
+        git("config", name, value)
+    for number, content in enumerate(contents):
+        for kind in ("old", "new"):
+            (folder / f"{kind}{number}.py").write_bytes(content)
+    entry, patch = provenance.code()
+    assert not entry["clean"]
+    (tmp_path / "p.patch").write_bytes(provenance.patch_bytes(patch))
+    copy = tmp_path / "copy"
+    git("worktree", "add", "-q", str(copy), "HEAD")
+    subprocess.run(["git", "-C", str(copy), "apply", str(tmp_path / "p.patch")], check=True)
+    for number, content in enumerate(contents):
+        for kind in ("old", "new"):
+            assert (copy / "reproduce" / f"{kind}{number}.py").read_bytes() == content
+
+
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_changed_code_is_never_called_clean(committed, flag):
+    checkout, git = committed
+    git("update-index", flag, "reproduce/provenance.py")
+    (checkout / "reproduce" / "provenance.py").write_text("two\n")
+    entry, patch = provenance.code()
+    assert not entry["clean"]
+    assert "+two" in patch
+
+
+def test_a_patch_has_nothing_but_code(committed):
+    """A token that was added to another file is nobody's business."""
+    checkout, git = committed
+    (checkout / ".env").write_text("TOKEN=1\n")
+    git("add", "-A")
+    git("commit", "-q", "-m", "second")
+    (checkout / ".env").write_text("TOKEN=2\n")
+    assert provenance.code()[1] == ""
+
+
+def test_a_huge_difference_is_said_and_not_kept(committed, monkeypatch):
+    checkout, _ = committed
+    monkeypatch.setattr(provenance, "LARGEST_PATCH", 1 << 20)
+    (checkout / "reproduce" / "provenance.py").write_text("x\n" * (1 << 20))
+    entry, patch = provenance.code()
+    assert (entry["clean"], patch) == (False, "")
+    assert "larger than 1 MB and was not kept" in entry["note"]
+
+
+def test_variables_of_git_do_not_lead_to_another_clone(committed, tmp_path, monkeypatch):
+    _, git = committed
+    commit = git("rev-parse", "HEAD").decode().strip()
+    other = tmp_path / "other"
+    subprocess.run(["git", "init", "-q", str(other)], check=True)
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / "index"))
+    assert provenance.code()[0]["commit"] == commit
+
+
+def test_a_checkout_of_somebody_else_is_said_to_be_one(checkout, monkeypatch):
+    def refuse(*_, **__):
+        raise subprocess.CalledProcessError(128, "git", stderr=b"fatal: detected dubious ownership in repository")
+
+    monkeypatch.setattr(provenance, "_git", refuse)
+    assert "belongs to another user" in provenance.code()[0]["note"]
+
+
+def test_variables_that_choose_kernels_are_recorded(monkeypatch):
+    plain = provenance.environment(torch.device("cpu"))
+    assert "kernel_variables" not in plain or "ONEDNN_MAX_CPU_ISA" not in plain["kernel_variables"]
+    for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_NUM_THREADS", "ONEDNN_VERBOSE"):
+        monkeypatch.setenv(name, "1")
+    chosen = provenance.environment(torch.device("cpu"))["kernel_variables"]
+    assert {"ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_CBWR"} <= chosen.keys()
+    assert not {"MKL_NUM_THREADS", "ONEDNN_VERBOSE"} & chosen.keys(), "which do not"
 
 
 def test_without_git_the_record_says_so(checkout, monkeypatch):

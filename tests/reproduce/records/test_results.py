@@ -20,17 +20,25 @@ from tests import fake_records
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("result.json", lambda v: v | {"test_accuracy": None}, "test_accuracy is None, expected a number"),
+        (
+            "result.json",
+            lambda v: v | {"test_accuracy": None},
+            "test_accuracy is None, expected a number from 0 to 100",
+        ),
         ("result.json", lambda v: {k: v[k] for k in v if k != "train_loss"}, "lacks train_loss: another version"),
-        ("result.json", lambda v: v | {"data": "cifar10"}, "data is 'cifar10', expected a JSON object"),
-        ("result.json", lambda v: v | {"test_accuracy": float("nan")}, "test_accuracy is nan, expected a number"),
-        ("result.json", lambda v: v | {"train_loss": "x"}, "train_loss is 'x', expected a number"),
+        ("result.json", lambda v: v | {"data": "cifar10"}, "data is 'cifar10', expected a JSON object with dataset"),
+        ("result.json", lambda v: v | {"test_accuracy": float("nan")}, "expected finite numbers, got nan"),
+        ("result.json", lambda v: v | {"train_loss": "x"}, "train_loss is 'x', expected null or a number"),
         ("environment.json", lambda v: v | {"entries": []}, "is missing or empty: nobody can say where"),
         ("code.json", lambda v: v | {"entries": []}, "is missing or empty: nobody can say where"),
         ("environment.json", lambda v: v | {"entries": [{}]}, "it lacks device, processor, cores"),
         ("environment.json", lambda v: v | {"entries": [5]}, "no list of entries, each a JSON object"),
         ("code.json", lambda v: v | {"entries": [5]}, "no list of entries, each a JSON object"),
-        ("code.json", lambda v: v | {"entries": [{"diff": "gone.patch"}]}, "is named by code.json and cannot be read"),
+        (
+            "code.json",
+            lambda v: v | {"entries": [{"diff": "gone.patch"}]},
+            "diff is 'gone.patch', expected a name such as diff-1.patch",
+        ),
     ],
 )
 def test_damage_that_would_take_a_table_down_is_named_and_check_finds_it(
@@ -57,7 +65,7 @@ def test_a_failed_or_unfinished_cell_needs_no_values_but_a_finished_epoch_does(t
     file = fake_records.train(recipes.cell("smoke", seed=2), tmp_path, 90.0).path / "metrics.jsonl"
     file.write_text(file.read_text().replace('"test_accuracy"', '"test_acuracy"', 1))
     (problem,) = results.read(tmp_path).problems
-    assert "metrics.jsonl: is damaged: line 1: test_accuracy is None, expected a number" in str(problem)
+    assert "metrics.jsonl: is damaged: line 1: it lacks test_accuracy" in str(problem)
 
 
 def test_metrics_have_a_line_for_each_epoch_in_order_and_tables_are_lists(tmp_path: Path) -> None:
@@ -80,9 +88,9 @@ def test_of_two_records_of_a_cell_the_one_in_its_place_counts(tmp_path: Path, co
     record = fake_records.train(recipes.cell("smoke"), tmp_path, 90.0)
     shutil.copytree(record.path, tmp_path / "smoke" / copy)
     file = tmp_path / "smoke" / copy / "result.json"
-    file.write_text(file.read_text().replace("90.0", "11.0"))
+    file.write_text(file.read_text().replace("900.0", "800.0"))
     read = results.read(tmp_path)
-    assert [run.result["test_accuracy"] for run in read.runs] == [90.0]
+    assert [run.result["images_per_second"] for run in read.runs] == [900.0]
     (problem,) = read.problems
     assert f"{copy}/config.json: is a second record of its cell, beside {record.path}; move" in str(problem)
     record.path.rename(tmp_path / "smoke" / "mmm")  # none in its place: one of them counts

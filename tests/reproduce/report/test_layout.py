@@ -1,12 +1,13 @@
 """How a section lies on the page."""
 
 from collections.abc import Sequence
+from xml.etree import ElementTree
 
 import pytest
 
 from reproduce.published import Mark
-from reproduce.report.layout import k_of_head, split
-from reproduce.show.content import Column, Entry, Table, Tone, missing, number, published
+from reproduce.report.layout import k_of_head, named_svg, picture, split
+from reproduce.show.content import Column, Entry, Figure, Section, Table, Tone, missing, number, published
 
 BEGUN, WAITING = [Entry("a"), number(1.0, 1)], [Entry("b"), missing("not run")]
 STATED = [Entry("c"), missing("not run"), published("94.9", Mark.PAPER)]
@@ -42,3 +43,15 @@ def test_rows_of_which_nothing_has_been_run_go_where_they_would_hide_the_others(
 def test_all_other_tables_are_shown_as_they_are(rows: tuple[Sequence[Entry], ...]) -> None:
     table = some_table(*rows)
     assert split(table) == (table, None)
+
+
+def test_a_name_that_anybody_can_choose_breaks_out_of_no_attribute() -> None:
+    """The key of the history has the name of a folder of asv in it, which a pull request can bring."""
+    key = """history-kernels-x" onload="document.title='PWNED'"""
+    svg = '<svg viewBox="0 0 10 20"></svg>'
+    figure = Figure(key, "title", "caption", svg, "description")
+    (root,) = [ElementTree.fromstring(named_svg(figure))]
+    assert set(root.attrib) == {"id", "viewBox"}
+    small = picture(Section(key="s", title="t", blocks=[figure], findings=[]))
+    assert small is not None
+    assert f"svg-{small.key}" == root.attrib["id"], "by which the small picture finds it"

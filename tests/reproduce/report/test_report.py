@@ -1,14 +1,22 @@
 """The page: self-contained, accessible, the same for the same records, and true to them."""
 
+import base64
 import csv
+import hashlib
 import io
 import json
+import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
+from concurrent.futures import Future, ProcessPoolExecutor
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -23,6 +31,7 @@ from tests import fake_records
 from tests.browser import FOLDED, LOOK, PHONE, browse, browse_in_frame, needs_browser, reported, with_script
 from tests.conftest import ROOT
 from tests.pages import Element, parse, rows, table
+from tests.processes import wait_for
 
 CHAIN = "chain8"
 RESOURCES = {"src", "srcset", "poster", "data", "action", "xlink:href"}
@@ -270,3 +279,82 @@ def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) ->
     boxes = set(re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", pdf))
     assert {(round(float(width)), round(float(height))) for width, height in boxes} == {(595, 842)}  # A4
     assert 8 < len(re.findall(rb"/Type /Page\b", pdf)) < 60
+
+
+def test_a_section_that_fails_says_so_and_the_others_are_there(
+    tmp_path: Path, records: Path, tree: Element, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = import_module("reproduce.report.build")
+    assert whole.FAILED not in "".join(element.text for element in tree.walk())
+    section = whole.section
+
+    def fail(exhibit: Any, frames: Any) -> Any:
+        if exhibit.key == "table1":
+            raise OverflowError("int too large")
+        return section(exhibit, frames)
+
+    monkeypatch.setattr(whole, "section", fail)
+    page = parse(build(records, tmp_path / "index.html"))
+    text = "".join(element.text for element in page.walk())
+    words = "This section could not be made: OverflowError: 'int too large'"
+    assert text.count(words) >= 2, "in its place, and as a finding"
+    assert "Traceback" in capsys.readouterr().err
+    assert len(page.all("section")) == len(tree.all("section"))
+
+
+def test_only_the_script_of_the_page_may_run(page: Path) -> None:
+    html = page.read_text("utf-8")
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    (policy,) = re.findall(r'content="(default-src [^"]+)"', html)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in policy
+
+
+def _a_helper_that_dies(*_: object) -> None:
+    os._exit(9)
+
+
+def test_the_sections_of_a_helper_that_died_are_drawn_by_the_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = import_module("reproduce.report.build")
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        assert whole._helped(pool.submit(_a_helper_that_dies)) == {}
+    assert "died; this one draws them" in capsys.readouterr().err
+    monkeypatch.setattr(whole, "PATIENCE_SECONDS", 0.01)
+    slow: Future[dict[str, Any]] = Future()
+    threading.Timer(0.5, slow.set_result, [{"a": 1}]).start()
+    assert whole._helped(slow) == {"a": 1}
+    assert "it is slow, or was stopped" in capsys.readouterr().err
+
+
+def _helper(pipe: Any) -> None:
+    whole = import_module("reproduce.report.build")
+    whole._receive(None, os.getppid())
+    pipe.send(os.getpid())
+    threading.Event().wait()
+
+
+def _reporter(pipe: Any) -> None:
+    multiprocessing.get_context("fork").Process(target=_helper, args=(pipe,)).start()
+    threading.Event().wait()
+
+
+def test_a_helper_ends_with_the_command_that_started_it() -> None:
+    """A killed `report` left a process of 886 MB for ever."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    reporter = multiprocessing.get_context("fork").Process(target=_reporter, args=(theirs,))
+    reporter.start()
+    assert ours.poll(60)
+    helper = ours.recv()
+    os.kill(reporter.pid or 0, signal.SIGKILL)
+    reporter.join()
+    wait_for(lambda: not running(helper), 30)
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there, and is not only waited for by its parent."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text("ascii")
+    except FileNotFoundError:
+        return False

@@ -3,9 +3,12 @@
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
+from reproduce.running import interrupts
 from reproduce.running.interrupts import SIGNALS, Interrupt, ignored
 
 
@@ -55,3 +58,26 @@ def test_a_process_that_is_started_while_signals_are_ignored_ignores_them_from_i
         run = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[True, True]"
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_a_run_that_waits_is_ended_by_a_signal_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for files of a server that does not answer: nobody looks at the signal, and the lease is renewed for ever."""
+    monkeypatch.setattr(interrupts, "GRACE_SECONDS", 0.2)
+    before = signal.getsignal(signal.SIGALRM)
+    with Interrupt():
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as ended:
+            threading.Event().wait(60)
+    assert ended.value.code == 143
+    assert "goes on from the last checkpoint" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_a_run_that_asks_has_all_the_time_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "GRACE_SECONDS", 0.1)
+    with Interrupt() as interrupt:
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupt.received == signal.SIGTERM
+        time.sleep(0.5)

@@ -18,7 +18,7 @@ import torch
 from reproduce.grids import recipes
 from reproduce.measures.how import How
 from reproduce.records.record import Record, State, Status
-from reproduce.records.storage import StorageFullError
+from reproduce.records.storage import StorageError, StorageFullError
 from reproduce.running import runner, worker
 from reproduce.running.interrupts import Interrupt
 from reproduce.running.runner import GridOutcome, run_grid
@@ -301,3 +301,75 @@ def test_a_worker_that_is_killed_within_a_message_holds_up_nobody():
     listener._running[0] = CELLS[0]
     listener.listen({ours: (0, process)}, Interrupt())
     assert "a worker died while it ran" in outcome.problems[CELLS[0]]
+
+
+def _silent(pipe):
+    pipe.send(("share", 0, 0.5))
+    signal.pause()
+
+
+def test_a_worker_that_gives_no_sign_of_life_is_named_and_killed_once_the_run_is_to_end(monkeypatch):
+    """As one that was stopped: SIGTERM to the command once waited for it for ever."""
+    monkeypatch.setattr(runner, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(runner, "GRACE_SECONDS", 0.5)
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=_silent, args=(theirs,))
+    process.start()
+    theirs.close()
+    os.kill(process.pid, signal.SIGSTOP) if wait_for(lambda: ours.poll()) else None
+    said, stop = [], multiprocessing.RawValue(ctypes.c_bool, False)
+    interrupt = SimpleNamespace(received=0)
+
+    def notice(text):
+        said.append(text)
+        if "no sign of life" in text:
+            interrupt.received = signal.SIGTERM
+
+    outcome = GridOutcome()
+    bar = SimpleNamespace(notice=notice, show=lambda *_: None)
+    listener = runner._Listener(CELLS, outcome, bar, stop, None)
+    listener.listen({ours: (0, process)}, interrupt)
+    named = f"worker 0 (process {process.pid}), which runs {CELLS[0].slug}, "
+    assert any(f"{named}has given no sign of life" in text for text in said)
+    assert any(f"{named}does not answer, and is killed" in text for text in said)
+    assert "exit code -9" in outcome.problems[CELLS[0]]
+
+
+def test_signs_of_life_are_given_whatever_a_cell_does(monkeypatch):
+    monkeypatch.setattr(worker, "ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr(worker, "work", lambda *_: threading.Event().wait(1))
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    stop = multiprocessing.RawValue(ctypes.c_bool, False)
+    worker.main(CELLS, settings("nowhere"), 0, theirs, stop, os.getppid())
+    assert ours.recv() == ("alive", 0)
+
+
+def test_a_grid_says_for_whom_it_waits_unless_that_is_its_own_worker(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "WAITING_SECONDS", 0.0)
+    record, asked = Record.of(CELLS[0], tmp_path), iter(range(6))
+    with record.lock():
+        messages = reports(CELLS[:1], tmp_path, should_stop=lambda: next(asked, None) is None)
+    assert messages, "nothing was said"
+    assert all(message[:2] == ("waiting", 0) for message in messages)
+    assert f"{CELLS[0].slug} is held by process {os.getpid()} on " in messages[0][2]
+    told = []
+    bar = SimpleNamespace(notice=told.append, show=lambda *_: None)
+    listener = runner._Listener(CELLS, GridOutcome(), bar, None, None)
+    listener._waiting(0, 0, messages[0][2])
+    listener._waiting(0, 0, messages[0][2])
+    assert told == [f"NOTE {messages[0][2]}"]
+    listener._share(1, 1, 0.5)
+    listener._waiting(0, 1, "another worker has it")
+    assert len(told) == 1
+
+
+def test_a_folder_of_another_user_is_a_problem_of_its_cell(tmp_path, monkeypatch):
+    def forbidden(record, context):
+        if record.cell == CELLS[0]:
+            raise StorageError(13, "record.lock belongs to another user")
+        return State(Status.DONE)
+
+    monkeypatch.setattr(worker, "execute", forbidden)
+    messages = reports(CELLS[:2], tmp_path)
+    assert [message[:2] for message in messages] == [("problem", 0), ("end", 1)]
+    assert messages[0][2] == "record.lock belongs to another user"

@@ -1,10 +1,13 @@
 """Runs by place: what has a value, what broke, what is known."""
 
+from dataclasses import replace
 from typing import Any
 
 from pandas import DataFrame, isna
 
-from reproduce.show.compare import Sample, means, measured, with_difference
+from reproduce.show.compare import Sample, bounded, judge, means, measured, points, with_difference
+from reproduce.show.statistics import Verdict
+from reproduce.show.tables import judged_entries, mean_entry
 
 
 def run(method: str, seed: int, accuracy: float | None, status: str = "done", broken: str = "") -> dict[str, Any]:
@@ -25,7 +28,7 @@ def test_a_sample_knows_what_broke_and_whether_all_is_known() -> None:
     samples = means(DataFrame(runs), "accuracy", ["method"])
     assert samples["A"].broken == {1: "accuracy of a guess", 2: "loss not finite"}
     assert (samples["A"].ended, samples["B"].ended, samples["C"].ended) == (True, False, False)
-    assert samples["A"].seeds == "2 of 3; 1 diverged"
+    assert samples["A"].seeds == "2 of 3; 1 diverged; 1 broken"
     assert (samples["A"] - samples["B"]).values == {0: -10.0}
 
 
@@ -52,3 +55,28 @@ def test_differences_stand_beside_the_runs_as_a_third_method() -> None:
     assert list(frame["broken"]) == ["", "", "loss of a guess", "", "loss of a guess", ""]
     assert frame["accuracy"].iloc[4] == -20.0
     assert isna(frame["accuracy"].iloc[5])
+
+
+def test_a_broken_seed_is_counted_beside_the_mean_and_decides_no_verdict() -> None:
+    """One collapse among three seeds turned "differ" into "cannot tell": the evidence against the claim vanished."""
+    exact = Sample({0: 90.0, 1: 90.4, 2: 90.2}, dict.fromkeys(range(3), "done"))
+    sound = Sample({0: 80.1, 1: 80.3, 2: 80.2}, dict.fromkeys(range(3), "done"))
+    broken = replace(sound, values={**sound.values, 2: 10.0}, broken={2: "below twice chance"})
+    assert mean_entry(broken).text.endswith("(3; 1 broken)")
+    judgements = judge({"sound": sound - exact, "broken": broken - exact, "less": broken.less(90.0)})
+    assert judgements["sound"].verdict is Verdict.DIFFER
+    assert judgements["broken"].verdict is Verdict.DIFFER
+    assert judgements["broken"].difference == (sound - exact).without(2).estimate
+    assert judgements["broken"].broken == judgements["less"].broken == 1
+    assert judged_entries(judgements["broken"])[0].text.endswith("(1 broken)")
+    assert bounded(broken - exact).endswith("(1 broken)")
+    assert points(broken - exact).endswith("(1 broken)")
+    assert "broken" not in bounded(sound - exact)
+
+
+def test_where_every_seed_is_broken_that_is_what_is_judged() -> None:
+    exact = Sample(dict.fromkeys(range(3), 90.0))
+    wrecks = Sample({0: 10.0, 1: 10.5, 2: 11.0}, broken=dict.fromkeys(range(3), "below twice chance"))
+    (judgement,) = judge({"": wrecks - exact}).values()
+    assert judgement.verdict is Verdict.DIFFER
+    assert (judgement.broken, judgement.difference.n if judgement.difference else 0) == (3, 3)

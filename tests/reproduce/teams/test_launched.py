@@ -7,6 +7,7 @@ from reproduce.teams import launched
 
 
 def test_processes_are_shared_among_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
     for started, asked, replicas, each in [(4, 1, 2, 2), (4, 2, 2, 2), (3, 1, 3, 1), (2, 1, 1, 2)]:
         monkeypatch.setenv("WORLD_SIZE", str(started))
         assert launched.processes_of_replica(asked, replicas) == each
@@ -20,7 +21,7 @@ def test_processes_are_shared_among_replicas(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not launched.in_a_team()
     assert launched.local_device("cuda") == "cuda"
-    for name, value in (("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2"), ("LOCAL_RANK", "3")):
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2"), ("LOCAL_RANK", "3")):
         monkeypatch.setenv(name, value)
     assert launched.in_a_team()
     assert (launched.team_size(), launched.local_team_size()) == (4, 2)
@@ -29,3 +30,16 @@ def test_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launched.local_device("cuda") == "cuda:1"  # two processes share a GPU
     assert launched.local_device("cuda:0") == "cuda:0"
     assert launched.local_device("cpu") == "cpu"
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "LOCAL_WORLD_SIZE"])
+@pytest.mark.parametrize(
+    ("value", "message"), [("abc", "is 'abc', expected"), ("0", "is '0', expected"), ("2", "no RANK")]
+)
+def test_what_a_shell_has_left_over_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(CellError, match=f"the environment variable {name} .*{message}.*: unset it"):
+        launched.team_size() if name == "WORLD_SIZE" else launched.local_team_size()

@@ -9,6 +9,8 @@ from click.testing import CliRunner
 
 from petra_core import checkpoint
 from reproduce.commands.cli import main
+from reproduce.records.storage import StorageFullError
+from reproduce.teams import trace_file
 from reproduce.teams.team import ALONE
 from reproduce.teams.trace_file import TraceFile
 from tests import toys
@@ -77,3 +79,15 @@ def test_several_processes_are_in_one_file(tmp_path: Path, start: Start) -> None
     events = json.loads(file.read_text())["traceEvents"]
     assert {(event["tid"], event["args"]["stage"]) for event in events} == {(0, 0), (0, 1), (1, 2), (1, 3)}
     assert any(event["cat"] == "wait" for event in events)
+
+
+def test_a_trace_that_cannot_be_written_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise StorageFullError(28, "no room to write the trace")
+
+    monkeypatch.setattr(trace_file, "write_json", full)
+    more = ("--output", str(tmp_path / "run"), "--trace", str(tmp_path / "trace.json"))
+    outcome = CliRunner().invoke(main, [*OPTIONS, *more])
+    assert outcome.exit_code == 0, outcome.output
+    assert "WARNING: --trace: no trace was written" in outcome.output
+    assert (tmp_path / "run" / "result.json").exists()

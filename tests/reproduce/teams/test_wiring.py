@@ -1,6 +1,8 @@
 """Gloo or NCCL, decided from where the processes are, and what must not be under way at once."""
 
+import os
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 from petra_core.distributed.groups import ChannelError
 from reproduce.grids import recipes
-from reproduce.teams import processes
+from reproduce.teams import launch, processes
 from reproduce.teams.partitioning import Shares
 from reproduce.teams.processes import Processes, wiring
 from tests import toys
@@ -82,3 +84,41 @@ def placed(rank: int) -> None:
 @pytest.mark.slow
 def test_means_over_replicas_are_taken_when_no_message_is_under_way() -> None:
     in_processes(2, placed)
+
+
+def met(rank: int, folder: str, lies: bool) -> None:
+    """Tell one another something, as processes of a launch; the second may not know its secret."""
+    os.environ["PETRA_LAUNCH_MARKS"] = folder
+    if rank == 1 and lies:
+        processes.launch_secret = lambda: b"another one"
+    if lies:
+        with pytest.raises(ChannelError, match=r"rank \d does not know the secret of this launch"):
+            processes.check_secret()
+        return
+    processes.check_secret()
+    told = processes._everybodys({"rank": rank, "text": "ü" * (1 + 1000 * rank)})
+    assert told == [{"rank": 0, "text": "ü"}, {"rank": 1, "text": "ü" * 1001}]
+    team = Processes(Shares.of((1, 1)), torch.device("cpu"), nccl=False, notice="", patience=timedelta(minutes=1))
+    team._channel = None
+    if rank == 0:
+        for go in (None, None, True):
+            team.tell(go=go)
+        team.tell(go=False)
+    else:
+        assert [team.hear(), team.hear()] == [True, False]
+    state = team.gather({f"weight {rank}": torch.full((3,), float(rank), dtype=torch.float16)})
+    if rank == 0:
+        assert state["weight 1"].dtype == torch.float16
+        assert {name: tensor.tolist() for name, tensor in state.items()} == {"weight 0": [0] * 3, "weight 1": [1] * 3}
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_processes_prove_a_secret_and_tell_one_another_plain_values(tmp_path: Path, lies: bool) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    in_processes(2, met, str(tmp_path), lies)
+
+
+def test_no_process_unpickles_what_another_one_sends() -> None:
+    """A stranger who sits in the place of one would run code as the user."""
+    for module in (processes, launch):
+        assert "_object(" not in Path(module.__file__).read_text("utf-8")

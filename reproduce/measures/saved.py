@@ -1,0 +1,133 @@
+"""Check a checkpoint against the cell before anything of it is used.
+
+A checkpoint may be valid as a file and still contradict its cell: edited, mixed from two runs, or written by a version
+with a fault. Loaded as it is, it would end as a result that no calm run has. So everything that the cell decides is
+compared first, and whatever does not fit is a `CheckpointError`, never a result such as "diverged".
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from petra_core import CheckpointError
+from reproduce.measures.machine_memory import out_of_memory
+
+COMMON = ("epoch", "batch", "loss_sum", "losses", "seconds", "peaks", "data", "pipeline")
+BY_SCHEDULE = ("lr", "initial_lr", "params")  # entries of an optimizer's groups that are not settings of the cell
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Context in which whatever goes wrong in reading a state is a CheckpointError, but for a lack of GPU memory."""
+    try:
+        yield
+    except CheckpointError as error:
+        if str(path) in str(error):
+            raise
+        raise CheckpointError(_words(path, str(error))) from error
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, RuntimeError, OverflowError) as error:
+        if out_of_memory(error) is not None:
+            raise
+        raise CheckpointError(_words(path, f"{type(error).__name__}: {error}")) from error
+
+
+def _words(path: Path, problem: str) -> str:
+    return f"the checkpoint in {path} does not fit its cell: {problem}; move it away to start from the beginning"
+
+
+def check(
+    state: Mapping[str, Any], workers: Sequence[Any], fresh: Mapping[str, Any], *, epochs: int, batches: int
+) -> None:
+    """Compare a saved state with that of the same training before its first step.
+
+    Args:
+        state: what was saved, the pipeline's part without its workers.
+        workers: the saved states of the stages; None for those of other processes.
+        fresh: the state of a new pipeline of the cell, with its workers.
+        epochs: of the whole training.
+        batches: micro-batches of an epoch.
+
+    Raises:
+        CheckpointError: something is missing or does not fit.
+
+    """
+    _need(state, COMMON, "the state")
+    pipeline = state["pipeline"]
+    _need(pipeline, [name for name in fresh if name not in ("workers", "messages")], "the pipeline's state")
+    epoch, batch, entered = state["epoch"], state["batch"], pipeline["micro_batches"]
+    if not all(isinstance(value, int) and value >= 0 for value in (epoch, batch, entered)):
+        raise CheckpointError(f"expected positions of at least 0, got epoch {epoch!r}, batch {batch!r}, {entered!r}")
+    if epoch >= epochs or batch > batches or epoch * batches + batch != entered:
+        raise CheckpointError(
+            f"it has epoch {epoch} of {epochs}, batch {batch} of {batches} and {entered} micro-batches in all, "
+            f"expected {epoch * batches + batch}"
+        )
+    if not torch.isfinite(torch.as_tensor(state["loss_sum"])).all():
+        raise CheckpointError("the sum of its losses is not finite")
+    for index, (own, saved) in enumerate(zip(fresh["workers"], workers, strict=True)):
+        if own is not None:
+            _need(saved, list(own), f"the state of stage {index}")
+            _check_worker(own, saved, f"stage {index}")
+
+
+def _need(state: Any, names: Sequence[str], what: str) -> None:
+    if not isinstance(state, Mapping):
+        raise CheckpointError(f"{what} is a {type(state).__name__}, expected entries by name")
+    if lacking := [name for name in names if name not in state]:
+        raise CheckpointError(f"{what} lacks {', '.join(lacking)}")
+
+
+def _check_worker(own: Mapping[str, Any], saved: Mapping[str, Any], stage: str) -> None:
+    for name, entry in own.items():
+        # A module's state; gradients come and go with the micro-batch.
+        if isinstance(entry, Mapping) and name not in ("optimizer", "gradients") and _tensors_only(entry):
+            _check_tensors(entry, saved[name], f"{stage}: {name}")
+    if own.get("optimizer") is not None:
+        _check_optimizer(own["optimizer"], saved["optimizer"], stage, updates=saved.get("version", 0))
+
+
+def _tensors_only(entry: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, Tensor) for value in entry.values())
+
+
+def _check_tensors(own: Mapping[str, Tensor], saved: Any, where: str) -> None:
+    _need(saved, list(own), where)
+    for name, tensor in own.items():
+        form = [(t.dtype, tuple(t.shape)) if isinstance(t, Tensor) else type(t) for t in (saved[name], tensor)]
+        if form[0] != form[1]:
+            raise CheckpointError(f"{where}: {name} is {form[0]}, expected {form[1]}")
+        if not torch.isfinite(saved[name]).all() and torch.isfinite(tensor).all():  # a mask may be infinite
+            raise CheckpointError(f"{where}: {name} is not finite")
+
+
+def _check_optimizer(own: Mapping[str, Any], saved: Any, stage: str, *, updates: int) -> None:
+    _need(saved, ("state", "param_groups"), f"{stage}: the optimizer")
+    if len(saved["param_groups"]) != len(own["param_groups"]):
+        raise CheckpointError(f"{stage}: the optimizer has {len(saved['param_groups'])} groups of parameters")
+    for group, theirs in zip(own["param_groups"], saved["param_groups"], strict=True):
+        _need(theirs, list(group), f"{stage}: the optimizer")
+        for name, value in group.items():
+            if name not in BY_SCHEDULE and _plain(theirs[name]) != _plain(value):
+                raise CheckpointError(f"{stage}: the optimizer has {name} {theirs[name]!r}, the cell {value!r}")
+        if list(theirs["params"]) != list(group["params"]):
+            raise CheckpointError(f"{stage}: the optimizer is of other parameters")
+        if (
+            updates
+            and group.get("momentum")
+            and not all(
+                isinstance(saved["state"].get(number, {}).get("momentum_buffer"), Tensor) for number in group["params"]
+            )
+        ):
+            raise CheckpointError(f"{stage}: the optimizer lacks the momentum of a parameter after {updates} updates")
+    for entries in saved["state"].values():
+        for name, value in entries.items():
+            if isinstance(value, Tensor) and not torch.isfinite(value).all():
+                raise CheckpointError(f"{stage}: the optimizer's {name} is not finite")
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

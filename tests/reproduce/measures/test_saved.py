@@ -1,0 +1,224 @@
+"""A checkpoint that contradicts its cell is an error, and never a result; nor is what only reading it cost."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from petra_core import CheckpointError, Pipeline, checkpoint, finite
+from petra_core.distributed.sharded import Folder
+from reproduce.cells.kinds import ForwardGradientCell
+from reproduce.commands.train import FORWARD
+from reproduce.measures.context import Context, Observer
+from reproduce.records.record import Record, Status
+from reproduce.running.execution import execute
+from tests.reproduce.measures.test_training import CHAIN, run, stop_after
+
+pytestmark = pytest.mark.convolutions
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training that was stopped in its second epoch."""
+    folder = tmp_path_factory.mktemp("saved")
+    stop_after(15, folder, CHAIN)
+    return folder
+
+
+def copied(saved: Path, folder: Path) -> None:
+    for file in saved.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+
+
+def _module(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    module: dict[str, torch.Tensor] = state["workers"][1]["module"]
+    return module
+
+
+def _first(state: dict[str, Any], ending: str = "weight") -> str:
+    return next(name for name in _module(state) if name.endswith(ending))
+
+
+def _group(**settings: Any) -> Change:
+    return lambda state: state["workers"][1]["optimizer"]["param_groups"][0].update(settings)
+
+
+def _tensor(change: Callable[[torch.Tensor], torch.Tensor], ending: str = "weight") -> Change:
+    def apply(state: dict[str, Any]) -> None:
+        name = _first(state, ending)
+        _module(state)[name] = change(_module(state)[name])
+
+    return apply
+
+
+CONTRADICTIONS: dict[str, Change] = {
+    "batch -1": lambda state: state.update(batch=-1),
+    "batch + 1": lambda state: state.update(batch=state["batch"] + 1),
+    "batch 2^70": lambda state: state.update(batch=1 << 70),
+    "epoch + 1": lambda state: state.update(epoch=state["epoch"] + 1),
+    "epoch a text": lambda state: state.update(epoch="1"),
+    "more micro-batches": lambda state: state["pipeline"].update(micro_batches=99),
+    "no losses": lambda state: state.update(losses=torch.empty(0)),
+    "loss sum nan": lambda state: state.update(loss_sum=torch.tensor([float("nan")])),
+    "seconds a text": lambda state: state.update(seconds="soon"),
+    "peaks a number": lambda state: state.update(peaks=5),
+    "pipeline a list": lambda state: state.update(pipeline=[]),
+    "one stage less": lambda state: state["workers"].pop(),
+    "no worker": lambda state: state["workers"].__setitem__(1, None),
+    "nesterov": _group(nesterov=False),
+    "dampening": _group(dampening=0.5, nesterov=False),
+    "maximize": _group(maximize=True),
+    "momentum": _group(momentum=0.5),
+    "weight decay": _group(weight_decay=0.0),
+    "other parameters": _group(params=[0]),
+    "no group": lambda state: state["workers"][1]["optimizer"].update(param_groups=[]),
+    "no momentum": lambda state: state["workers"][1]["optimizer"].update(state={}),
+    "float16": _tensor(torch.Tensor.half),
+    "another shape": _tensor(lambda tensor: tensor[..., :1]),
+    "a list": _tensor(torch.Tensor.tolist),
+    "nan weights": _tensor(lambda tensor: tensor * float("nan")),
+    "infinite variance": _tensor(lambda tensor: tensor / 0, "running_var"),
+    "nan mean": _tensor(lambda tensor: tensor * float("nan"), "running_mean"),
+    "nan momentum": lambda state: [
+        entry["momentum_buffer"].fill_(float("nan")) for entry in state["workers"][1]["optimizer"]["state"].values()
+    ],
+    **{
+        f"without {name}": lambda state, name=name: state.pop(name)  # type: ignore[misc]  # a default binds it now
+        for name in ("epoch", "batch", "loss_sum", "losses", "seconds", "peaks", "data", "pipeline", "workers")
+    },
+    **{
+        f"pipeline without {name}": lambda state, name=name: state["pipeline"].pop(name)  # type: ignore[misc]  # so is this
+        for name in ("method", "accumulation", "delay", "autocast", "clock", "micro_batches", "shapes")
+    },
+    **{
+        f"worker without {name}": lambda state, name=name: state["workers"][1].pop(name)  # type: ignore[misc]  # and this
+        for name in ("module", "optimizer", "version", "parts", "random")
+    },
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_checkpoint_that_contradicts_its_cell_is_refused_and_left(tmp_path: Path, saved: Path, name: str) -> None:
+    state = checkpoint.load(saved / "checkpoint.pt")
+    before = json.loads((saved / "config.json").read_text())
+    copied(saved, tmp_path)
+    CONTRADICTIONS[name](state)
+    checkpoint.save(tmp_path / "checkpoint.pt", state)
+    harm = (tmp_path / "checkpoint.pt").read_bytes()
+    with pytest.raises(CheckpointError, match=r"move it away|other files of digits"):
+        run(CHAIN, tmp_path)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == harm
+    assert not (tmp_path / "result.json").exists()
+    assert json.loads((tmp_path / "config.json").read_text()) == before
+
+
+def test_forward_gradients_compare_too(tmp_path: Path) -> None:
+    axes = {**FORWARD, "released": ()}
+    values = {field.name: getattr(CHAIN, field.name) for field in dataclasses.fields(CHAIN)}
+    cell = ForwardGradientCell(
+        **{**values, **axes, "model": "resnet18_8b", "stem": "cifar", "method": "forward-gradient", "accumulation": 1}
+    )
+    stop_after(3, tmp_path, cell)
+    state = checkpoint.load(tmp_path / "checkpoint.pt")
+    state["batch"] += 1
+    checkpoint.save(tmp_path / "checkpoint.pt", state)
+    with pytest.raises(CheckpointError, match=r"3 micro-batches in all, expected 4; move it away"):
+        run(cell, tmp_path)
+
+
+@pytest.mark.parametrize("error", [MemoryError("22.9 GB"), RecursionError(), IndexError("memo"), AttributeError("x")])
+@pytest.mark.parametrize("where", ["one process", "several"])
+def test_what_goes_wrong_in_reading_a_checkpoint_is_no_result(
+    tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, where: str
+) -> None:
+    """A flipped bit in a table of contents asked for 22.9 GB, and that became the result "out of memory"."""
+    copied(saved, tmp_path)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    if where == "several":
+        (tmp_path / "checkpoint.pt").unlink()
+        (tmp_path / "checkpoint").mkdir()
+        monkeypatch.setattr(Folder, "exists", True)
+        monkeypatch.setattr(Folder, "load", fail)
+    else:
+        monkeypatch.setattr(checkpoint, "load", fail)
+    with pytest.raises(CheckpointError, match=r"is damaged \(.*Error.*\); move it away"):
+        run(CHAIN, tmp_path)
+    assert Record(tmp_path, CHAIN).state().status is Status.PARTIAL
+
+
+@pytest.mark.parametrize("statistic", ["running_mean", "running_var"])
+def test_running_statistics_that_broke_are_a_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistic: str
+) -> None:
+    """No loss of a training shows them: BatchNorm uses them in an evaluation only."""
+    drain = Pipeline.drain
+
+    def broken(pipeline: Pipeline) -> Any:
+        losses = drain(pipeline)
+        next(b for name, b in pipeline.stages[4].named_buffers() if name.endswith(statistic)).fill_(float("inf"))
+        return losses
+
+    monkeypatch.setattr(Pipeline, "drain", broken)
+    record, state = run(CHAIN, tmp_path)
+    assert (state.status, state.reason) == (Status.FAILED, "diverged")
+    assert f"{statistic} of stage 4 is not finite" in str(record.result())
+
+
+@pytest.mark.parametrize("rows", [1, 360])
+def test_outputs_that_are_not_finite_are_a_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """`argmax` takes NaN for a class: such runs were done, with the accuracy of a guess."""
+    evaluate = Pipeline.evaluate
+
+    def overflowing(pipeline: Pipeline, inputs: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = evaluate(pipeline, inputs)
+        logits[:rows, 0] = float("nan")
+        return logits
+
+    monkeypatch.setattr(Pipeline, "evaluate", overflowing)
+    record, state = run(CHAIN, tmp_path)
+    assert (state.status, state.reason) == (Status.FAILED, "diverged")
+    assert f"the outputs for {rows} samples of the test set are not finite after epoch 1" in str(record.result())
+
+
+def test_a_mask_may_be_infinite() -> None:
+    """A buffer that holds minus infinity, as attention masks do, is no sign of a broken run."""
+
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
+            self.register_buffer("running_mean", torch.zeros(2))
+
+    stage = Masked()
+    worker: Any = type("Worker", (), {"stage": stage})()
+    assert finite._broken_buffer(worker) == ""
+    stage.mask[0] = float("nan")  # type: ignore[index]  # a buffer is a tensor
+    assert finite._broken_buffer(worker) == "buffer mask"
+
+
+def test_a_run_goes_on_with_a_word_where_machine_or_code_are_others(
+    tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied(saved, tmp_path)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    monkeypatch.setattr("reproduce.records.provenance.code", lambda: ({"commit": "f" * 40, "clean": True}, ""))
+    said: list[str] = []
+
+    class Ear(Observer):
+        def notice(self, text: str) -> None:
+            said.append(text)
+
+    execute(Record(tmp_path, CHAIN), Context(observer=Ear()))
+    assert any("kernel_variables None, now {'ONEDNN_MAX_CPU_ISA': 'SSE41'" in text for text in said), said
+    assert any(f"continues with {'f' * 40}" in text for text in said), said

@@ -1,0 +1,353 @@
+"""Records of strangers: nothing of this machine gets into a page or a record, and no value takes anything else down."""
+
+import copy
+import dataclasses
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from petra_core import methods
+from reproduce.commands.cli import main
+from reproduce.exhibits import benchmarks as benchmark_views
+from reproduce.exhibits import provenance as provenance_view
+from reproduce.grids import recipes
+from reproduce.measures.complexity import measure_complexity
+from reproduce.records import merging, reading, results
+from reproduce.records.frames import Frames
+from reproduce.records.merging import Decision
+from reproduce.records.record import Record, RecordError, check_free
+from reproduce.records.results import Results
+from tests import fake_records
+from tests.reproduce.records.test_records import snapshot
+
+ROOT = Path(__file__).resolve().parents[3]
+CELL = recipes.cell("smoke")
+SECRET = "what only this user may read"
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Record:
+    """A whole record of somebody else, with a patch."""
+    return fake_records.train(CELL, tmp_path / "theirs", 90.0, code=fake_records.DIRTY, patch="-a\n+b\n")
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "secret.txt"
+    file.write_text(SECRET)
+    return file
+
+
+def edit(file: Path, **changes: Any) -> None:
+    """Change values of a JSON file, of its first entry where it has entries."""
+    values = json.loads(file.read_text())
+    (values["entries"][0] if "entries" in values else values).update(changes)
+    file.write_text(json.dumps(values))
+
+
+def merged(source: Path, root: Path) -> list[Decision]:
+    return [decision for decision, _, _ in merging.merge(source, root)]
+
+
+@pytest.mark.parametrize("name", ["../../../secret.txt", "{secret}", "diff-0.patch", "x/diff-1.patch", 7, None, "a\0b"])
+def test_the_difference_of_a_record_is_a_file_of_that_record(
+    tmp_path: Path, foreign: Record, secret: Path, name: Any
+) -> None:
+    edit(foreign.path / "code.json", diff=name.format(secret=secret) if isinstance(name, str) else name)
+    with pytest.raises(
+        RecordError, match=r"code\.json: is damaged: (diff is .* expected a name such as diff-1\.patch|the text)"
+    ):
+        results.read_run(foreign, foreign.state())
+    assert merged(tmp_path / "theirs", tmp_path / "ours") == [Decision.UNREADABLE]
+    read = results.read(tmp_path / "theirs")
+    assert read.runs == ()
+    assert SECRET not in str(read)
+
+
+@pytest.mark.parametrize("name", ["diff-1.patch", "metrics.jsonl", "config.json", "result.json", "code.json"])
+@pytest.mark.parametrize("kind", ["a link", "a pipe", "an endless file"])
+def test_a_record_consists_of_regular_files(
+    tmp_path: Path, foreign: Record, secret: Path, name: str, kind: str
+) -> None:
+    """A link leads to any file of this machine, a pipe and /dev/zero have no end."""
+    file = foreign.path / name
+    file.unlink()
+    if kind == "a pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(secret if kind == "a link" else "/dev/zero")
+    assert merged(tmp_path / "theirs", tmp_path / "ours") == [Decision.UNREADABLE]
+    (problem,) = results.read(tmp_path / "theirs").problems
+    assert f"{name}: cannot be read: it is a" in str(problem) or "is named by code.json and cannot be read" in str(
+        problem
+    )
+    assert not list((tmp_path / "ours").glob("*/*"))
+
+
+@pytest.mark.parametrize("place", ["notes.txt", "checkpoint/latest.json", "checkpoint", "checkpoint.pt"])
+def test_no_content_of_a_link_is_copied(tmp_path: Path, foreign: Record, secret: Path, place: str) -> None:
+    (foreign.path / "result.json").unlink()
+    link = foreign.path / place
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(secret.parent if place == "checkpoint" else secret)
+    decisions = merged(tmp_path / "theirs", tmp_path / "ours")
+    # A file that no record has is left out, and does no harm.
+    assert decisions == [Decision.BROUGHT if place == "notes.txt" else Decision.UNREADABLE]
+    assert not any(SECRET in content.decode("utf-8", "replace") for content in snapshot(tmp_path / "ours").values())
+
+
+def test_an_archive_is_no_way_around(tmp_path: Path, foreign: Record, secret: Path) -> None:
+    edit(foreign.path / "code.json", diff=str(secret))
+    (tmp_path / "theirs").rename(tmp_path / "records")
+    with tarfile.open(tmp_path / "day.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "records", "records")
+    root = str(tmp_path / "ours")
+    done = CliRunner().invoke(main, ["records", "merge", str(tmp_path / "day.tar.gz"), "--records", root])
+    assert done.exit_code == 1
+    assert "UNREADABLE" in done.stderr
+
+
+def test_what_cannot_be_read_is_named_and_the_others_are_merged(
+    tmp_path: Path, foreign: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder without permission, which `glob` leaves out; and a file without it."""
+    closed = fake_records.train(recipes.cell("smoke", seed=1), tmp_path / "theirs", 91.0).path
+    other = fake_records.train(recipes.cell("smoke", seed=2), tmp_path / "theirs", 92.0).path
+    scandir, copy2 = os.scandir, shutil.copy2
+
+    def look(path: Any) -> Any:
+        if str(path) == str(closed):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    def take(source: Path, target: Path) -> Any:
+        if source.parent == other and source.name == "metrics.jsonl":
+            raise PermissionError(13, "Permission denied", str(source))
+        return copy2(source, target)
+
+    monkeypatch.setattr(os, "scandir", look)
+    monkeypatch.setattr(shutil, "copy2", take)
+    decided = list(merging.merge(tmp_path / "theirs", tmp_path / "ours"))
+    assert sorted(decision.name for decision, _, _ in decided) == ["BROUGHT", "UNREADABLE", "UNREADABLE"]
+    assert {path for decision, path, _ in decided if decision.bad} == {closed, other}
+    assert all("ermission" in text for decision, _, text in decided if decision.bad)
+
+
+def test_a_merge_takes_only_what_the_report_can_show(tmp_path: Path, foreign: Record) -> None:
+    edit(foreign.path / "result.json", test_accuracy=250)
+    assert merged(tmp_path / "theirs", tmp_path / "ours") == [Decision.UNREADABLE]
+
+
+@pytest.mark.parametrize("accuracy", [250, -1, 1e308, True, "90", 10**400])
+def test_an_accuracy_is_a_percentage_and_that_of_the_last_epoch(tmp_path: Path, foreign: Record, accuracy: Any) -> None:
+    assert results.read(tmp_path / "theirs").problems == ()
+    edit(foreign.path / "result.json", test_accuracy=accuracy)
+    assert len(results.read(tmp_path / "theirs").problems) == 1
+    edit(foreign.path / "result.json", test_accuracy=89.5)
+    (problem,) = results.read(tmp_path / "theirs").problems
+    assert "test_accuracy is 89.5, and the last line of metrics.jsonl has 90.0" in str(problem)
+
+
+ODD: tuple[Any, ...] = (
+    *(None, True, -1, 0, 2.5, 1e308, 10**400, float("nan"), "", "x", "\ud800", "a\0b", "\x01", "$\\frac{$"),
+    *([], {}, [[]], [None], {"x": None}, ["a"], [{"stage": "a"}], {"median": None}),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of every value within a JSON value; of a list, those of its first entry."""
+    if path:
+        yield path
+    entries = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, entry in entries:
+        yield from places(entry, (*path, key))
+
+
+def changed(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
+    new = copy.deepcopy(value)
+    inner = new
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = odd
+    return new
+
+
+def show(read: Results, folder: Path) -> None:
+    """Make of records what is made of all of them together: tables, Provenance, files of an export, lines of a list."""
+    problems = [str(problem) for problem in (*read.problems, *read.benchmark_problems)]
+    "\n".join([*problems, *(f"{run.cell.name}: {run.state}" for run in read.runs)]).encode()
+    frames = Frames(read)
+    list(frames.export(folder))
+    list(provenance_view.whole(frames))
+    list(benchmark_views.whole(frames))
+
+
+def shown_one_by_one(variants: Sequence[tuple[str, Results]], folder: Path) -> None:
+    """Show all together; if that fails, find out which it is."""
+    together = Results(
+        runs=tuple(
+            dataclasses.replace(run, cell=dataclasses.replace(run.cell, seed=number))  # type: ignore[call-arg]  # all have one
+            for number, (_, read) in enumerate(variants)
+            for run in read.runs
+        ),
+        problems=tuple(problem for _, read in variants for problem in read.problems),
+        benchmarks=tuple(
+            dataclasses.replace(benchmark, name=f"b{number}")
+            for number, (_, read) in enumerate(variants)
+            for benchmark in read.benchmarks
+        ),
+        benchmark_problems=tuple(problem for _, read in variants for problem in read.benchmark_problems),
+    )
+    try:
+        show(together, folder)
+    except Exception:
+        for name, read in variants:
+            try:
+                show(read, folder)
+            except Exception as error:
+                error.add_note(name)
+                raise
+        raise
+
+
+@pytest.mark.parametrize("name", ["config.json", "environment.json", "code.json", "metrics.jsonl", "result.json"])
+@pytest.mark.parametrize("kind", ["training", "complexity"])
+def test_no_value_of_a_record_takes_anything_else_down(tmp_path: Path, name: str, kind: str) -> None:
+    """Every field of every file, with every odd value."""
+    root = tmp_path / "records"
+    if kind == "training":
+        record = fake_records.train(CELL, root, 90.0, code=fake_records.DIRTY, patch="-a\n+b\n")
+    else:
+        cell = fake_records.complexity_cell(methods.PETRA)
+        record = fake_records.begin(cell, root)
+        record.finish(measure_complexity(cell))
+    file = record.path / name
+    if not file.exists():
+        pytest.skip("measured without training: there are no epochs")
+    text = file.read_text()
+    first, _, rest = text.partition("\n") if name == "metrics.jsonl" else (text, "", "")
+    values = json.loads(first)
+    variants = [("as it was", results.read(root))]
+    assert len(variants[0][1].runs) == 1
+    for path in places(values):
+        for odd in ODD:
+            file.write_text(json.dumps(changed(values, path, odd)) + ("\n" + rest if rest else ""))
+            variants.append((f"{path} = {odd!r}", results.read(root)))
+    assert any(read.problems for _, read in variants)
+    shown_one_by_one(variants, tmp_path / "export")
+
+
+def test_no_value_of_a_benchmark_takes_anything_else_down(tmp_path: Path) -> None:
+    committed = ROOT / "reports" / "records" / "benchmarks"
+    for source in ("pipelining.json", "peers.json", "growth.json"):
+        values = json.loads((committed / source).read_text())
+        values["series"], values["comparisons"], values["goals"] = values["series"][:2], [], []
+        values["timelines"] = {title: {**of, "events": of["events"][:3]} for title, of in values["timelines"].items()}
+        file = tmp_path / source / "benchmarks" / source
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(values))
+        variants = [("as it was", results.read(tmp_path / source))]
+        assert len(variants[0][1].benchmarks) == 1
+        for path in places(values):
+            for odd in (*ODD, 10**7):
+                file.write_text(json.dumps(changed(values, path, odd)))
+                variants.append((f"{source}: {path} = {odd!r}", results.read(tmp_path / source)))
+        kept = [variant for variant in variants if variant[1].benchmarks]
+        for one in kept[:: max(1, len(kept) // 40)]:  # drawing takes a second each
+            shown_one_by_one([one], tmp_path / "export")
+        for _, read in variants:
+            for problem in read.benchmark_problems:
+                str(problem).encode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a": ' * 100_000,
+        "[" * 40 + "]" * 40,
+        "9" * 401,
+        "1e999",
+        "NaN",
+        '"\\ud800"',
+        '"\\u0000"',
+        '"\\u001b]0;owned\\u0007"',
+        '{"\\u0001": 1}',
+        b"\xff",
+    ],
+)
+def test_json_of_no_use_is_a_value_error(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        reading.parse_json(text)
+
+
+def test_a_file_that_no_record_has_is_too_large_to_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    with file.open("wb") as large:
+        large.truncate(reading.LARGEST_FILE + 1)
+    with pytest.raises(ValueError, match=r"has 268,435,457 bytes, expected at most 268,435,456"):
+        reading.read_file(file)
+
+
+@pytest.mark.parametrize("name", ["draft.tmp", "thesis.docx.tmp", "model.pt", "config.json.1.tmp.bak"])
+def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path, name: str) -> None:
+    """`train --output .` once deleted every *.tmp in it, and wrote over model.pt."""
+    (tmp_path / name).write_text("mine")
+    before = snapshot(tmp_path)
+    with pytest.raises(RecordError, match=rf"is not a record .* contains .*{name}.* choose another folder"):
+        Record(tmp_path, CELL).begin(fake_records.ENVIRONMENT, fake_records.CLEAN)
+    done = CliRunner().invoke(main, ["train", "--dataset", "digits", "--output", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "--output: " in done.stderr
+    assert snapshot(tmp_path) == before
+
+
+def test_a_checkpoint_folder_of_somebody_else_is_kept_and_other_folders_do_no_harm(tmp_path: Path) -> None:
+    """That folder goes once a cell is finished."""
+    (tmp_path / "notes").mkdir()
+    check_free(tmp_path)
+    (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(RecordError, match="contains checkpoint"):
+        check_free(tmp_path)
+
+
+def test_only_leftovers_of_this_program_are_removed(tmp_path: Path) -> None:
+    record = Record(tmp_path, CELL)
+    record.begin(fake_records.ENVIRONMENT, fake_records.CLEAN)
+    ours = [
+        "config.json.12.tmp",
+        "result.json.7.tmp",
+        "diff-1.patch.5.tmp",
+        "record.lease.0a1b.tmp",
+        "checkpoint.pt.3.tmp",
+    ]
+    theirs = ["draft.tmp", "result.json.tmp", "x.12.tmp"]
+    for name in (*ours, *theirs):
+        (tmp_path / name).touch()
+    record.begin(fake_records.ENVIRONMENT, fake_records.CLEAN)
+    assert not [name for name in ours if (tmp_path / name).exists()]
+    assert [name for name in theirs if (tmp_path / name).exists()] == theirs
+
+
+def test_an_output_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="is not a folder"):
+        check_free(Path(os.devnull))
+    done = CliRunner().invoke(main, ["train", "--dataset", "digits", "--output", os.devnull])
+    assert done.exit_code == 2
+
+
+def test_a_patch_is_kept_byte_for_byte(tmp_path: Path) -> None:
+    """CRLF and Latin-1 among it: else it applies without an error and gives another file."""
+    data = b"-a\r\n+\xe4\xf6\r\n"
+    record = Record(tmp_path / "r", CELL)
+    for _ in range(2):
+        record.begin(fake_records.ENVIRONMENT, fake_records.DIRTY, data.decode("utf-8", "surrogateescape"))
+    assert (record.path / "diff-1.patch").read_bytes() == data
+    assert len(record.codes()) == 1
