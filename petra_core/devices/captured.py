@@ -161,12 +161,7 @@ class CapturedTicks:
             _check_draws_nothing(pipeline)
             self._homes.close()
         pipeline._shapes.check(number, given)
-        if not self._enters:
-            device = pipeline._workers[0].device
-            self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)
-        for home, tensor in zip(self._enters, given, strict=True):
-            # From pinned memory the device would read later than the caller may write there again.
-            home.copy_(tensor, non_blocking=not tensor.is_pinned())
+        self._enter(given)
         phase = number % self.period
         if phase in self._recordings:
             pipeline._unfinished_tick = True  # so that an error leaves it refusing to go on
@@ -181,15 +176,24 @@ class CapturedTicks:
         pipeline._unfinished_tick = False
         return loss
 
+    def _enter(self, given: Streams) -> None:
+        """Copy a micro-batch and its target to the memory from which the recorded step reads them."""
+        if not self._enters:
+            device = self._pipeline._workers[0].device
+            self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)
+        for home, tensor in zip(self._enters, given, strict=True):
+            # From pinned memory the device would read later than the caller may write there again.
+            home.copy_(tensor, non_blocking=not tensor.is_pinned())
+
     def _first(self, number: int) -> int:
         """The first step of its phase, recorded. Returns the number of the micro-batch whose loss it gave."""
         pipeline, phase = self._pipeline, number % self.period
         pipeline._look_at_losses()
         heads: list[int] = []
         self._homes.tick = number
-        with _without_looking(pipeline, heads), self._settling(self._conductor):
+        with without_looking(pipeline, heads), self._settling(self._conductor):
             self._recordings[phase] = self._record(self._whole_step)
-        self._states[phase] = [_as_left(worker, number, pipeline.accumulation) for worker in pipeline._workers]
+        self._states[phase] = [as_left(worker, number, pipeline.accumulation) for worker in pipeline._workers]
         return heads[-1]
 
     def _whole_step(self) -> None:
@@ -309,7 +313,7 @@ def _in_flight(pipeline: Pipeline) -> Iterator[Tensor]:
                 yield from message.tensors
 
 
-def _as_left(worker: Worker, number: int, k: int) -> Callable[[int], None]:
+def as_left(worker: Worker, number: int, k: int) -> Callable[[int], None]:
     """What gives a worker all that it has now, after step `number`, when that step has been repeated as another one.
 
     The tensors are where they are now, since there the step writes them; the numbers grow with that of the step.
@@ -381,7 +385,7 @@ def _check_draws_nothing(pipeline: Pipeline) -> None:
 
 
 @contextlib.contextmanager
-def _without_looking(pipeline: Pipeline, heads: list[int]) -> Iterator[None]:
+def without_looking(pipeline: Pipeline, heads: list[int]) -> Iterator[None]:
     """Context in which a tick asks nothing of the device: neither losses nor states of random generators."""
     losses, pipeline._losses = pipeline._losses, _Unseen(heads)
     streams = [worker._streams for worker in pipeline._workers]

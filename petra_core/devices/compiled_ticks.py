@@ -1,0 +1,217 @@
+"""Recorded ticks whose operations are compiled: one function for each stage, fused across all that the engine does.
+
+`captured` records the kernels of a tick as Python launches them. Here Python does each tick of the round once more,
+and its operations are logged (`petra_core.devices.operations`), each under its stage: forward, reconstruction, backward
+and update of a stage are one branch, because within a tick no stage waits for another. Each branch becomes one function
+and is compiled; the ticks of a round do the same operations on other memory, so they share the compiled functions. What
+is recorded then are calls of these functions. The sums of the coupling, casts of weights and messages, copies to fixed
+buffers and the update by SGD are fused with the kernels that make their arguments.
+
+Methods that let one micro-batch pass at a time wait between stages, so there forward and backward of a stage are
+branches of their own, and all are done in one stream.
+
+Compiled functions round differently from the plain step: losses agree to rounding, not to the bit. Where the operations
+of a step cannot be compiled, the plain step is recorded, as `captured` does, and `uncompiled` says why.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from petra_core.concurrency import Act, InOrder, Sent, shared_stream
+from petra_core.devices.captured import (
+    CapturedTicks,
+    OverStreams,
+    Record,
+    UnrecordableError,
+    as_left,
+    recorder,
+    without_looking,
+)
+from petra_core.devices.operations import BranchFunction, OperationLog, branch_functions, key_of
+from petra_core.pipeline import Pipeline
+from petra_core.schedule import Action, Kind
+from petra_core.tape import Value
+from petra_core.tracing import Trace
+from petra_core.worker import Worker
+
+__all__ = ["CompiledTicks", "Compiler", "cuda", "inductor"]
+
+Function = Callable[..., Sequence[Tensor]]
+#: Turns a graph into what computes the same, given example inputs.
+Compiler = Callable[[fx.GraphModule, Sequence[Tensor]], Function]
+
+
+def inductor(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Function:
+    """Compile by torch's Inductor; kernels that do not depend on one another are launched as one where it can."""
+    del inputs  # it compiles at the first call
+    compiled: Function = torch.compile(module, dynamic=False, fullgraph=True, options={"combo_kernels": True})
+    return compiled
+
+
+class _ByBranch(InOrder):
+    """Do one action after the other, and log the operations of each under its branch."""
+
+    def __init__(self, log: OperationLog, *, by_stage: bool) -> None:
+        self._log, self._by_stage = log, by_stage
+
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
+        self._log.branch = worker.index if self._by_stage else (worker.index, action.kind is Kind.FORWARD)
+        try:
+            return super().run(act, worker, action, sent, trace)
+        finally:
+            self._log.branch = "after"
+
+
+class CompiledTicks(CapturedTicks):
+    """Steps of a pipeline from recordings of compiled functions: use `step` in place of `pipeline.step`.
+
+    See `CapturedTicks`, which it is but for what is recorded. The round of recordings is preceded by one in which each
+    of its ticks is logged.
+
+    Args:
+        pipeline: As for `CapturedTicks`.
+        record: As for `CapturedTicks`.
+        compiler: Compiles the function of a branch.
+        streams: CUDA streams over which the branches of a tick are spread; none: they run one after the other.
+        executor: As for `CapturedTicks`, for steps that cannot be compiled.
+
+    Attributes:
+        uncompiled: Why the plain step is recorded; None while nothing has failed.
+
+    """
+
+    uncompiled: str | None = None
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        record: Record,
+        compiler: Compiler = inductor,
+        streams: Sequence["torch.cuda.Stream"] = (),
+        executor: InOrder | None = None,
+    ) -> None:
+        super().__init__(pipeline, record, executor)
+        self._compiler, self._streams = compiler, streams
+        self._compiled: dict[Hashable, Function] = {}
+        self._calls: dict[int, list[tuple[Function, BranchFunction]]] = {}  # of each recording
+        self._rehearsals += self.period
+
+    @property
+    def logged(self) -> dict[int, list[BranchFunction]]:
+        """The functions of each tick that is logged and not yet recorded, by its number in the round."""
+        return {number: [branch for _, branch in calls] for number, calls in self._calls.items()}
+
+    @property
+    def compiled(self) -> int:
+        """The number of compiled functions."""
+        return len(self._compiled)
+
+    def _rehearsed(self, inputs: Value, target: Tensor) -> Tensor | None:
+        if self._rehearsals > self.period or self.uncompiled:
+            return super()._rehearsed(inputs, target)
+        return self._logged(inputs, target)
+
+    def _logged(self, inputs: Value, target: Tensor) -> Tensor:
+        """Do a step by Python on its fixed memory, and make functions of its operations."""
+        pipeline, number = self._pipeline, self._pipeline.micro_batches
+        self._enter((*(inputs if isinstance(inputs, tuple) else (inputs,)), target))
+        self._homes.tick = number
+        log, heads = OperationLog("before"), list[int]()
+        executor = _ByBranch(log, by_stage=pipeline.method.pipelined)
+        with without_looking(pipeline, heads), self._settling(executor), log:
+            self._whole_step()
+        self._states[number % self.period] = [as_left(w, number, pipeline.accumulation) for w in pipeline._workers]
+        try:
+            made = branch_functions(log)
+            self._calls[number % self.period] = [(self._function(branch), branch) for branch in made]
+        except Exception as error:  # whatever a compiler raises, the step is done and can be recorded as it is
+            self.uncompiled = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            self._calls.clear()
+            self._compiled.clear()
+        self._rehearsals -= 1
+        assert self._loss is not None
+        loss = self._loss.clone()
+        pipeline._losses.add(heads[-1], loss, in_forward=False)
+        return loss
+
+    def _function(self, branch: BranchFunction) -> Function:
+        """Compile the function of a branch, or find it: phases have the same operations on other memory."""
+        key = key_of(branch)
+        if key not in self._compiled:
+            function = self._compiler(branch.module, branch.inputs)
+            # Compiles it, and loads its kernels, which a device cannot do while it records.
+            with torch.no_grad():
+                function(*_copies(branch.inputs))
+            self._compiled[key] = function
+        return self._compiled[key]
+
+    def _first(self, number: int) -> int:
+        if self.uncompiled:
+            return super()._first(number)
+        calls = self._calls.pop(number % self.period)
+        self._pipeline._look_at_losses()
+        self._recordings[number % self.period] = self._record(lambda: self._run(calls))
+        return self._advance(number)
+
+    @torch.no_grad()
+    def _run(self, calls: Sequence[tuple[Function, BranchFunction]]) -> None:
+        """Call the functions of a tick, each in the stream of its branch, after those whose results it reads."""
+        if not self._streams:
+            for function, branch in calls:
+                _call(function, branch)
+            return
+        caller = torch.cuda.current_stream(self._streams[0].device)
+        for stream in self._streams:
+            stream.wait_stream(caller)
+        ends: dict[Hashable, torch.cuda.Event] = {}
+        for place, (function, branch) in enumerate(calls):
+            stream = self._streams[place % len(self._streams)]
+            with torch.cuda.stream(stream):
+                for source in branch.after:
+                    stream.wait_event(ends[source])
+                _call(function, branch)
+                ends[branch.branch] = stream.record_event()
+        for stream in self._streams:
+            caller.wait_stream(stream)
+
+
+def _call(function: Function, branch: BranchFunction) -> None:
+    for there, here in zip(branch.outputs, function(*branch.inputs), strict=True):
+        there.copy_(here)
+
+
+def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of the tensors that share memory where these do."""
+    storages: dict[int, Any] = {}
+    copies = []
+    for tensor in tensors:
+        storage: Any = tensor.untyped_storage()
+        if storage._cdata not in storages:
+            storages[storage._cdata] = storage.clone()
+        copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        place = tensor.storage_offset(), tensor.size(), tensor.stride()
+        copies.append(copy.set_(storages[storage._cdata], *place))
+    return copies
+
+
+def cuda(pipeline: Pipeline, compiler: Compiler = inductor) -> CompiledTicks:
+    """Return the pipeline's ticks as CUDA graphs of compiled functions, a stream for each branch where stages overlap.
+
+    Raises:
+        UnrecordableError: The stages are not all on one CUDA device, or the pipeline cannot be recorded.
+
+    """
+    devices = {worker.device for worker in pipeline._workers}
+    device = min(devices, key=str)
+    if len(devices) > 1 or device.type != "cuda":
+        raise UnrecordableError(
+            f"a CUDA graph needs all stages on one CUDA device, they are on {', '.join(sorted(map(str, devices)))}"
+        )
+    if not pipeline.method.pipelined:
+        return CompiledTicks(pipeline, recorder(device), compiler)
+    stages = len(pipeline.stages)
+    streams = [shared_stream(device, 1 + n) for n in range(2 * stages - 1)]
+    return CompiledTicks(pipeline, recorder(device), compiler, streams, OverStreams(streams, stages))

@@ -1,0 +1,243 @@
+"""Operations of a step as functions that a compiler can fuse.
+
+A recorded step repeats operations on fixed memory (`petra_core.devices.captured`). Compiling the modules of the stages
+leaves out what the engine does around them: the additions of the coupling, casts of messages, copies to fixed buffers
+and the optimizer's update, which are most of the kernels of a step. Tracing forward, reconstruction and backward as one
+function by hand would double the engine. But the operations of a step that Python has run once are a function already:
+of the memory they read, with effects on the memory they write. So this module logs them, each with the *branch* that it
+belongs to, and makes an FX graph of every branch:
+
+    Python's step ──OperationLog──▶ operations of a branch ──branch_functions──▶ fx.GraphModule ──▶ torch.compile
+
+A branch is a set of operations that may run beside other branches, such as those of one stage. A tensor that is an
+argument of an operation and not a result of the same branch becomes an input of the graph. A result that another branch
+reads becomes an output, to be copied to where that other branch reads it. Everything else, written in place, is an
+effect on an input, which compilers of torch keep.
+"""
+
+import operator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+__all__ = ["BranchFunction", "OperationLog", "branch_functions", "key_of"]
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of the dispatcher, with the tensors that it had."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+    def inputs(self) -> Iterator[Tensor]:
+        """Yield the tensors among the arguments."""
+        return _tensors((self.args, self.kwargs))
+
+    def made(self) -> Iterator[Tensor]:
+        """Yield the results that are not arguments written in place."""
+        given = {id(tensor) for tensor in self.inputs()}
+        return (tensor for tensor in _tensors(self.result) if id(tensor) not in given)
+
+
+class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives its base no types
+    """Log every operation within the context, under the branch that `branch` names at that time.
+
+    The log keeps all tensors of the operations alive.
+
+    Attributes:
+        branch: Branch of the operations to come.
+        operations: The operations by branch, in the order in which branches began.
+
+    """
+
+    def __init__(self, branch: Hashable = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
+        self.branch = branch
+        self.operations: dict[Hashable, list[Operation]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Do the operation and log it."""
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        if not (name.startswith(("prim::", "profiler::")) or "_record_function" in name):
+            self.operations.setdefault(self.branch, []).append(Operation(func, tuple(args), dict(kwargs or {}), result))
+        return result
+
+
+@dataclass(frozen=True)
+class BranchFunction:
+    """The operations of one branch as a function.
+
+    Attributes:
+        branch: Name of the branch.
+        module: The operations on its inputs; returns its outputs.
+        inputs: Tensors that the logged operations read or wrote and that the branch did not make, in the order of the
+            module's arguments.
+        outputs: Tensors that the branch made and other branches read, in the order of the module's results.
+        after: Branches whose outputs it reads.
+
+    """
+
+    branch: Hashable
+    module: fx.GraphModule
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    after: frozenset[Hashable]
+
+
+def branch_functions(log: OperationLog) -> list[BranchFunction]:
+    """Return a function for each branch of the log, in the order in which branches began.
+
+    Raises:
+        ValueError: A tensor lies in memory that an operation of the log made, but is no result of one: an alias that
+            the dispatcher did not see, whose value a graph could not follow.
+
+    """
+    maker: dict[int, Hashable] = {}  # of a tensor
+    fresh: set[int] = set()  # storages that the log made
+    for branch, operations in log.operations.items():
+        for operation in operations:
+            for tensor in operation.inputs():
+                if id(tensor) not in maker and _storage(tensor) in fresh:
+                    raise ValueError(
+                        f"{operation.function} of branch {branch} reads an alias, {tuple(tensor.shape)} of "
+                        f"{tensor.dtype}, that no logged operation returned"
+                    )
+            given = {_storage(tensor) for tensor in operation.inputs()}
+            for tensor in operation.made():
+                maker.setdefault(id(tensor), branch)
+                if _storage(tensor) not in given:
+                    fresh.add(_storage(tensor))
+    crossing: dict[Hashable, dict[int, Tensor]] = {branch: {} for branch in log.operations}
+    sources: dict[Hashable, set[Hashable]] = {branch: set() for branch in log.operations}
+    for branch, operations in log.operations.items():
+        for operation in operations:
+            for tensor in operation.inputs():
+                source = maker.get(id(tensor), branch)
+                if source != branch:
+                    crossing[source].setdefault(id(tensor), tensor)
+                    sources[branch].add(source)
+    return [
+        _function(branch, operations, maker, tuple(crossing[branch].values()), frozenset(sources[branch]))
+        for branch, operations in log.operations.items()
+    ]
+
+
+def _function(
+    branch: Hashable,
+    operations: Sequence[Operation],
+    maker: dict[int, Hashable],
+    outputs: tuple[Tensor, ...],
+    after: frozenset[Hashable],
+) -> BranchFunction:
+    graph = fx.Graph()
+    nodes: dict[int, fx.Node] = {}
+    places: dict[Hashable, fx.Node] = {}  # one placeholder for all tensors of the same memory
+    inputs: list[Tensor] = []
+    for operation in operations:  # placeholders come before all calls
+        for tensor in operation.inputs():
+            if id(tensor) in nodes or (id(tensor) in maker and maker[id(tensor)] == branch):
+                continue
+            place = _storage(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+            if place not in places:
+                places[place] = graph.placeholder(f"input_{len(inputs)}")
+                inputs.append(tensor.detach())
+            nodes[id(tensor)] = places[place]
+
+    def node(value: Any) -> Any:
+        return nodes[id(value)] if isinstance(value, Tensor) else value
+
+    for operation in operations:
+        if operation.function is aten._fused_sgd_.tensor_lr and _is_plain_sgd(operation):
+            _sgd(graph, node, *operation.args, **operation.kwargs)
+            continue
+        call = graph.call_function(operation.function, tree_map(node, operation.args), tree_map(node, operation.kwargs))
+        if isinstance(operation.result, Tensor):
+            nodes.setdefault(id(operation.result), call)
+        elif isinstance(operation.result, list | tuple):
+            for index, tensor in enumerate(operation.result):
+                if isinstance(tensor, Tensor):
+                    nodes.setdefault(id(tensor), graph.call_function(operator.getitem, (call, index)))
+    graph.output(tuple(nodes[id(tensor)] for tensor in outputs))
+    graph.lint()
+    return BranchFunction(branch, fx.GraphModule(torch.nn.Module(), graph), tuple(inputs), outputs, after)
+
+
+def key_of(function: BranchFunction) -> Hashable:
+    """Return what two functions must share so that one compiled form serves both: operations, shapes and aliases.
+
+    Constant arguments are part of the operations' text. Inputs that share memory must share it in both functions.
+    """
+    storages: dict[int, int] = {}
+    layout = tuple(
+        (
+            tuple(tensor.shape),
+            tensor.stride(),
+            tensor.storage_offset(),
+            tensor.dtype,
+            tensor.device,
+            storages.setdefault(_storage(tensor), len(storages)),
+        )
+        for tensor in function.inputs
+    )
+    return str(function.module.graph), layout
+
+
+def _is_plain_sgd(operation: Operation) -> bool:
+    """Return whether `_sgd` computes what the fused kernel does: momentum already there, nothing unusual."""
+    kwargs = operation.kwargs
+    return (
+        len(operation.args) == 3  # parameters, gradients, momenta
+        and not (kwargs["dampening"] or kwargs["maximize"] or kwargs["is_first_step"])
+        and kwargs.get("grad_scale") is None
+        and kwargs.get("found_inf") is None
+        and (bool(kwargs["momentum"]) == bool(operation.args[2]))
+    )
+
+
+def _sgd(
+    graph: fx.Graph,
+    node: Callable[[Any], Any],
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    momenta: Sequence[Tensor],
+    *,
+    lr: Tensor,
+    momentum: float,
+    weight_decay: float,
+    nesterov: bool,
+    **_: Any,
+) -> None:
+    """Write torch's fused SGD as single operations, which a compiler can fuse with those that make the gradient."""
+    call = graph.call_function
+    for index, parameter in enumerate(map(node, parameters)):
+        gradient = node(gradients[index])
+        if weight_decay:
+            gradient = call(aten.add.Tensor, (gradient, parameter), {"alpha": weight_decay})
+        step = gradient
+        if momentum:
+            buffer = node(momenta[index])
+            averaged = call(aten.add.Tensor, (call(aten.mul.Tensor, (buffer, momentum)), gradient))
+            call(aten.copy_.default, (buffer, averaged))
+            step = call(aten.add.Tensor, (gradient, averaged), {"alpha": momentum}) if nesterov else averaged
+        moved = call(aten.sub.Tensor, (parameter, call(aten.mul.Tensor, (step, node(lr)))))
+        call(aten.copy_.default, (parameter, moved))
+
+
+def _storage(tensor: Tensor) -> int:
+    storage: int = tensor.untyped_storage()._cdata
+    return storage
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))

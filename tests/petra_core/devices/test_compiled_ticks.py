@@ -1,0 +1,200 @@
+"""Ticks whose operations are compiled: the numbers of a plain pipeline, up to rounding."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch._inductor import config as inductor_config
+
+from petra_core import BufferedStage, HeadStage, Pipeline, methods
+from petra_core.devices import compiled_ticks
+from petra_core.devices.captured import UnrecordableError
+from petra_core.devices.compiled_ticks import CompiledTicks
+from petra_core.devices.homes import period
+from petra_core.devices.operations import OperationLog, branch_functions, key_of
+from petra_core.methods import Method
+from tests import toys
+from tests.compare import assert_bitwise_equal
+from tests.petra_core.devices.test_captured import RECORDED, SharedMemoryRecorder, fused
+
+
+def uncompiled(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
+    return module
+
+
+def repeat(work: Callable[[], None]) -> Callable[[], None]:
+    """Record nothing: do the work, and again."""
+    work()
+    return work
+
+
+@pytest.mark.parametrize(("stages", "k"), [(1, 3), (2, 1), (6, 1), (6, 3), (4, 4)])
+@pytest.mark.parametrize("method", RECORDED, ids=str)
+def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method, stages: int, k: int) -> None:
+    plain, other = pair(method, stages, k)
+    ticks = CompiledTicks(other, repeat, uncompiled)
+    data = toys.batches(3 * plain.depth + 5 * period(k) + 3 * k)
+    for number, (x, y) in enumerate(data):
+        rate = 2.0 ** -(5 + number % 3)
+        plain.set_learning_rate(rate)
+        other.set_learning_rate(rate)
+        expected, loss = plain.step(x, y), ticks.step(x, y)
+        torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
+        if number % 7 == 0:
+            torch.testing.assert_close(other.evaluate(x), plain.evaluate(x), rtol=1e-9, atol=1e-12)
+    assert ticks.recorded
+    torch.testing.assert_close(other.drain(), plain.drain(), rtol=1e-9, atol=1e-12)
+    for name, parameter in plain.model.named_parameters():
+        torch.testing.assert_close(dict(other.model.named_parameters())[name], parameter, rtol=1e-8, atol=1e-11)
+
+
+def pair(method: Method, stages: int, k: int) -> tuple[Pipeline, Pipeline]:
+    plain, other = (
+        toys.pipeline(toys.network(stages), method, accumulation=k, optimizer=fused, seed=3) for _ in range(2)
+    )
+    return plain, other
+
+
+def test_ticks_of_a_round_share_their_compiled_functions() -> None:
+    """All ticks but those that update have the same operations: two functions for each stage, and those around them."""
+    for k, kinds in ((1, 1), (3, 3)):
+        _, other = pair(methods.PETRA, 4, k)
+        ticks = CompiledTicks(other, repeat, uncompiled)
+        for x, y in toys.batches(3 * other.depth + 4 * period(k)):
+            ticks.step(x, y)
+        assert ticks.recorded
+        assert ticks.compiled <= kinds * 4 + 2
+
+
+def test_a_changed_operation_shows_in_the_losses() -> None:
+    """The functions are what is repeated: a compiler that leaves out the updates trains nothing."""
+
+    def without_updates(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
+        nodes = [node for node in module.graph.nodes if node.target is torch.ops.aten.copy_.default]
+        parameters = {tuple(p.shape) for p in other.model.parameters()}
+        for node in nodes:
+            if node.args[0].op == "placeholder" and tuple(inputs[int(node.args[0].name[6:])].shape) in parameters:
+                module.graph.erase_node(node)
+        module.recompile()
+        return module
+
+    plain, other = pair(methods.PETRA, 3, 1)
+    ticks = CompiledTicks(other, repeat, without_updates)
+    for x, y in toys.batches(3 * plain.depth + 4 * period(1)):
+        plain.step(x, y)
+        ticks.step(x, y)
+    ours, theirs = (torch.cat([p.flatten() for p in pipeline.model.parameters()]) for pipeline in (other, plain))
+    assert not torch.allclose(ours, theirs)
+
+
+def test_what_cannot_be_compiled_is_recorded_as_it_is() -> None:
+    def failing(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
+        raise RuntimeError("no kernel\nfor this")
+
+    plain, other = pair(methods.PETRA, 3, 2)
+    ticks = CompiledTicks(other, SharedMemoryRecorder(), failing)
+    for x, y in toys.batches(3 * plain.depth + 4 * period(2)):
+        assert_bitwise_equal(ticks.step(x, y), plain.step(x, y))
+    assert ticks.recorded
+    assert ticks.uncompiled == "RuntimeError: no kernel"
+
+
+@pytest.mark.slow
+def test_inductor_computes_what_a_plain_pipeline_does() -> None:
+    plain, other = pair(methods.PETRA, 3, 1)
+    with inductor_config.patch({"cpp.simdlen": 1, "compile_threads": 1}):
+        ticks = CompiledTicks(other, repeat, partial(compiled_ticks.inductor))
+        for x, y in toys.batches(3 * plain.depth + 3 * period(1)):
+            torch.testing.assert_close(ticks.step(x, y), plain.step(x, y), rtol=1e-9, atol=1e-12)
+    assert ticks.recorded
+
+
+def test_a_branch_reads_what_others_made_as_an_output_of_theirs() -> None:
+    x, home = torch.randn(3), torch.zeros(3)
+    log = OperationLog("one")
+    with log:
+        doubled = x * 2
+        log.branch = "two"
+        home.copy_(doubled + 1)
+    one, two = branch_functions(log)
+    assert (one.branch, two.branch) == ("one", "two")
+    assert two.after == {"one"}
+    [made] = one.outputs
+    assert made is doubled
+    x.fill_(5.0)
+    doubled.copy_(one.module(*one.inputs)[0])
+    two.module(*two.inputs)
+    assert torch.equal(home, torch.full((3,), 11.0))
+
+
+def test_functions_are_shared_where_operations_shapes_and_aliases_are_equal() -> None:
+    def function(x: Tensor, y: Tensor, factor: float) -> object:
+        log = OperationLog()
+        with log:
+            x.add_(y, alpha=factor)
+        [made] = branch_functions(log)
+        return key_of(made)
+
+    a, b = torch.zeros(4), torch.zeros(4)
+    both = torch.zeros(8)
+    assert function(a, b, 2.0) == function(b, a, 2.0)
+    assert function(a, b, 2.0) != function(a, b, 3.0)
+    assert function(a, b, 2.0) != function(torch.zeros(5), torch.zeros(5), 2.0)
+    assert function(a, b, 2.0) != function(both[:4], both[4:], 2.0), "they share memory"
+
+
+def test_an_alias_that_the_dispatcher_did_not_see_is_refused() -> None:
+    log = OperationLog("one")
+    with log:
+        made = torch.ones(3) * 2
+    alias = made.detach()
+    with log:
+        alias.add(1)
+    with pytest.raises(ValueError, match="reads an alias"):
+        branch_functions(log)
+
+
+def test_momentum_is_written_out_and_what_is_unusual_stays_one_operation() -> None:
+    def operations(**settings: float) -> set[str]:
+        parameter = nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.SGD([parameter], lr=torch.tensor(0.1), fused=True, **settings)
+        parameter.grad = torch.ones(3)
+        optimizer.step()
+        log = OperationLog()
+        with log:
+            optimizer.step()
+        [function] = branch_functions(log)
+        before = parameter.detach().clone()
+        function.module(*function.inputs)
+        by_graph = parameter.detach().clone()
+        with torch.no_grad():
+            parameter.copy_(before)
+        return {str(node.target) for node in function.module.graph.nodes if node.op == "call_function"} | {
+            str(bool((by_graph != before).all()))
+        }
+
+    assert "aten._fused_sgd_.tensor_lr" not in operations(momentum=0.9, nesterov=True)
+    assert "aten._fused_sgd_.tensor_lr" not in operations(weight_decay=0.1)
+    assert "aten._fused_sgd_.tensor_lr" in operations(momentum=0.9, dampening=0.5)
+
+
+def test_cuda_refuses_stages_that_are_not_on_a_gpu() -> None:
+    stages = [BufferedStage(nn.Linear(2, 2)), HeadStage(nn.Linear(2, 2))]
+    with pytest.raises(UnrecordableError, match="a CUDA graph needs all stages on one CUDA device, they are on cpu"):
+        compiled_ticks.cuda(Pipeline(stages, methods.PETRA, optimizer=fused))
+
+
+@pytest.mark.slow
+def test_a_compiled_tick_of_the_paper_has_a_third_of_the_launches() -> None:
+    """RevNet-18, 64 images, bf16: as plain operations it has more than 500 (docs/benchmarks.md)."""
+    command = [sys.executable, "-m", "tests.hopper", "--precision", "bf16"]
+    root = Path(__file__).parents[3]
+    counted = json.loads(subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout)
+    assert sum(stage["triton"] for stage in counted.values()) <= 180
+    assert sum(stage["library"] for stage in counted.values()) <= 80
