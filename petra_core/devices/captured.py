@@ -10,8 +10,9 @@ A graph repeats kernels at the addresses at which they were recorded. So whateve
 memory that never moves: messages, targets, kept inputs, accumulated gradients. A home has four places or more, which
 are written in turn, so that nothing is read in the tick in which it is written (`petra_core.devices.homes`); weights,
 optimizer state and running statistics are changed in place anyway. So there is not one recording but a round of at
-least twelve, a multiple of k, since the number of a tick by k says which stages update in it. Python's part of a tick,
-numbers and which tensors lie where, is done at every repetition, so that `pipeline.state_dict()` is right at all times.
+least twelve, a multiple of k, since the number of a tick by k says which stages update in it. At a repetition Python
+only advances the clock. The rest of its part, versions and which tensors are where, follows from the number of the last
+step, so it is deferred until the pipeline is asked for its state or memory, is evaluated or takes a plain step.
 
     place 0 ──▶ │ stage 0 │ ──▶ place 1        tick t + 1, from what tick t has left; all stages are independent
     place 0 ──▶ │ stage 1 │ ──▶ place 1        tick t + 2 does the same from place 1 to place 2
@@ -273,9 +274,14 @@ class CapturedTicks:
             ticks.append(pipeline._clock.tick(enter=False))
         for recording in pipeline._recordings:
             recording.ticks.extend(ticks)
+        pipeline._deferred = partial(self._restore, number)
+        return next(a.number for tick in ticks for a in tick[-1] if a.kind is Kind.FORWARD)
+
+
+    def _restore(self, number: int) -> None:
+        """Give the workers what they have after step `number`, which was a repetition."""
         for restore in self._states[number % self.period]:
             restore(number)
-        return next(a.number for tick in ticks for a in tick[-1] if a.kind is Kind.FORWARD)
 
 
 class _Settling(InOrder):
