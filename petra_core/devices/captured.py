@@ -37,9 +37,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from petra_core import finite
 from petra_core.concurrency import Act, InOrder, Sent, shared_stream
 from petra_core.devices.homes import Homes, period
-from petra_core.finite import PendingLosses
 from petra_core.ledger import payload
 from petra_core.pipeline import Pipeline
 from petra_core.randomness import RandomStream
@@ -98,6 +98,7 @@ class CapturedTicks:
         self._recordings: dict[int, Callable[[], None]] = {}
         self._states: dict[int, list[Callable[[int], None]]] = {}  # of each recording what a step leaves behind
         self._loss: Tensor | None = None  # its home
+        self._last_losses = torch.empty(0)  # of repetitions, a ring; made once their dtype is known
         self._enters: Streams = ()  # homes of the micro-batch and its target
         self._ticks = pipeline._clock.tick_number
         for optimizer in pipeline.optimizers:
@@ -115,8 +116,8 @@ class CapturedTicks:
         """Let one micro-batch enter, as `Pipeline.step` does.
 
         Returns:
-            The loss (a scalar, memory of its own) of the micro-batch that reached the head; None while the pipeline
-            fills.
+            The loss (a scalar) of the micro-batch that reached the head; None while the pipeline fills. It lies in a
+            ring: after `petra_core.finite.LOOKED_AT_TOGETHER` more steps another loss is written there.
 
         Raises:
             NonFiniteError: a loss is infinite or not a number. On a GPU it may be noticed some steps later.
@@ -177,7 +178,10 @@ class CapturedTicks:
             head = self._first(number)
             pipeline._unfinished_tick = True
         assert self._loss is not None
-        loss = self._loss.clone()
+        if not len(self._last_losses):
+            self._last_losses = self._loss.new_empty(finite.LOOKED_AT_TOGETHER)
+        loss = self._last_losses[head % len(self._last_losses)]
+        loss.copy_(self._loss)
         pipeline._losses.add(head, loss, in_forward=False)
         pipeline._unfinished_tick = False
         return loss
@@ -401,7 +405,7 @@ def _without_looking(pipeline: Pipeline, heads: list[int]) -> Iterator[None]:
             worker._streams = worker_streams
 
 
-class _Unseen(PendingLosses):
+class _Unseen(finite.PendingLosses):
     """Losses that nobody may look at yet; `numbers` receives those of their micro-batches."""
 
     def __init__(self, numbers: list[int]) -> None:

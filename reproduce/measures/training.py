@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from petra_core import CheckpointError, NonFiniteError, Pipeline, Stage, checkpoint, methods
 from petra_core.delay import CORRECTIONS, RATE, Correction, ForwardWeights
 from petra_core.devices import captured, compiled
-from petra_core.finite import REMEDY
+from petra_core.finite import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.forward_gradients.training import ForwardGradients
 from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, nadam, sgd
@@ -52,8 +52,8 @@ from reproduce.records.storage import explain_full_disk
 from reproduce.teams.team import SCHEMA, UnsupportedError, load
 
 #: Seconds between two checkpoints at ends of epochs, for each second above `QUICK` that the last one took: so saving
-#: takes about 2 % of a run. A full pipeline of the paper's networks has about 1 GB, which takes seconds to write, and on
-#: a fast GPU an epoch takes no longer.
+#: takes about 2 % of a run. A full pipeline of the paper's networks has about 1 GB, which takes seconds to write, and
+#: on a fast GPU an epoch takes no longer.
 PAUSE, QUICK = 50.0, 0.1
 Engine = Pipeline | ForwardGradients  # what is trained
 
@@ -114,8 +114,8 @@ class Trainer:
         )
         self.epoch = 0
         self.batch = 0
-        self._loss_sum = torch.zeros((), dtype=torch.float64, device=context.device)  # stays there: reading it waits
-        self._losses = 0
+        self._loss_sum, self._losses = 0.0, 0
+        self._unread: list[torch.Tensor] = []  # losses of the epoch that are not in the sum yet: reading one waits
         self._seconds = 0.0
         self._peaks: list[dict[str, int]] = []  # of every stage, before the last resume
         self._saved = time.monotonic()
@@ -216,7 +216,8 @@ class Trainer:
         if self.epoch == self._cell.epochs - 1:
             for loss in self.pipeline.drain():
                 self._count(loss)
-        self._loss_sum.item()  # on a GPU: wait for the work before the clock is read
+        self._read_losses()
+        torch.zeros((), device=self._context.device).item()  # on a GPU: wait for the work before the clock is read
         self._seconds = before + time.perf_counter() - started
 
     def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
@@ -249,12 +250,21 @@ class Trainer:
 
     def _losses_at_heads(self) -> torch.Tensor:
         """Sum and number of the losses so far, [heads, 2], which only the processes with the heads know."""
-        number = torch.tensor(self._losses, dtype=torch.float64, device=self._loss_sum.device)
-        return self._context.team.from_heads(torch.stack([self._loss_sum, number]))
+        self._read_losses()
+        own = torch.tensor([self._loss_sum, self._losses], dtype=torch.float64, device=self._context.device)
+        return self._context.team.from_heads(own)
 
     def _count(self, loss: torch.Tensor) -> None:
-        self._loss_sum += loss
-        self._losses += 1
+        self._unread.append(loss)
+        if len(self._unread) == LOOKED_AT_TOGETHER:  # later, recorded steps would write over the first
+            self._read_losses()
+
+    def _read_losses(self) -> None:
+        """Add the losses that are still unread to the sum, in their order."""
+        for loss in torch.stack(self._unread).tolist() if self._unread else ():
+            self._loss_sum += loss
+        self._losses += len(self._unread)
+        self._unread.clear()
 
     def _end_epoch(self) -> None:
         self.pipeline.check_finite()  # else a run that broke in its last ticks would end with a result
@@ -277,8 +287,7 @@ class Trainer:
             self._record.append(metrics)
         self._context.observer.epoch(metrics)
         self.epoch, self.batch = self.epoch + 1, 0
-        self._loss_sum.zero_()
-        self._losses, self._seconds = 0, 0.0
+        self._loss_sum, self._losses, self._seconds = 0.0, 0, 0.0
 
     def _measured(self) -> dict[str, Any]:
         """What else is known of the epoch."""
@@ -405,7 +414,7 @@ class Trainer:
             self._probe.load_state_dict(state["probe"])
         self.epoch, self.batch = state["epoch"], state["batch"]
         head = self._context.team.head
-        self._loss_sum = state["loss_sum"][head].clone().to(self._context.device)
+        self._loss_sum = float(state["loss_sum"][head])
         self._losses = int(state["losses"][head])
         self._seconds, self._peaks = state["seconds"], state["peaks"]
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from petra_core import NonFiniteError, Pipeline, merge, methods
+from petra_core import NonFiniteError, Pipeline, finite, merge, methods
 from petra_core.concurrency import InOrder
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedTicks, OverStreams
@@ -407,6 +407,27 @@ def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> No
     assert_bitwise_equal(pipeline.evaluate(data[0][0]), plain.evaluate(data[0][0]))
     assert_bitwise_equal(comparable(pipeline), comparable(plain))  # what was interrupted is done whole
     assert_bitwise_equal(pipeline.drain(), plain.drain())
+
+
+def test_losses_wait_in_a_ring_and_the_one_that_is_not_finite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, whose host looks at losses in groups."""
+    monkeypatch.setattr(finite, "group_size", lambda device: 8)
+    monkeypatch.setattr(finite, "LOOKED_AT_TOGETHER", 8)
+    pipeline, plain = (made(3, methods.PETRA, 1) for _ in range(2))
+    data = toys.batches(2 * MANY)
+    ticks = CapturedTicks(pipeline, SharedMemoryRecorder())
+    losses = [(ticks.step(x, y), plain.step(x, y)) for x, y in data]
+    assert ticks.recorded
+    storages = [_memory(loss) for loss, _ in losses[-10:]]
+    assert len(set(storages)) == 1, "no memory is taken for a loss"
+    assert_bitwise_equal([loss for loss, _ in losses[-8:]], [loss for _, loss in losses[-8:]])
+    pipeline.check_finite()
+    later = [(x * float("nan") if number == 3 else x, y) for number, (x, y) in enumerate(toys.batches(40))]
+    with pytest.raises(NonFiniteError, match="that was noticed some ticks later") as caught:  # noqa: PT012  # see above
+        for step, (x, y) in enumerate(later):  # noqa: B007  # says when
+            ticks.step(x, y)
+    assert caught.value.micro_batch == 2 * MANY + 3
+    assert step == 7
 
 
 def interrupt_number(number: int) -> None:
