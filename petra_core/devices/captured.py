@@ -59,9 +59,14 @@ class UnrecordableError(ValueError):
 #: Does the work once, and returns what does it again on the same memory.
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 
+#: Makes a micro-batch: what the pipeline takes, and the target.
+Batch = Callable[[], tuple[Value, Tensor]]
+
 
 class CapturedTicks:
     """Steps of a pipeline, repeated from recordings as soon as all are alike: use `step` in place of `pipeline.step`.
+
+    With `step_from` the recording includes how the micro-batch is made.
 
     The first steps are plain ones, until the pipeline is as full as it gets. Then they are rehearsals, done by Python
     with all that they make put at home: until nothing else is in flight and each recording to come has been rehearsed,
@@ -99,7 +104,8 @@ class CapturedTicks:
         self._states: dict[int, list[Callable[[int], None]]] = {}  # of each recording what a step leaves behind
         self._loss: Tensor | None = None  # its home
         self._last_losses = torch.empty(0)  # of repetitions, a ring; made once their dtype is known
-        self._enters: Streams = ()  # homes of the micro-batch and its target
+        self._enters: Streams = ()  # homes of a micro-batch of the caller and its target
+        self._batch: Batch | None = None  # makes the micro-batches of recorded steps
         self._ticks = pipeline._clock.tick_number
         for optimizer in pipeline.optimizers:
             for group in optimizer.param_groups:
@@ -126,6 +132,26 @@ class CapturedTicks:
             ValueError: the shape or dtype differs from that of the micro-batches before.
 
         """
+        return self._step(lambda: (inputs, target), (*as_streams(inputs), target))
+
+    def step_from(self, batch: Batch) -> Tensor | None:
+        """Let the micro-batch enter that `batch` makes on the device, as a part of what is recorded.
+
+        Args:
+            batch: reads and writes memory that never moves, such as a counter, and asks nothing of the device. It is
+                the same at every step, since a repeated step has the one that was recorded.
+
+        Returns:
+            The loss, as `step` does.
+
+        Raises:
+            ValueError: the steps were recorded with another source of micro-batches.
+
+        """
+        return self._step(batch, ())
+
+    def _step(self, batch: Batch, given: Streams) -> Tensor | None:
+        """Take a step with what `batch` makes; of a micro-batch of the caller `given` has its tensors."""
         pipeline = self._pipeline
         pipeline._refuse_after_broken_tick()
         if pipeline._clock.tick_number != self._ticks:
@@ -135,11 +161,11 @@ class CapturedTicks:
             )
         number = pipeline.micro_batches
         if not _is_full(pipeline):
-            loss = pipeline.step(inputs, target)
+            loss = pipeline.step(*batch())
         elif self._rehearsals > 0:
-            loss = self._rehearsed(inputs, target)
+            loss = self._rehearsed(*batch())
         else:
-            loss = self._recorded(number, (*as_streams(inputs), target))
+            loss = self._recorded(number, batch, given)
         self._ticks = pipeline._clock.tick_number
         return loss
 
@@ -156,19 +182,22 @@ class CapturedTicks:
         self._rehearsals -= 1
         return loss
 
-    def _recorded(self, number: int, given: Streams) -> Tensor:
+    def _recorded(self, number: int, batch: Batch, given: Streams) -> Tensor:
         """The step of micro-batch `number`, from its recording; recorded, if it is the first of its kind."""
         pipeline = self._pipeline
         if not self._recordings:
             _check_draws_nothing(pipeline)
             self._homes.close()
-        pipeline._shapes.check(number, given)
-        if not self._enters:
-            device = pipeline._workers[0].device
-            self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)
-        for home, tensor in zip(self._enters, given, strict=True):
-            # From pinned memory the device would read later than the caller may write there again.
-            home.copy_(tensor, non_blocking=not tensor.is_pinned())
+        if given:
+            self._enter(number, given)
+            batch = self._entered
+        if self._batch is None:
+            self._batch = batch
+        elif self._batch != batch:
+            raise ValueError(
+                "these steps were recorded with another source of micro-batches, which a repetition would take: give "
+                "`step_from` the same function at every step, or `step` all micro-batches"
+            )
         phase = number % self.period
         if phase in self._recordings:
             pipeline._unfinished_tick = True  # so that an error leaves it refusing to go on
@@ -186,6 +215,22 @@ class CapturedTicks:
         pipeline._unfinished_tick = False
         return loss
 
+    def _enter(self, number: int, given: Streams) -> None:
+        """Copy a micro-batch of the caller to where recorded steps read it."""
+        pipeline = self._pipeline
+        pipeline._shapes.check(number, given)
+        if not self._enters:
+            device = pipeline._workers[0].device
+            self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)
+        for home, tensor in zip(self._enters, given, strict=True):
+            # From pinned memory the device would read later than the caller may write there again.
+            home.copy_(tensor, non_blocking=not tensor.is_pinned())
+
+    def _entered(self) -> tuple[Value, Tensor]:
+        """Return the micro-batch that was copied."""
+        *streams, target = self._enters
+        return tuple(streams), target
+
     def _first(self, number: int) -> int:
         """The first step of its phase, recorded. Returns the number of the micro-batch whose loss it gave."""
         pipeline, phase = self._pipeline, number % self.period
@@ -199,8 +244,8 @@ class CapturedTicks:
 
     def _whole_step(self) -> None:
         """Do all that is recorded."""
-        *streams, target = self._enters
-        loss = self._pipeline.step(tuple(streams), target)
+        assert self._batch is not None
+        loss = self._pipeline.step(*self._batch())
         assert loss is not None
         self._homes.fixed("loss", loss)
 
@@ -280,7 +325,6 @@ class CapturedTicks:
             recording.ticks.extend(ticks)
         pipeline._deferred = partial(self._restore, number)
         return next(a.number for tick in ticks for a in tick[-1] if a.kind is Kind.FORWARD)
-
 
     def _restore(self, number: int) -> None:
         """Give the workers what they have after step `number`, which was a repetition."""

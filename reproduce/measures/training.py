@@ -28,6 +28,7 @@ import contextlib
 import itertools
 import math
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -43,6 +44,8 @@ from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, nad
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data import manifest
+from reproduce.data.loader import Batch, InMemory
+from reproduce.data.resident import ResidentBatches
 from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
 from reproduce.data.sources import open_data
 from reproduce.measures.context import MEMORY_FORMAT, Context, Stopped, laid_out
@@ -104,6 +107,7 @@ class Trainer:
         self._replicas = context.team.replicas
         self.batches = self._batches_of_replica()
         self._ticks: captured.CapturedTicks | None = None
+        self._resident: ResidentBatches | None = None  # what recorded steps make their batches of
         self._own_stages, self._turn = range(len(stages)), 0
         self.pipeline: Engine = self._engine(stages)
         self._schedule = LearningRateSchedule(
@@ -171,6 +175,8 @@ class Trainer:
                 self._ticks = captured.cuda(self.pipeline, streams=streams)
             except captured.UnrecordableError as error:
                 self._step_plainly(error)
+            if self._ticks is not None and isinstance(source := self._loader.source, InMemory):
+                self._resident = ResidentBatches(self._loader, source)
         while self.epoch < self._cell.epochs:
             self._train_epoch()
             self._end_epoch()
@@ -199,14 +205,13 @@ class Trainer:
     def _train_epoch(self) -> None:
         total = self._cell.epochs * self.batches
         before, started = self._seconds, time.perf_counter()
-        count = self._replicas.count
-        for images, labels in self._loader.epoch(self.epoch, self.batch * count + self._replicas.index, count):
+        for batch in self._batches_left():
             self.pipeline.set_learning_rate(self._schedule(self.pipeline.micro_batches))
-            if self._probe is not None:
-                self._probe.before_step(images, labels)
+            if self._probe is not None and batch is not None:
+                self._probe.before_step(*batch)
             if self._context.trace is not None and isinstance(self.pipeline, Pipeline):
                 self._context.trace.before_step(self.pipeline)
-            loss = self._step(laid_out(images), labels)
+            loss = self._step(batch)
             self.batch += 1
             if loss is not None:
                 self._count(loss)
@@ -216,17 +221,34 @@ class Trainer:
         if self.epoch == self._cell.epochs - 1:
             for loss in self.pipeline.drain():
                 self._count(loss)
+        if self._resident is not None and self.epoch + 1 < self._cell.epochs:
+            self._resident.prepare(self.epoch + 1, self._replicas.index, self._replicas.count)
         self._read_losses()
         torch.zeros((), device=self._context.device).item()  # on a GPU: wait for the work before the clock is read
         self._seconds = before + time.perf_counter() - started
 
-    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+    def _batches_left(self) -> Iterable[Batch | None]:
+        """Return what is left of the epoch: its batches, or None for each that a step makes itself."""
+        where = self.epoch, self.batch * self._replicas.count + self._replicas.index, self._replicas.count
+        if self._resident is None:
+            return self._loader.epoch(*where)
+        self._resident.begin(*where)
+        return itertools.repeat(None, self.batches - self.batch)
+
+    def _step(self, batch: Batch | None) -> torch.Tensor | None:
+        """Take a step with a batch; without one, with the next that is made on the device."""
         if self._ticks is not None:
             try:
-                return self._ticks.step(images, labels)
+                if batch is not None:
+                    return self._ticks.step(laid_out(batch[0]), batch[1])
+                assert self._resident is not None
+                return self._ticks.step_from(self._resident.batch)
             except captured.UnrecordableError as error:
                 self._step_plainly(error)
-        return self.pipeline.step(images, labels)
+        if batch is None:
+            assert self._resident is not None
+            batch = self._resident.batch()
+        return self.pipeline.step(laid_out(batch[0]), batch[1])
 
     def _step_plainly(self, error: captured.UnrecordableError) -> None:
         self._ticks = None

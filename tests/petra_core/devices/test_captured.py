@@ -430,6 +430,34 @@ def test_losses_wait_in_a_ring_and_the_one_that_is_not_finite_is_named(monkeypat
     assert step == 7
 
 
+class Device:
+    """Makes micro-batches from memory that never moves: it counts them itself."""
+
+    def __init__(self, data: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self._inputs, self._targets = (torch.stack(tensors) for tensors in zip(*data, strict=True))
+        self._next = torch.zeros(1, dtype=torch.int64)
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        x, y = (tensor.index_select(0, self._next)[0] for tensor in (self._inputs, self._targets))
+        self._next.add_(1)
+        return x, y
+
+
+@pytest.mark.parametrize("method", RECORDED, ids=str)
+def test_a_recorded_step_makes_its_micro_batch_itself(method: Method) -> None:
+    data = toys.batches(3 * MANY)
+    plain, other = made(3, method, 2), made(3, method, 2)
+    ticks, source = CapturedTicks(other, SharedMemoryRecorder()), Device(data)
+    for x, y in data:
+        assert_bitwise_equal(ticks.step_from(source.batch), plain.step(x, y))
+    assert ticks.recorded
+    assert_bitwise_equal(comparable(other), comparable(plain))
+    for take in (lambda: ticks.step(*data[0]), lambda: ticks.step_from(Device(data).batch)):
+        with pytest.raises(ValueError, match="recorded with another source of micro-batches"):
+            take()
+    assert_bitwise_equal(other.drain(), plain.drain())
+
+
 def interrupt_number(number: int) -> None:
     raise KeyboardInterrupt
 
