@@ -522,10 +522,15 @@ class OverStreams(InOrder):
         return result
 
 
-def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
-    """The pipeline's ticks as CUDA graphs of its device, over `streams` CUDA streams; more than 2 J - 1 stay empty.
+def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedTicks:
+    """Return the pipeline's ticks as CUDA graphs of its device.
 
-    Over one where a method lets one micro-batch pass at a time: its stages wait for one another in any case.
+    Args:
+        pipeline: to be recorded.
+        streams: number of CUDA streams; more than 2 J - 1 stay empty. None: 2 J - 1, one for each branch. An even
+            number puts all F into one half of the streams, and R, B and U, which take three times as long, into the
+            other. A method that lets one micro-batch pass at a time has one stream, since its stages wait for one
+            another in any case.
 
     Raises:
         UnrecordableError: the stages are not all on one CUDA device, or `CapturedTicks` has a reason to refuse.
@@ -538,6 +543,8 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
         raise UnrecordableError(
             f"a CUDA graph needs all stages on one CUDA device, they are on {', '.join(sorted(map(str, devices)))}"
         )
+    if streams is None:
+        streams = 2 * len(pipeline.stages) - 1
     if streams < 1:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
     conductor = None

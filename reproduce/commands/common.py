@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from reproduce.cells import catalogue
-from reproduce.commands.options import Minutes
-from reproduce.measures.how import How
+from reproduce.commands.options import Minutes, Streams
+from reproduce.measures.how import BRANCHES, How
 from reproduce.records.record import DEFAULT_ROOT
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -39,10 +39,13 @@ def how_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Callab
         @option("--checkpoint-minutes", type=Minutes(), default=5, help="Between checkpoints in an epoch.")
         @option(
             "--cuda-graphs",
-            type=click.IntRange(0),
+            type=Streams(),
+            is_flag=False,
+            flag_value=BRANCHES,
             default=0,
-            metavar="STREAMS",
-            help="Record a step once, where it can be, and let the GPU repeat it, stages over so many streams; 0: no.",
+            metavar="[STREAMS]",
+            help="Record a step once, where it can be, and let the GPU repeat it, over this many CUDA streams; without "
+            "a number, one for each branch of the step; 0: plain steps.",
         )
         @option(
             "--compile",

@@ -172,7 +172,7 @@ class Trainer:
         """Train to the end of the last epoch. Raises: Stopped, and what the pipeline raises."""
         if (streams := self._context.how.cuda_graphs) and isinstance(self.pipeline, Pipeline):
             try:
-                self._ticks = captured.cuda(self.pipeline, streams=streams)
+                self._ticks = captured.cuda(self.pipeline, streams=None if isinstance(streams, str) else streams)
             except captured.UnrecordableError as error:
                 self._step_plainly(error)
             if self._ticks is not None and isinstance(source := self._loader.source, InMemory):

@@ -556,6 +556,9 @@ def test_recordings_of_a_device_share_streams_and_stages_that_wait_have_one(monk
     for streams in (2, 1, 3):
         captured.cuda(full_on("cuda:1"), streams=streams)._record(lambda: None)
     assert len(cuda.made) == 4
+    conductor = captured.cuda(full_on("cuda:1"))._conductor
+    assert isinstance(conductor, OverStreams)
+    assert len(conductor._streams) == 2 * 4 - 1  # one for each branch
 
 
 def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
