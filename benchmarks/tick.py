@@ -21,7 +21,7 @@ form that a user would give it: the whole autograd step as one graph, with one f
 
 With `--compile` the tick is one of compiled functions (`petra_core.devices.compiled`), and `--against PETRA` it is
 compared with the same tick as it is; with `--captured 4` beside it, a compiled tick with the autograd steps, plain and
-compiled.
+compiled. `--compile steps` compiles all operations of a recorded tick (`petra_core.devices.compiled_ticks`).
 
 Both sides have the kernels with which cells are trained (`reproduce.running.execution.deterministic`), of the precision
 that is asked for, and images and weights with the channels last.
@@ -64,11 +64,12 @@ from benchmarks.arguments import (
 )
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, ReversibleStage, Stage, methods, models
-from petra_core.devices import captured
+from petra_core.devices import captured, compiled_ticks
 from petra_core.devices.captured import Record
 from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
+from reproduce.measures.how import MODULES, STEPS
 from reproduce.records.benchmarks import Benchmark, Comparison
 from reproduce.running import devices
 
@@ -215,11 +216,32 @@ def full_pipeline(
     return pipeline
 
 
-def ticking(pipeline: Pipeline, x: Tensor, y: Tensor, streams: int) -> Callable[[], object]:
-    """A function that does a step of a full pipeline: from a recording over `streams` CUDA streams, if above 0."""
+def add_compile(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says what of a tick is compiled."""
+    parser.add_argument(
+        "--compile",
+        nargs="?",
+        const=MODULES,
+        default="",
+        choices=[MODULES, STEPS],
+        help="compile the modules of the tick's stages (default), or all operations of a recorded tick",
+    )
+
+
+def ticking(pipeline: Pipeline, x: Tensor, y: Tensor, streams: int, *, steps: bool = False) -> Callable[[], object]:
+    """Return a function that does a step of a full pipeline.
+
+    Args:
+        pipeline: full.
+        x: the micro-batch.
+        y: its targets.
+        streams: CUDA streams of recorded steps; 0: plain steps.
+        steps: whether the operations of recorded steps are compiled.
+
+    """
     if not streams:
         return partial(pipeline.step, x, y)
-    ticks = captured.cuda(pipeline, streams=streams)
+    ticks = compiled_ticks.cuda(pipeline) if steps else captured.cuda(pipeline, streams=streams)
     while not ticks.recorded:
         ticks.step(x, y)
     return partial(ticks.step, x, y)
@@ -271,7 +293,7 @@ def aim_on_chain(options: argparse.Namespace, other_side: str) -> float | None:
 def _plain(options: argparse.Namespace) -> bool:
     """Whether ticks are as the aims for a CPU are about: on a GPU a plain tick waits for the host."""
     chosen = options.device, options.precision, options.channels_last, options.compile
-    return chosen == ("cpu", "float32", True, False)
+    return chosen == ("cpu", "float32", True, "")
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
@@ -294,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument(
         "--against", type=paper_method, help=f"a method whose tick is the other side (default: an {PLAIN})"
     )
-    parser.add_argument("--compile", action="store_true", help="the tick, not the other side, of compiled functions")
+    add_compile(parser)
     parser.add_argument("--captured", type=whole_number, default=0, metavar="STREAMS", help="all sides as CUDA graphs")
     add_options(parser, "tick")
     options = parser.parse_args(arguments)
@@ -329,10 +351,10 @@ def measure(options: argparse.Namespace, device: torch.device, given: str) -> Be
     print(f"{setting}, {options.threads} threads, torch {torch.__version__}, {options.pairs} pairs")
     autocast = torch.bfloat16 if options.precision == "bf16" else None
     for method in dict.fromkeys(options.methods):
-        pipeline = full_pipeline(stages(), method, x, y, compiled=options.compile, autocast=autocast)
+        pipeline = full_pipeline(stages(), method, x, y, compiled=options.compile == MODULES, autocast=autocast)
         others = rivals(stages, rival, x, y, options.captured, autocast)
         recorder.setting["against"] = ", ".join(others)
-        calls = {TICK: ticking(pipeline, x, y, options.captured), **others}
+        calls = {TICK: ticking(pipeline, x, y, options.captured, steps=options.compile == STEPS), **others}
         if not (options.compile or options.captured):
             calls |= evaluations(calls, method, rival, stages(), x, autocast)
         for call in calls.values():

@@ -8,10 +8,11 @@ from torch import Tensor
 from petra_core.errors import NonFiniteError
 from petra_core.worker import Worker
 
-__all__ = ["PendingLosses", "check_weights"]
+__all__ = ["LOOKED_AT_TOGETHER", "PendingLosses", "check_weights", "group_size"]
 
-#: On a GPU, looking at a loss makes the host wait for it, so losses are looked at in groups of this many.
-LOOKED_AT_TOGETHER = 32
+#: On a GPU, looking at a loss makes the host wait for it, and the device is idle until the host has launched the next
+#: step. So losses are looked at in groups of this many: about once an epoch of CIFAR.
+LOOKED_AT_TOGETHER = 1024
 
 REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and go on from a checkpoint of before"
 
@@ -48,6 +49,11 @@ def _broken_buffer(worker: Worker) -> str:
     return next(f"buffer {name}" for name, is_broken in zip(buffers, broken, strict=True) if is_broken)
 
 
+def group_size(device: torch.device) -> int:
+    """Return how many losses are looked at together on a device."""
+    return LOOKED_AT_TOGETHER if device.type == "cuda" else 1
+
+
 class PendingLosses:
     """Losses that nobody has looked at yet.
 
@@ -70,7 +76,7 @@ class PendingLosses:
 
         """
         self._waiting.append((micro_batch, loss))
-        if len(self._waiting) >= (LOOKED_AT_TOGETHER if loss.is_cuda else 1):
+        if len(self._waiting) >= group_size(loss.device):
             self.look(current=micro_batch if in_forward else None)
 
     def look(self, *, current: int | None = None) -> None:

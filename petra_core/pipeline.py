@@ -12,7 +12,7 @@ Methods that let one micro-batch pass at a time run the same ticks with most sta
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -178,6 +178,7 @@ class Pipeline:
         self._learning_rate: float | None = None  # that was set last
         if channel is not None:
             channel.check_settings({**self._settings, "method": method, "seed": seed}, self.stages, optimizer)
+        self._deferred: Callable[[], None] | None = None  # brings the workers' bookkeeping up to date
 
     @property
     def model(self) -> nn.Sequential:
@@ -294,6 +295,7 @@ class Pipeline:
             ValueError: a stage wrote to its input in place.
 
         """
+        self._catch_up()
         streams = as_streams(inputs)
         with in_evaluation_mode([worker.stage for worker in self._workers]), self.averaged_statistics():
             if self._channel is not None:
@@ -323,12 +325,14 @@ class Pipeline:
         """
         if stage not in self._own_stages:
             raise ValueError(f"stage {stage} is not in this process, which has {[*self._own_stages]}")
+        self._catch_up()
         worker = self._workers[stage - self._own_stages.start]
         return as_value(worker.evaluate(as_streams(inputs), micro_batch))
 
     def check_finite(self) -> None:
         """See that all losses so far and all weights of this process are finite. Raises: NonFiniteError."""
         self._look_at_losses()
+        self._catch_up()
         check_weights(self.micro_batches - 1, self._workers)
 
     def averaged_statistics(self) -> contextlib.AbstractContextManager[None]:
@@ -348,6 +352,7 @@ class Pipeline:
 
     def memory(self) -> MemoryReport:
         """Bytes that each stage of this process holds, by kind: now, and at their peak so far."""
+        self._catch_up()
         self._collect_all()
         return MemoryReport(tuple(worker.memory() for worker in self._workers))
 
@@ -398,6 +403,7 @@ class Pipeline:
         """
         self._refuse_after_broken_tick()
         self._look_at_losses()
+        self._catch_up()
         self._collect_all()
         states = {worker.index: worker.state_dict() for worker in self._workers}
         state: dict[str, Any] = copied(
@@ -429,6 +435,7 @@ class Pipeline:
             seeded=self._seeded,
         )
         state = copied(state)
+        self._deferred = None  # of a state that is replaced
         self._unfinished_tick = True  # until all is loaded: what is half one run and half another must not go on
         self._collect_all()  # what is on its way here is part of what is forgotten
         self._clock.load_state_dict(state["clock"])
@@ -448,6 +455,7 @@ class Pipeline:
 
     def _tick(self, *, enter: bool) -> Tensor | None:
         self._refuse_after_broken_tick()
+        self._catch_up()
         self._unfinished_tick = True
         loss: Tensor | None = None
         sent: list[tuple[int, Message]] = []  # to which stage, what
@@ -527,6 +535,16 @@ class Pipeline:
         before, self._unfinished_tick = self._unfinished_tick, True  # so that an error leaves it refusing to go on
         self._losses.look()
         self._unfinished_tick = before
+
+    def _catch_up(self) -> None:
+        """Do the bookkeeping that repeated steps have deferred (`petra_core.devices.captured`).
+
+        Every method that reads what the workers hold calls it first. It is forgotten only once it is done: an exception
+        in the middle leaves it to the next call, which does all of it.
+        """
+        if self._deferred is not None:
+            self._deferred()
+            self._deferred = None
 
     def _refuse_after_broken_tick(self) -> None:
         if self._unfinished_tick:

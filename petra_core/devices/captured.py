@@ -10,8 +10,9 @@ A graph repeats kernels at the addresses at which they were recorded. So whateve
 memory that never moves: messages, targets, kept inputs, accumulated gradients. A home has four places or more, which
 are written in turn, so that nothing is read in the tick in which it is written (`petra_core.devices.homes`); weights,
 optimizer state and running statistics are changed in place anyway. So there is not one recording but a round of at
-least twelve, a multiple of k, since the number of a tick by k says which stages update in it. Python's part of a tick,
-numbers and which tensors lie where, is done at every repetition, so that `pipeline.state_dict()` is right at all times.
+least twelve, a multiple of k, since the number of a tick by k says which stages update in it. At a repetition Python
+only advances the clock. The rest of its part, versions and which tensors are where, follows from the number of the last
+step, so it is deferred until the pipeline is asked for its state or memory, is evaluated or takes a plain step.
 
     place 0 ──▶ │ stage 0 │ ──▶ place 1        tick t + 1, from what tick t has left; all stages are independent
     place 0 ──▶ │ stage 1 │ ──▶ place 1        tick t + 2 does the same from place 1 to place 2
@@ -36,9 +37,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from petra_core import finite
 from petra_core.concurrency import Act, InOrder, Sent, shared_stream
 from petra_core.devices.homes import Homes, period
-from petra_core.finite import PendingLosses
 from petra_core.ledger import payload
 from petra_core.pipeline import Pipeline
 from petra_core.randomness import RandomStream
@@ -58,9 +59,14 @@ class UnrecordableError(ValueError):
 #: Does the work once, and returns what does it again on the same memory.
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 
+#: Makes a micro-batch: what the pipeline takes, and the target.
+Batch = Callable[[], tuple[Value, Tensor]]
+
 
 class CapturedTicks:
     """Steps of a pipeline, repeated from recordings as soon as all are alike: use `step` in place of `pipeline.step`.
+
+    With `step_from` the recording includes how the micro-batch is made.
 
     The first steps are plain ones, until the pipeline is as full as it gets. Then they are rehearsals, done by Python
     with all that they make put at home: until nothing else is in flight and each recording to come has been rehearsed,
@@ -97,7 +103,9 @@ class CapturedTicks:
         self._recordings: dict[int, Callable[[], None]] = {}
         self._states: dict[int, list[Callable[[int], None]]] = {}  # of each recording what a step leaves behind
         self._loss: Tensor | None = None  # its home
-        self._enters: Streams = ()  # homes of the micro-batch and its target
+        self._last_losses = torch.empty(0)  # of repetitions, a ring; made once their dtype is known
+        self._enters: Streams = ()  # homes of a micro-batch of the caller and its target
+        self._batch: Batch | None = None  # makes the micro-batches of recorded steps
         self._ticks = pipeline._clock.tick_number
         for optimizer in pipeline.optimizers:
             for group in optimizer.param_groups:
@@ -114,8 +122,8 @@ class CapturedTicks:
         """Let one micro-batch enter, as `Pipeline.step` does.
 
         Returns:
-            The loss (a scalar, memory of its own) of the micro-batch that reached the head; None while the pipeline
-            fills.
+            The loss (a scalar) of the micro-batch that reached the head; None while the pipeline fills. It lies in a
+            ring: after `petra_core.finite.LOOKED_AT_TOGETHER` more steps another loss is written there.
 
         Raises:
             NonFiniteError: a loss is infinite or not a number. On a GPU it may be noticed some steps later.
@@ -124,6 +132,26 @@ class CapturedTicks:
             ValueError: the shape or dtype differs from that of the micro-batches before.
 
         """
+        return self._step(lambda: (inputs, target), (*as_streams(inputs), target))
+
+    def step_from(self, batch: Batch) -> Tensor | None:
+        """Let the micro-batch enter that `batch` makes on the device, as a part of what is recorded.
+
+        Args:
+            batch: reads and writes memory that never moves, such as a counter, and asks nothing of the device. It is
+                the same at every step, since a repeated step has the one that was recorded.
+
+        Returns:
+            The loss, as `step` does.
+
+        Raises:
+            ValueError: the steps were recorded with another source of micro-batches.
+
+        """
+        return self._step(batch, ())
+
+    def _step(self, batch: Batch, given: Streams) -> Tensor | None:
+        """Take a step with what `batch` makes; of a micro-batch of the caller `given` has its tensors."""
         pipeline = self._pipeline
         pipeline._refuse_after_broken_tick()
         if pipeline._clock.tick_number != self._ticks:
@@ -133,35 +161,35 @@ class CapturedTicks:
             )
         number = pipeline.micro_batches
         if not _is_full(pipeline):
-            loss = pipeline.step(inputs, target)
+            loss = pipeline.step(*batch())
         elif self._rehearsals > 0:
-            loss = self._rehearsed(inputs, target)
+            loss = self._rehearsed(number, batch, given)
         else:
-            loss = self._recorded(number, (*as_streams(inputs), target))
+            loss = self._recorded(number, batch, given)
         self._ticks = pipeline._clock.tick_number
         return loss
 
-    def _rehearsed(self, inputs: Value, target: Tensor) -> Tensor | None:
-        """A step done by Python, after which all that it has made lies at home."""
+    def _rehearsed(self, number: int, batch: Batch, given: Streams) -> Tensor:
+        """Take a step by Python, after which all that it has made lies at home."""
+        del given  # `batch` returns it
         pipeline = self._pipeline
         if self._loss is None:
             self._homes.welcome(_in_flight(pipeline))
-        self._homes.tick = pipeline.micro_batches
+        self._homes.tick = number
         with self._settling(InOrder()):
-            loss = pipeline.step(inputs, target)
+            loss = pipeline.step(*batch())
         assert loss is not None  # the pipeline is full
         self._loss = self._homes.fixed("loss", loss)
         self._rehearsals -= 1
         return loss
 
-    def _recorded(self, number: int, given: Streams) -> Tensor:
+    def _recorded(self, number: int, batch: Batch, given: Streams) -> Tensor:
         """The step of micro-batch `number`, from its recording; recorded, if it is the first of its kind."""
         pipeline = self._pipeline
         if not self._recordings:
             _check_draws_nothing(pipeline)
             self._homes.close()
-        pipeline._shapes.check(number, given)
-        self._enter(given)
+        self._take(number, batch, given)
         phase = number % self.period
         if phase in self._recordings:
             pipeline._unfinished_tick = True  # so that an error leaves it refusing to go on
@@ -171,19 +199,47 @@ class CapturedTicks:
             head = self._first(number)
             pipeline._unfinished_tick = True
         assert self._loss is not None
-        loss = self._loss.clone()
+        if not len(self._last_losses):
+            self._last_losses = self._loss.new_empty(finite.LOOKED_AT_TOGETHER)
+        loss = self._last_losses[head % len(self._last_losses)]
+        loss.copy_(self._loss)
         pipeline._losses.add(head, loss, in_forward=False)
         pipeline._unfinished_tick = False
         return loss
 
-    def _enter(self, given: Streams) -> None:
-        """Copy a micro-batch and its target to the memory from which the recorded step reads them."""
+    def _take(self, number: int, batch: Batch, given: Streams) -> None:
+        """Have recorded steps take the micro-batches of `batch`, or what the caller has given.
+
+        Raises:
+            ValueError: the steps were recorded with another source of micro-batches.
+
+        """
+        if given:
+            self._enter(number, given)
+            batch = self._entered
+        if self._batch is None:
+            self._batch = batch
+        elif self._batch != batch:
+            raise ValueError(
+                "these steps were recorded with another source of micro-batches, which a repetition would take: give "
+                "`step_from` the same function at every step, or `step` all micro-batches"
+            )
+
+    def _enter(self, number: int, given: Streams) -> None:
+        """Copy a micro-batch of the caller to where recorded steps read it."""
+        pipeline = self._pipeline
+        pipeline._shapes.check(number, given)
         if not self._enters:
-            device = self._pipeline._workers[0].device
+            device = pipeline._workers[0].device
             self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)
         for home, tensor in zip(self._enters, given, strict=True):
             # From pinned memory the device would read later than the caller may write there again.
             home.copy_(tensor, non_blocking=not tensor.is_pinned())
+
+    def _entered(self) -> tuple[Value, Tensor]:
+        """Return the micro-batch that was copied."""
+        *streams, target = self._enters
+        return tuple(streams), target
 
     def _first(self, number: int) -> int:
         """The first step of its phase, recorded. Returns the number of the micro-batch whose loss it gave."""
@@ -198,8 +254,8 @@ class CapturedTicks:
 
     def _whole_step(self) -> None:
         """Do all that is recorded."""
-        *streams, target = self._enters
-        loss = self._pipeline.step(tuple(streams), target)
+        assert self._batch is not None
+        loss = self._pipeline.step(*self._batch())
         assert loss is not None
         self._homes.fixed("loss", loss)
 
@@ -277,9 +333,13 @@ class CapturedTicks:
             ticks.append(pipeline._clock.tick(enter=False))
         for recording in pipeline._recordings:
             recording.ticks.extend(ticks)
+        pipeline._deferred = partial(self._restore, number)
+        return next(a.number for tick in ticks for a in tick[-1] if a.kind is Kind.FORWARD)
+
+    def _restore(self, number: int) -> None:
+        """Give the workers what they have after step `number`, which was a repetition."""
         for restore in self._states[number % self.period]:
             restore(number)
-        return next(a.number for tick in ticks for a in tick[-1] if a.kind is Kind.FORWARD)
 
 
 class _Settling(InOrder):
@@ -399,7 +459,7 @@ def without_looking(pipeline: Pipeline, heads: list[int]) -> Iterator[None]:
             worker._streams = worker_streams
 
 
-class _Unseen(PendingLosses):
+class _Unseen(finite.PendingLosses):
     """Losses that nobody may look at yet; `numbers` receives those of their micro-batches."""
 
     def __init__(self, numbers: list[int]) -> None:
@@ -472,10 +532,15 @@ class OverStreams(InOrder):
         return result
 
 
-def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
-    """The pipeline's ticks as CUDA graphs of its device, over `streams` CUDA streams; more than 2 J - 1 stay empty.
+def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedTicks:
+    """Return the pipeline's ticks as CUDA graphs of its device.
 
-    Over one where a method lets one micro-batch pass at a time: its stages wait for one another in any case.
+    Args:
+        pipeline: to be recorded.
+        streams: number of CUDA streams; more than 2 J - 1 stay empty. None: 2 J - 1, one for each branch. An even
+            number puts all F into one half of the streams, and R, B and U, which take three times as long, into the
+            other. A method that lets one micro-batch pass at a time has one stream, since its stages wait for one
+            another in any case.
 
     Raises:
         UnrecordableError: the stages are not all on one CUDA device, or `CapturedTicks` has a reason to refuse.
@@ -488,6 +553,8 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
         raise UnrecordableError(
             f"a CUDA graph needs all stages on one CUDA device, they are on {', '.join(sorted(map(str, devices)))}"
         )
+    if streams is None:
+        streams = 2 * len(pipeline.stages) - 1
     if streams < 1:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
     conductor = None

@@ -22,6 +22,7 @@ from torch import Tensor, fx
 
 from petra_core.concurrency import Act, InOrder, Sent, shared_stream
 from petra_core.devices.captured import (
+    Batch,
     CapturedTicks,
     OverStreams,
     Record,
@@ -33,7 +34,7 @@ from petra_core.devices.captured import (
 from petra_core.devices.operations import BranchFunction, OperationLog, branch_functions, key_of
 from petra_core.pipeline import Pipeline
 from petra_core.schedule import Action, Kind
-from petra_core.tape import Value
+from petra_core.tape import Streams
 from petra_core.tracing import Trace
 from petra_core.worker import Worker
 
@@ -109,15 +110,15 @@ class CompiledTicks(CapturedTicks):
         """The number of compiled functions."""
         return len(self._compiled)
 
-    def _rehearsed(self, inputs: Value, target: Tensor) -> Tensor | None:
+    def _rehearsed(self, number: int, batch: Batch, given: Streams) -> Tensor:
         if self._rehearsals > self.period or self.uncompiled:
-            return super()._rehearsed(inputs, target)
-        return self._logged(inputs, target)
+            return super()._rehearsed(number, batch, given)
+        return self._logged(number, batch, given)
 
-    def _logged(self, inputs: Value, target: Tensor) -> Tensor:
+    def _logged(self, number: int, batch: Batch, given: Streams) -> Tensor:
         """Do a step by Python on its fixed memory, and make functions of its operations."""
-        pipeline, number = self._pipeline, self._pipeline.micro_batches
-        self._enter((*(inputs if isinstance(inputs, tuple) else (inputs,)), target))
+        pipeline = self._pipeline
+        self._take(number, batch, given)
         self._homes.tick = number
         log, heads = OperationLog("before"), list[int]()
         executor = _ByBranch(log, by_stage=pipeline.method.pipelined)

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from reproduce.cells import catalogue
-from reproduce.commands.options import Minutes
-from reproduce.measures.how import How
+from reproduce.commands.options import Minutes, Streams
+from reproduce.measures.how import BRANCHES, MODULES, STEPS, How
 from reproduce.records.record import DEFAULT_ROOT, RecordError, check_free
 
 
@@ -56,22 +56,35 @@ def how_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Callab
         @option("--checkpoint-minutes", type=Minutes(), default=5, help="Between checkpoints in an epoch.")
         @option(
             "--cuda-graphs",
-            type=click.IntRange(0),
+            type=Streams(),
+            is_flag=False,
+            flag_value=BRANCHES,
             default=0,
-            metavar="STREAMS",
-            help="Record a step once, where it can be, and let the GPU repeat it, stages over so many streams; 0: no.",
+            metavar="[STREAMS]",
+            help="Record a step once, where it can be, and let the GPU repeat it, over this many CUDA streams; without "
+            "a number, one for each branch of the step; 0: plain steps.",
         )
         @option(
             "--compile",
             "compiled",
-            is_flag=True,
-            show_default=False,
-            help="Compile what stages evaluate by torch.compile: other rounding, a minute or more to begin with.",
+            type=click.Choice([MODULES, STEPS]),
+            is_flag=False,
+            flag_value=MODULES,
+            default=None,
+            show_default="nothing",
+            metavar="[modules|steps]",
+            help="Compile by torch.compile: the modules of the stages, or all operations of recorded steps (with "
+            "--cuda-graphs); other rounding, a minute or more to begin with.",
         )
         @functools.wraps(command)
-        def with_how(*, data_workers: int | None, checkpoint_minutes: float, **options: Any) -> None:
-            chosen = {name: options.pop(name) for name in ("data_root", "cuda_graphs", "compiled")}
-            how = How(checkpoint_seconds=60 * checkpoint_minutes, data_workers=data_workers or 0, **chosen)
+        def with_how(
+            *, data_workers: int | None, checkpoint_minutes: float, compiled: str | None, **options: Any
+        ) -> None:
+            chosen = {name: options.pop(name) for name in ("data_root", "cuda_graphs")}
+            if compiled == STEPS and not chosen["cuda_graphs"]:
+                raise click.UsageError("--compile steps compiles recorded steps, and none are: add --cuda-graphs")
+            seconds = 60 * checkpoint_minutes
+            how = How(checkpoint_seconds=seconds, data_workers=data_workers or 0, compiled=compiled or "", **chosen)
             command(how=how, **options)
 
         return with_how

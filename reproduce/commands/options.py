@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from reproduce.cells.base import CellError
+from reproduce.measures.how import BRANCHES
 from reproduce.running.devices import DeviceError
 
 
@@ -45,6 +46,20 @@ class Minutes(click.FloatRange):
         if math.isnan(minutes):
             self.fail(f"{value!r} is not a number", param, ctx)
         return minutes
+
+
+class Streams(click.ParamType[int | str]):
+    """A number of CUDA streams from 0 on, or `BRANCHES`."""
+
+    name = "streams"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the number, or `BRANCHES`. Raises: click.BadParameter: it is neither."""
+        if value == BRANCHES:
+            return BRANCHES
+        if not str(value).isdecimal():
+            self.fail(f"{value!r} is no number of streams: expected 0, 1, 2, … or {BRANCHES}", param, ctx)
+        return int(value)
 
 
 class GroupedCommand(click.Command):

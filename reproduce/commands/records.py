@@ -55,7 +55,7 @@ def check(root: Path) -> None:
 def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> None:
     """Bring the records of other machines, in the folders SOURCE, into one folder.
 
-    A SOURCE may also be an archive of `benchmarks.first_day`. A finished record beats an unfinished one, and of two
+    A SOURCE may also be an archive of `benchmarks.quarter_hour`. A finished record beats an unfinished one, and of two
     unfinished ones the further; checkpoints and records of benchmarks come along. Two different finished results of
     one cell are a conflict: both stay where they are. Killed at any moment, the same command goes on. Exit code 1:
     there was something that could not be brought.

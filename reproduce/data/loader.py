@@ -74,7 +74,7 @@ class Loader:
     """
 
     def __init__(self, source: Source, batch_size: int, *, seed: int) -> None:
-        self._source, self._seed = source, seed
+        self.source, self._seed = source, seed
         self.batch_size, self.num_classes, self.samples = batch_size, source.num_classes, source.samples
         self.batches = self.samples // batch_size
         if self.batches == 0:
@@ -88,14 +88,18 @@ class Loader:
 
         Raises: DataError: while iterating: an image cannot be decoded.
         """
+        return self.source.batches(*self.samples_of(epoch, start, step), self.batch_size)
+
+    def samples_of(self, epoch: int, start: int, step: int) -> tuple[Integers, Hashes]:
+        """Return the samples of these batches of an epoch, one batch after the other, and their hashes: [n] each."""
         order = sample_order(self._seed, epoch, self.samples)
         batches = order[: self.batches * self.batch_size].reshape(self.batches, self.batch_size)
         chosen = batches[start : self.batches - self.batches % step : step].ravel()
         hashes = sample_hashes(self._seed, epoch, AUGMENTATION, self.samples)
-        return self._source.batches(chosen, hashes[chosen], self.batch_size)
+        return chosen, hashes[chosen]
 
     def close(self) -> None:
-        self._source.close()
+        self.source.close()
 
 
 class Evaluation:
@@ -128,26 +132,34 @@ class InMemory(Source):
 
     For small images, moving single samples through Python takes longer than training on them. To augment an image is to
     crop it at a random place after padding with black by 4 pixels, then to mirror it with probability 1/2.
+    `reproduce.data.resident` makes the same batches within a recorded step.
+
+    Attributes:
+        pixels: uint8 [N, 3, size, size], on the device.
+        labels: int64 [N], on the device.
+        augment: whether images are cropped and mirrored.
+        normalised: makes float32 of bytes (`BatchFormat.normaliser`).
+
     """
 
     def __init__(self, images: RawImages, batch_format: BatchFormat, *, augment: bool = False) -> None:
         self.num_classes, self.samples = batch_format.num_classes, len(images.labels)
-        self._device, self._size, self._augment = batch_format.device, batch_format.image_size, augment
-        self._pixels, self._labels = (torch.from_numpy(array).to(self._device) for array in images)
-        self._normalised = batch_format.normaliser()
+        self._device, self._size, self.augment = batch_format.device, batch_format.image_size, augment
+        self.pixels, self.labels = (torch.from_numpy(array).to(self._device) for array in images)
+        self.normalised = batch_format.normaliser()
 
     def batches(self, samples: Integers, hashes: Hashes, batch_size: int) -> Iterator[Batch]:
         values = (samples, *padded_crops(hashes, PADDING), mirrored(hashes))
         places = [torch.from_numpy(value).to(self._device) for value in values]
         for at in range(0, len(samples), batch_size):
             chosen, *crop = (place[at : at + batch_size] for place in places)
-            pixels = self._crops(chosen, *crop) if self._augment else self._pixels[chosen]
-            yield self._normalised(pixels), self._labels[chosen]
+            pixels = self._crops(chosen, *crop) if self.augment else self.pixels[chosen]
+            yield self.normalised(pixels), self.labels[chosen]
 
     def _crops(self, chosen: Tensor, tops: Tensor, lefts: Tensor, flips: Tensor) -> Tensor:
         """Windows of the images padded with black, by their places [B]: uint8 [B, 3, size, size], read all at once."""
         # The batch is padded, not once for all the data set, of which the device would hold a second, larger copy.
-        padded = torch.nn.functional.pad(self._pixels[chosen], (PADDING,) * 4)
+        padded = torch.nn.functional.pad(self.pixels[chosen], (PADDING,) * 4)
         batch, channels, pixels = (torch.arange(n, device=self._device) for n in (len(chosen), 3, self._size))
         rows = tops[:, None] + pixels  # [B, H]
         columns = lefts[:, None] + torch.where(flips[:, None], self._size - 1 - pixels, pixels)  # [B, W]

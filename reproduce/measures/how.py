@@ -5,6 +5,11 @@ from pathlib import Path
 
 from reproduce.cells.catalogue import DEFAULT_ROOT
 
+#: Number of CUDA streams: one for each branch of a tick, so that no two branches wait for each other.
+BRANCHES = "branches"
+#: What torch.compile compiles: the modules of the stages, or all operations of recorded steps.
+MODULES, STEPS = "modules", "steps"
+
 
 @dataclass(frozen=True, kw_only=True)
 class How:
@@ -13,6 +18,6 @@ class How:
     checkpoint_seconds: float = 300.0  # from one checkpoint to the next, besides those at the ends of epochs
     data_root: Path = DEFAULT_ROOT
     data_workers: int = 1  # threads or processes that decode images; the batches do not depend on it
-    cuda_graphs: int = 0  # streams of steps as CUDA graphs (`petra_core.devices.captured`); 0: plain steps
+    cuda_graphs: int | str = 0  # streams of steps as CUDA graphs (`devices.captured`), or BRANCHES; 0: plain steps
     sharing: int = 1  # workers of the CUDA device, which share its memory and its time
-    compiled: bool = False  # whether what stages evaluate is compiled (`petra_core.devices.compiled`)
+    compiled: str = ""  # MODULES (`petra_core.devices.compiled`), STEPS (`devices.compiled_ticks`), or nothing

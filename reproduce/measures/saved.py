@@ -17,7 +17,8 @@ from petra_core import CheckpointError
 from reproduce.measures.machine_memory import out_of_memory
 
 COMMON = ("epoch", "batch", "loss_sum", "losses", "seconds", "peaks", "data", "pipeline")
-BY_SCHEDULE = ("lr", "initial_lr", "params")  # entries of an optimizer's groups that are not settings of the cell
+#: Entries of an optimizer's groups that are not settings of the cell: the schedule's, and which kernels do the update.
+NO_SETTINGS = ("lr", "initial_lr", "lr_written", "params", "fused", "foreach")
 
 
 @contextlib.contextmanager
@@ -109,11 +110,11 @@ def _check_optimizer(own: Mapping[str, Any], saved: Any, stage: str, *, updates:
     if len(saved["param_groups"]) != len(own["param_groups"]):
         raise CheckpointError(f"{stage}: the optimizer has {len(saved['param_groups'])} groups of parameters")
     for group, theirs in zip(own["param_groups"], saved["param_groups"], strict=True):
-        _need(theirs, list(group), f"{stage}: the optimizer")
+        _need(theirs, [name for name in group if name not in NO_SETTINGS], f"{stage}: the optimizer")
         for name, value in group.items():
-            if name not in BY_SCHEDULE and _plain(theirs[name]) != _plain(value):
+            if name not in NO_SETTINGS and _plain(theirs[name]) != _plain(value):
                 raise CheckpointError(f"{stage}: the optimizer has {name} {theirs[name]!r}, the cell {value!r}")
-        if list(theirs["params"]) != list(group["params"]):
+        if list(theirs.get("params", ())) != list(group["params"]):
             raise CheckpointError(f"{stage}: the optimizer is of other parameters")
         if (
             updates

@@ -28,6 +28,7 @@ import contextlib
 import itertools
 import math
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -35,8 +36,8 @@ from torch.nn import functional as F
 
 from petra_core import CheckpointError, NonFiniteError, Pipeline, Stage, checkpoint, methods
 from petra_core.delay import CORRECTIONS, RATE, Correction, ForwardWeights
-from petra_core.devices import captured, compiled
-from petra_core.finite import REMEDY
+from petra_core.devices import captured, compiled, compiled_ticks
+from petra_core.finite import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.forward_gradients.training import ForwardGradients
 from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, nadam, sgd
@@ -44,10 +45,13 @@ from petra_core.stages import sequential
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data import manifest
+from reproduce.data.loader import Batch, InMemory
+from reproduce.data.resident import ResidentBatches
 from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
 from reproduce.data.sources import open_data
 from reproduce.measures import saved as saved_state
 from reproduce.measures.context import MEMORY_FORMAT, Context, Stopped, laid_out
+from reproduce.measures.how import MODULES, STEPS
 from reproduce.measures.probe import Probe
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
@@ -106,6 +110,7 @@ class Trainer:
         self._replicas = context.team.replicas
         self.batches = self._batches_of_replica()
         self._ticks: captured.CapturedTicks | None = None
+        self._resident: ResidentBatches | None = None  # what recorded steps make their batches of
         self._own_stages, self._turn = range(len(stages)), 0
         self.pipeline: Engine = self._engine(stages)
         self._schedule = LearningRateSchedule(
@@ -116,8 +121,8 @@ class Trainer:
         )
         self.epoch = 0
         self.batch = 0
-        self._loss_sum = torch.zeros((), dtype=torch.float64, device=context.device)  # stays there: reading it waits
-        self._losses = 0
+        self._loss_sum, self._losses = 0.0, 0
+        self._unread: list[torch.Tensor] = []  # losses of the epoch that are not in the sum yet: reading one waits
         self._seconds = 0.0
         self._peaks: list[dict[str, int]] = []  # of every stage, before the last resume
         self._saved = time.monotonic()
@@ -160,7 +165,7 @@ class Trainer:
             after_backward=None if probe is None else probe.after_backward,
             channel=channel,
         )
-        if how.compiled:
+        if how.compiled == MODULES:
             compiled.compile_functions(pipeline.stages)
         if probe is not None:
             probe.watch(pipeline, cell.epochs * self.batches)
@@ -170,9 +175,14 @@ class Trainer:
         """Train to the end of the last epoch. Raises: Stopped, and what the pipeline raises."""
         if (streams := self._context.how.cuda_graphs) and isinstance(self.pipeline, Pipeline):
             try:
-                self._ticks = captured.cuda(self.pipeline, streams=streams)
+                if self._context.how.compiled == STEPS:
+                    self._ticks = compiled_ticks.cuda(self.pipeline)
+                else:
+                    self._ticks = captured.cuda(self.pipeline, streams=None if isinstance(streams, str) else streams)
             except captured.UnrecordableError as error:
                 self._step_plainly(error)
+            if self._ticks is not None and isinstance(source := self._loader.source, InMemory):
+                self._resident = ResidentBatches(self._loader, source)
         while self.epoch < self._cell.epochs:
             self._train_epoch()
             self._end_epoch()
@@ -201,14 +211,13 @@ class Trainer:
     def _train_epoch(self) -> None:
         total = self._cell.epochs * self.batches
         before, started = self._seconds, time.perf_counter()
-        count = self._replicas.count
-        for images, labels in self._loader.epoch(self.epoch, self.batch * count + self._replicas.index, count):
+        for batch in self._batches_left():
             self.pipeline.set_learning_rate(self._schedule(self.pipeline.micro_batches))
-            if self._probe is not None:
-                self._probe.before_step(images, labels)
+            if self._probe is not None and batch is not None:
+                self._probe.before_step(*batch)
             if self._context.trace is not None and isinstance(self.pipeline, Pipeline):
                 self._context.trace.before_step(self.pipeline)
-            loss = self._step(laid_out(images), labels)
+            loss = self._step(batch)
             self.batch += 1
             if loss is not None:
                 self._count(loss)
@@ -218,16 +227,34 @@ class Trainer:
         if self.epoch == self._cell.epochs - 1:
             for loss in self.pipeline.drain():
                 self._count(loss)
-        self._loss_sum.item()  # on a GPU: wait for the work before the clock is read
+        if self._resident is not None and self.epoch + 1 < self._cell.epochs:
+            self._resident.prepare(self.epoch + 1, self._replicas.index, self._replicas.count)
+        self._read_losses()
+        torch.zeros((), device=self._context.device).item()  # on a GPU: wait for the work before the clock is read
         self._seconds = before + time.perf_counter() - started
 
-    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+    def _batches_left(self) -> Iterable[Batch | None]:
+        """Return what is left of the epoch: its batches, or None for each that a step makes itself."""
+        where = self.epoch, self.batch * self._replicas.count + self._replicas.index, self._replicas.count
+        if self._resident is None:
+            return self._loader.epoch(*where)
+        self._resident.begin(*where)
+        return itertools.repeat(None, self.batches - self.batch)
+
+    def _step(self, batch: Batch | None) -> torch.Tensor | None:
+        """Take a step with a batch; without one, with the next that is made on the device."""
         if self._ticks is not None:
             try:
-                return self._ticks.step(images, labels)
+                if batch is not None:
+                    return self._ticks.step(laid_out(batch[0]), batch[1])
+                assert self._resident is not None
+                return self._ticks.step_from(self._resident.batch)
             except captured.UnrecordableError as error:
                 self._step_plainly(error)
-        return self.pipeline.step(images, labels)
+        if batch is None:
+            assert self._resident is not None
+            batch = self._resident.batch()
+        return self.pipeline.step(laid_out(batch[0]), batch[1])
 
     def _step_plainly(self, error: captured.UnrecordableError) -> None:
         self._ticks = None
@@ -251,14 +278,25 @@ class Trainer:
 
     def _losses_at_heads(self) -> torch.Tensor:
         """Sum and number of the losses so far, [heads, 2], which only the processes with the heads know."""
-        number = torch.tensor(self._losses, dtype=torch.float64, device=self._loss_sum.device)
-        return self._context.team.from_heads(torch.stack([self._loss_sum, number]))
+        self._read_losses()
+        own = torch.tensor([self._loss_sum, self._losses], dtype=torch.float64, device=self._context.device)
+        return self._context.team.from_heads(own)
 
     def _count(self, loss: torch.Tensor) -> None:
-        self._loss_sum += loss
-        self._losses += 1
+        self._unread.append(loss)
+        if len(self._unread) == LOOKED_AT_TOGETHER:  # later, recorded steps would write over the first
+            self._read_losses()
+
+    def _read_losses(self) -> None:
+        """Add the losses that are still unread to the sum, in their order."""
+        for loss in torch.stack(self._unread).tolist() if self._unread else ():
+            self._loss_sum += loss
+        self._losses += len(self._unread)
+        self._unread.clear()
 
     def _end_epoch(self) -> None:
+        if isinstance(self._ticks, compiled_ticks.CompiledTicks) and self._ticks.uncompiled and self.epoch == 0:
+            self._context.observer.notice(f"--compile steps, where steps are plain ones: {self._ticks.uncompiled}")
         self.pipeline.check_finite()  # else a run that broke in its last ticks would end with a result
         started = time.perf_counter()
         tested = self._evaluate()
@@ -279,8 +317,7 @@ class Trainer:
             self._record.append(metrics)
         self._context.observer.epoch(metrics)
         self.epoch, self.batch = self.epoch + 1, 0
-        self._loss_sum.zero_()
-        self._losses, self._seconds = 0, 0.0
+        self._loss_sum, self._losses, self._seconds = 0.0, 0, 0.0
 
     def _measured(self) -> dict[str, Any]:
         """What else is known of the epoch."""
@@ -292,7 +329,7 @@ class Trainer:
         unusable = torch.zeros((), dtype=torch.int64, device=self._context.device)  # samples
         text = catalogue.by_name(self._cell.dataset).text
         stop = False
-        as_they_are = compiled.uncompiled() if self._context.how.compiled else contextlib.nullcontext()
+        as_they_are = compiled.uncompiled() if self._context.how.compiled == MODULES else contextlib.nullcontext()
         model = sequential(self.pipeline.stages)
         with self._replicas.averaged_statistics(model), self.pipeline.averaged_statistics(), as_they_are:
             turns = range(-(-self._test.batches // self._replicas.count))  # as many as the first replica has batches
@@ -419,7 +456,7 @@ class Trainer:
                 self._probe.load_state_dict(state["probe"])
             self.epoch, self.batch = state["epoch"], state["batch"]
             head = self._context.team.head
-            self._loss_sum = state["loss_sum"][head].clone().to(self._context.device)
+            self._loss_sum = float(state["loss_sum"][head])
             self._losses = int(state["losses"][head])
             self._seconds, self._peaks = float(state["seconds"]), list(state["peaks"])
         self._keep_metrics(state["epoch"])

@@ -29,8 +29,8 @@ class Device(NamedTuple):
     threads: int  # of each process
     sharing: int = 1  # workers of a GPU
     processes: int = 1  # that train a cell together
-    cuda_graphs: int = 0  # streams; 0: none
-    compiled: bool = False
+    cuda_graphs: int | str = 0  # streams, or "branches": one for each branch; 0: none
+    compiled: bool | str = False  # True: the modules of the stages; or "steps"
 
 
 Work = tuple[Device, str]  # and the settings that matter

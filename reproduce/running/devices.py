@@ -73,7 +73,7 @@ def sharing(names: Sequence[str], jobs: int, number: int = 0) -> int:
     return 1 if names[place] == "cpu" else len(range(place, jobs, len(names)))
 
 
-def check_graphs(streams: int, names: Sequence[str]) -> None:
+def check_graphs(streams: int | str, names: Sequence[str]) -> None:
     """See that CUDA graphs are asked for on CUDA devices alone. Raises: DeviceError: they are not."""
     others = sorted({name for name in names if not name.startswith("cuda")})
     if streams and others:

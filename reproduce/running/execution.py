@@ -18,6 +18,7 @@ import torch
 from petra_core import NonFiniteError
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.measures.context import MEMORY_FORMAT, Context
+from reproduce.measures.how import MODULES
 from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
 from reproduce.records.record import DIVERGED, OUT_OF_MEMORY, Record, State, Status
@@ -180,7 +181,10 @@ def _environment(cell: Cell, context: Context) -> dict[str, Any]:
     # What is measured without training has nothing to record or compile. That a cell which is trained could not be
     # recorded is known later: this is what was asked for.
     trained = isinstance(cell, TrainedCell)
-    chosen = {"cuda_graphs": context.how.cuda_graphs, "compiled": context.how.compiled} if trained else {}
+    how = context.how
+    # Records from before there was anything but modules to compile say True.
+    compiled = True if how.compiled == MODULES else how.compiled
+    chosen: dict[str, Any] = {"cuda_graphs": how.cuda_graphs, "compiled": compiled} if trained else {}
     if context.how.sharing > 1:
         chosen["sharing"] = context.how.sharing
     memory_format = str(MEMORY_FORMAT).removeprefix("torch.")

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from benchmarks import (
     bdia,
-    first_day,
     forward_gradients,
     growth,
     memory,
     overhead,
     pareprop,
     pipelining,
+    quarter_hour,
+    throughput,
     tick,
     timeline,
 )
@@ -190,7 +191,9 @@ def test_where_the_record_goes_is_not_in_it() -> None:
         (tick, "--captured -1", "argument --captured: -1: expected a whole number from 0 on"),
         (timeline, "--seconds -1", "argument --seconds: -1: expected a number above 0"),
         (memory, "--budget nan", "argument --budget: nan: expected a number above 0"),
-        (first_day, "--output day --minutes some", "argument --minutes: some: expected a number above 0"),
+        (quarter_hour, "--output hour --seconds some", "argument --seconds: some: expected a number above 0"),
+        (throughput, "--device cpu --captured 0 2", "--captured makes CUDA graphs, and --device is cpu"),
+        (throughput, "--captured 2 --methods DSP APPROXIMATE_INPUTS", "ticks of APPROXIMATE_INPUTS cannot be"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is(

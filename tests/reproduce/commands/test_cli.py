@@ -75,6 +75,8 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["train", "--trace-micro-batches", "5"], "--trace-micro-batches: --trace is missing"),
         (["run", "smoke", "-v"], "--verbose: --dry-run is missing"),
         (["train", "--cuda-graphs", "4"], "--cuda-graphs 4 is for CUDA devices, and this is cpu"),
+        (["train", "--cuda-graphs"], "--cuda-graphs branches is for CUDA devices, and this is cpu"),
+        (["run", "--cuda-graphs", "smoke"], "'smoke' is no number of streams: expected 0, 1, 2, … or branches"),
     ],
 )
 def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch, arguments, message):
@@ -86,7 +88,7 @@ def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch
 
 
 def test_the_device_is_made_the_current_one(tmp_path, monkeypatch):
-    """`train --device cuda:1 --cuda-graphs 4` recorded on cuda:0, which had nothing to do."""
+    """`train --device cuda:1 --cuda-graphs` recorded on cuda:0, which had nothing to do."""
     taken = []
 
     def set_device(device):

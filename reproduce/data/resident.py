@@ -1,0 +1,73 @@
+"""Batches of images in memory, made within a recorded step: the bits of `InMemory`, without the host.
+
+A recorded step reads memory that never moves (`petra_core.devices.captured`), so a batch that the host launches is
+copied there before every step, and its kernels and copies come between two steps, in which the device does little else.
+Here the host writes once an epoch which samples come, where they are cropped and whether they are mirrored. A counter
+on the device says which batch is next, so the recording of a step includes the batch: ten kernels.
+
+A normalised pixel is a function of its channel and its byte. It is read from a table of 3 x 256 numbers, which the
+loader's own operations make.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from reproduce.data.crops import mirrored, padded_crops
+from reproduce.data.loader import PADDING, Batch, InMemory, Loader
+
+__all__ = ["ResidentBatches"]
+
+
+class ResidentBatches:
+    """The batches of a loader whose source is `InMemory`, one after the other, on memory that never moves.
+
+    Args:
+        loader: of the training set.
+        source: its source.
+
+    """
+
+    def __init__(self, loader: Loader, source: InMemory) -> None:
+        self._loader, self._source = loader, source
+        device, size = source.pixels.device, source.pixels.shape[-1]
+        every_byte = torch.arange(256, dtype=torch.uint8, device=device).expand(3, 1, 256)
+        self._table = source.normalised(every_byte)[:, 0]
+        self._image = torch.arange(loader.batch_size, device=device)[:, None, None, None]
+        self._channel, self._pixel = torch.arange(3, device=device), torch.arange(size, device=device)
+        self._labels = source.labels.cpu().numpy()
+        #: Of every sample of the epoch its number, first row, first column, step from column to column, and label.
+        self._samples = torch.zeros(loader.batches, loader.batch_size, 5, dtype=torch.int64, device=device)
+        self._next = torch.zeros(1, dtype=torch.int64, device=device)
+        self._prepared: tuple[tuple[int, int, int], Tensor] | None = None
+
+    def prepare(self, epoch: int, start: int = 0, step: int = 1) -> None:
+        """Compute on the host what `begin` will write for these batches, while the device is still busy."""
+        samples, hashes = self._loader.samples_of(epoch, start, step)
+        tops, lefts, flips = (*padded_crops(hashes, PADDING), mirrored(hashes))
+        if not self._source.augment:
+            tops, lefts, flips = np.full_like(tops, PADDING), np.full_like(lefts, PADDING), np.zeros_like(flips)
+        first = np.where(flips, lefts + len(self._pixel) - 1, lefts)
+        rows = np.stack((samples, tops, first, np.where(flips, -1, 1), self._labels[samples]), axis=1)
+        self._prepared = (epoch, start, step), torch.from_numpy(rows).view(-1, *self._samples.shape[1:])
+
+    def begin(self, epoch: int, start: int = 0, step: int = 1) -> None:
+        """Let batches `start`, `start + step`, … of an epoch come next (`Loader.epoch`)."""
+        if self._prepared is None or self._prepared[0] != (epoch, start, step):
+            self.prepare(epoch, start, step)
+        assert self._prepared is not None
+        rows = self._prepared[1]
+        self._samples[: len(rows)].copy_(rows)
+        self._next.zero_()
+
+    def batch(self) -> Batch:
+        """Make the next batch on the device: images float32 [B, 3, H, W], channels last, and labels int64 [B]."""
+        rows = self._samples.index_select(0, self._next)[0]
+        self._next.add_(1)
+        number, top, first, step, labels = rows.unbind(1)
+        padded = F.pad(self._source.pixels[number], (PADDING,) * 4)
+        y = top[:, None] + self._pixel
+        x = torch.addcmul(first[:, None], step[:, None], self._pixel)
+        values = padded[self._image, self._channel, y[:, :, None, None], x[:, None, :, None]]  # [B, H, W, 3]
+        return self._table[self._channel, values.long()].permute(0, 3, 1, 2), labels

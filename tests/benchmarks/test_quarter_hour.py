@@ -1,0 +1,317 @@
+"""A quarter of an hour on a GPU: no step is repeated, training outlives a call, and what is left is used."""
+
+import contextlib
+import dataclasses
+import os
+import shlex
+import signal
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import quarter_hour
+from benchmarks.quarter_hour import Candidate, Step
+from reproduce.cells.kinds import TrainingCell
+from reproduce.commands.cli import main as reproduce
+from reproduce.grids.grid import grid_of
+from reproduce.records import benchmarks, speed
+from reproduce.records.record import Record, scan
+from tests import fake_records
+from tests.processes import Command as Process
+from tests.processes import wait_for
+from tests.test_docs import check_module
+
+SMALL = ["--device", "cpu", "--scale", "smoke"]
+PATIENT = ["--seconds", "3000", "--call-seconds", "2000"]  # a busy machine takes long to start Python
+#: Trains, as far as records show it: brings three epochs, and later all of the record.
+TRAINING = """
+import pathlib, shutil, signal, sys, time
+made, root, pause, noted = sys.argv[1:]
+print(file=open(noted, "a"))
+signal.signal(signal.SIGINT, lambda *_: (pathlib.Path(noted + "-stopped").touch(), sys.exit(130)))
+shutil.copytree(pathlib.Path(made, "begun"), root, dirs_exist_ok=True)
+ends = time.time() + float(pause)
+while time.time() < ends and not pathlib.Path(noted + "-continue").exists():
+    time.sleep(0.05)
+shutil.copytree(pathlib.Path(made, "whole"), root, dirs_exist_ok=True)
+"""
+
+
+def noting(folder: Path, name: str, then: str = "", seconds: float = 60) -> Step:
+    """A step that adds a line to the file of its name in a folder, and does something then."""
+    text = f"import os, sys, time; print(file=open(sys.argv[1], 'a')); {then}"
+    return Step(name, seconds, [["python", "-c", text, str(folder / name)]])
+
+
+def times(folder: Path, name: str) -> int:
+    """How often that was done."""
+    file = folder / name
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def long(seed: int) -> TrainingCell:
+    """A cell of ten epochs."""
+    cell = next(cell for cell in grid_of("smoke") if isinstance(cell, TrainingCell) and cell.model == "revnet18")
+    return dataclasses.replace(cell, epochs=10, drops=(), seed=seed)
+
+
+def record(cell: TrainingCell, root: Path, seconds: float, epochs: int) -> None:
+    """Write a record with so many epochs, each of so many seconds; whole, if these are all."""
+    made = fake_records.begin(cell, root)
+    for epoch in range(1, epochs + 1):
+        line = {"epoch": epoch, "test_accuracy": 50.0, "train_loss": 1.0, "learning_rate": 0.1, "peak_bytes": 1}
+        made.append(line | {"train_seconds": seconds, "evaluation_seconds": 0.0, "images_per_second": 1.0})
+    if epochs == cell.epochs:
+        fake_records.finish(made, 50.0, data=fake_records.built_in(cell.dataset))
+
+
+def trained(folder: Path, cell: TrainingCell, seconds: float = 0.01, pause: float = 0.0) -> Candidate:
+    """A cell that is trained as far as its record shows, in a process that begins in a moment."""
+    made, noted = folder / "made" / cell.name, folder / f"cell-{cell.seed}"
+    if not made.exists():
+        record(cell, made / "begun", seconds, 3)
+        record(cell, made / "whole", seconds, cell.epochs)
+    words = [made, folder / "hour" / "records", pause, noted]
+    return Candidate(cell, ["python", "-c", TRAINING, *map(str, words)])
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One call of the command, with these steps and cells, in this process."""
+
+    def go(first: Sequence[Step], cells: Sequence[Candidate], last: Sequence[Step], *options: str) -> int:
+        replace_plan(first, cells, last, monkeypatch)
+        return quarter_hour.main([*SMALL, *PATIENT, "--output", str(tmp_path / "hour"), *options])
+
+    return go
+
+
+def replace_plan(first, cells, last, monkeypatch=None) -> None:
+    plan = {"first_steps": first, "leftovers": last}
+    for name, steps in plan.items():
+        replacement = lambda options, steps=steps: steps  # noqa: E731  # three alike
+        monkeypatch.setattr(quarter_hour, name, replacement) if monkeypatch else setattr(
+            quarter_hour, name, replacement
+        )
+    replacement = lambda options, how: cells  # noqa: E731  # as above
+    (monkeypatch.setattr if monkeypatch else setattr)(quarter_hour, "candidates", replacement)
+
+
+@pytest.mark.slow
+def test_all_of_it_in_small_and_what_it_leaves_is_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, bring, home = tmp_path / "hour", tmp_path / "bring", tmp_path / "home"
+    options = [*SMALL, *PATIENT, "--output", str(output), "--bring", str(bring)]
+    assert quarter_hour.main(options) == 0, capsys.readouterr().out
+    assert "FAILED" not in capsys.readouterr().out
+    records, problems = benchmarks.read_all(output / "records")
+    assert not problems
+    measured = ["backpropagation", "heuristics", "kernels", "streams", "tick"]
+    assert [record.name for record in records] == [f"{name}-float32-cpu" for name in measured]
+    archive = str(bring / quarter_hour.ARCHIVE)
+    merged = CliRunner().invoke(reproduce, ["records", "merge", archive, "--records", str(home)])
+    assert merged.exit_code == 0, merged.output
+    assert merged.output.splitlines()[-1] == f"{1 + len(measured)} brought"
+    assert [str(state) for _, state in scan(home).records] == ["done"]
+    assert quarter_hour.main(options) == 0
+    assert "passed (" not in capsys.readouterr().out, "nothing is done twice"
+
+
+NAMES = ("data", "correctness", "tick", "cell-0", "cell-1", "streams", "heuristics")
+
+
+def run_hour(folder: Path, stopped: str) -> None:
+    """A call of which one step lasts until it is stopped, and of which no cell is trained in a moment."""
+
+    def step(name: str) -> Step:
+        return noting(folder, name, "time.sleep(600)" if name == stopped else "", 900)
+
+    cells = [trained(folder, long(seed), pause=3.0 if f"cell-{seed}" == stopped else 0.0) for seed in (0, 1)]
+    replace_plan([*map(step, NAMES[:3])], cells, [*map(step, NAMES[5:])])
+    sys.exit(quarter_hour.main([*SMALL, *PATIENT, "--output", str(folder / "hour")]))
+
+
+@pytest.mark.parametrize(
+    ("stopped", "number"),
+    [*((name, signal.SIGKILL) for name in NAMES), ("tick", signal.SIGTERM), ("cell-0", signal.SIGTERM)],
+)
+def test_stopped_in_any_step_what_has_ended_is_not_repeated(
+    tmp_path: Path, call, stopped: str, number: signal.Signals
+) -> None:
+    with contextlib.closing(Process(run_hour, tmp_path, stopped)) as process:
+        wait_for(lambda: times(tmp_path, stopped))
+        process.send_signal(number)
+        process.said()
+        assert process.returncode == (-9 if number == signal.SIGKILL else 143)
+    steps = {name: noting(tmp_path, name) for name in NAMES}
+    cells = [trained(tmp_path, long(seed)) for seed in (0, 1)]
+    assert call([steps[name] for name in NAMES[:3]], cells, [steps[name] for name in NAMES[5:]]) == 0
+    again = {stopped: 2} if not stopped.startswith("cell") else {}  # training outlives the command
+    assert {name: times(tmp_path, name) for name in NAMES} == dict.fromkeys(NAMES, 1) | again
+    assert [str(Record.of(long(seed), tmp_path / "hour" / "records").state()) for seed in (0, 1)] == ["done", "done"]
+
+
+def test_a_call_ends_while_a_cell_is_trained_and_the_next_one_waits_for_it(tmp_path, call, capsys) -> None:
+    cells = [trained(tmp_path, long(0), pause=600)]
+    ending = ["--call-seconds", str(quarter_hour.ENDING + 5)]
+    assert call([], cells, [noting(tmp_path, "later")], *ending) == 0
+    said = capsys.readouterr().out
+    assert "continues as process" in said
+    assert times(tmp_path, "later") == 0
+    assert (tmp_path / "hour" / quarter_hour.ARCHIVE).exists()
+    (tmp_path / "cell-0-continue").touch()
+    assert call([], cells, [noting(tmp_path, "later")]) == 0
+    assert f"training: {cells[0].cell.name}: done" in capsys.readouterr().out
+    assert (times(tmp_path, "cell-0"), times(tmp_path, "later")) == (1, 1)
+
+
+def test_the_next_cell_that_fits_is_trained(tmp_path, call, capsys, monkeypatch) -> None:
+    """Of the first the records say that it takes longer than is left, of the second its own first epochs."""
+    record(long(7), tmp_path / "hour" / "records", 900.0, 10)
+    where = speed.device({**fake_records.ENVIRONMENT, "device": "cpu"})
+    narrow = [dataclasses.replace(long(seed), width=2 + 2 * seed) for seed in (1, 2)]  # of which nothing is recorded
+    quick = [trained(tmp_path, narrow[0], seconds=900, pause=600), trained(tmp_path, narrow[1])]
+    monkeypatch.setattr(quarter_hour, "how_trained", lambda *_: ([], where))
+    assert call([], [trained(tmp_path, long(0)), *quick], []) == 0
+    said = capsys.readouterr().out
+    assert f"training: {long(0).name} needs 9060 s" in said
+    assert f"training: {quick[0].cell.name}: it needs 6300 s more" in said
+    assert f"training: {quick[1].cell.name}: done" in said
+    assert [times(tmp_path, f"cell-{seed}") for seed in range(3)] == [0, 1, 1]
+    assert (tmp_path / "cell-1-stopped").exists()
+    assert call([], [trained(tmp_path, long(0)), *quick], []) == 0
+    assert [times(tmp_path, f"cell-{seed}") for seed in range(3)] == [0, 1, 1], "a refused cell is not begun again"
+
+
+def test_when_the_time_is_used_up_training_stops_and_saves(tmp_path, call, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(quarter_hour, "STARTING", 0.0)
+    seconds = ["--seconds", str(quarter_hour.ENDING + 15)]
+    assert call([], [trained(tmp_path, long(0), pause=20.0)], [noting(tmp_path, "later")], *seconds) == 0
+    said = capsys.readouterr().out
+    assert ": the time is used up" in said
+    assert "later: left out, since it takes up to 60 s" in said
+    assert (tmp_path / "cell-0-stopped").exists()
+
+
+def test_a_failure_takes_away_what_needs_it_and_no_more(tmp_path, call, capsys, monkeypatch) -> None:
+    steps = [
+        noting(tmp_path, "correctness", "sys.exit(3)"),
+        noting(tmp_path, "tick", "time.sleep(600)", seconds=8),
+    ]
+    assert call(steps, [trained(tmp_path, long(0))], [noting(tmp_path, "later")]) == 1
+    said = capsys.readouterr().out
+    assert "correctness: FAILED: exit code 3; see logs/correctness.log" in said
+    assert "tick: FAILED: not done in 8 s" in said
+    assert (times(tmp_path, "cell-0"), times(tmp_path, "later")) == (1, 1)
+    broken = Candidate(long(3), ["python", "-c", "import sys; sys.exit('no')"])
+    assert call(steps, [broken], []) == 1
+    assert f"training: {long(3).name}: it ended without a result; see logs/training.log" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("failed", "words"),
+    [
+        ({}, ["--cuda-graphs", "19", "--compile"]),
+        ({"correctness": "exit code 1"}, ["--compile"]),
+        ({"tick": "exit code 1"}, ["--cuda-graphs", "19"]),
+    ],
+)
+def test_cells_are_trained_with_what_was_found_right(tmp_path, failed, words) -> None:
+    outcomes = {"correctness": "", "tick": "", **failed}
+    given, where = quarter_hour.how_trained("cuda", "NVIDIA H200", outcomes)
+    assert given == words
+    assert (where.cuda_graphs, where.compiled) == (19 if "--cuda-graphs" in words else 0, "--compile" in words)
+    assert quarter_hour.how_trained("cpu", "cpu", outcomes)[0] == []
+
+
+def test_the_compilers_cache_is_brought_back_in_parts_and_taken_along(tmp_path, call, monkeypatch) -> None:
+    monkeypatch.setattr(quarter_hour, "PART", 1000)
+    kernel = os.urandom(5000)  # which cannot be compressed
+    folder = tmp_path / "hour" / "inductor"
+    folder.mkdir(parents=True)
+    (folder / "kernel").write_bytes(kernel)
+    bring = tmp_path / "bring"
+    assert call([], [], [], "--bring", str(bring)) == 0
+    parts = sorted(bring.glob(f"{quarter_hour.CACHE}.*"))
+    assert len(parts) > 5
+    assert all(part.stat().st_size <= 1000 for part in parts)
+    again = tmp_path / "again"
+    found = Step("tick", 60, [["python", "-c", CACHED, str(tmp_path / "found")]])
+    replace = ["--output", str(again), "--inductor", *map(str, reversed(parts))]
+    assert call([found], [], [], *replace) == 0
+    assert (tmp_path / "found").read_bytes() == kernel
+
+
+CACHED = """
+import os, shutil, sys
+shutil.copy(os.path.join(os.environ["TORCHINDUCTOR_CACHE_DIR"], "kernel"), sys.argv[1])
+"""
+
+
+def test_checkpoints_stay_where_they_are(tmp_path, call) -> None:
+    records = tmp_path / "hour" / "records" / "scale" / "cell"
+    (records / "checkpoint").mkdir(parents=True)
+    for name in ("metrics.jsonl", "checkpoint.pt", "checkpoint/rank-0.pt", "record.lock", "a.tmp"):
+        (records / name).touch()
+    assert call([], [], []) == 0
+    with tarfile.open(tmp_path / "hour" / quarter_hour.ARCHIVE) as archive:
+        assert archive.getnames() == ["records/scale/cell/metrics.jsonl", "state.json", "summary.txt"]
+
+
+def test_several_processes_share_a_gpu_through_mps(tmp_path, call, monkeypatch) -> None:
+    control = tmp_path / quarter_hour.MPS
+    control.write_text(
+        f'#!/bin/sh\necho "$1 $CUDA_MPS_PIPE_DIRECTORY" >> {tmp_path}/said\n[ $# = 1 ] || cat >> {tmp_path}/said\n'
+    )
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    both = "open(sys.argv[1] + os.environ['CUDA_MPS_PIPE_DIRECTORY'][-3:] + sys.argv[2], 'w')\n"
+    wait = "import os, sys, time\n" + both + "while len(os.listdir(os.path.dirname(sys.argv[1]))) < 2: time.sleep(0.01)"
+    (tmp_path / "here").mkdir()
+    lines = [["python", "-c", wait, str(tmp_path / "here" / "p"), copy] for copy in "12"]
+    assert call([], [], [Step("mps", 60, lines)]) == 0
+    assert sorted(file.name for file in (tmp_path / "here").iterdir()) == ["pmps1", "pmps2"]
+    folder = tmp_path / "hour" / "mps"
+    assert (tmp_path / "said").read_text().splitlines() == [f"-d {folder}", f" {folder}", "quit"]
+
+
+def test_the_plan_for_a_gpu_can_be_looked_at_without_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--output", str(tmp_path / "hour"), "--source", str(tmp_path), "--unofficial", "a reason", "--dry-run"]
+    assert quarter_hour.main(options) == 0
+    assert not (tmp_path / "hour").exists()
+    printed = capsys.readouterr().out.splitlines()
+    lines = [shlex.split(line) for line in printed if line.startswith("    python -m ")]
+    for _, _, module, *arguments in lines:
+        if module == "pytest":
+            assert (quarter_hour.ROOT / arguments[3]).exists()
+            continue
+        try:
+            check_module([module, *arguments])
+        except click.UsageError as error:
+            raise AssertionError(f"{module} {arguments}: {error}") from error
+    trained_cells = [words for words in lines if words[3:5] == ["run", "paper"]]
+    assert all(words[-3:] == ["--cuda-graphs", "19", "--compile"] for words in trained_cells)
+    names = [line for line in printed if line.startswith("cifar10-revnet18-w64-")]
+    assert [name.removeprefix("cifar10-revnet18-w64-").rpartition("-")[0] for name in names] == [
+        *("petra-k1-s0", "backpropagation-k1-s0", "petra-k1-s1", "backpropagation-k1-s1")
+    ]
+    assert names[0].endswith("2b959085d163"), "the cell that has a result"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--device", "cpu"], "--scale paper is for a GPU"),
+        (["--device", "gpu"], "there is no device 'gpu'"),
+        ([*SMALL, "--seconds", "0"], "argument --seconds: 0: expected a number above 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path, capsys, options, words) -> None:
+    with pytest.raises(SystemExit):
+        quarter_hour.main([*options, "--output", str(tmp_path / "hour")])
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "hour").exists()

@@ -1,0 +1,83 @@
+"""Batches that a recorded step makes itself: those of the loader to the bit, whatever part of an epoch is read."""
+
+import numpy as np
+import pytest
+import torch
+
+from reproduce.data.beton import RawImages
+from reproduce.data.loader import BatchFormat, InMemory, Loader
+from reproduce.data.resident import ResidentBatches
+from reproduce.measures.context import laid_out
+from tests.compare import assert_bitwise_equal
+from tests.petra_core.devices.test_captured import Interpreter
+
+CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "deviation": (0.247, 0.2435, 0.2616)}
+
+
+def loader_of(samples: int, size: int, batch_size: int, *, augment: bool) -> tuple[Loader, InMemory]:
+    generator = np.random.default_rng(samples)
+    pixels = generator.integers(0, 256, (samples, 3, size, size), dtype=np.uint8)
+    pixels.reshape(-1)[:256] = np.arange(256)  # every byte is in it
+    images = RawImages(pixels, generator.integers(0, 10, samples))
+    source = InMemory(images, BatchFormat(num_classes=10, image_size=size, **CIFAR), augment=augment)
+    return Loader(source, batch_size, seed=7), source
+
+
+@pytest.mark.parametrize("augment", [True, False])
+@pytest.mark.parametrize(("samples", "size", "batch_size"), [(50, 32, 8), (23, 9, 5), (12, 16, 12)])
+def test_every_batch_of_three_epochs_is_the_loaders_to_the_bit(
+    samples: int, size: int, batch_size: int, augment: bool
+) -> None:
+    loader, source = loader_of(samples, size, batch_size, augment=augment)
+    resident = ResidentBatches(loader, source)
+    for epoch in range(3):
+        if epoch == 1:
+            resident.prepare(1)
+        resident.begin(epoch)
+        for images, labels in loader.epoch(epoch):
+            made, made_labels = resident.batch()
+            assert_bitwise_equal(made, laid_out(images))
+            assert made.stride() == laid_out(images).stride()
+            assert_bitwise_equal(made_labels, labels)
+            assert made_labels.dtype == labels.dtype
+
+
+def test_it_begins_in_the_middle_and_for_several_readers() -> None:
+    loader, source = loader_of(50, 8, 4, augment=True)
+    resident = ResidentBatches(loader, source)
+    resident.prepare(2, 1, 3)  # of which nothing is used
+    for start, step in ((5, 1), (1, 3), (11, 1)):
+        resident.begin(2, start, step)
+        expected = list(loader.epoch(2, start, step))
+        assert expected
+        for images, labels in expected:
+            made, made_labels = resident.batch()
+            assert_bitwise_equal(made, images)
+            assert_bitwise_equal(made_labels, labels)
+
+
+def test_a_recording_of_it_makes_the_next_batch_from_few_operations() -> None:
+    """The loader launches twice as many, and two copies."""
+    loader, source = loader_of(40, 8, 4, augment=True)
+    resident = ResidentBatches(loader, source)
+    resident.begin(0)
+    with Interpreter() as recording:
+        images, labels = resident.batch()
+    launched = [operation for operation in recording.operations if _has_memory_of_its_own(operation)]
+    assert len(launched) <= 11, [str(operation[0]) for operation in launched]
+    for epoch in range(2):
+        resident.begin(epoch)
+        for expected, expected_labels in loader.epoch(epoch):
+            recording.again()
+            assert_bitwise_equal(images, expected)
+            assert_bitwise_equal(labels, expected_labels)
+
+
+def _has_memory_of_its_own(operation: tuple[object, ...]) -> bool:
+    """Whether an operation writes: it is no view of what it is given."""
+    func, args, kwargs, result = operation
+    writes = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)  # type: ignore[attr-defined]
+    tensors = [result] if isinstance(result, torch.Tensor) else list(result)  # type: ignore[call-overload]
+    given = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    storages = {t.untyped_storage()._cdata for t in given}
+    return writes or any(t.untyped_storage()._cdata not in storages for t in tensors)
