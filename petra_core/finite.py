@@ -1,6 +1,7 @@
 """Losses and weights that are not finite: when they are looked at, and which stage they come from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,11 +9,12 @@ from torch import Tensor
 from petra_core.errors import NonFiniteError
 from petra_core.worker import Worker
 
-__all__ = ["PendingLosses", "check_weights"]
+__all__ = ["PendingLosses", "check_states", "check_weights"]
 
 #: On a GPU, looking at a loss makes the host wait for it, so losses are looked at in groups of this many.
 LOOKED_AT_TOGETHER = 32
 
+DATA = "values that are not finite, an empty batch, or targets that the loss ignores one and all)"
 REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and go on from a checkpoint of before"
 
 
@@ -29,6 +31,24 @@ def check_weights(micro_batch: int, workers: Sequence[Worker]) -> None:
                 micro_batch=micro_batch,
                 stage=worker.index,
             )
+
+
+def check_states(micro_batch: int, states: Sequence[Mapping[str, Any] | None]) -> None:
+    """See that all weights of a state are finite; None stands for stages of other processes.
+
+    Raises:
+        NonFiniteError: one is not.
+
+    """
+    for index, state in reversed([*enumerate(states)]):
+        for name, tensor in {} if state is None else state["module"].items():
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                raise NonFiniteError(
+                    f"{name} of stage {index} is not finite after {state['version']} updates and micro-batch "
+                    f"{micro_batch}; {REMEDY}",
+                    micro_batch=micro_batch,
+                    stage=index,
+                )
 
 
 class PendingLosses:
@@ -88,9 +108,13 @@ class PendingLosses:
         stage = max(weights, default=min(others, default=self._workers[-1].index))
         what = weights.get(stage) or others.get(stage) or "the loss itself"
         updates = next(worker.version for worker in self._workers if worker.index == stage)
+        remedy = REMEDY
+        if not weights:
+            remedy = "all weights are finite, so look at the input and the targets of this micro-batch first (" + DATA
+            remedy += "" if updates == 0 else f"; if they are as they should be, {REMEDY}"
         return NonFiniteError(
             f"the loss of micro-batch {micro_batch} is {loss}; it comes from stage {stage} ({what} is not "
-            f"finite, after {updates} updates); {REMEDY}",
+            f"finite, after {updates} updates); {remedy}",
             micro_batch=micro_batch,
             stage=stage,
         )
