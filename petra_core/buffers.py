@@ -33,8 +33,7 @@ class FrozenBuffers:
     def __init__(self, function: nn.Module, *, tracking: bool = False) -> None:
         modules = list(function.modules())
         norms = [] if tracking else [m for m in modules if isinstance(m, _BatchNorm)]
-        # Their attributes: to assign one to a module takes long, and this is done at every backward.
-        self._norms = [vars(m) for m in norms if m.track_running_stats]
+        self._norms = [m for m in norms if m.track_running_stats]
         self._others = [
             (module, name)
             for module in modules
@@ -73,10 +72,10 @@ class FrozenBuffers:
             self.__exit__(None, None, None)
 
     def _enter(self, copies: Sequence[Tensor]) -> None:
-        for attributes in self._norms:
+        for norm in self._norms:  # through vars(): to assign an attribute of a module takes long
             # BatchNorm then gives the kernel no running statistics; in training mode it uses the batch's all the same.
             # InstanceNorm always updates them, so its buffers are among the others.
-            attributes["track_running_stats"] = False
+            vars(norm)["track_running_stats"] = False
         for (module, name), copy in zip(self._others, copies, strict=True):
             buffer = module._buffers[name]
             assert buffer is not None
@@ -87,8 +86,8 @@ class FrozenBuffers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for attributes in self._norms:
-            attributes["track_running_stats"] = True
+        for norm in self._norms:
+            vars(norm)["track_running_stats"] = True
         for (module, name), buffer in zip(self._others, self._saved, strict=True):
             module._buffers[name] = buffer
         self._saved.clear()

@@ -68,13 +68,17 @@ class Inspection:
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.findings: list[Finding] | None = None
-        self._owners = {
-            id(parameter): (index, name)
+        self._owners: dict[Tensor, tuple[int, str]] = {
+            parameter: (index, name)
             for index, stage in enumerate(stages)
             for name, parameter in stage.named_parameters()
         }
         # Which block has computed a tensor, by its storage, while that lives.
         self._origins: dict[StorageWeakRef, BlockInspection] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes for a copy, which holds no weak references."""
+        return self.__dict__ | {"_origins": {}}
 
     def block(
         self, stage: Stage, index: int, device: torch.device, *, recomputes: bool, replaces: bool
@@ -100,7 +104,7 @@ class Inspection:
 
     def owner(self, leaf: Tensor) -> tuple[int, str] | None:
         """Return the stage and the name of a parameter; None if it belongs to no stage."""
-        return self._owners.get(id(leaf))
+        return self._owners.get(leaf)
 
     def origin(self, storage: StorageWeakRef) -> "BlockInspection | None":
         """Return the block that has computed what is stored there, if any has."""
@@ -231,7 +235,14 @@ class BlockInspection:
                 stage.combine = combine
         for generator in sorted(drew):
             self._report(None, f"draws random numbers from {generator}", PURE)
-        if difference is not None:
+        if not same_draws:
+            self._report(
+                None,
+                "draws another number of random numbers when it is evaluated again, or another thread draws from "
+                "torch's global generator meanwhile",
+                PURE + "; give a thread that draws random numbers a generator of its own",
+            )
+        elif difference is not None:
             names = {id(module): name for name, module in self._function.named_modules()}
             counters = ", ".join(f"{key} of {names[id(m)] or 'its module'} ({type(m).__name__})" for m, key in changed)
             because = f"; an evaluation changes {counters}" if counters else ""
@@ -240,13 +251,6 @@ class BlockInspection:
                 f"gives another output when it is evaluated again with the same input, weights and random state "
                 f"({difference}){because}",
                 PURE,
-            )
-        elif not same_draws:
-            self._report(
-                None,
-                "draws another number of random numbers when it is evaluated again, or another thread draws from "
-                "torch's global generator meanwhile",
-                PURE + "; give a thread that draws random numbers a generator of its own",
             )
         return tape
 
@@ -333,25 +337,23 @@ class Structure:
 
     def __init__(self, stage: Stage, index: int) -> None:
         self._stage, self._index = stage, index
-        self._names = {id(parameter): name for name, parameter in stage.named_parameters()}
+        names = {id(parameter): name for name, parameter in stage.named_parameters()}
         modules = list(stage.modules())
         self._parameters = [
-            (module._parameters, key, parameter, parameter.requires_grad)
+            (module._parameters, key, parameter, parameter.requires_grad, names[id(parameter)])
             for module in modules
             for key, parameter in module._parameters.items()
             if parameter is not None
         ]
-        self._children = [
-            (module._modules, key, child) for module in modules for key, child in module._modules.items()
-        ]
+        self._children = [(module._modules, key, child) for module in modules for key, child in module._modules.items()]
         self._counts = [(module._parameters, len(module._parameters)) for module in modules]
 
     def check(self) -> None:
         """Raise StageError if a parameter was frozen, unfrozen, replaced or added."""
-        for parameters, key, parameter, trained in self._parameters:
+        for parameters, key, parameter, trained, name in self._parameters:
             now = parameters.get(key)
             if now is not parameter or now.requires_grad is not trained:
-                raise self._changed(parameter, now, trained=trained)
+                raise self._changed(name, replaced=now is not parameter, trained=trained)
         for children, key, child in self._children:
             if children.get(key) is not child:
                 raise self._error(
@@ -386,14 +388,14 @@ class Structure:
             f"zero_grad), and for gradients of other losses use torch.autograd.grad or a copy of the model"
         )
 
-    def _changed(self, parameter: nn.Parameter, now: Tensor | None, *, trained: bool) -> StageError:
-        if now is not parameter:
+    def _changed(self, name: str, *, replaced: bool, trained: bool) -> StageError:
+        if replaced:
             what = "was replaced after the pipeline was made, so the new one is not trained"
         elif trained:
             what = "was frozen after the pipeline was made"
         else:
             what = "requires gradients, but was frozen when the pipeline was made, so it is not trained"
-        return self._error(self._names[id(parameter)], what)
+        return self._error(name, what)
 
     def _error(self, name: str | None, what: str) -> StageError:
         remedy = "which parameters are trained is fixed then: change them first, or make a new pipeline of the stages"
@@ -504,7 +506,7 @@ def _attempted(again: Callable[[], tuple[Tape, bool]]) -> Tape | None:
     """The tape of an evaluation; None if it fails, as with a counter beyond the end of a list."""
     try:
         return again()[0]
-    except Exception:  # noqa: BLE001 - whatever a user's module raises
+    except Exception:
         return None
 
 
@@ -545,7 +547,7 @@ def _storage(tensor: Tensor) -> StorageWeakRef | None:
 
 @torch.no_grad()
 def _fingerprints(stage: Stage) -> dict[str, str]:
-    """A number for each parameter that shows a write which no version counter does; as text, since nan equals itself."""
+    """A number for each parameter, which a write through .data changes too; as text, since nan equals itself."""
     return {
         name: str(complex(p.sum(dtype=torch.complex128 if p.is_complex() else torch.float64)))
         for name, p in stage.named_parameters()

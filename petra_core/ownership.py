@@ -6,6 +6,8 @@ the outputs of a block are stored is looked at in its first forwards, and the st
 on; no others are looked at again.
 """
 
+from typing import Any
+
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -30,6 +32,10 @@ class OwnedOutputs:
         self._copied: set[int] = set()
         self._left = LOOKED_AT
         self._earlier: set[StorageWeakRef] = set()  # of outputs; while one is held no other storage gets its number
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes for a copy, which holds no weak references and so looks again."""
+        return self.__dict__ | {"_earlier": set(), "_left": LOOKED_AT if self._left else 0}
 
     def __call__(self, outputs: Streams, inputs: Streams) -> Streams:
         """Return the outputs, those as copies that are not the block's own to send."""

@@ -163,14 +163,17 @@ class Part:
 
         Raises:
             ValueError: the block wrote to its input in place.
+            StageError: an inspection has found something.
 
         """
+        inspected = self._inspected
+        if inspected is not None:
+            self._structure.check()
         kept = self.stage.side(inputs) if self.reconstructs else detached(self.stage.keep(inputs))
         self._ledger.add(self._kept_as, payload(kept))
         tape: Tape | None = None
         predicted = None if ahead is None else self._predicted(version, ahead)
         weights = (predicted or self._weights_of(version)) if self.keeps_tape else None
-        inspected = self._inspected
         with stream, contextlib.nullcontext() if inspected is None else inspected.evaluation(inputs):
             if self.keeps_tape:
                 with (
@@ -368,7 +371,7 @@ class Part:
 
     def _as_recorded(self, entry: _Entry) -> contextlib.AbstractContextManager[None]:
         """Context with the weights and buffers with which an entry's graph was recorded."""
-        if entry.weights is None and not entry.buffers and not self.frozen.has_norms:
+        if entry.weights is None and (entry.buffers is None or not (entry.buffers or self.frozen.has_norms)):
             return contextlib.nullcontext()
         return self._in_its_environment(entry)
 
@@ -446,8 +449,7 @@ class Part:
         """Restore what `state_dict` gave; the module's own weights must have been loaded before."""
         self._versions = {version: self._placed(weights) for version, weights in state["weights"].items()}
         self._current = None
-        loaded_sums = [(p.grad, 0 if p.grad is None else p.grad._version) for p in self.parameters]
-        self._sums = loaded_sums if any(gradient is not None for gradient, _ in loaded_sums) else None
+        self.adopt_gradients()
         self._memory = deque()
         for e in state["memory"]:
             kept = tuple(tensor.to(self._device) for tensor in e["kept"])
@@ -579,20 +581,31 @@ class Part:
             self._ledger.add("gradients", payload([gradient]))
         if sums:
             torch._foreach_add_(sums, terms)
+        self._note_sums()
+
+    def adopt_gradients(self) -> None:
+        """Take the gradients in `.grad` for the sums of the update that is under way; none: an update begins."""
+        self._note_sums()
+        if all(parameter.grad is None for parameter in self.parameters):
+            self._sums = None
+
+    def _note_sums(self) -> None:
         self._sums = [(p.grad, 0 if p.grad is None else p.grad._version) for p in self.parameters]
 
     def _refuse_foreign_gradients(self) -> None:
         """Raise RuntimeError if anything else has written to the sums of gradients, or taken them away."""
-        for number, (name, parameter) in enumerate(self._trainable.items()):
-            gradient = parameter.grad
-            if self._sums is None:
-                is_foreign = gradient is not None
-            else:
-                held, version = self._sums[number]
-                is_foreign = (gradient is None) != (held is None)
-                is_foreign = is_foreign or (gradient is held and gradient is not None and gradient._version != version)
-            if is_foreign:
-                raise self._structure.foreign_gradient(name)
+        gradients = [parameter.grad for parameter in self.parameters]
+        if self._sums is None:
+            foreign = [gradient is not None for gradient in gradients]
+        else:
+            foreign = [
+                held is not gradient
+                if held is None or gradient is None
+                else held is gradient and version != held._version
+                for gradient, (held, version) in zip(gradients, self._sums, strict=True)
+            ]
+        if any(foreign):
+            raise self._structure.foreign_gradient(list(self._trainable)[foreign.index(True)])
 
     def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
         """Measure the bytes of the graph that is recorded inside, the first time."""

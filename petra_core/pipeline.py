@@ -77,8 +77,8 @@ class Pipeline:
         replicas: of each stage, the devices that take its micro-batches in turn, each a divisor of k. Here one process
             does what all would do, in the order in which they would (`petra_core.ages`); over several, the channel says
             how many there are. None: one each.
-        inspect: whether the first micro-batches are inspected (`petra_core.inspection`): a stage that would not train as
-            plain autograd trains it is refused. Later ones cost nothing. False: they are not.
+        inspect: whether to inspect the first micro-batches (`petra_core.inspection`) and refuse a stage that would not
+            train as plain autograd trains it. Later micro-batches are not inspected.
 
     Attributes:
         micro_batches: how many have entered.
@@ -217,6 +217,8 @@ class Pipeline:
             ChannelError: another process has died or hangs.
             ValueError: the shape or dtype differs from that of the micro-batches before.
             NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some ticks later.
+            StageError: a stage would not train as plain autograd trains it (`petra_core.inspection`).
+            RuntimeError: an exception broke off an earlier step, or this is inside torch.inference_mode().
 
         """
         self._refuse_after_broken_tick()

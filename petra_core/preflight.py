@@ -80,7 +80,7 @@ def check(
             _check(stages, inputs, target, method, accumulation, optimizer, autocast, findings)
         except StageError as error:
             findings.append(error.finding)
-        except Exception as error:  # noqa: BLE001 - whatever a user's module raises is the finding
+        except Exception as error:
             notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
             kind = "" if isinstance(error, PetraError) else f"{type(error).__name__}: "
             findings.append(Finding(None, None, f"training stops with {kind}{error}{notes}", "correct that first"))

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from petra_core.checks import check_optimizer, check_optimizer_state
 from petra_core.corrections import Corrector, corrector

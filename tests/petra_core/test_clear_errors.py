@@ -1,4 +1,4 @@
-"""What users do wrong, and what they are told: one table. Each message names the thing, what was expected and a remedy."""
+"""The errors of users in one table: each message names the thing, what was expected and a remedy."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ from petra_core import (
 )
 from petra_core.methods import Method
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_user_modules import batches, head, made, network, residual, sgd, trained
+from tests.petra_core.test_user_modules import batches, head, made, network, residual, sgd, step, trained
 
 X, Y = batches(1)[0]
 
@@ -72,7 +72,7 @@ def post_accumulate() -> Pipeline:
 
 
 def scripted(method: Method) -> Pipeline:
-    return made(with_residual(torch.jit.script), method)
+    return made(with_residual(lambda f: torch.jit.trace(f, torch.ones(5, 4, dtype=torch.float64))), method)
 
 
 class Differentiating(nn.Module):
@@ -136,9 +136,17 @@ def in_inference_mode() -> object:
 
 
 TABLE: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "target: tuple": (lambda: stepped(y=(Y, Y)), TypeError, r"target must be one tensor, got a tuple of \['Tensor'.*cat"),
+    "target: tuple": (
+        lambda: stepped(y=(Y, Y)),
+        TypeError,
+        r"target must be one tensor, got a tuple of \['Tensor'.*cat",
+    ),
     "target: dict": (lambda: stepped(y={"y": Y}), TypeError, "target must be one tensor, got a dict"),
-    "target: list": (lambda: stepped(y=[1, 0]), TypeError, r"target must be one tensor, got a list of \['int', 'int'\]"),
+    "target: list": (
+        lambda: stepped(y=[1, 0]),
+        TypeError,
+        r"target must be one tensor, got a list of \['int', 'int'\]",
+    ),
     "target: None": (lambda: stepped(y=None), TypeError, "target must be one tensor, got a NoneType"),
     "target: number": (lambda: stepped(y=1), TypeError, r"got a int; .* torch\.tensor\(number\)"),
     "loss: number": (
@@ -183,14 +191,14 @@ TABLE: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "module of stage 0 is an Embedding with sparse=True, .*leave sparse=True out",
     ),
     "sparse: EmbeddingBag": (
-        lambda: sparse(nn.EmbeddingBag),  # type: ignore[arg-type]
+        lambda: sparse(nn.EmbeddingBag),
         ValueError,
         "module of stage 0 is an EmbeddingBag with sparse=True",
     ),
     "sparse: function": (
         gathered,
         ValueError,
-        r"stage 0: parameter module\.table has a gradient of layout torch\.sparse_coo; .*leave out sparse=True",
+        r"stage 0: parameter table has a gradient of layout torch\.sparse_coo; .*leave out sparse=True",
     ),
     "hook: post-accumulate": (
         post_accumulate,
@@ -237,7 +245,11 @@ TABLE: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         r"its optimizer has groups of \[2\] parameters, this one of \[1, 1\]",
     ),
     "state: not finite": (state_with_a_broken_weight, NonFiniteError, r"residual\.0\.weight of stage 2 is not finite"),
-    "step: after a failed load": (after_a_failed_load, RuntimeError, "loading a state .* failed, .* into this pipeline or"),
+    "step: after a failed load": (
+        after_a_failed_load,
+        RuntimeError,
+        "loading a state .* failed, .* into this pipeline or",
+    ),
     "step: after a wrong first batch": (after_a_wrong_first_batch, RuntimeError, "an exception broke off a step"),
     "step: in inference mode": (in_inference_mode, RuntimeError, r"cannot train inside torch\.inference_mode\(\)"),
     "copy: deepcopy of graphs": (
@@ -253,7 +265,7 @@ TABLE: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "loss: all ignored": (
         lambda: stepped(y=torch.full_like(Y, -100)),
         NonFiniteError,
-        "all weights are finite, so look at the input and the targets of this micro-batch first .*ignores one and all.$",
+        r"all weights are finite, so look at the input and the targets of this micro-batch first .*one and all\)(\n|$)",
     ),
     "input: not finite": (
         lambda: stepped(x=X * float("nan")),
@@ -280,8 +292,7 @@ def test_clear_errors(case: str) -> None:
 def test_a_lower_learning_rate_is_advised_where_weights_are_broken() -> None:
     p = made(network(), methods.PETRA, optimizer=lambda q: torch.optim.SGD(q, lr=1e300))
     with pytest.raises(NonFiniteError, match="lower the learning rate") as caught:
-        for x, y in batches(12):
-            p.step(x, y)
+        step(p, 12)
     assert "all weights are finite" not in str(caught.value)
 
 
@@ -358,11 +369,10 @@ def test_two_stages_may_share_what_is_not_trained() -> None:
 
 def test_copies_of_a_pipeline_go_on_as_it_does() -> None:
     for method in (methods.PETRA, methods.DSP, methods.BACKPROPAGATION):
-        p = made(network(), method)
+        p = made(network(lambda f: nn.Sequential(f, nn.BatchNorm1d(4))), method)
         for x, y in batches(6):
             p.step(x, y)
         other = copy.deepcopy(p)
         for x, y in batches(6):
             assert p.step(x, y) == other.step(x, y)
-
-
+        assert_bitwise_equal(other.state_dict(), p.state_dict())

@@ -72,6 +72,11 @@ def made(stages: Sequence[Stage], method: Method, **settings: Any) -> Pipeline:
     return Pipeline(stages, method, **settings)
 
 
+def step(p: Pipeline, count: int) -> None:
+    for x, y in batches(count):
+        p.step(x, y)
+
+
 def trained(stages: Sequence[Stage], method: Method, count: int = 24, **settings: Any) -> dict[str, Tensor]:
     """Losses and state after some micro-batches."""
     p = made(copy.deepcopy(list(stages)), method, **settings)
@@ -172,7 +177,7 @@ class WeightGradients(Checkpointed):
 
 def normed(wrap: Callable[[nn.Module], nn.Module], *last: nn.Module) -> Callable[[nn.Module], nn.Module]:
     # Without a bias before BatchNorm, whose gradient is zero but for rounding.
-    return lambda f: wrap(nn.Sequential(*f[:2], nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4), *last))  # type: ignore[index]
+    return lambda f: wrap(nn.Sequential(*f[:2], nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4), *last))
 
 
 def plainly(f: nn.Module) -> nn.Module:
@@ -485,10 +490,10 @@ def test_the_parameters_of_a_loss_are_trained(method: Method) -> None:
     for x, y in batches(24):
         p.step(x, y)
         other.step(x, y)
-    temperature, expected = net[-1].loss.temperature, twin[-1].module.temperature  # type: ignore[union-attr,attr-defined]
+    temperature, expected = net[-1].loss.temperature, twin[-1].module.temperature
     assert_close(temperature, expected)
     assert temperature != 1
-    assert net[-1].loss.count == 24 - p.in_flight + (0 if not method.pipelined else 3)  # type: ignore[union-attr,attr-defined]
+    assert net[-1].loss.count == 24 - p.in_flight + (0 if not method.pipelined else 3)
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -517,15 +522,17 @@ def test_a_loss_may_use_the_weights_of_its_head(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-@pytest.mark.parametrize("settings", [{}, {"correction": AVERAGE}, {"forward_weights": ForwardWeights.PREDICTED}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"correction": AVERAGE}, {"forward_weights": ForwardWeights.PREDICTED}], ids=str
+)
 def test_hooks_of_parameters_are_called_at_every_backward(settings: dict[str, Any], method: Method) -> None:
     if settings and not (method.pipelined and not method.stashes_weights):
         settings = {}
     net = network()
-    masked = net[1].function[0].weight  # type: ignore[index]
+    masked = net[1].function[0].weight
     before, seen = masked.detach().clone(), []
-    masked.register_hook(lambda gradient: seen.append(1) or gradient * 0)  # type: ignore[func-returns-value]
-    net[2].function[0].weight.register_hook(lambda gradient: None)  # type: ignore[index]
+    masked.register_hook(lambda gradient: seen.append(1) or gradient * 0)
+    net[2].function[0].weight.register_hook(lambda gradient: None)
     p = made(net, method, optimizer=lambda q: torch.optim.SGD(q, lr=0.1, momentum=0.9), **settings)
     for x, y in batches(24):
         p.step(x, y)
@@ -564,8 +571,7 @@ def test_a_gradient_that_something_else_writes_is_refused(k: int, method: Method
             p.step(x, y)
         change(p)
         with pytest.raises(RuntimeError, match=r"stage \d: the gradient of parameter .* was changed from outside"):
-            for x, y in batches(4):
-                p.step(x, y)
+            step(p, 4)
 
 
 # --- constructs that are refused ---------------------------------------------------------------------------------
@@ -584,45 +590,45 @@ class Impure(nn.Module):
         self.teacher = nn.Parameter(torch.ones(4), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return getattr(self, f"_{self.kind}")(x)  # type: ignore[no-any-return]
+        return getattr(self, f"_{self.kind}")(x)
 
     def _python(self, x: Tensor) -> Tensor:
-        return self.f(x) if random.random() < 0.999 else 0 * x  # type: ignore[no-any-return]  # almost pure
+        return self.f(x) if random.random() < 0.999 else 0 * x
 
     def _numpy_global(self, x: Tensor) -> Tensor:
-        return self.f(x) * float(np.random.rand() < 0.999)  # type: ignore[no-any-return]
+        return self.f(x) * float(np.random.rand() < 0.999)
 
     def _numpy_own(self, x: Tensor) -> Tensor:
-        return self.f(x) * float(self.numpy.random() < 0.999)  # type: ignore[no-any-return]
+        return self.f(x) * float(self.numpy.random() < 0.999)
 
     def _torch_own(self, x: Tensor) -> Tensor:
-        return self.f(x) * torch.bernoulli(torch.tensor(0.999), generator=self.generator)  # type: ignore[no-any-return]
+        return self.f(x) * torch.bernoulli(torch.tensor(0.999), generator=self.generator)
 
     def _counter(self, x: Tensor) -> Tensor:
         self.count += 1
-        return self.f(x) if self.count < 1000 else x  # type: ignore[no-any-return]
+        return self.f(x) if self.count < 1000 else x
 
     def _hidden_counter(self, x: Tensor) -> Tensor:
         self.calls[0] += 1
-        return self.f(x) * self.calls[0]  # type: ignore[no-any-return]
+        return self.f(x) * self.calls[0]
 
     def _buffer(self, x: Tensor) -> Tensor:
         self.scale *= 1.01
-        return self.f(x) * self.scale  # type: ignore[no-any-return]
+        return self.f(x) * self.scale
 
     def _frozen(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             self.teacher.mul_(0.9)
-        return self.f(x)  # type: ignore[no-any-return]
+        return self.f(x)
 
     def _frozen_data(self, x: Tensor) -> Tensor:
         self.teacher.data.mul_(0.9)
-        return self.f(x)  # type: ignore[no-any-return]
+        return self.f(x)
 
     def _trained(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            self.f[0].weight.data.mul_(0.99)  # type: ignore[index]
-        return self.f(x)  # type: ignore[no-any-return]
+            self.f[0].weight.data.mul_(0.99)
+        return self.f(x)
 
 
 def spectral(f: nn.Module) -> nn.Module:
@@ -658,7 +664,7 @@ def test_spectral_norm_is_refused_where_it_is_evaluated_again() -> None:
     for method in methods.ALL:
         net = network(spectral)
         if method in RECOMPUTING:
-            with pytest.raises(StageError, match="gives another output when .* read no buffer that it writes"):
+            with pytest.raises(StageError, match=r"gives another output when .* read no buffer that it writes"):
                 trained(net, method, 2)
         else:
             trained(net, method)
@@ -714,7 +720,11 @@ class Listed(nn.Module):
         self.raw = {"w": torch.ones(4, dtype=torch.float64, requires_grad=True)}
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.f(self.layers[0](x) if self.kind == "list" else x * self.raw["w"])  # type: ignore[no-any-return]
+        return self.f(self.layers[0](x) if self.kind == "list" else x * self.raw["w"])
+
+
+def closure_of(module: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda output, target: F.cross_entropy(module(output), target)
 
 
 def test_parameters_that_no_module_has_are_refused() -> None:
@@ -722,12 +732,11 @@ def test_parameters_that_no_module_has_are_refused() -> None:
         for kind, place in (("list", "attribute layers"), ("dict", "attribute raw")):
             with pytest.raises(StageError, match=rf"stage 1: Listed depends on a tensor of shape .*{place} of"):
                 trained(network(functools.partial(Listed, kind=kind)), method, 2)
-        net, scale = network(), nn.Linear(2, 2).double()
-        net[-1] = HeadStage(net[-1].function, lambda output, target: F.cross_entropy(scale(output), target))
+        net = network()
+        net[-1] = HeadStage(net[-1].function, closure_of(nn.Linear(2, 2).double()))
         p = made(net, method)
         with pytest.raises(StageError, match=r"stage 3: Sequential depends on a tensor of shape .*\(the loss\)"):
-            for x, y in batches(8):
-                p.step(x, y)
+            step(p, 8)
 
 
 class ReadsParameter(nn.Module):
@@ -783,13 +792,12 @@ class Uses(nn.Module):
 @pytest.mark.parametrize("detach", [False, True])
 def test_tensors_that_go_round_the_pipeline_are_refused(detach: bool) -> None:
     for method in methods.ALL:
-        net, store = network(), {}  # type: ignore[var-annotated]
+        net, store = network(), {}
         net[0] = BufferedStage(Keeps(net[0].function, store, detach=detach))
         net[2] = ReversibleStage(Uses(net[2].function, store))
         p = made(net, method)
-        with pytest.raises(StageError, match=r"stage 2: .*did not arrive as a stream; .*from stage 0 as one more stream"):
-            for x, y in batches(8):
-                p.step(x, y)
+        with pytest.raises(StageError, match=r"stage 2: .*did not arrive as a stream; .*from stage 0 as one m"):
+            step(p, 8)
 
 
 def test_a_parameter_of_another_stage_is_refused() -> None:
@@ -808,20 +816,19 @@ def test_a_parameter_of_another_stage_is_refused() -> None:
         net[2] = ReversibleStage(Borrows(net[1].function))
         p = made(net, method)
         with pytest.raises(StageError, match=r"stage 2: Borrows depends on parameter residual\.\d\.\w+ of stage 1"):
-            for x, y in batches(8):
-                p.step(x, y)
+            step(p, 8)
 
 
 def _freeze(net: list[Stage]) -> None:
-    net[1].function[0].weight.requires_grad_(False)  # type: ignore[index]
+    net[1].function[0].weight.requires_grad_(False)
 
 
 def _unfreeze(net: list[Stage]) -> None:
-    net[1].function[2].bias.requires_grad_(True)  # type: ignore[index]
+    net[1].function[2].bias.requires_grad_(True)
 
 
 def _replace(net: list[Stage]) -> None:
-    net[1].function[0].weight = nn.Parameter(torch.ones(4, 4).double())  # type: ignore[index]
+    net[1].function[0].weight = nn.Parameter(torch.ones(4, 4).double())
 
 
 def _assign(net: list[Stage]) -> None:
@@ -829,11 +836,11 @@ def _assign(net: list[Stage]) -> None:
 
 
 def _add(net: list[Stage]) -> None:
-    net[1].function[0].extra = nn.Parameter(torch.ones(4).double())  # type: ignore[index]
+    net[1].function[0].extra = nn.Parameter(torch.ones(4).double())
 
 
 def _wrap(net: list[Stage]) -> None:
-    net[1].function[2] = nn.Sequential(net[1].function[2], nn.Linear(4, 4).double())  # type: ignore[index,operator]
+    net[1].function[2] = nn.Sequential(net[1].function[2], nn.Linear(4, 4).double())
 
 
 @pytest.mark.parametrize(
@@ -847,18 +854,19 @@ def _wrap(net: list[Stage]) -> None:
         (_wrap, r"module '2' \(Linear\) was replaced after the pipeline was made"),
     ],
 )
-def test_changes_of_the_parameters_in_mid_training_are_refused(change: Callable[[list[Stage]], None], message: str) -> None:
+def test_changes_of_the_parameters_in_mid_training_are_refused(
+    change: Callable[[list[Stage]], None], message: str
+) -> None:
     for method in methods.ALL:
         for steps in (0, 7):
             net = network()
-            net[1].function[2].bias.requires_grad_(False)  # type: ignore[index]
+            net[1].function[2].bias.requires_grad_(False)
             p = made(net, method)
             for x, y in batches(steps):
                 p.step(x, y)
             change(net)
             with pytest.raises(StageError, match=f"stage 1: {message}.*; which parameters are trained is fixed then"):
-                for x, y in batches(14):
-                    p.step(x, y)
+                step(p, 14)
 
 
 def test_without_inspection_nothing_is_evaluated_twice() -> None:
@@ -901,5 +909,5 @@ def test_an_inspection_changes_no_results() -> None:
 
 def test_merged_stages_are_inspected_part_by_part() -> None:
     net = network(functools.partial(Impure, kind="counter"))
-    with pytest.raises(StageError, match="stage 1: Impure gives another output .* changes count"):
+    with pytest.raises(StageError, match=r"stage 1: Impure gives another output .* changes count"):
         trained([net[0], merge(net[1:3]), net[3]], methods.PETRA, 2)
