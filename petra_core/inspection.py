@@ -23,7 +23,7 @@ is found when two evaluations differ.
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,8 @@ class BlockInspection:
 
     Attributes:
         replaces: whether evaluations may have other weights than the module's own.
-        reached: names of the parameters that have received a gradient.
+        index: number of the stage that the block belongs to.
+        parameters: of the block.
 
     """
 
@@ -132,8 +133,8 @@ class BlockInspection:
         self, whole: Inspection, stage: Stage, index: int, device: torch.device, *, recomputes: bool, replaces: bool
     ) -> None:
         self.replaces = replaces
-        self.reached: set[str] = set()
         self.index = index
+        self.parameters = list(stage.parameters())
         self._whole = whole
         self._stage = stage
         self._function = stage.function
@@ -141,15 +142,17 @@ class BlockInspection:
         self._recomputes = recomputes
         self._forwards = self._backwards = 0
         self._drew: set[str] = set()  # from which generators the first evaluation drew
-        # A mode would make torch.compile compile once more.
-        self._compiled = any(
-            module._compiled_call_impl is not None or hasattr(module, "_orig_mod") for module in stage.modules()
-        )
 
     @property
     def done(self) -> bool:
         """Whether enough micro-batches have been inspected."""
         return self._forwards >= INSPECTED and self._backwards >= INSPECTED
+
+    @property
+    def _compiled(self) -> bool:
+        """Whether torch.compile compiles anything in the block; a mode would make it compile once more."""
+        modules = self._stage.modules()
+        return any(module._compiled_call_impl is not None or hasattr(module, "_orig_mod") for module in modules)
 
     @property
     def _tolerance(self) -> float:
@@ -278,20 +281,16 @@ class BlockInspection:
                 continue
             self._report_leaf(leaf)
 
-    def differentiated(self, parameters: Mapping[str, Tensor], gradients: Sequence[Tensor | None]) -> None:
-        """Look at the gradients of one backward."""
+    def differentiated(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
+        """Look at the gradients of one backward; `parameters` are their names."""
         self._backwards += 1
-        for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
-            if gradient is None:
-                continue
-            self.reached.add(name)
-            if gradient.layout is not torch.strided:
+        for name, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None and gradient.layout is not torch.strided:
                 self._report(
                     name,
                     f"has a gradient of layout {gradient.layout}",
                     "gradients are accumulated as dense tensors: leave out sparse=True",
                 )
-            del parameter
         if self.done:
             self._whole.forget(self)
 
@@ -422,6 +421,7 @@ class _Reads(TorchFunctionMode):
         self.generators = False
         self._whole, self._block = whole, block
         self._given = {StorageWeakRef(stream.untyped_storage()) for stream in inputs}
+        self._weights = {_storage(parameter) for parameter in block.parameters}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -438,8 +438,8 @@ class _Reads(TorchFunctionMode):
                 self.foreign.setdefault(origin, getattr(func, "__name__", str(func)))
         result = func(*args, **kwargs)
         if computed:
-            own = {_storage(tensor) for tensor in self._block._stage.parameters()}
-            self.made |= {s for t in _tensors(result) if (s := _storage(t)) is not None and s not in own | self._given}
+            storages = {storage for tensor in _tensors(result) if (storage := _storage(tensor)) is not None}
+            self.made |= storages - self._weights - self._given
         return result
 
 

@@ -401,6 +401,7 @@ class Part:
             contextlib.nullcontext() if stream is None else stream,
             self._in_its_environment(entry),
             self._scratch if entry.buffers is None else contextlib.nullcontext(),
+            torch.no_grad(),  # so that what runs with gradients is what evaluates, not the engine
             BackwardWatch() as watch,
         ):
             grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)

@@ -911,3 +911,13 @@ def test_merged_stages_are_inspected_part_by_part() -> None:
     net = network(functools.partial(Impure, kind="counter"))
     with pytest.raises(StageError, match=r"stage 1: Impure gives another output .* changes count"):
         trained([net[0], merge(net[1:3]), net[3]], methods.PETRA, 2)
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_only_blocks_that_evaluate_again_are_differentiated_with_care(method: Method) -> None:
+    for wrap in (plainly, Checkpointed, EvaluatedAgain):
+        p = made(network(wrap), method)
+        step(p, 14)
+        careful = [part._evaluates_again for worker in p._workers for part in worker.parts]
+        assert careful == [False, wrap is not plainly, wrap is not plainly, False]
+        assert all(part._watched_backwards == 0 for worker in p._workers for part in worker.parts)
