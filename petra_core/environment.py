@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["BackwardWatch", "StageWeights", "Weights", "precision"]
 
@@ -74,7 +74,7 @@ def precision(device: torch.device, autocast: torch.dtype | None) -> contextlib.
     return torch.autocast(kind, dtype=autocast or torch.get_autocast_dtype(kind), cache_enabled=False)
 
 
-class BackwardWatch(TorchFunctionMode):
+class BackwardWatch(TorchDispatchMode):
     """Context around a backward that notes whether something in it evaluates with a graph.
 
     Attributes:
@@ -86,6 +86,6 @@ class BackwardWatch(TorchFunctionMode):
         super().__init__()
         self.evaluates = False
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.evaluates = self.evaluates or torch.is_grad_enabled()
         return func(*args, **(kwargs or {}))
