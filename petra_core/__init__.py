@@ -18,12 +18,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from petra_core import methods, recipe
-from petra_core.errors import CheckpointError, NonFiniteError, PetraError, ScheduleError
+from petra_core.errors import CheckpointError, NonFiniteError, PetraError, ScheduleError, StageError
 from petra_core.ledger import MemoryReport
 
 if TYPE_CHECKING:
     from petra_core import checkpoint, models
     from petra_core.pipeline import Pipeline
+    from petra_core.preflight import check
     from petra_core.stages import BufferedStage, HeadStage, ReversibleStage, Stage, merge
 
 #: The version of the suite. pyproject.toml reads it from here, and records name it.
@@ -40,6 +41,8 @@ __all__ = [
     "ReversibleStage",
     "ScheduleError",
     "Stage",
+    "StageError",
+    "check",
     "checkpoint",
     "merge",
     "methods",
@@ -54,6 +57,7 @@ _LATER = {
     "Pipeline": "pipeline",
     "ReversibleStage": "stages",
     "Stage": "stages",
+    "check": "preflight",
     "checkpoint": None,
     "merge": "stages",
     "models": None,

@@ -1,27 +1,34 @@
 """What a pipeline refuses: stages, residual functions, channels, states and micro-batches that do not fit."""
 
+import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from petra_core.channel import Channel
 from petra_core.delay import Correction, ForwardWeights
 from petra_core.errors import CheckpointError
 from petra_core.methods import Method
 from petra_core.narrowing import DTYPES
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
+if TYPE_CHECKING:  # it imports the worker, which imports this
+    from petra_core.channel import Channel
+
 __all__ = [
     "STATE_FORMAT",
     "UNCORRECTED",
     "Shapes",
     "check_channel",
+    "check_optimizer",
+    "check_optimizer_state",
     "check_residual",
     "check_settings",
     "check_stages",
     "check_state",
+    "check_target",
 ]
 
 UNCORRECTED = "uncorrected"  # what a state says of delay about which nothing is done
@@ -33,8 +40,9 @@ def check_stages(stages: Sequence[Stage]) -> None:
 
     Raises:
         TypeError: something among them is no stage.
-        ValueError: there is no head at the end, a parameter belongs to two stages or to two of those that one was
-            merged from, a residual function can never learn.
+        ValueError: there is no head at the end, a trained parameter belongs to two stages or to two of those that one
+            was merged from, a residual function can never learn, a parameter is of a narrow dtype or has hooks that
+            would never be called, an embedding has sparse gradients.
 
     """
     owners: dict[int, tuple[int, int]] = {}  # of each parameter: the stage, and the part of it
@@ -53,18 +61,120 @@ def check_stages(stages: Sequence[Stage]) -> None:
                 )
             if isinstance(part, ReversibleStage):
                 check_residual(part.residual)
+            _check_parameters(index, part)
             for name, parameter in part.named_parameters():
+                if not parameter.requires_grad:
+                    continue  # without backwards two stages may have it
                 owner = owners.setdefault(id(parameter), (index, position))
                 if owner != (index, position):
                     other = owner[0]
                     raise ValueError(
                         f"parameter {name} of stage {index} belongs to "
                         f"{f'stage {other}' if other != index else 'another of the stages that it was merged from'} "
-                        f"too; each has backwards of its own, so each needs its own parameters (copy.deepcopy the "
-                        f"module)"
+                        f"too; tied weights are not possible across stages, whose updates come at different times: "
+                        f"put both uses into one stage, or copy.deepcopy the module to untie them"
                     )
     if not stages:
         raise ValueError("a pipeline needs at least one stage, the head; got none")
+
+
+def _check_parameters(index: int, part: Stage) -> None:
+    """Refuse parameters that the engine cannot train. Raises: ValueError: there is one."""
+    for name, parameter in part.named_parameters():
+        where = f"parameter {name} of stage {index}"
+        if parameter.is_floating_point() and parameter.element_size() < torch.float32.itemsize:
+            raise ValueError(
+                f"{where} is of {parameter.dtype}, and streams between stages are float32; keep weights in float32 "
+                f"(stage.float()) and give the pipeline autocast=torch.bfloat16"
+            )
+        if parameter.requires_grad and parameter._post_accumulate_grad_hooks:
+            raise ValueError(
+                f"{where} has a hook by register_post_accumulate_grad_hook, which the engine never calls, since it "
+                f"accumulates gradients itself; use Pipeline(before_update=...), which sees each mean gradient in .grad"
+            )
+    for name, module in part.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
+            raise ValueError(
+                f"{name} of stage {index} is an {type(module).__name__} with sparse=True, and gradients are "
+                f"accumulated as dense tensors; leave sparse=True out"
+            )
+
+
+def check_optimizer(optimizer: Any, stage: int, parameters: Sequence[nn.Parameter]) -> None:
+    """Check what an optimizer factory has made for a stage.
+
+    Raises:
+        TypeError: it is no optimizer, or one whose step needs an argument.
+        ValueError: it has parameters of other stages.
+
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"the optimizer that was made for stage {stage} is a {type(optimizer).__name__}, which is no "
+            f"torch.optim.Optimizer"
+        )
+    needed = [
+        name
+        for name, parameter in inspect.signature(type(optimizer).step).parameters.items()
+        if name != "self"
+        and parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise TypeError(
+            f"the optimizer that was made for stage {stage} is {type(optimizer).__name__}, whose step() needs "
+            f"{', '.join(needed)}: it evaluates the network itself, which a stage cannot; choose one whose step() "
+            f"needs no argument, such as SGD or AdamW"
+        )
+    own = set(parameters)
+    foreign = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
+    if foreign:
+        raise ValueError(
+            f"the optimizer that was made for stage {stage} has {foreign} parameters of other stages, which its steps "
+            f"would change too; make it of the list of parameters that the function is called with"
+        )
+
+
+def check_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Check that a state is that of an optimizer like this one. Raises: ValueError: it is not."""
+    saved, own = state["param_groups"], optimizer.param_groups
+    if [len(group["params"]) for group in saved] != [len(group["params"]) for group in own]:
+        raise ValueError(
+            f"its optimizer has groups of {[len(group['params']) for group in saved]} parameters, this one of "
+            f"{[len(group['params']) for group in own]}"
+        )
+    for group in saved:
+        missing, extra = optimizer.defaults.keys() - group.keys(), group.keys() - optimizer.defaults.keys() - _ADDED
+        if missing and extra:
+            raise ValueError(
+                f"its optimizer is another one than {type(optimizer).__name__}: it has {', '.join(sorted(extra))}, and "
+                f"no {', '.join(sorted(missing))}; make the pipeline with the optimizer of the checkpoint"
+            )
+    numbers = (number for group in saved for number in group["params"])
+    for number, parameter in zip(numbers, (p for group in own for p in group["params"]), strict=True):
+        for name, value in state["state"].get(number, {}).items():
+            if name in _LIKE_PARAMETER and isinstance(value, Tensor) and value.shape != parameter.shape:
+                raise ValueError(
+                    f"its {name} of parameter {number} has shape {tuple(value.shape)}, the parameter has "
+                    f"{tuple(parameter.shape)}; give the optimizer its parameters in the order of the checkpoint"
+                )
+
+
+#: Keys of parameter groups that schedulers and this package add, and what optimizers keep in a parameter's shape.
+_ADDED = frozenset(
+    {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "lr_written"}
+)
+_LIKE_PARAMETER = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
+
+
+def check_target(target: Any) -> None:
+    """Refuse a target that is not a tensor. Raises: TypeError."""
+    if not isinstance(target, Tensor):
+        inside = f" of {[type(item).__name__ for item in target]}" if isinstance(target, tuple | list) else ""
+        raise TypeError(
+            f"the target must be one tensor, got a {type(target).__name__}{inside}; join several by torch.cat or "
+            f"torch.stack and split them in the loss, and give a number as torch.tensor(number)"
+        )
 
 
 def check_residual(residual: nn.Module) -> None:
@@ -134,7 +244,7 @@ def check_settings(
         raise ValueError(f"messages are sent as they are (None) or as {', '.join(map(str, DTYPES))}, got {messages}")
 
 
-def check_channel(channel: Channel | None, stages: int, seed: int | None, replicas: Sequence[int] | None) -> None:
+def check_channel(channel: "Channel | None", stages: int, seed: int | None, replicas: Sequence[int] | None) -> None:
     """Check that a pipeline's channel fits its other arguments. Raises: ValueError: it does not."""
     if channel is None:
         return

@@ -16,6 +16,9 @@ lets micro-batches follow each other:
     SPIKE               step eta (a m + b g), a = mu^tau, b = (1 - mu^tau)/(1 - mu) (arXiv 2003.11666; unverified)
     COMPENSATION        g + lambda g g (w - w_forward), elementwise (DC-ASGD, arXiv 1609.08326; unverified)
 
+While a gradient is late SPIKE makes the steps itself: the optimizer's `step` is not called, so hooks of the optimizer
+do not run and schedulers of torch warn.
+
 "Unverified" rules were not read in their papers but in texts and programs that quote them. NAdam with a large momentum
 (asynchronous Nesterov, arXiv 2505.01099) is an optimizer: `petra_core.recipe.nadam`.
 

@@ -4,6 +4,30 @@ Every message names the value that was met, what was expected, and what to do ab
 `ValueError` or `TypeError` as in the rest of Python; the classes here are for what happens while a run is under way.
 """
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A reason why a network would not train as plain autograd trains it.
+
+    Attributes:
+        stage: number of the stage; None: of the whole network.
+        parameter: name of the parameter, as in `stage.named_parameters()`; None: of no single one.
+        what: what was found.
+        remedy: what to do about it.
+
+    """
+
+    stage: int | None
+    parameter: str | None
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        where = "" if self.stage is None else f"stage {self.stage}: "
+        return f"{where}{'' if self.parameter is None else f'parameter {self.parameter} '}{self.what}; {self.remedy}"
+
 
 class PetraError(Exception):
     """Base class of the errors of the engine."""
@@ -30,3 +54,16 @@ class ScheduleError(PetraError):
 
 class CheckpointError(PetraError):
     """A checkpoint is damaged, of another format, or belongs to another pipeline."""
+
+
+class StageError(PetraError, ValueError):
+    """A stage would not train as plain autograd trains it.
+
+    Attributes:
+        finding: which stage and parameter, what was found, and the remedy.
+
+    """
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(str(finding))
+        self.finding = finding

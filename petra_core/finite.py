@@ -1,6 +1,7 @@
 """Losses and weights that are not finite: when they are looked at, and which stage they come from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,12 +9,13 @@ from torch import Tensor
 from petra_core.errors import NonFiniteError
 from petra_core.worker import Worker
 
-__all__ = ["LOOKED_AT_TOGETHER", "PendingLosses", "check_weights", "group_size"]
+__all__ = ["LOOKED_AT_TOGETHER", "PendingLosses", "check_states", "check_weights", "group_size"]
 
 #: On a GPU, looking at a loss makes the host wait for it, and the device is idle until the host has launched the next
 #: step. So losses are looked at in groups of this many: about once an epoch of CIFAR.
 LOOKED_AT_TOGETHER = 1024
 
+DATA = "values that are not finite, an empty batch, or targets that the loss ignores one and all)"
 REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and go on from a checkpoint of before"
 
 
@@ -52,6 +54,24 @@ def _broken_buffer(worker: Worker) -> str:
 def group_size(device: torch.device) -> int:
     """Return how many losses are looked at together on a device."""
     return LOOKED_AT_TOGETHER if device.type == "cuda" else 1
+
+
+def check_states(micro_batch: int, states: Sequence[Mapping[str, Any] | None]) -> None:
+    """See that all weights of a state are finite; None stands for stages of other processes.
+
+    Raises:
+        NonFiniteError: one is not.
+
+    """
+    for index, state in reversed([*enumerate(states)]):
+        for name, tensor in {} if state is None else state["module"].items():
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                raise NonFiniteError(
+                    f"{name} of stage {index} is not finite after {state['version']} updates and micro-batch "
+                    f"{micro_batch}; {REMEDY}",
+                    micro_batch=micro_batch,
+                    stage=index,
+                )
 
 
 class PendingLosses:
@@ -111,9 +131,13 @@ class PendingLosses:
         stage = max(weights, default=min(others, default=self._workers[-1].index))
         what = weights.get(stage) or others.get(stage) or "the loss itself"
         updates = next(worker.version for worker in self._workers if worker.index == stage)
+        remedy = REMEDY
+        if not weights:
+            remedy = "all weights are finite, so look at the input and the targets of this micro-batch first (" + DATA
+            remedy += "" if updates == 0 else f"; if they are as they should be, {REMEDY}"
         return NonFiniteError(
             f"the loss of micro-batch {micro_batch} is {loss}; it comes from stage {stage} ({what} is not "
-            f"finite, after {updates} updates); {REMEDY}",
+            f"finite, after {updates} updates); {remedy}",
             micro_batch=micro_batch,
             stage=stage,
         )

@@ -28,11 +28,17 @@ from torch import Tensor
 
 from petra_core.buffers import FrozenBuffers
 from petra_core.corrections import Corrector
+from petra_core.environment import BackwardWatch, StageWeights, Weights, precision
+from petra_core.inspection import BlockInspection, Inspection, Structure
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.methods import Method
-from petra_core.randomness import RandomState, RandomStream, loaded, replay
-from petra_core.stages import HeadStage, Stage, StageWeights
+from petra_core.ownership import OwnedOutputs
+from petra_core.randomness import RandomState, RandomStream, capture, differ, loaded, replay
+from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Tape, as_streams, as_value, detached, fills_its_storage
+
+#: Backwards of a block that are watched for evaluations.
+WATCHED_BACKWARDS = 3
 
 
 @dataclass
@@ -45,6 +51,7 @@ class _Entry:
     random: RandomState | None  # where the forward's random numbers began, if it drew any
     tape: Tape | None = None
     weights: StageWeights | None = None  # that the graph is of, where they are not the module's own
+    buffers: Sequence[Tensor] | None = None  # copies that it was recorded with; None: the module's own
     ahead: tuple[float, ...] = ()  # how the forward's weights were predicted (`Ahead.how`)
     predicted: StageWeights | None = None  # those weights, where they will be needed again
 
@@ -71,7 +78,10 @@ class Part:
         ledger: account of the stage that the block belongs to.
         device: where the block's parameters are.
         autocast: dtype of the automatic mixed precision inside the block, or None for the caller's.
+        index: number of the stage that the block belongs to.
         keeps_weights: whether the weights of a forward are kept until its backward, whatever the method.
+        replaces_weights: whether evaluations have other weights than the module's own, whatever the method.
+        inspection: of the pipeline, for the first micro-batches; None for no inspection.
 
     Attributes:
         corrector: corrects late gradients and the weights of late backwards, if there is one.
@@ -87,7 +97,10 @@ class Part:
         device: torch.device,
         autocast: torch.dtype | None,
         *,
+        index: int = 0,
         keeps_weights: bool = False,
+        replaces_weights: bool = False,
+        inspection: Inspection | None = None,
     ) -> None:
         is_head = isinstance(stage, HeadStage)
         self.stage = stage
@@ -98,8 +111,16 @@ class Part:
         self._stashes_weights = method.stashes_weights and (self._double_buffered or not is_head)
         self._keeps_weights = self._stashes_weights or keeps_weights
         self.corrector: Corrector | None = None
-        self._trainable = {name: p for name, p in stage.function.named_parameters() if p.requires_grad}
+        self._weights = Weights(stage.function)
+        self._trainable = self._weights.trained
         self.parameters = list(self._trainable.values())
+        for parameter in self.parameters:
+            parameter.grad = None  # of something before: it would be part of the first update
+        self._structure = Structure(stage, index)
+        if self._stashes_weights or replaces_weights:
+            self._structure.check_replaceable()
+        # The sums of gradients that are in `.grad`, each with its version; None: an update begins.
+        self._sums: list[tuple[Tensor | None, int]] | None = None
         self._memory: deque[_Entry] = deque()
         # Stashed weights: those of versions before the current one.
         self._versions: dict[int, Mapping[str, Tensor]] = {}
@@ -107,6 +128,15 @@ class Part:
         # recorded on these: an update gives the parameters other storage before such a graph is differentiated.
         self._current: Mapping[str, Tensor] | None = None
         self.frozen = FrozenBuffers(stage.function)
+        self._scratch = FrozenBuffers(stage.function, tracking=True)
+        self._watched_backwards = WATCHED_BACKWARDS  # how many are still to be watched
+        self._evaluates_again = False  # whether a backward evaluates, as torch.utils.checkpoint does
+        self._owned = OwnedOutputs(stage)
+        self._inspected: BlockInspection | None = None
+        if inspection is not None:
+            recomputes = not self.keeps_tape
+            replaces = self._stashes_weights or replaces_weights
+            self._inspected = inspection.block(stage, index, device, recomputes=recomputes, replaces=replaces)
         self._graph_bytes: int | None = None  # of one tape; the same for every micro-batch
         self._ledger = ledger
         self._device = device
@@ -133,22 +163,27 @@ class Part:
 
         Raises:
             ValueError: the block wrote to its input in place.
+            StageError: an inspection has found something.
 
         """
+        inspected = self._inspected
+        if inspected is not None:
+            self._structure.check()
         kept = self.stage.side(inputs) if self.reconstructs else detached(self.stage.keep(inputs))
         self._ledger.add(self._kept_as, payload(kept))
         tape: Tape | None = None
         predicted = None if ahead is None else self._predicted(version, ahead)
         weights = (predicted or self._weights_of(version)) if self.keeps_tape else None
-        with stream:
+        with stream, contextlib.nullcontext() if inspected is None else inspected.evaluation(inputs):
             if self.keeps_tape:
                 with (
                     self._precision(),
+                    self._weights.replaced(weights),
                     torch.enable_grad(),
                     self._unwritten(inputs),
                     self._measuring(*inputs, *(predicted or {}).values()),
                 ):
-                    tape = self._record(inputs, target, weights)
+                    tape = self._record(inputs, target)
                 assert tape.outputs is not None
                 outputs = tape.outputs
                 self._ledger.add("graph", self._graph_bytes or 0)
@@ -157,6 +192,9 @@ class Part:
             else:
                 with torch.no_grad():
                     outputs = detached(self.evaluate(inputs, predicted))
+        if inspected is not None:
+            self._inspect(inspected, inputs, outputs, stream, tape, weights or predicted)
+        outputs = self._owned(outputs, inputs)
         entry = _Entry(micro_batch, version, kept, stream.drawn, tape, weights)
         if predicted is not None and ahead is not None and self._keeps_weights:
             self._keep_predicted(entry, ahead.how, predicted)
@@ -174,25 +212,57 @@ class Part:
             ValueError: the block wrote to its input in place.
 
         """
-        with self._precision(), self._unwritten(inputs):
-            if weights is None:
-                return as_streams(self.stage(as_value(inputs)))
-            outputs = self.stage.record(inputs, weights).outputs
-            assert outputs is not None
-            return outputs
+        with self._precision(), self._weights.replaced(weights), self._unwritten(inputs):
+            return as_streams(self.stage(as_value(inputs)))
+
+    def _inspect(
+        self,
+        inspected: BlockInspection,
+        inputs: Streams,
+        outputs: Streams,
+        stream: RandomStream,
+        tape: Tape | None,
+        weights: StageWeights | None,
+    ) -> None:
+        """Inspect a forward; if the block will be evaluated again, do that now and compare."""
+        if tape is None:
+            end = stream.state or capture(self._device)
+            begin = stream.drawn or capture(self._device)
+            if inspected.replaces:
+                weights = weights or self._leaves()
+
+            def again() -> tuple[Tape, bool]:
+                with (
+                    self._precision(),
+                    self._weights.replaced(weights),
+                    torch.enable_grad(),
+                    self.frozen,
+                    replay(begin, self._device),
+                ):
+                    tape = self.stage.record(inputs)
+                    return tape, not differ(begin if stream.drawn is None else end, capture(self._device))
+
+            tape = inspected.compare(outputs, again)
+        inspected.walk(tape.roots(), inputs, self._trainable if weights is None else weights)
 
     @contextlib.contextmanager
     def _unwritten(self, inputs: Streams) -> Iterator[None]:
         """Raise ValueError if what is evaluated inside writes to its input in place."""
-        writes = [tensor._version for tensor in inputs]
+        writes = [None if tensor.is_inference() else tensor._version for tensor in inputs]
         reason: RuntimeError | None = None
         try:
             yield
         except RuntimeError as error:
             if "a leaf Variable that requires grad" not in str(error):  # autograd's own refusal, where there is a graph
+                if "does not require grad" in str(error) and not torch.is_grad_enabled():
+                    error.add_note(
+                        "the forwards of this method run without gradients: a module that differentiates in its "
+                        "forward (torch.autograd.grad) has to do so inside `with torch.enable_grad():`"
+                    )
                 raise
             reason = error
-        if reason is not None or [tensor._version for tensor in inputs] != writes:
+        now = [None if tensor.is_inference() else tensor._version for tensor in inputs]
+        if reason is not None or now != writes:
             raise ValueError(
                 f"{type(self.stage.function).__name__} wrote to its input in place, but other stages still need it; "
                 f"use the out-of-place form of its first operation, for example nn.ReLU(inplace=False)"
@@ -232,8 +302,10 @@ class Part:
                 assert outputs is not None  # the pipeline asks the stage above to hand its input down
                 entry.tape = self._invert(outputs, entry)
             else:
-                entry.tape = self.stage.retrace(entry.kept, entry.weights)
+                with self._weights.replaced(entry.weights):
+                    entry.tape = self.stage.retrace(entry.kept)
                 entry.tape.outputs = None  # sent long ago; what the graph needs of them, the graph holds
+            entry.buffers = self.frozen.copies
         self._ledger.add("graph", self._graph_bytes or 0)
         return entry.tape.inputs
 
@@ -249,6 +321,7 @@ class Part:
         *,
         input_gradient: bool,
         gradients_by_parameter: dict[Tensor, Tensor] | None = None,
+        stream: RandomStream | None = None,
     ) -> tuple[Streams | None, Streams | None]:
         """Differentiate the oldest entry's graph, add to the gradients and let the entry go.
 
@@ -257,17 +330,34 @@ class Part:
             grad_outputs: gradient with respect to each output stream.
             input_gradient: whether that of the input is wanted.
             gradients_by_parameter: receives each parameter's gradient of this micro-batch, if given.
+            stream: of the random numbers that a backward draws.
 
         Returns:
             The part's input for the stage below to invert (None if only some streams of it were kept, when nobody needs
             it) and the gradient with respect to it (None if not wanted).
 
+        Raises:
+            StageError: parameters were frozen, unfrozen, added or replaced since the pipeline was made.
+            RuntimeError: something else has written gradients of the parameters.
+
         """
+        if self._sums is None:
+            self._structure.check()
         entry = self._memory.popleft()
         assert entry.micro_batch == micro_batch
         assert entry.tape is not None
-        leaves = self.parameters if entry.weights is None else list(entry.weights.values())
-        grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
+        if self._evaluates_again or self._watched_backwards:
+            grad_inputs, gradients = self._differentiated_with_care(entry, grad_outputs, input_gradient, stream)
+        else:
+            leaves = self.parameters if entry.weights is None else list(entry.weights.values())
+            with self._as_recorded(entry):
+                grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
+        if entry.weights is not None:
+            gradients = tuple(map(_hooked, self.parameters, gradients))
+        if self._inspected is not None:
+            self._inspected.differentiated(self._trainable, gradients)
+            if self._inspected.done:
+                self._inspected = None
         if gradients_by_parameter is not None:
             gradients_by_parameter |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
         if self.corrector is not None:
@@ -279,12 +369,56 @@ class Part:
         self._let_weights_go(entry)
         return inputs, grad_inputs
 
+    def _as_recorded(self, entry: _Entry) -> contextlib.AbstractContextManager[None]:
+        """Context with the weights and buffers with which an entry's graph was recorded."""
+        if entry.weights is None and (entry.buffers is None or not (entry.buffers or self.frozen.has_norms)):
+            return contextlib.nullcontext()
+        return self._in_its_environment(entry)
+
+    @contextlib.contextmanager
+    def _in_its_environment(self, entry: _Entry) -> Iterator[None]:
+        recorded_late = entry.buffers is not None
+        with (
+            self._weights.replaced(entry.weights),
+            self.frozen.again(entry.buffers or ()) if recorded_late else contextlib.nullcontext(),
+        ):
+            yield
+
+    def _differentiated_with_care(
+        self, entry: _Entry, grad_outputs: Streams, input_gradient: bool, stream: RandomStream | None
+    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+        """Differentiate a graph that evaluates again while that is done, or may do so.
+
+        What is evaluated draws from the stage's random stream, leaves buffers as they are, and may call `backward`
+        itself (as the reversible blocks of RevTorch and memcnn do), which adds to the `.grad` of leaves.
+        """
+        assert entry.tape is not None
+        leaves = self.parameters if entry.weights is None else list(entry.weights.values())
+        sums = [leaf.grad for leaf in leaves]
+        for leaf in leaves:
+            leaf.grad = None
+        with (
+            contextlib.nullcontext() if stream is None else stream,
+            self._in_its_environment(entry),
+            self._scratch if entry.buffers is None else contextlib.nullcontext(),
+            torch.no_grad(),  # so that what runs with gradients is what evaluates, not the engine
+            BackwardWatch() as watch,
+        ):
+            grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
+        added = [leaf.grad for leaf in leaves]
+        for leaf, gradient in zip(leaves, sums, strict=True):
+            leaf.grad = gradient
+        self._watched_backwards = max(self._watched_backwards - 1, 0)
+        self._evaluates_again = self._evaluates_again or watch.evaluates
+        return grad_inputs, tuple(map(_sum, gradients, added))
+
     def retire_weights(self, version: int) -> None:
         """Before the update that ends `version`: stash the weights if a backward to come will need them.
 
         They stay where they are, and the parameters move to new storage, which the optimizer then overwrites. So
         weights are copied once an update and not once a forward.
         """
+        self._sums = None
         needed = any(entry.version == version and entry.predicted is None for entry in self._memory)
         if self._double_buffered:  # by forwards to come; of those with the weights before, the last backward is done
             self._drop(version - 1)
@@ -316,6 +450,7 @@ class Part:
         """Restore what `state_dict` gave; the module's own weights must have been loaded before."""
         self._versions = {version: self._placed(weights) for version, weights in state["weights"].items()}
         self._current = None
+        self.adopt_gradients()
         self._memory = deque()
         for e in state["memory"]:
             kept = tuple(tensor.to(self._device) for tensor in e["kept"])
@@ -334,20 +469,22 @@ class Part:
         self._ledger.add(self._kept_as, sum(payload(entry.kept) for entry in self._memory))
         self._ledger.add("stashed_weights", sum(payload(weights.values()) for weights in self._versions.values()))
 
-    def _record(self, inputs: Streams, target: Tensor | None, weights: StageWeights | None) -> Tape:
+    def _record(self, inputs: Streams, target: Tensor | None) -> Tape:
         if isinstance(self.stage, HeadStage):
             assert target is not None
-            return self.stage.record_loss(inputs, target, weights)
-        return self.stage.record(inputs, weights)
+            return self.stage.record_loss(inputs, target)
+        return self.stage.record(inputs)
 
     def _invert(self, outputs: Streams, entry: _Entry) -> Tape:
         """Invert by the evaluation that is the graph; if that has stashed weights, by one with the current ones."""
         if entry.weights is None or not self._stashes_weights:
-            return self.stage.reconstruct(outputs, entry.weights, entry.kept)
+            with self._weights.replaced(entry.weights):
+                return self.stage.reconstruct(outputs, entry.kept)
         with torch.no_grad(), replay(entry.random, self._device):
-            inputs = self.stage.reconstruct(outputs, None, entry.kept).inputs
+            inputs = self.stage.reconstruct(outputs, entry.kept).inputs
         assert inputs is not None
-        tape = self.stage.retrace(self.stage.keep(inputs), entry.weights)
+        with self._weights.replaced(entry.weights):
+            tape = self.stage.retrace(self.stage.keep(inputs))
         tape.inputs = inputs
         return tape
 
@@ -428,6 +565,7 @@ class Part:
         # or with another gradient, or be a view: of more, or of one number expanded. `.grad` is written in place later,
         # so it gets a copy then.
         taken = {storage_of(tensor) for tensor in messages}
+        self._refuse_foreign_gradients()
         sums: list[Tensor] = []
         terms: list[Tensor] = []
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
@@ -444,6 +582,31 @@ class Part:
             self._ledger.add("gradients", payload([gradient]))
         if sums:
             torch._foreach_add_(sums, terms)
+        self._note_sums()
+
+    def adopt_gradients(self) -> None:
+        """Take the gradients in `.grad` for the sums of the update that is under way; none: an update begins."""
+        self._note_sums()
+        if all(parameter.grad is None for parameter in self.parameters):
+            self._sums = None
+
+    def _note_sums(self) -> None:
+        self._sums = [(p.grad, 0 if p.grad is None else p.grad._version) for p in self.parameters]
+
+    def _refuse_foreign_gradients(self) -> None:
+        """Raise RuntimeError if anything else has written to the sums of gradients, or taken them away."""
+        gradients = [parameter.grad for parameter in self.parameters]
+        if self._sums is None:
+            foreign = [gradient is not None for gradient in gradients]
+        else:
+            foreign = [
+                held is not gradient
+                if held is None or gradient is None
+                else held is gradient and version != held._version
+                for gradient, (held, version) in zip(gradients, self._sums, strict=True)
+            ]
+        if any(foreign):
+            raise self._structure.foreign_gradient(list(self._trainable)[foreign.index(True)])
 
     def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
         """Measure the bytes of the graph that is recorded inside, the first time."""
@@ -458,12 +621,19 @@ class Part:
         self._graph_bytes = saved.bytes
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
-        """Autocast without its cache of cast weights.
+        return precision(self._device, self._autocast)
 
-        A cast made in a forward without a graph would be used again by the backward's evaluation, which would then
-        give the weight no gradient; and a cast made before an update would outlive it.
-        """
-        kind = self._device.type
-        if self._autocast is None and not torch.is_autocast_enabled(kind):
-            return contextlib.nullcontext()
-        return torch.autocast(kind, dtype=self._autocast or torch.get_autocast_dtype(kind), cache_enabled=False)
+
+def _hooked(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+    """The gradient as the parameter's hooks leave it; autograd calls those of the leaf that it differentiates for."""
+    if gradient is not None and parameter._backward_hooks:
+        for hook in tuple(parameter._backward_hooks.values()):
+            changed = hook(gradient)
+            gradient = gradient if changed is None else changed
+    return gradient
+
+
+def _sum(gradient: Tensor | None, added: Tensor | None) -> Tensor | None:
+    if gradient is None or added is None:
+        return added if gradient is None else gradient
+    return gradient + added

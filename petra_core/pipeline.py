@@ -28,11 +28,13 @@ from petra_core.checks import (
     check_settings,
     check_stages,
     check_state,
+    check_target,
 )
 from petra_core.concurrency import conductor
 from petra_core.delay import Correction, ForwardWeights, check_delay_settings, described
 from petra_core.errors import CheckpointError
-from petra_core.finite import PendingLosses, check_weights
+from petra_core.finite import PendingLosses, check_states, check_weights
+from petra_core.inspection import Inspection
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
 from petra_core.randomness import capture_all, restore_all
@@ -75,6 +77,8 @@ class Pipeline:
         replicas: of each stage, the devices that take its micro-batches in turn, each a divisor of k. Here one process
             does what all would do, in the order in which they would (`petra_core.ages`); over several, the channel says
             how many there are. None: one each.
+        inspect: whether to inspect the first micro-batches (`petra_core.inspection`) and refuse a stage that would not
+            train as plain autograd trains it. Later micro-batches are not inspected.
 
     Attributes:
         micro_batches: how many have entered.
@@ -107,6 +111,7 @@ class Pipeline:
         after_backward: AfterBackward | None = None,
         channel: Channel | None = None,
         replicas: Sequence[int] | None = None,
+        inspect: bool = True,
     ) -> None:
         self.stages = tuple(stages)
         check_stages(self.stages)
@@ -141,6 +146,7 @@ class Pipeline:
         hooks: list[BeforeUpdate] = [] if channel is None or self._count == 1 else [channel.average_gradients]
         hooks += [] if before_update is None else [before_update]
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
+        self._inspection = Inspection(self.stages) if inspect else None
         self._workers = [
             Worker(
                 self.stages[index],
@@ -160,6 +166,7 @@ class Pipeline:
                 below_head=index == len(self.stages) - 2,
                 before_update=hooks,
                 after_backward=after_backward,
+                inspection=self._inspection,
             )
             for index, device in zip(
                 self._own_stages, devices_of([self.stages[j] for j in self._own_stages]), strict=True
@@ -179,6 +186,7 @@ class Pipeline:
         if channel is not None:
             channel.check_settings({**self._settings, "method": method, "seed": seed}, self.stages, optimizer)
         self._deferred: Callable[[], None] | None = None  # brings the workers' bookkeeping up to date
+        self._loading = False
 
     @property
     def model(self) -> nn.Sequential:
@@ -247,12 +255,22 @@ class Pipeline:
             ValueError: the shape or dtype differs from that of the micro-batches before, or the processes were given
                 different micro-batches.
             NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some ticks later.
+            StageError: a stage would not train as plain autograd trains it (`petra_core.inspection`).
+            RuntimeError: an exception broke off an earlier step, or this is inside torch.inference_mode().
 
         """
+        self._refuse_after_broken_tick()
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                "a pipeline cannot train inside torch.inference_mode(), which records no graphs; call step() and "
+                "drain() outside of it (evaluate() works inside)"
+            )
         streams = as_streams(inputs)
+        check_target(target)
         if self._channel is not None:
             self._channel.check_step(self.micro_batches, streams, target, self._learning_rate)
         self._shapes.check(self.micro_batches, (*streams, target))
+        self._unfinished_tick = True  # until all has arrived: an interrupt must not leave half a micro-batch
         first, last = self._workers[0], self._workers[-1]
         number = self.micro_batches
         if first.index == 0 and self._is_own(number):
@@ -260,6 +278,7 @@ class Pipeline:
         if last.is_head and self._is_own(number):
             last.receive(Message(number, (target.detach().clone(),)), last.targets)
         self.micro_batches += 1
+        self._unfinished_tick = False
         losses = [self._tick(enter=True)]
         while not self._clock.may_enter:
             losses.append(self._tick(enter=False))
@@ -397,7 +416,7 @@ class Pipeline:
         torch's global generators, which `load_state_dict` then sets.
 
         Raises:
-            NonFiniteError: a loss since the last look was not finite; such a state is not worth keeping.
+            NonFiniteError: a loss since the last look or a weight is not finite; such a state is not worth keeping.
             RuntimeError: a tick was broken off by an exception.
 
         """
@@ -405,7 +424,7 @@ class Pipeline:
         self._look_at_losses()
         self._catch_up()
         self._collect_all()
-        states = {worker.index: worker.state_dict() for worker in self._workers}
+        own_states = {worker.index: worker.state_dict() for worker in self._workers}
         state: dict[str, Any] = copied(
             {
                 "format": STATE_FORMAT,
@@ -414,10 +433,20 @@ class Pipeline:
                 "micro_batches": self.micro_batches,
                 "shapes": self._shapes.first,
                 "random": None if self._seeded else capture_all(worker.device for worker in self._workers),
-                "workers": [states.get(index) for index in range(len(self.stages))],
+                "workers": [own_states.get(index) for index in range(len(self.stages))],
             }
         )
+        check_states(self.micro_batches - 1, state["workers"])
         return state
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes, for copy.deepcopy and pickle. Raises: TypeError: graphs or threads are in use."""
+        if (self.method.overlapped and self.micro_batches) or (self.method.keeps_graph and self.in_flight):
+            raise TypeError(
+                f"a pipeline of {self.method} with {self.in_flight} micro-batches in flight cannot be copied or "
+                f"pickled, since graphs and threads cannot; make one of copies of the stages and load state_dict()"
+            )
+        return self.__dict__
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`, in a pipeline made with the same stages and settings.
@@ -436,7 +465,7 @@ class Pipeline:
         )
         state = copied(state)
         self._deferred = None  # of a state that is replaced
-        self._unfinished_tick = True  # until all is loaded: what is half one run and half another must not go on
+        self._unfinished_tick = self._loading = True  # until all is loaded: half a state must not be trained
         self._collect_all()  # what is on its way here is part of what is forgotten
         self._clock.load_state_dict(state["clock"])
         for worker in self._workers:
@@ -451,7 +480,7 @@ class Pipeline:
         self._losses.clear()
         if state["random"] is not None:
             restore_all(state["random"], (worker.device for worker in self._workers))
-        self._unfinished_tick = False
+        self._unfinished_tick = self._loading = False
 
     def _tick(self, *, enter: bool) -> Tensor | None:
         self._refuse_after_broken_tick()
@@ -547,8 +576,13 @@ class Pipeline:
             self._deferred = None
 
     def _refuse_after_broken_tick(self) -> None:
+        if self._loading:
+            raise RuntimeError(
+                "loading a state into this pipeline failed, so it has half of that state; load a state that fits, into "
+                "this pipeline or a new one"
+            )
         if self._unfinished_tick:
             raise RuntimeError(
-                "an exception broke off a tick of this pipeline, so its stages no longer fit together; "
-                "make a new one and load a checkpoint"
+                "an exception broke off a step of this pipeline, so its stages no longer fit together; "
+                "load a checkpoint, into this pipeline or a new one"
             )

@@ -134,13 +134,13 @@ class RandomStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         end = capture(self._device)
-        self.drawn = self._begin if _differ(self._begin, end) else None
+        self.drawn = self._begin if differ(self._begin, end) else None
         self.ever_drawn = self.ever_drawn or self.drawn is not None
         if self.state is not None:
             self.state = end
             restore(self._outside, self._device)
 
 
-def _differ(before: RandomState, after: RandomState) -> bool:
+def differ(before: RandomState, after: RandomState) -> bool:
     """Whether numbers were drawn between. As bytes, since it is done at every forward: torch.equal takes longer."""
     return [state.numpy().tobytes() for state in before] != [state.numpy().tobytes() for state in after]

@@ -162,17 +162,19 @@ def nadam(
 def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float) -> None:
     """Use `learning_rate` from the next update on: in place where it is a tensor, as a recorded tick needs it.
 
-    A tensor is written to when the rate changes, not at every step: that would be a kernel for each group. Which number
-    it has been given is noted beside it in the group, since to ask the tensor would be to wait for its device.
+    A tensor is written to when the rate changes, not at every step: that would be a kernel for each group. The number
+    is noted on the tensor, because reading it would wait for its device, with the tensor's version, which shows whether
+    anything else (a scheduler) has changed it since.
     """
     from torch import Tensor
 
     for group in optimizer.param_groups:
-        if not isinstance(group["lr"], Tensor):
+        rate: Any = group["lr"]
+        if not isinstance(rate, Tensor):
             group["lr"] = learning_rate
-        elif group.get("lr_written") != learning_rate:
-            group["lr"].fill_(learning_rate)
-            group["lr_written"] = learning_rate
+        elif getattr(rate, "written", None) != (learning_rate, rate._version):
+            rate.fill_(learning_rate)
+            setattr(rate, "written", (learning_rate, rate._version))  # noqa: B010  # no attribute that Tensor declares
 
 
 def _made(

@@ -24,11 +24,10 @@ serves both: a reversible backward costs one forward and one backward of F, not 
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from petra_core.tape import (
@@ -45,8 +44,6 @@ from petra_core.tape import (
     detached,
     leaf,
 )
-
-StageWeights = Mapping[str, Tensor]  # parameters of a stage's function by name, in place of its own
 
 __all__ = ["BufferedStage", "HeadStage", "ReversibleStage", "Stage", "in_evaluation_mode", "merge"]
 
@@ -70,14 +67,8 @@ class Stage(nn.Module, abc.ABC):
         """Plain computation, as in `nn.Sequential`."""
 
     @abc.abstractmethod
-    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
-        """Evaluate with a graph, from the whole input.
-
-        Args:
-            inputs: the stage's input streams; only their values are used.
-            weights: parameters to use in place of the function's own, by name.
-
-        """
+    def record(self, inputs: Streams) -> Tape:
+        """Evaluate with a graph, from the whole input. Only the values of `inputs` are used."""
 
     def keep(self, inputs: Streams) -> Streams:
         """The streams of the input that `retrace` needs."""
@@ -87,16 +78,15 @@ class Stage(nn.Module, abc.ABC):
         """What has to be kept of the input although the stage can be inverted: nothing of most."""
         return ()
 
-    def retrace(self, kept: Streams, weights: StageWeights | None = None) -> Tape:
+    def retrace(self, kept: Streams) -> Tape:
         """Evaluate with a graph, from what `keep` returned."""
-        return self.record(kept, weights)
+        return self.record(kept)
 
-    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None, side: Streams = ()) -> Tape:
+    def reconstruct(self, outputs: Streams, side: Streams = ()) -> Tape:
         """Reconstruct the input from the output by one evaluation, which is the tape too.
 
         Args:
             outputs: the stage's output streams.
-            weights: parameters to use in place of the function's own, by name.
             side: what `side` returned of the input.
 
         Raises:
@@ -109,13 +99,8 @@ class Stage(nn.Module, abc.ABC):
         """The blocks that a backward goes through one by one; more than one only after `merge`."""
         return (self,)
 
-    def _call(self, value: Value, weights: StageWeights | None) -> Value:
-        function = self.function
-        result: Value = function(value) if weights is None else functional_call(function, dict(weights), (value,))
-        return result
-
-    def _evaluate(self, x: Tensor, weights: StageWeights | None) -> Tensor:
-        residual = self._call(x, weights)
+    def _evaluate(self, x: Tensor) -> Tensor:
+        residual = self.function(x)
         if not isinstance(residual, Tensor) or residual.shape != x.shape:
             got = tuple(residual.shape) if isinstance(residual, Tensor) else type(residual).__name__
             raise ValueError(
@@ -123,6 +108,11 @@ class Stage(nn.Module, abc.ABC):
                 f"got {got}; a stage that changes shapes is a BufferedStage"
             )
         return residual
+
+
+def _kind(value: object) -> str:
+    inside = f" of {', '.join(type(item).__name__ for item in value)}" if isinstance(value, tuple | list) else ""
+    return f"a {type(value).__name__}{inside}"
 
 
 def _check_module(module: object, owner: str) -> nn.Module:
@@ -150,8 +140,9 @@ class ReversibleStage(Stage):
     """One residual function and a swap of two streams, inverted by its own evaluation.
 
     Args:
-        residual: F, any module from a tensor to a tensor of the same shape (BatchNorm, dropout and autocast included),
-            whose output does not depend on buffers that it writes in training mode (`petra_core.buffers`).
+        residual: F, any module from a tensor to a tensor of the same shape (BatchNorm, dropout and autocast included).
+            It must be a pure function of its input, its weights and torch's global generator: one that reads buffers
+            or attributes that it writes in training mode is refused (`petra_core.inspection`).
 
     Attributes:
         combine: does the additions of the coupling; another one may write their results where they will be read.
@@ -171,26 +162,26 @@ class ReversibleStage(Stage):
 
     def forward(self, value: Value) -> Value:
         x, x_tilde = two_streams(as_streams(value))
-        return self.combine("output", torch.add, x_tilde, self._evaluate(x, None)), x
+        return self.combine("output", torch.add, x_tilde, self._evaluate(x)), x
 
-    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
+    def record(self, inputs: Streams) -> Tape:
         x, x_tilde = two_streams(inputs)
         x_leaf = leaf(x)
-        residual = self._evaluate(x_leaf, weights)
+        residual = self._evaluate(x_leaf)
         output = self.combine("output", torch.add, x_tilde.detach(), residual.detach())
         return CouplingTape(detached(inputs), (output, x.detach()), x_leaf, residual, self.combine)
 
     def keep(self, inputs: Streams) -> Streams:
         return inputs[:1]
 
-    def retrace(self, kept: Streams, weights: StageWeights | None = None) -> Tape:
+    def retrace(self, kept: Streams) -> Tape:
         x_leaf = leaf(kept[0])
-        return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf, weights), self.combine)
+        return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf), self.combine)
 
-    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None, side: Streams = ()) -> Tape:
+    def reconstruct(self, outputs: Streams, side: Streams = ()) -> Tape:
         y, y_tilde = two_streams(outputs)
         x_leaf = leaf(y_tilde)
-        residual = self._evaluate(x_leaf, weights)
+        residual = self._evaluate(x_leaf)
         x_tilde = self.combine("input", torch.sub, y.detach(), residual.detach())
         return CouplingTape((y_tilde.detach(), x_tilde), None, x_leaf, residual, self.combine)
 
@@ -213,11 +204,11 @@ class BufferedStage(Stage):
         return self.module
 
     def forward(self, value: Value) -> Value:
-        return as_value(at_least_float32(self._call(value, None)))
+        return as_value(at_least_float32(self.module(value)))
 
-    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
+    def record(self, inputs: Streams) -> Tape:
         leaves = tuple(leaf(stream) for stream in inputs)
-        return ModuleTape(leaves, at_least_float32(self._call(as_value(leaves), weights)))
+        return ModuleTape(leaves, at_least_float32(self.module(as_value(leaves))))
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -230,7 +221,8 @@ class HeadStage(BufferedStage):
 
     Args:
         module: from the streams before it to the output, shape [batch, classes] for cross-entropy.
-        loss: (output, target) -> scalar, the mean over the micro-batch; cross-entropy unless given.
+        loss: (output, target) -> scalar, the mean over the micro-batch; cross-entropy unless given. The parameters of
+            a loss that is a module are trained as those of the head.
 
     """
 
@@ -240,16 +232,44 @@ class HeadStage(BufferedStage):
             raise TypeError(f"loss must be callable as loss(output, target), got {type(loss).__name__}")
         self.loss = loss
 
-    def record_loss(self, inputs: Streams, target: Tensor, weights: StageWeights | None = None) -> Tape:
-        """Evaluate module and loss with a graph; `tape.outputs` holds the scalar loss."""
+    @property
+    def function(self) -> nn.Module:
+        """The module; the whole head if the loss has parameters or buffers too."""
+        loss = self.loss
+        has_tensors = isinstance(loss, nn.Module) and (*loss.parameters(), *loss.buffers())
+        return self if has_tensors else self.module
+
+    def record_loss(self, inputs: Streams, target: Tensor) -> Tape:
+        """Evaluate module and loss with a graph; `tape.outputs` holds the scalar loss.
+
+        Raises:
+            TypeError: the module returns more than one tensor, or the loss something else than a tensor.
+            ValueError: the loss is not a scalar, or has no graph.
+
+        """
         leaves = tuple(leaf(stream) for stream in inputs)
-        output = as_value(at_least_float32(self._call(as_value(leaves), weights)))
+        output = as_value(at_least_float32(self.module(as_value(leaves))))
         if not isinstance(output, Tensor):
             raise TypeError(f"the head must return one tensor, got {len(output)}")
         loss = self.loss(output, target)
+        if not isinstance(loss, Tensor):
+            raise TypeError(
+                f"the loss function must return a scalar tensor (a mean over the micro-batch), got {_kind(loss)}; "
+                f"return only the tensor, without .item() and without metrics"
+            )
         if loss.dim() != 0:
             raise ValueError(f"the loss must be a scalar (a mean over the micro-batch), got shape {tuple(loss.shape)}")
+        if not loss.requires_grad and torch.is_grad_enabled() and any(t.requires_grad for t in self._sources(leaves)):
+            raise ValueError(
+                f"the loss has no graph, so nothing would be trained: got a tensor of {loss.dtype} that depends on the "
+                f"head's input and weights through no differentiable operation; leave out detach(), no_grad(), "
+                f"argmax() and integer casts between the network's output and the loss"
+            )
         return ModuleTape(leaves, (loss,))
+
+    def _sources(self, leaves: Streams) -> Iterator[Tensor]:
+        yield from leaves
+        yield from self.parameters()
 
 
 class _MergedStage(Stage):
@@ -280,7 +300,7 @@ class _MergedStage(Stage):
             value = stage(value)
         return value
 
-    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
+    def record(self, inputs: Streams) -> Tape:
         raise TypeError("a merged stage is differentiated part by part: use parts()")
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 Streams = tuple[Tensor, ...]
 Value = Tensor | Streams
@@ -80,6 +80,10 @@ class Tape(abc.ABC):
     inputs: Streams | None
     outputs: Streams | None
 
+    def roots(self) -> list[Node]:
+        """Return the nodes at which the graph ends, for inspection. Subclasses without any are not inspected."""
+        return []
+
     def forget(self) -> None:
         """Let go of inputs and outputs, once they are sent on; what the graph needs of them, the graph holds."""
         self.inputs = self.outputs = None
@@ -111,7 +115,9 @@ class _End(NamedTuple):
 
 def _end(result: Tensor) -> _End | None:
     """The end of the graph of `result`; None if it has no graph."""
-    return _End(get_gradient_edge(result), result.dtype) if result.requires_grad else None
+    # A view that is made where gradients are switched off requires one all the same, and has no graph.
+    recorded = result.requires_grad and torch.is_grad_enabled()
+    return _End(get_gradient_edge(result), result.dtype) if recorded else None
 
 
 def _differentiate(
@@ -157,6 +163,9 @@ class ModuleTape(Tape):
         self._leaves = leaves
         self._ends = [_end(result) for result in results]
 
+    def roots(self) -> list[Node]:
+        return [end.edge.node for end in self._ends if end is not None]
+
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
@@ -181,6 +190,9 @@ class CouplingTape(Tape):
         self.leaf = leaf
         self._end = _end(residual)
         self._combine = combine
+
+    def roots(self) -> list[Node]:
+        return [] if self._end is None else [self._end.edge.node]
 
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True

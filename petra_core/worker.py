@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
+from petra_core.checks import check_optimizer, check_optimizer_state
 from petra_core.corrections import Corrector, corrector
-from petra_core.delay import Correction, ForwardWeights
+from petra_core.delay import AVERAGE, Correction, ForwardWeights
+from petra_core.inspection import Inspection
 from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.lookahead import check_predictable, predicted
 from petra_core.methods import Method
@@ -103,21 +104,6 @@ def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
     return tuple(stream.to(device, non_blocking=device.type != "cpu") for stream in streams)
 
 
-def _check_optimizer(optimizer: Any, stage: int, parameters: Sequence[nn.Parameter]) -> None:
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"the optimizer that was made for stage {stage} is a {type(optimizer).__name__}, which is no "
-            f"torch.optim.Optimizer"
-        )
-    own = set(parameters)
-    foreign = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
-    if foreign:
-        raise ValueError(
-            f"the optimizer that was made for stage {stage} has {foreign} parameters of other stages, which its steps "
-            f"would change too; make it of the list of parameters that the function is called with"
-        )
-
-
 def _is_finite(tensors: Streams) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
@@ -157,6 +143,7 @@ class Worker:
         below_head: whether the stage above is the head.
         before_update: called one after the other as (index, version, stage), when `.grad` holds the mean gradient.
         after_backward: called with every backward of the stage.
+        inspection: of the pipeline, for its first micro-batches; None for no inspection.
 
     """
 
@@ -180,6 +167,7 @@ class Worker:
         below_head: bool = False,
         before_update: Sequence[BeforeUpdate],
         after_backward: AfterBackward | None,
+        inspection: Inspection | None = None,
     ) -> None:
         self.stage = stage
         self.index = index
@@ -190,8 +178,20 @@ class Worker:
         # makes it one update late as all stages are.
         delayed = method.double_buffered or not self.is_head
         keeps_weights = correction is not None and correction.keeps_weights and delayed
+        averages = correction is not None and correction.name == AVERAGE.name
+        replaces_weights = delayed and (averages or forward_weights is not ForwardWeights.CURRENT)
         self.parts = [
-            Part(part, method, self.ledger, self.device, autocast, keeps_weights=keeps_weights)
+            Part(
+                part,
+                method,
+                self.ledger,
+                self.device,
+                autocast,
+                index=index,
+                keeps_weights=keeps_weights,
+                replaces_weights=replaces_weights,
+                inspection=inspection,
+            )
             for part in stage.parts()
         ]
         self.version = 0  # updates so far
@@ -204,7 +204,7 @@ class Worker:
         self._parameters = [parameter for part in self.parts for parameter in part.parameters]
         self.optimizer = optimizer(list(self._parameters)) if optimizer is not None and self._parameters else None
         if self.optimizer is not None:
-            _check_optimizer(self.optimizer, index, self._parameters)
+            check_optimizer(self.optimizer, index, self._parameters)
         self._forward_weights = ForwardWeights.CURRENT
         self.corrector: Corrector | None = None
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
@@ -316,6 +316,7 @@ class Worker:
                 gradients,
                 input_gradient=self.index > 0 or part is not self.parts[0],
                 gradients_by_parameter=by_parameter,
+                stream=self._streams[micro_batch % len(self._streams)],
             )
             gradients = input_gradients if input_gradients is not None else ()
         if self._after_backward is not None and by_parameter is not None:
@@ -402,6 +403,7 @@ class Worker:
             raise ValueError("one of the two has an optimizer, the other has none")
         self.stage.load_state_dict(state["module"])
         if self.optimizer is not None:
+            check_optimizer_state(self.optimizer, state["optimizer"])
             self.optimizer.load_state_dict(state["optimizer"])
         for name, parameter in self.stage.named_parameters():
             gradient = state["gradients"].get(name)

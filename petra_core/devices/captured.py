@@ -397,6 +397,8 @@ def as_left(worker: Worker, number: int, k: int) -> Callable[[int], None]:
             )
         for parameter, gradient in zip(worker._parameters, gradients, strict=True):
             parameter.grad = gradient
+        for part in worker.parts:
+            part.adopt_gradients()
         worker.ledger.set("gradients", held)
 
     return restore

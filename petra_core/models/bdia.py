@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from petra_core.arguments import check_int
-from petra_core.stages import Stage, StageWeights, two_streams
+from petra_core.stages import Stage, two_streams
 from petra_core.tape import CouplingTape, Streams, Tape, Value, as_streams, combined, detached, leaf
 
 __all__ = ["BITS", "BdiaStage", "EulerStep", "FirstStep", "Quantise", "pack", "unpack"]
@@ -116,15 +116,15 @@ class BdiaStage(Stage):
     def forward(self, value: Value) -> Value:
         x, before = two_streams(as_streams(value))
         if not self.training:
-            return self.quantise(x + self._evaluate(x, None)), x
+            return self.quantise(x + self._evaluate(x)), x
         gamma = self._drawn(x)
-        step = self.quantise((1 - gamma) * x + (1 + gamma) * self._evaluate(x, None))
+        step = self.quantise((1 - gamma) * x + (1 + gamma) * self._evaluate(x))
         return self._halved(before, gamma) + step, x
 
-    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
+    def record(self, inputs: Streams) -> Tape:
         x, before = two_streams(inputs)
         gamma, x_leaf = self._drawn(x), leaf(x)
-        h = self._evaluate(x_leaf, weights)
+        h = self._evaluate(x_leaf)
         output = self._halved(before.detach(), gamma) + self._step(x.detach(), h.detach(), gamma)
         return _BdiaTape(detached(inputs), (output, x.detach()), x_leaf, h, gamma)
 
@@ -135,14 +135,14 @@ class BdiaStage(Stage):
         bits = self.quantise.bits
         return () if bits is None else (pack((inputs[1].detach() * 2**bits).remainder(2) == 1),)
 
-    def retrace(self, kept: Streams, weights: StageWeights | None = None) -> Tape:
+    def retrace(self, kept: Streams) -> Tape:
         gamma, x_leaf = self._drawn(kept[0]), leaf(kept[0])
-        return _BdiaTape(None, None, x_leaf, self._evaluate(x_leaf, weights), gamma)
+        return _BdiaTape(None, None, x_leaf, self._evaluate(x_leaf), gamma)
 
-    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None, side: Streams = ()) -> Tape:
+    def reconstruct(self, outputs: Streams, side: Streams = ()) -> Tape:
         y, x = (stream.detach() for stream in two_streams(outputs))
         gamma, x_leaf = self._drawn(x), leaf(x)
-        h = self._evaluate(x_leaf, weights)
+        h = self._evaluate(x_leaf)
         before = (y - self._step(x, h.detach(), gamma)) / gamma
         if self.quantise.bits is not None:
             before -= unpack(side[0], before.shape).to(before.dtype) / 2**self.quantise.bits

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from petra_core.arguments import check_int
-from petra_core.stages import Stage, StageWeights
+from petra_core.stages import Stage
 from petra_core.tape import Streams, Tape, Value, as_streams, as_value, detached
 
 __all__ = ["PixelUnshuffleStage"]
@@ -71,17 +71,17 @@ class PixelUnshuffleStage(Stage):
                 )
         return as_value(tuple(F.pixel_unshuffle(stream, self.factor) for stream in streams))
 
-    def record(self, inputs: Streams, weights: StageWeights | None = None) -> Tape:
+    def record(self, inputs: Streams) -> Tape:
         inputs = detached(inputs)
         return _PermutationTape(inputs, as_streams(self(as_value(inputs))), self._inverse)
 
     def keep(self, inputs: Streams) -> Streams:
         return ()
 
-    def retrace(self, kept: Streams, weights: StageWeights | None = None) -> Tape:
+    def retrace(self, kept: Streams) -> Tape:
         return _PermutationTape(None, None, self._inverse)
 
-    def reconstruct(self, outputs: Streams, weights: StageWeights | None = None, side: Streams = ()) -> Tape:
+    def reconstruct(self, outputs: Streams, side: Streams = ()) -> Tape:
         return _PermutationTape(detached(self._inverse(outputs)), None, self._inverse)
 
     def _inverse(self, streams: Streams) -> Streams:

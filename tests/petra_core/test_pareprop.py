@@ -157,7 +157,7 @@ def test_an_error_in_the_other_thread_names_stage_and_micro_batch() -> None:
     with pytest.raises(RuntimeError, match="out of luck") as caught:
         p.step(x, y)
     assert caught.value.__notes__ == ["in reconstruct 0 of stage 1"]
-    with pytest.raises(RuntimeError, match="broke off a tick"):
+    with pytest.raises(RuntimeError, match="broke off a step"):
         p.step(x, y)
 
 

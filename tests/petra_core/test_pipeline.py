@@ -309,10 +309,10 @@ def test_an_exception_within_a_tick_makes_the_pipeline_refuse_to_go_on() -> None
     p = toys.pipeline(toys.network(4), before_update=interrupt)
     with pytest.raises(KeyboardInterrupt):
         toys.train(p, toys.batches(9))
-    with pytest.raises(RuntimeError, match="broke off a tick"):
+    with pytest.raises(RuntimeError, match="broke off a step"):
         p.state_dict()
     p.check_finite()  # which heals nothing
-    with pytest.raises(RuntimeError, match="broke off a tick"):
+    with pytest.raises(RuntimeError, match="broke off a step"):
         p.step(*toys.batches(1)[0])
 
 

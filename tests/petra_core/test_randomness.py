@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import Pipeline, ReversibleStage, methods
+from petra_core.inspection import INSPECTED
 from petra_core.methods import Method
 from petra_core.models import sequential
 from petra_core.randomness import RandomStream, capture, replay
@@ -47,7 +48,8 @@ def test_a_micro_batch_sees_one_mask(method: Method, seed: int | None) -> None:
         different = {tuple(mask.flatten().tolist()) for mask in spy.masks}
         assert len(different) == count
         # Under approximate inputs the last micro-batches see no update between forward and backward: two evaluations.
-        assert len(spy.masks) <= count * evaluations
+        # Of the first micro-batches there is one more where there is more than one.
+        assert len(spy.masks) <= count * evaluations + (0 if method.keeps_graph else INSPECTED)
         assert len(spy.masks) >= count * min(evaluations, 2)
     assert not torch.equal(spies[0].masks[0], spies[1].masks[0])
 

@@ -371,7 +371,7 @@ def test_a_step_that_is_broken_off_leaves_nothing_that_could_be_saved(error: typ
     with pytest.raises(error):  # noqa: PT012  # which step of them raises depends on the error
         for x, y in data[:3]:
             ticks.step(x * float("nan"), y)
-    with pytest.raises(RuntimeError, match="an exception broke off a tick of this pipeline"):
+    with pytest.raises(RuntimeError, match="an exception broke off a step of this pipeline"):
         pipeline.state_dict()
 
 

@@ -59,7 +59,7 @@ def there_and_back(stages: Sequence[BdiaStage], streams: Streams, *, with_bits: 
             assert drawn is not None
             with replay(drawn, CPU):
                 bits = side if with_bits else tuple(torch.zeros_like(of) for of in side)
-                inputs = stage.reconstruct(streams, None, bits).inputs
+                inputs = stage.reconstruct(streams, bits).inputs
             assert inputs is not None
             streams = inputs
     return streams

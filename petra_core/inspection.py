@@ -1,0 +1,626 @@
+"""The inspection of the first micro-batches: whether a network trains as plain autograd would train it.
+
+The engine differentiates a graph per block, evaluates many blocks a second time, and gives some of them other weights
+than their own. So a block must be a pure function of its input, its weights and torch's global generator, and what it
+is trained by must be among its own parameters. Nothing in the arithmetic notices a violation: the run goes on, with
+other gradients. Here every block is inspected in its first forwards and backwards, and not again:
+
+    the leaves of its graph              are its input and its trained parameters, and nothing else
+    the tensors that it reads            are not those that another block has computed
+    its input and its parameters         are not written
+    a second evaluation                  gives the same output and draws the same random numbers, also where an
+                                         attribute that it counts with is far ahead; only of blocks that will be
+                                         evaluated again
+
+Outputs are compared bit by bit on a CPU and under `torch.use_deterministic_algorithms(True)`; otherwise on a GPU up to
+`TOLERANCE` of their largest magnitude (`TOLERANCE_AUTOCAST` in mixed precision), since some kernels add in any order.
+Buffers, attributes and generators are restored after a second evaluation.
+
+A function that is impure with a small probability can pass: stochastic depth by a generator that only a closure knows
+is found when two evaluations differ.
+"""
+
+import contextlib
+import functools
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+
+from petra_core.environment import StageWeights
+from petra_core.errors import Finding, StageError
+from petra_core.ownership import storage_reference
+from petra_core.stages import HeadStage, ReversibleStage, Stage
+from petra_core.tape import Streams, Tape, combined
+
+__all__ = ["INSPECTED", "BlockInspection", "Inspection", "Structure"]
+
+INSPECTED = 3  # micro-batches of each block
+TOLERANCE = 1e-3
+TOLERANCE_AUTOCAST = 2.0**-5
+FAR = 10**6  # evaluations
+
+_PLAIN = (int, float, complex, bool, str, type(None))
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+
+PURE = (
+    "its backward evaluates it again, so it must be a pure function: draw random numbers from torch's global generator "
+    "only, keep no counters, read no buffer that it writes; or choose a method that keeps graphs, such as "
+    "BACKPROPAGATION or DELAYED_GRADIENTS"
+)
+
+
+class Inspection:
+    """The inspection of all blocks of a pipeline in this process.
+
+    Args:
+        stages: of the pipeline.
+
+    Attributes:
+        findings: what was found so far, where it is collected (`petra_core.check`); None: the first finding is raised.
+
+    """
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self.findings: list[Finding] | None = None
+        self._owners: dict[Tensor, tuple[int, str]] = {
+            parameter: (index, name)
+            for index, stage in enumerate(stages)
+            for name, parameter in stage.named_parameters()
+        }
+        # Which block has computed a tensor, by its storage, while that lives.
+        self._origins: dict[StorageWeakRef, BlockInspection] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes for a copy, which holds no weak references."""
+        return self.__dict__ | {"_origins": {}}
+
+    def block(
+        self, stage: Stage, index: int, device: torch.device, *, recomputes: bool, replaces: bool
+    ) -> "BlockInspection":
+        """Return the inspection of one block.
+
+        Args:
+            stage: the block.
+            index: number of the stage that it belongs to.
+            device: where it computes.
+            recomputes: whether its function is evaluated again for a backward.
+            replaces: whether evaluations may have other weights than the module's own.
+
+        """
+        return BlockInspection(self, stage, index, device, recomputes=recomputes, replaces=replaces)
+
+    def report(self, finding: Finding) -> None:
+        """Raise the finding, or note it where findings are collected. Raises: StageError: it is raised."""
+        if self.findings is None:
+            raise StageError(finding)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    def owner(self, leaf: Tensor) -> tuple[int, str] | None:
+        """Return the stage and the name of a parameter; None if it belongs to no stage."""
+        return self._owners.get(leaf)
+
+    def origin(self, storage: StorageWeakRef) -> "BlockInspection | None":
+        """Return the block that has computed what is stored there, if any has."""
+        return self._origins.get(storage)
+
+    def computed(self, storages: Iterable[StorageWeakRef], block: "BlockInspection") -> None:
+        """Note which block has computed what is stored there."""
+        self._origins.update(dict.fromkeys(storages, block))
+
+    def forget(self, block: "BlockInspection") -> None:
+        """Forget what a block has computed."""
+        self._origins = {storage: origin for storage, origin in self._origins.items() if origin is not block}
+
+
+class BlockInspection:
+    """The inspection of one block, as `Inspection.block` makes it.
+
+    Attributes:
+        replaces: whether evaluations may have other weights than the module's own.
+        index: number of the stage that the block belongs to.
+        parameters: of the block.
+
+    """
+
+    def __init__(
+        self, whole: Inspection, stage: Stage, index: int, device: torch.device, *, recomputes: bool, replaces: bool
+    ) -> None:
+        self.replaces = replaces
+        self.index = index
+        self.parameters = list(stage.parameters())
+        self._whole = whole
+        self._stage = stage
+        self._function = stage.function
+        self._device = device
+        self._recomputes = recomputes
+        self._forwards = self._backwards = 0
+        self._drew: set[str] = set()  # from which generators the first evaluation drew
+
+    @property
+    def done(self) -> bool:
+        """Whether enough micro-batches have been inspected."""
+        return self._forwards >= INSPECTED and self._backwards >= INSPECTED
+
+    @property
+    def _compiled(self) -> bool:
+        """Whether torch.compile compiles anything in the block; a mode would make it compile once more."""
+        modules = self._stage.modules()
+        return any(module._compiled_call_impl is not None or hasattr(module, "_orig_mod") for module in modules)
+
+    @property
+    def _tolerance(self) -> float:
+        if self._device.type == "cpu" or torch.are_deterministic_algorithms_enabled():
+            return 0.0
+        return TOLERANCE_AUTOCAST if torch.is_autocast_enabled(self._device.type) else TOLERANCE
+
+    @contextlib.contextmanager
+    def evaluation(self, inputs: Streams) -> Iterator[None]:
+        """Context around a forward, which sees what it reads and writes besides its input and output."""
+        if self._forwards >= INSPECTED:
+            yield
+            return
+        given = [stream.clone() for stream in inputs]
+        weights = _fingerprints(self._stage) if self._recomputes or self.replaces else {}
+        generators = _Generators(self._function)
+        reads = _Reads(self._whole, self, inputs)
+        with contextlib.nullcontext() if self._compiled else reads:
+            yield
+        self._drew = generators.moved()
+        self._whole.computed(reads.made, self)
+        for before, stream in zip(given, inputs, strict=True):
+            if _difference(before, stream, 0.0) is not None:
+                self._report(
+                    None,
+                    "writes to its input (through .data, numpy or a view that autograd does not know)",
+                    "other stages still need it: use the out-of-place form of the operation, or clone the input first",
+                )
+        for name, fingerprint in _fingerprints(self._stage).items() if weights else ():
+            if fingerprint != weights[name]:
+                self._report(
+                    name,
+                    "is written in the forward",
+                    "its backward evaluates the forward again, or with stashed weights, so the write would be repeated "
+                    "or lost: make it a buffer that this forward does not read, or write it in before_update",
+                )
+        for origin, what in reads.foreign.items():
+            self._report(
+                None,
+                f"reads a tensor that stage {origin.index} has computed, in {what}, and that did not arrive as a "
+                f"stream",
+                f"a tensor kept in an attribute, a list or a closure belongs to another micro-batch by then: return it "
+                f"from stage {origin.index} as one more stream and pass it on",
+            )
+        if reads.generators and self._recomputes:
+            self._report(None, "draws random numbers from a torch.Generator of its own", PURE)
+
+    def compare(self, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
+        """Evaluate the block a second time and compare. Attributes and generators are as before afterwards.
+
+        A module may count its evaluations if its output does not depend on their number. So if an attribute has
+        changed, a third evaluation finds it far ahead.
+
+        Args:
+            outputs: of the first evaluation.
+            again: evaluates the block with a graph, and says whether it drew the random numbers of the first
+                evaluation.
+
+        Returns:
+            The tape of the second evaluation.
+
+        """
+        generators, attributes = _Generators(self._function), _attributes(self._function)
+        stage, combine = self._stage, None
+        if isinstance(stage, ReversibleStage):  # another `combine` may write where a message is
+            combine, stage.combine = stage.combine, combined
+        try:
+            tape, same_draws = again()
+            drew = generators.moved() & self._drew
+            changed = {
+                place: value for place, value in _attributes(self._function).items() if attributes.get(place) != value
+            }
+            difference = self._difference(outputs, tape)
+            if changed and difference is None:
+                for (module, key), value in changed.items():
+                    setattr(module, key, _far(attributes.get((module, key)), value))
+                difference = self._difference(outputs, _attempted(again))
+        finally:
+            for (module, key), value in attributes.items():
+                setattr(module, key, value)
+            generators.restore()
+            if isinstance(stage, ReversibleStage) and combine is not None:
+                stage.combine = combine
+        for generator in sorted(drew):
+            self._report(None, f"draws random numbers from {generator}", PURE)
+        if not same_draws:
+            self._report(
+                None,
+                "draws another number of random numbers when it is evaluated again, or another thread draws from "
+                "torch's global generator meanwhile",
+                PURE + "; give a thread that draws random numbers a generator of its own",
+            )
+        elif difference is not None:
+            names = {id(module): name for name, module in self._function.named_modules()}
+            counters = ", ".join(f"{key} of {names[id(m)] or 'its module'} ({type(m).__name__})" for m, key in changed)
+            because = f"; an evaluation changes {counters}" if counters else ""
+            self._report(
+                None,
+                f"gives another output when it is evaluated again with the same input, weights and random state "
+                f"({difference}){because}",
+                PURE,
+            )
+        return tape
+
+    def _difference(self, outputs: Streams, again: Tape | None) -> str | None:
+        """How the outputs of two evaluations differ; None if they do not."""
+        if again is None:
+            return "an evaluation fails"
+        assert again.outputs is not None
+        if len(outputs) != len(again.outputs):
+            return f"{len(outputs)} tensors, then {len(again.outputs)}"
+        for number, (first, second) in enumerate(zip(outputs, again.outputs, strict=True)):
+            difference = _difference(first, second, self._tolerance)
+            if difference is not None:
+                allowed = f", allowed {self._tolerance:g}" if self._tolerance else ""
+                return f"relative difference {difference:.1g} of stream {number}{allowed}"
+        return None
+
+    def walk(self, roots: Sequence[Node], inputs: Streams, weights: StageWeights) -> None:
+        """See that the leaves of a graph are the block's input and its weights."""
+        self._forwards += 1
+        own = {id(weight) for weight in weights.values()}
+        given = {storage_reference(stream) for stream in inputs}
+        for leaf in _leaves(roots):
+            if id(leaf) in own or storage_reference(leaf) in given:
+                continue
+            self._report_leaf(leaf)
+
+    def differentiated(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
+        """Look at the gradients of one backward; `parameters` are their names."""
+        self._backwards += 1
+        for name, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None and gradient.layout is not torch.strided:
+                self._report(
+                    name,
+                    f"has a gradient of layout {gradient.layout}",
+                    "gradients are accumulated as dense tensors: leave out sparse=True",
+                )
+        if self.done:
+            self._whole.forget(self)
+
+    def _report_leaf(self, leaf: Tensor) -> None:
+        owner = self._whole.owner(leaf)
+        if owner is not None and owner[0] == self.index:
+            self._report(
+                owner[1],
+                "is read past the module that it is registered in (a list, a closure or another reference to it)",
+                "this method evaluates with stashed or predicted weights, which such a reference does not see: read it "
+                "as an attribute of its module",
+            )
+        elif owner is not None:
+            self._report(
+                None,
+                f"depends on parameter {owner[1]} of stage {owner[0]} through a tensor that did not arrive as a stream",
+                f"tensors pass between stages only as streams: return it from stage {owner[0]} as one more stream, and "
+                f"use each parameter in one stage",
+            )
+        else:
+            place = _place_of(leaf, self._stage) or "a closure or a global variable"
+            self._report(
+                None,
+                f"depends on a tensor of shape {tuple(leaf.shape)} that requires a gradient and is not among its "
+                f"parameters ({place}), so it would never be trained",
+                "register it: as an nn.Parameter or nn.Module attribute, in an nn.ModuleList or nn.ParameterList, or "
+                "make the loss an nn.Module that has it; or detach() it",
+            )
+
+    def _report(self, parameter: str | None, what: str, remedy: str) -> None:
+        subject = "" if parameter is not None else f"{type(self._function).__name__} "
+        self._whole.report(Finding(self.index, parameter, subject + what, remedy))
+
+
+class Structure:
+    """The parameters of a block as they were when the pipeline was made, to be compared once an update.
+
+    Args:
+        stage: the block.
+        index: number of the stage that it belongs to.
+
+    """
+
+    def __init__(self, stage: Stage, index: int) -> None:
+        self._stage, self._index = stage, index
+        names = {id(parameter): name for name, parameter in stage.named_parameters()}
+        modules = list(stage.modules())
+        self._parameters = [
+            (module._parameters, key, parameter, parameter.requires_grad, names[id(parameter)])
+            for module in modules
+            for key, parameter in module._parameters.items()
+            if parameter is not None
+        ]
+        self._children = [(module._modules, key, child) for module in modules for key, child in module._modules.items()]
+        self._counts = [(module._parameters, len(module._parameters)) for module in modules]
+
+    def check(self) -> None:
+        """Raise StageError if a parameter was frozen, unfrozen, replaced or added."""
+        for parameters, key, parameter, trained, name in self._parameters:
+            now = parameters.get(key)
+            if now is not parameter or now.requires_grad is not trained:
+                raise self._changed(name, replaced=now is not parameter, trained=trained)
+        for children, key, child in self._children:
+            if children.get(key) is not child:
+                raise self._error(
+                    None,
+                    f"module {key!r} ({type(child).__name__}) was replaced after the pipeline was made, so the "
+                    f"parameters of the new one are not trained",
+                )
+        for parameters, count in self._counts:
+            if len(parameters) != count:
+                raise self._error(None, f"its parameters {[*parameters]} were {count} when the pipeline was made")
+
+    def check_replaceable(self) -> None:
+        """Raise StageError if the weights of a module cannot be replaced."""
+        for name, module in self._stage.function.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                raise StageError(
+                    Finding(
+                        self._index,
+                        None,
+                        f"{name or 'its module'} is a module of torch.jit, whose weights cannot be replaced by those "
+                        f"that this method stashes or predicts",
+                        "give the plain module (petra_core.devices.compiled compiles it), or choose a method with "
+                        "current weights, such as PETRA",
+                    )
+                )
+
+    def foreign_gradient(self, name: str) -> RuntimeError:
+        """The error for gradients of a parameter that something else has written or removed."""
+        return RuntimeError(
+            f"stage {self._index}: the gradient of parameter {name} was changed from outside between two backwards of "
+            f"the pipeline, which sums the gradients of an update there; leave .grad alone outside before_update (no "
+            f"zero_grad), and for gradients of other losses use torch.autograd.grad or a copy of the model"
+        )
+
+    def _changed(self, name: str, *, replaced: bool, trained: bool) -> StageError:
+        if replaced:
+            what = "was replaced after the pipeline was made, so the new one is not trained"
+        elif trained:
+            what = "was frozen after the pipeline was made"
+        else:
+            what = "requires gradients, but was frozen when the pipeline was made, so it is not trained"
+        return self._error(name, what)
+
+    def _error(self, name: str | None, what: str) -> StageError:
+        remedy = "which parameters are trained is fixed then: change them first, or make a new pipeline of the stages"
+        return StageError(Finding(self._index, name, what, remedy))
+
+
+class _Reads(TorchFunctionMode):
+    """Notes which tensors an evaluation reads that another block has computed.
+
+    Only tensors that depend on an input or on a parameter count as computed: a mask that one block caches for all is a
+    constant.
+
+    Attributes:
+        foreign: blocks whose tensors were read, each with the name of the operation that did.
+        made: storages of what was computed here.
+        generators: whether an operation was given a generator other than torch's own.
+
+    """
+
+    def __init__(self, whole: Inspection, block: BlockInspection, inputs: Streams) -> None:
+        super().__init__()
+        self.foreign: dict[BlockInspection, str] = {}
+        self.made: set[StorageWeakRef] = set()
+        self.generators = False
+        self._whole, self._block = whole, block
+        self._given = {storage_reference(stream) for stream in inputs}
+        self._weights = {_storage(parameter) for parameter in block.parameters}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        generator = kwargs.get("generator")
+        self.generators = self.generators or (generator is not None and not _is_global(generator))
+        computed = False
+        for tensor in _tensors((args, kwargs)):
+            storage = _storage(tensor)
+            computed = computed or tensor.requires_grad or storage in self._given or storage in self.made
+            if storage is None or storage in self._given or storage in self.made:
+                continue
+            origin = self._whole.origin(storage)
+            if origin is not None and origin is not self._block:
+                self.foreign.setdefault(origin, getattr(func, "__name__", str(func)))
+        result = func(*args, **kwargs)
+        if computed:
+            storages = {storage for tensor in _tensors(result) if (storage := _storage(tensor)) is not None}
+            self.made |= storages - self._weights - self._given
+        return result
+
+
+class _Generators:
+    """The states of the generators that torch's replay of random numbers does not know."""
+
+    def __init__(self, function: nn.Module) -> None:
+        self._own = {
+            id(value): (f"the generator {key} of its own", value)
+            for module in function.modules()
+            for key, value in vars(module).items()
+            if isinstance(value, _GENERATORS)
+        }
+        self._before = self._states()
+
+    def moved(self) -> set[str]:
+        """Return which generators have been drawn from."""
+        now = self._states()
+        return {name for name, state in self._before.items() if not _same_state(state, now[name])}
+
+    def restore(self) -> None:
+        """Set all generators back."""
+        random.setstate(self._before["Python's random"])
+        np.random.set_state(self._before["numpy.random"])
+        for name, generator in self._own.values():
+            _set_state(generator, self._before[name])
+
+    def _states(self) -> dict[str, Any]:
+        return {
+            "Python's random": random.getstate(),
+            "numpy.random": np.random.get_state(),
+            **{name: _state(generator) for name, generator in self._own.values()},
+        }
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.get_state() if isinstance(generator, np.random.RandomState) else generator.bit_generator.state
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
+
+
+def _same_state(one: Any, other: Any) -> bool:
+    return one.equal(other) if isinstance(one, Tensor) else repr(one) == repr(other)
+
+
+def _is_global(generator: torch.Generator) -> bool:
+    if generator.device.type == "cuda":
+        return generator in torch.cuda.default_generators
+    return generator is torch.default_generator
+
+
+def _attempted(again: Callable[[], tuple[Tape, bool]]) -> Tape | None:
+    """The tape of an evaluation; None if it fails, as with a counter beyond the end of a list."""
+    try:
+        return again()[0]
+    except Exception:
+        return None
+
+
+def _far(before: Any, now: Any) -> Any:
+    """A value far ahead in the direction in which an attribute changes, if it has one."""
+    numbers = isinstance(before, int | float) and isinstance(now, int | float)
+    if not numbers or isinstance(now, bool):
+        return now
+    return now + FAR * (now - before)
+
+
+def _attributes(function: nn.Module) -> dict[tuple[nn.Module, str], Any]:
+    """Plain values among the attributes of modules, such as counters."""
+    return {
+        (module, key): value
+        for module in function.modules()
+        for key, value in vars(module).items()
+        if type(value) in _PLAIN
+    }
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for item in tree:
+            yield from _tensors(item)
+    elif isinstance(tree, dict):
+        yield from _tensors(list(tree.values()))
+
+
+def _storage(tensor: Tensor) -> StorageWeakRef | None:
+    try:
+        return storage_reference(tensor)
+    except (NotImplementedError, RuntimeError):  # sparse tensors and those of torch.func have none
+        return None
+
+
+@torch.no_grad()
+def _fingerprints(stage: Stage) -> dict[str, str]:
+    """A number for each parameter, which a write through .data changes too; as text, since nan equals itself."""
+    return {
+        name: str(complex(p.sum(dtype=torch.complex128 if p.is_complex() else torch.float64)))
+        for name, p in stage.named_parameters()
+        if p.is_floating_point() or p.is_complex()
+    }
+
+
+@torch.no_grad()
+def _difference(one: Tensor, other: Tensor, tolerance: float) -> float | None:
+    """The difference of two tensors relative to the largest magnitude; None if they are equal up to the tolerance."""
+    if one.shape != other.shape or one.dtype is not other.dtype:
+        return float("inf")
+    one, other = one.detach(), other.detach()
+    if torch.equal(one, other) or one.numel() == 0:
+        return None
+    if not (one.is_floating_point() or one.is_complex()):
+        return 1.0
+    unequal = (one != other) & ~(one.isnan() & other.isnan())
+    if not unequal.any():
+        return None
+    scale = float(one.abs().nan_to_num(0, 0, 0).max())
+    deviation = float((one - other).abs().nan_to_num(float("inf"))[unequal].max())
+    relative = deviation / scale if scale > 0 else deviation
+    return relative if relative > tolerance else None
+
+
+def _leaves(roots: Sequence[Node]) -> list[Tensor]:
+    """The leaves of a graph."""
+    leaves: list[Tensor] = []
+    seen: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor):
+            leaves.append(variable)
+        stack += [below for below, _ in node.next_functions if below is not None]
+    return leaves
+
+
+def _place_of(leaf: Tensor, stage: Stage) -> str | None:
+    """Where a tensor that is no parameter is referred to: an attribute of a module, or a variable of the loss."""
+    places: list[tuple[str, Any]] = [
+        (f"attribute {key} of {name or type(module).__name__}", value)
+        for name, module in stage.named_modules()
+        for key, value in vars(module).items()
+        if key not in ("_parameters", "_buffers", "_modules")
+    ]
+    if isinstance(stage, HeadStage):
+        places.append(("the loss", stage.loss))
+    return next((place for place, value in places if _holds(value, leaf, 4)), None)
+
+
+def _holds(value: Any, leaf: Tensor, depth: int) -> bool:
+    if value is leaf:
+        return True
+    if depth == 0 or isinstance(value, Tensor):
+        return False
+    inside: Iterable[Any] = ()
+    if isinstance(value, nn.Module):
+        inside = value.parameters()
+    elif isinstance(value, list | tuple | set):
+        inside = value
+    elif isinstance(value, dict):
+        inside = value.values()
+    elif isinstance(value, functools.partial):
+        inside = (value.func, *value.args, *value.keywords.values())
+    elif hasattr(value, "__self__") and not isinstance(value.__self__, type(random)):
+        inside = (value.__self__,)
+    elif getattr(value, "__closure__", None):
+        inside = [cell.cell_contents for cell in value.__closure__]
+    return any(_holds(item, leaf, depth - 1) for item in inside)

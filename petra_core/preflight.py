@@ -1,0 +1,195 @@
+"""A check before training: would these stages train as plain autograd trains them, and if not, why.
+
+    report = petra_core.check(stages, x, y, method=methods.PETRA, optimizer=sgd(0.1))
+    print(report)  # one line a finding: stage, parameter, what was found, remedy
+
+The stages are copied, so neither their weights and buffers nor torch's generators are changed. The copies are trained
+with the method for some micro-batches, all inspected as the first ones of a pipeline are (`petra_core.inspection`), and
+the gradients of the first update are compared with those of autograd on the plain network.
+"""
+
+import copy
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from petra_core.errors import Finding, PetraError, StageError
+from petra_core.methods import PETRA, Method
+from petra_core.pipeline import Pipeline
+from petra_core.recipe import OptimizerFactory
+from petra_core.stages import HeadStage, Stage, sequential
+from petra_core.tape import Value
+from petra_core.worker import devices_of
+
+__all__ = ["Report", "check"]
+
+#: Relative difference of a stage's gradient up to which it equals autograd's; float32 leaves room for reconstruction.
+TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-2}
+TOLERANCE_AUTOCAST = 0.2
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` has found.
+
+    Attributes:
+        findings: one for each reason; empty if the network trains as plain autograd would train it.
+
+    """
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.findings)) or "nothing found: the network trains as plain autograd trains it"
+
+
+def check(
+    stages: Sequence[Stage],
+    inputs: Value,
+    target: Tensor,
+    *,
+    method: Method = PETRA,
+    accumulation: int = 1,
+    optimizer: OptimizerFactory | None = None,
+    autocast: torch.dtype | None = None,
+) -> Report:
+    """Check whether a network trains as plain autograd would train it. Raises nothing.
+
+    Args:
+        stages: of the pipeline to be; they are copied and remain as they are.
+        inputs: a micro-batch, what stage 0 takes.
+        target: its target, what the loss takes.
+        method: of the pipeline.
+        accumulation: k of the pipeline.
+        optimizer: of the pipeline.
+        autocast: of the pipeline.
+
+    """
+    findings: list[Finding] = []
+    devices = {device for device in devices_of(stages) if device.type == "cuda"} if _are_stages(stages) else set()
+    with torch.random.fork_rng([device.index or 0 for device in devices]):
+        try:
+            _check(stages, inputs, target, method, accumulation, optimizer, autocast, findings)
+        except StageError as error:
+            findings.append(error.finding)
+        except Exception as error:
+            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            kind = "" if isinstance(error, PetraError) else f"{type(error).__name__}: "
+            findings.append(Finding(None, None, f"training stops with {kind}{error}{notes}", "correct that first"))
+    return Report(tuple(dict.fromkeys(findings)))
+
+
+def _are_stages(stages: Sequence[Stage]) -> bool:
+    return all(isinstance(stage, Stage) for stage in stages)
+
+
+def _check(
+    stages: Sequence[Stage],
+    inputs: Value,
+    target: Tensor,
+    method: Method,
+    accumulation: int,
+    optimizer: OptimizerFactory | None,
+    autocast: torch.dtype | None,
+    findings: list[Finding],
+) -> None:
+    plain = copy.deepcopy(list(stages))
+    first: dict[tuple[int, str], Tensor] = {}
+
+    def note(index: int, version: int, stage: Stage) -> None:
+        if version == 0:
+            first.update({(index, n): p.grad.clone() for n, p in stage.named_parameters() if p.grad is not None})
+
+    pipeline = Pipeline(
+        copy.deepcopy(list(stages)),
+        method,
+        accumulation=accumulation,
+        optimizer=optimizer,
+        autocast=autocast,
+        before_update=note,
+    )
+    assert pipeline._inspection is not None
+    pipeline._inspection.findings = findings
+    findings += _static_findings(pipeline)
+    state = torch.random.get_rng_state()
+    for _ in range(accumulation):  # with the weights of the beginning in all forwards and backwards
+        pipeline.step(inputs, target)
+        pipeline.drain()
+    for _ in range(2 * pipeline.depth + accumulation):  # as full as it gets, with updates
+        pipeline.step(inputs, target)
+    pipeline.drain()
+    torch.random.set_rng_state(state)
+    wanted = _plain_gradients(plain, inputs, target, accumulation, autocast)
+    findings += _compared(first, wanted, autocast)
+
+
+def _static_findings(pipeline: Pipeline) -> list[Finding]:
+    """What can be said without an evaluation."""
+    findings = []
+    for worker in pipeline._workers:
+        if not any(module.training for module in worker.stage.modules()):
+            what = "is in evaluation mode: no dropout, and BatchNorm with running statistics"
+            findings.append(Finding(worker.index, None, what, "call train() on it, unless that is intended"))
+        if worker.optimizer is None:
+            continue
+        given = {id(parameter) for group in worker.optimizer.param_groups for parameter in group["params"]}
+        for name, parameter in worker.stage.named_parameters():
+            if parameter.requires_grad and id(parameter) not in given:
+                what = "was not given to the optimizer of the stage, so it never moves"
+                remedy = "make the optimizer of the whole list of parameters, or freeze this one"
+                findings.append(Finding(worker.index, name, what, remedy))
+    return findings
+
+
+def _plain_gradients(
+    stages: Sequence[Stage], inputs: Value, target: Tensor, accumulation: int, autocast: torch.dtype | None
+) -> dict[tuple[int, str], Tensor]:
+    """The mean gradients of k micro-batches by plain autograd, by stage and name; none of parameters not reached."""
+    head = stages[-1].parts()[-1]
+    assert isinstance(head, HeadStage)
+    model = sequential(stages)
+    devices = devices_of(stages)
+    home = devices[0]
+    value = inputs.to(home) if isinstance(inputs, Tensor) else tuple(stream.to(home) for stream in inputs)
+    for _ in range(accumulation):
+        with torch.autocast(home.type, dtype=autocast, enabled=autocast is not None):
+            loss = head.loss(model(value), target.to(devices[-1]))
+        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
+    return {
+        (index, name): parameter.grad / accumulation
+        for index, stage in enumerate(stages)
+        for name, parameter in stage.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def _compared(
+    first: dict[tuple[int, str], Tensor], wanted: dict[tuple[int, str], Tensor], autocast: torch.dtype | None
+) -> list[Finding]:
+    """Findings for parameters whose first mean gradient is not that of plain autograd."""
+    findings = []
+    largest = functools.reduce(max, (float(gradient.abs().max()) for gradient in wanted.values()), 0.0)
+    for index, name in sorted(first.keys() | wanted.keys()):
+        if (index, name) not in first or (index, name) not in wanted:
+            has, has_not = ("autograd", "the pipeline") if (index, name) in wanted else ("the pipeline", "autograd")
+            what = f"has a gradient by plain {has} and none by {has_not}".replace("plain the", "the")
+            findings.append(Finding(index, name, what, "let the stage's output depend on it through its module"))
+            continue
+        gradient, expected = first[index, name], wanted[index, name]
+        tolerance = TOLERANCE_AUTOCAST if autocast is not None else TOLERANCES.get(gradient.dtype, 1e-2)
+        scale = max(float(expected.abs().max()), 1e-3 * largest)  # zero but for rounding: a bias before a BatchNorm
+        difference = float((gradient - expected).abs().max())
+        if not difference <= tolerance * scale:
+            what = f"has another gradient than by plain autograd (relative difference {difference / (scale or 1):.1g})"
+            findings.append(
+                Finding(index, name, what, "see the other findings; without any, compare with BACKPROPAGATION")
+            )
+    return findings

@@ -1,0 +1,114 @@
+"""`petra_core.check`: the findings of users' modules as a report, before training."""
+
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import petra_core
+from petra_core import HeadStage, Stage, methods, models
+from petra_core.methods import Method
+from petra_core.recipe import sgd
+from tests.compare import assert_bitwise_equal
+from tests.petra_core.test_user_modules import Impure, Listed, batches, network
+
+X, Y = batches(1)[0]
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_nothing_is_found_in_networks_that_train_right_and_nothing_is_changed(method: Method) -> None:
+    k = 6 if method.double_buffered else 2
+    net = network(lambda f: nn.Sequential(f, nn.BatchNorm1d(4), nn.Dropout(0.2)))
+    state = [dict(stage.state_dict()) for stage in net]
+    before = [{name: tensor.clone() for name, tensor in stage.items()} for stage in state]
+    generator = torch.get_rng_state()
+    report = petra_core.check(net, X, Y, method=method, accumulation=k, optimizer=sgd(0.1))
+    assert report.ok, str(report)
+    assert str(report).startswith("nothing found")
+    assert_bitwise_equal(state, before)
+    assert_bitwise_equal(torch.get_rng_state(), generator)
+    assert all(parameter.grad is None for stage in net for parameter in stage.parameters())
+
+
+def test_the_suites_own_networks() -> None:
+    torch.manual_seed(0)
+    for net, autocast in (
+        (models.chain(3, num_classes=10, channels=4), None),
+        (models.revnet(18, num_classes=10, width=2), torch.bfloat16),
+    ):
+        report = petra_core.check(net, torch.randn(4, 3, 32, 32), torch.randint(10, (4,)), autocast=autocast)
+        assert report.ok, str(report)
+
+
+def with_loss(loss: Callable[..., torch.Tensor]) -> list[Stage]:
+    net = network()
+    return [*net[:-1], HeadStage(net[-1].function, loss)]
+
+
+def unused() -> list[Stage]:
+    net = network()
+    net[1].eval()
+    return net
+
+
+@pytest.mark.parametrize(
+    ("make", "stage", "parameter", "what", "remedy"),
+    [
+        (lambda: network(functools.partial(Impure, kind="python")), 1, None, "draws random", "global generator"),
+        (lambda: network(functools.partial(Impure, kind="frozen")), 1, "residual.teacher", "is written", "buffer"),
+        (lambda: network(functools.partial(Listed, kind="list")), 1, None, "depends on a tensor", "register it"),
+        (lambda: with_loss(lambda o, y: F.cross_entropy(o.detach(), y)), None, None, "has no graph", "correct"),
+        (lambda: network()[:-1], None, None, "the last stage must be a HeadStage", "correct that first"),
+        (lambda: [nn.Linear(3, 2)], None, None, "is a Linear, which is neither", "correct"),
+        (unused, 1, None, "is in evaluation mode", "train()"),
+    ],
+)
+def test_findings_have_stage_parameter_what_and_remedy(
+    make: Callable[[], list[Stage]], stage: int | None, parameter: str | None, what: str, remedy: str
+) -> None:
+    report = petra_core.check(make(), X, Y, optimizer=sgd(0.01))
+    assert not report.ok
+    finding = next(finding for finding in report.findings if what in finding.what)
+    assert (finding.stage, finding.parameter) == (stage, parameter)
+    assert remedy in finding.remedy
+    assert str(finding) in str(report)
+
+
+def test_all_findings_are_reported_not_only_the_first() -> None:
+    net = network(functools.partial(Impure, kind="python"))
+    net[2] = network(functools.partial(Listed, kind="dict"))[2]
+    report = petra_core.check(net, X, Y)
+    assert {finding.stage for finding in report.findings} >= {1, 2}
+
+
+def test_parameters_without_an_optimizer_or_a_gradient() -> None:
+    net = network()
+    report = petra_core.check(net, X, Y, optimizer=lambda parameters: torch.optim.SGD(parameters[:1], lr=0.1))
+    assert {(f.stage, f.parameter) for f in report.findings} >= {(0, "module.0.bias"), (3, "module.1.bias")}
+    assert all("was not given to the optimizer" in finding.what for finding in report.findings)
+
+
+def test_a_gradient_other_than_autograds_is_found() -> None:
+    """A function that is another one in the engine: here without gradients in its forward."""
+
+    class Cheats(nn.Module):
+        def __init__(self, f: nn.Module) -> None:
+            super().__init__()
+            self.f = f
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.f(x)
+            return y if x.is_leaf else 3 * y  # the engine's inputs are leaves, those of a plain model are not
+
+    report = petra_core.check(network(Cheats), X, Y, method=methods.BACKPROPAGATION)
+    assert any("has another gradient than by plain autograd" in finding.what for finding in report.findings)
+
+
+def test_it_raises_nothing() -> None:
+    assert not petra_core.check([], X, Y).ok
+    assert not petra_core.check(network(), X[:, :2], Y).ok
+    assert not petra_core.check(network(), X, Y, accumulation=0).ok
+    assert not petra_core.check(network(), X, Y, optimizer=lambda q: torch.optim.LBFGS(q)).ok
