@@ -78,7 +78,8 @@ class Pipeline:
             does what all would do, in the order in which they would (`petra_core.ages`); over several, the channel says
             how many there are. None: one each.
         inspect: whether to inspect the first micro-batches (`petra_core.inspection`) and refuse a stage that would not
-            train as plain autograd trains it. Later micro-batches are not inspected.
+            train as plain autograd trains it. Later micro-batches are not inspected. `petra_core.check` does the same
+            without training.
 
     Attributes:
         micro_batches: how many have entered.
@@ -111,7 +112,7 @@ class Pipeline:
         after_backward: AfterBackward | None = None,
         channel: Channel | None = None,
         replicas: Sequence[int] | None = None,
-        inspect: bool = True,
+        inspect: bool = False,
     ) -> None:
         self.stages = tuple(stages)
         check_stages(self.stages)

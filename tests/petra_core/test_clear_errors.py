@@ -43,11 +43,11 @@ def with_residual(change: Callable[[nn.Module], nn.Module]) -> list[Stage]:
 
 
 def narrow(dtype: torch.dtype) -> Pipeline:
-    return Pipeline([stage.to(dtype) for stage in network()], methods.PETRA)
+    return Pipeline([stage.to(dtype) for stage in network()], methods.PETRA, inspect=True)
 
 
 def sparse(kind: type[nn.Embedding]) -> Pipeline:
-    return Pipeline([BufferedStage(kind(4, 4, sparse=True)), *network()[1:]], methods.PETRA)
+    return Pipeline([BufferedStage(kind(4, 4, sparse=True)), *network()[1:]], methods.PETRA, inspect=True)
 
 
 def gathered() -> object:
@@ -68,7 +68,7 @@ def gathered() -> object:
 def post_accumulate() -> Pipeline:
     net = network()
     next(net[1].parameters()).register_post_accumulate_grad_hook(lambda parameter: None)
-    return Pipeline(net, methods.BACKPROPAGATION)
+    return Pipeline(net, methods.BACKPROPAGATION, inspect=True)
 
 
 def scripted(method: Method) -> Pipeline:
@@ -280,6 +280,7 @@ TABLE: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")
 @pytest.mark.parametrize("case", TABLE)
 def test_clear_errors(case: str) -> None:
     make, error, message = TABLE[case]

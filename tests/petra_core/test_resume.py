@@ -177,7 +177,7 @@ def test_a_state_of_another_pipeline_is_refused_and_the_pipeline_then_too() -> N
     state["workers"][2]["module"].popitem()
     with pytest.raises(CheckpointError, match="stage 2 does not fit"):
         p.load_state_dict(state)
-    with pytest.raises(RuntimeError, match="load a checkpoint"):
+    with pytest.raises(RuntimeError, match="load a state that fits"):
         p.step(*toys.batches(1)[0])
     with pytest.raises(CheckpointError, match="no 'format' entry"):
         p.load_state_dict({"weights": 1})
