@@ -11,6 +11,7 @@ def run(method: str, seed: int, accuracy: float | None, status: str = "done", br
     state = {"done": "done", "failed": "diverged (epoch 1 of 2)"}.get(status, status)
     reason = "diverged" if status == "failed" else ""
     columns = {"method": method, "seed": seed, "status": status, "state": state, "reason": reason, "broken": broken}
+    columns |= {"machine": "CPU", "study": None}
     return columns | {"accuracy": accuracy}
 
 
@@ -26,7 +27,9 @@ def test_a_sample_knows_what_broke_and_whether_all_is_known() -> None:
     assert samples["A"].broken == {1: "accuracy of a guess", 2: "loss not finite"}
     assert (samples["A"].ended, samples["B"].ended, samples["C"].ended) == (True, False, False)
     assert samples["A"].seeds == "2 of 3; 1 diverged"
-    assert (samples["A"] - samples["B"]).values == {0: -10.0}
+    difference = (samples["A"] - samples["B"]).estimate
+    assert difference is not None
+    assert (difference.mean, difference.counts) == (-30.0, (2, 1))
 
 
 def test_what_was_measured_counts_whatever_became_of_the_run() -> None:
