@@ -27,9 +27,10 @@ from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
 from reproduce.records.storage import write_atomically
 from reproduce.report import citing, layout, overview
-from reproduce.report.headline import Headline, claim, headlines
+from reproduce.report.headline import Answer, Headline, first_screen
 from reproduce.show.content import Figure, Listing, Section, Table
 from reproduce.show.statistics import MARGIN_POINTS
+from reproduce.words import count
 
 #: Begun first, so that no process waits for one at the end.
 SLOW = ("scale_study", "table3", "tradeoff", "benchmarks", "figure5")
@@ -66,7 +67,7 @@ def render(results: Results, *, jobs: int = 1) -> str:
             paper_title=published.PAPER_TITLE,
             paper_reference=published.PAPER_REFERENCE,
             begun=results.begun,
-            claim=known,
+            answers=known,
             headlines=heads,
             parts=parts,
             attention=overview.attention(in_order),
@@ -77,14 +78,14 @@ def render(results: Results, *, jobs: int = 1) -> str:
     )
 
 
-def _made(results: Results, jobs: int) -> tuple[list[Section], tuple[str, list[Headline]]]:
+def _made(results: Results, jobs: int) -> tuple[list[Section], tuple[list[Answer], list[Headline]]]:
     """The sections and what stands on top, by so many processes, this one included."""
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
     begun, jobs = context.Value("i", 0), min(jobs, len(EXHIBITS))
     with ProcessPoolExecutor(jobs, context, _receive, (begun,)) as pool, _uncollected():
         helpers = [pool.submit(_help, results) for _ in range(1, jobs)]
         frames = Frames(results)
-        heads = claim(frames), headlines(frames)  # while the helpers import
+        heads = first_screen(frames)  # while the helpers import
         made = _sections(frames, begun)
         for helper in helpers:
             made |= helper.result()
@@ -139,7 +140,8 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["prose"] = _prose
     environment.filters["label"] = overview.label
-    environment.filters["brief"] = overview.brief
+    environment.filters["sentence"] = overview.sentence
+    environment.filters["count"] = count
     environment.filters["commands"] = lambda section: commands(section.key)
     environment.filters |= {name: getattr(layout, name) for name in layout.__all__}
     environment.filters["first_is_code"] = lambda table: any(row[0].code for row in table.rows[:1])
