@@ -57,7 +57,7 @@ def test_published_values_and_comparisons(tmp_path: Path) -> None:
     assert alone["", "published points"].text.startswith("+0.97")
     assert entries(small, "BDIA-ViT, PETRA")["", "published points"].text == ""
     assert section.sentence.replace("\N{NARROW NO-BREAK SPACE}", " ") == (
-        "Points of accuracy above a plain ViT (scale “small”): RevViT \N{MINUS SIGN}1.9 ± 0.4, BDIA-ViT +1.1 ± 0.4."
+        "Points of accuracy above a plain ViT (scale “small”): RevViT \N{MINUS SIGN}1.9 ± 0.3, BDIA-ViT +1.1 ± 0.3."
     )
 
 

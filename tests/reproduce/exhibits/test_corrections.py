@@ -130,8 +130,8 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
         for which in ("win points: predicted weights", "lose points: none.")
     ] + [
         *(
-            f"Corrections for longer: of 3 trials under PETRA with an interval these {which} points: none."
-            for which in ("win", "lose")
+            f"Corrections for longer: of 3 trials under PETRA with an interval these {which}"
+            for which in ("win points: predicted weights", "lose points: none.")
         ),
         "Corrections for longer: PETRA − backpropagation by the same optimizer: NAdam, 0.99",
     ]

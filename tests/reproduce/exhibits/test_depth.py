@@ -41,7 +41,7 @@ def test_reconstruction_and_delay_are_told_apart_and_errors_are_those_of_the_bot
     row = entries(table(section, "depth-small"), "k = 1", "4")
     assert row["reconstruction: PETRA − DSP", "verdict"].text == "equal"
     assert row["delay: DSP − Backpropagation", "difference"].value == pytest.approx(-9.97)
-    assert "reconstruction (PETRA − DSP), 2 differences of {MINUS}0.1 points: 2 equal" in section.findings[1].text
+    assert "reconstruction (PETRA − DSP), 2 differences of 0.0 points: 2 equal" in section.findings[1].text
     errors = [entry.text for (group, _), entry in row.items() if group.startswith("error")]
     assert errors[::-1] == [f"{e}, {e} to {e} (3)" for e in ("0.15", "0.0010", "1.0e-07")]  # a dict from the right
 

@@ -42,8 +42,8 @@ def test_data_that_are_not_official_are_said_to_be_so_once(tmp_path: Path) -> No
     section = made(provenance.EXHIBIT, tmp_path)
     (finding,) = section.findings
     assert section.sentence == "3 cells ran on CPUs, none on a GPU."
-    assert finding.text == "2 cells used data that are not the official ones. a copy; one file differs"
-    assert finding.tone is Tone.ALERT
+    assert finding.text == "2 cells used data that differ from the official files. a copy; one file differs"
+    assert finding.tone is Tone.MISSING
 
 
 def test_gpus_are_counted_and_how_they_were_used_is_said(tmp_path: Path) -> None:
