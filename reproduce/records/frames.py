@@ -36,7 +36,7 @@ from reproduce.records.lost_commits import LOST
 from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
 from reproduce.records.storage import explain_full_disk
-from reproduce.show.statistics import Study, pool
+from reproduce.show.statistics import ResidualStudy, pool
 from reproduce.words import conjunction, count
 
 #: Columns of `runs`, of cells that train; of others those that they have.
@@ -90,13 +90,13 @@ class Frames:
         return [_run(run) for run in self.results.runs]
 
     @cached_property
-    def studies(self) -> dict[str, Study]:
+    def studies(self) -> dict[str, ResidualStudy]:
         """The studies by their titles, with the spread of what all sound runs reached."""
         studies = {}
         done = [row for row in self._of_results if row["status"] == Status.DONE.value]
         rows = [row for row in done if row["study"] and not row["broken"]]
         for title in dict.fromkeys(row["study"] for row in rows):
-            study = studies[title] = Study(title)
+            study = studies[title] = ResidualStudy(title)
             for column in SPREAD:
                 settings: dict[str, list[float]] = {}
                 for row in rows:

@@ -14,7 +14,7 @@ from pandas import DataFrame, concat, notna
 
 from reproduce.show.content import TIMES, Tone, with_sign
 from reproduce.show.content import estimate as estimate_entry
-from reproduce.show.statistics import Estimate, Spread, Study, Verdict, combine_means, estimate, verdict
+from reproduce.show.statistics import Estimate, ResidualSpread, ResidualStudy, Verdict, combine_means, estimate, verdict
 from reproduce.words import conjunction, count
 
 DONE, NOT_RUN = "done", "not run"
@@ -34,7 +34,7 @@ class Sample:
     broken: Mapping[int, str] = field(default_factory=dict)
     #: By seed, the machine and the version of torch of the runs with a value; empty where that does not matter.
     machines: Mapping[int, str] = field(default_factory=dict)
-    spread: Spread | None = None  # of its study; None: nothing but its own values is known
+    spread: ResidualSpread | None = None  # of its study; None: nothing but its own values is known
 
     def __sub__(self, other: "Sample") -> "Difference":
         return Difference(((1.0, self), (-1.0, other)))
@@ -54,7 +54,7 @@ class Sample:
         return estimate(list(self.values.values()), self._spread) if self.values else None
 
     @property
-    def _spread(self) -> Spread | None:
+    def _spread(self) -> ResidualSpread | None:
         """The study's spread; None for a sample with a broken run, which scatters in a way of its own."""
         return None if self.broken.keys() & self.values.keys() else self.spread
 
@@ -139,9 +139,9 @@ def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
     return samples
 
 
-def _shared_spread(studies: Iterable[Any], value: str) -> Spread | None:
+def _shared_spread(studies: Iterable[Any], value: str) -> ResidualSpread | None:
     """Return the spread of a column in the one study that these rows are of; None if they are of several or of none."""
-    known = {study.title: study for study in studies if isinstance(study, Study)}
+    known = {study.title: study for study in studies if isinstance(study, ResidualStudy)}
     return next(iter(known.values())).spreads.get(value) if len(known) == 1 else None
 
 

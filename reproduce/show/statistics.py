@@ -5,7 +5,7 @@ Pairing runs by their seed does not help. The same seed gives two methods the sa
 the data, but rounding and delay decorrelate them within an epoch: over the committed records the correlation is about
 zero. What does help is that all settings of a study (one network, one length of training) scatter alike. So here:
 
-- a `Spread` is the residual variance of a study, pooled over its settings, with Bartlett's test of homogeneity;
+- a `ResidualSpread` is the variance of a study pooled over its settings, with Bartlett's test of homogeneity;
 - an `Estimate` is a mean or a difference of means with its two-sided 95 % interval by Student's t. It uses the spread
   of the study, or, where the test fails, the variances of the samples themselves, which is Welch's test for two;
 - a `verdict` follows from the interval by one rule, stated in its docstring and printed in the report;
@@ -25,7 +25,7 @@ MARGIN_POINTS = 0.5
 
 
 @dataclass(frozen=True)
-class Spread:
+class ResidualSpread:
     """The standard deviation of runs of one study that differ in their seed only.
 
     Attributes:
@@ -47,7 +47,7 @@ class Spread:
         return self.p is not None and self.p >= 1 - CONFIDENCE
 
 
-def pool(settings: Iterable[Sequence[float]]) -> Spread | None:
+def pool(settings: Iterable[Sequence[float]]) -> ResidualSpread | None:
     """Pool the variances of settings.
 
     Args:
@@ -64,7 +64,7 @@ def pool(settings: Iterable[Sequence[float]]) -> Spread | None:
     freedoms = [len(values) - 1 for values in several]
     freedom, total = sum(freedoms), math.fsum(squares)
     p = _bartlett(squares, freedoms) if len(several) > 1 else None
-    return Spread(math.sqrt(total / freedom), freedom, len(several), p)
+    return ResidualSpread(math.sqrt(total / freedom), freedom, len(several), p)
 
 
 def _bartlett(squares: Sequence[float], freedoms: Sequence[int]) -> float:
@@ -86,7 +86,7 @@ def _squares(values: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class ResidualStudy:
     """All runs of one network on one data set for one length, in one arithmetic, which share a residual variance.
 
     Attributes:
@@ -96,7 +96,7 @@ class Study:
     """
 
     title: str
-    spreads: dict[str, Spread] = field(default_factory=dict)
+    spreads: dict[str, ResidualSpread] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.title
@@ -132,7 +132,7 @@ class Estimate:
         return " + ".join(map(str, self.counts))
 
 
-Term = tuple[float, Sequence[float], Spread | None]  # weight, values, spread of the study
+Term = tuple[float, Sequence[float], ResidualSpread | None]  # weight, values, spread of the study
 
 
 def combine_means(terms: Sequence[Term]) -> Estimate | None:
@@ -177,7 +177,7 @@ def combine_means(terms: Sequence[Term]) -> Estimate | None:
     return Estimate(mean, mean - half, mean + half, counts, effective)
 
 
-def estimate(values: Sequence[float], spread: Spread | None = None) -> Estimate:
+def estimate(values: Sequence[float], spread: ResidualSpread | None = None) -> Estimate:
     """Estimate the mean of independent values.
 
     Args:

@@ -10,7 +10,7 @@ from scipy import stats
 from reproduce.show.compare import Sample
 from reproduce.show.statistics import (
     Estimate,
-    Spread,
+    ResidualSpread,
     Verdict,
     combine_means,
     estimate,
@@ -78,8 +78,8 @@ def test_a_difference_with_a_shared_spread_is_that_of_the_pooled_t_test() -> Non
     assert difference.n == "3 + 6"
 
 
-@pytest.mark.parametrize("spread", [None, Spread(0.5, 20, 10, 0.04)])
-def test_without_a_shared_spread_it_is_welchs_test(spread: Spread | None) -> None:
+@pytest.mark.parametrize("spread", [None, ResidualSpread(0.5, 20, 10, 0.04)])
+def test_without_a_shared_spread_it_is_welchs_test(spread: ResidualSpread | None) -> None:
     rng = np.random.default_rng(1)
     ours, theirs = rng.normal(1, 0.2, size=3), rng.normal(0, 2.0, size=5)
     difference = combine_means([(1.0, ours.tolist(), spread), (-1.0, theirs.tolist(), spread)])
@@ -91,7 +91,7 @@ def test_without_a_shared_spread_it_is_welchs_test(spread: Spread | None) -> Non
 
 
 def test_a_side_of_one_run_has_no_interval_and_an_empty_side_no_difference() -> None:
-    spread = Spread(0.5, 20, 10, 0.5)
+    spread = ResidualSpread(0.5, 20, 10, 0.5)
     assert combine_means([(1.0, [2.0], spread), (-1.0, [1.0, 1.5], spread)]) == Estimate(0.75, None, None, (1, 2))
     assert combine_means([(1.0, [], spread), (-1.0, [1.0, 1.5], spread)]) is None
 
@@ -107,7 +107,7 @@ def test_samples_are_subtracted_whatever_their_seeds_and_differences_too() -> No
 
 
 def test_a_broken_run_does_not_scatter_as_the_study_does() -> None:
-    spread = Spread(0.1, 50, 25, 0.5)
+    spread = ResidualSpread(0.1, 50, 25, 0.5)
     sound, broken = (
         Sample({0: 60.0, 1: 10.0}, spread=spread),
         Sample({0: 60.0, 1: 10.0}, broken={1: "w"}, spread=spread),
