@@ -68,9 +68,9 @@ PHONE = """
 """
 
 
-#: How much of what is folded has no height.
+#: How much of what is folded has no height, but for lists of records and patches, which are not printed.
 FOLDED = """
-  const folded = all("details:not([open]) p");
+  const folded = all("details:not([open]) p").filter((e) => !e.closest("#benchmarks, #provenance, #history"));
   report.hidden = folded.filter((e) => e.textContent && !e.getBoundingClientRect().height).length;
 """
 

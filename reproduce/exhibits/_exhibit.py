@@ -10,8 +10,9 @@ An exhibit is a declaration: its plan says which cells it needs (`reproduce.grid
     Outcome.…                       what our data say to a value or a claim of the paper; of a sheet at its scale only
 
 `each` is asked for every sheet (`reproduce.records.frames.Sheet`: a scale, an arithmetic, a data set, a text) of which
-a run has begun, the largest scale first; that the others have not been run, and how many runs are finished, is said
-here and nowhere else. `whole` is asked once, before, for what is not of a sheet.
+a run has begun, the largest scale first. A sheet that compares nothing yet comes after those that do. That the others
+have not been run, and how many runs are finished, is said here and nowhere else. `whole` is asked once, before, for
+what is not of a sheet.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -91,10 +92,14 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
     """The section of an exhibit."""
     stream: list[Shown] = [*exhibit.whole(frames)] if exhibit.whole else []
     every = list(sheets(frames, exhibit.key)) if exhibit.each else []
+    made: list[list[Shown]] = []
     for sheet in every:
         if exhibit.each and sheet.begun:
             of_sheet = [_at_scale(shown, sheet.scale) for shown in exhibit.each(sheet)]
-            stream += [shown for shown in of_sheet if sheet.scale == "paper" or not isinstance(shown, Outcome)]
+            made.append([shown for shown in of_sheet if sheet.scale == "paper" or not isinstance(shown, Outcome)])
+    # A sheet of which a first run has ended, and which compares nothing yet, does not hide one that does.
+    for of_sheet in sorted(made, key=_compares_nothing):
+        stream += of_sheet
     stream = [shown for shown in stream if not isinstance(shown, Figure) or shown.svg]
     absent = [sheet for sheet in every if not sheet.begun]
     for scale in dict.fromkeys(sheet.scale for sheet in absent):
@@ -117,6 +122,10 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
         standing=_standing(every, {shown for shown in stream if isinstance(shown, Outcome)}),
         count=f"{sum(len(sheet.done) for sheet in every)} of {count(planned, 'cell')}" if every else "",
     )
+
+
+def _compares_nothing(of_sheet: Sequence[Shown]) -> bool:
+    return any(isinstance(shown, Sentence) and not shown.known for shown in of_sheet)
 
 
 def _at_scale(shown: Shown, scale: str) -> Shown:

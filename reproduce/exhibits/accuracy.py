@@ -12,7 +12,7 @@ from reproduce.grids import scales
 from reproduce.grids.plans.accuracy import COMPARED
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
-from reproduce.show.compare import judge, means
+from reproduce.show.compare import means
 from reproduce.show.content import Finding, Tone, short_title
 from reproduce.show.tables import Field, judged, mean, method, table, words
 from reproduce.words import count, some
@@ -22,7 +22,7 @@ PETRA, EXACT = methods.PETRA.name, methods.BACKPROPAGATION.name
 RIVALS = tuple(m.name for m in COMPARED if m.pipelined and m is not methods.PETRA)
 INTRODUCTION = (
     "Accuracy on the test set after the last epoch, in percent. Differences are to backpropagation on the same network "
-    "with the same k, over the seeds that both have. No stage of a ResNet can be inverted: there PETRA is DSP, and "
+    "with the same k. No stage of a ResNet can be inverted: there PETRA is DSP, and "
     "approximate inputs are delayed gradients."
 )
 
@@ -42,8 +42,8 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
     planned = {place[:2] for place in accuracy}
     rows = [(network, m.name) for network in networks for m in methods.ALL if (network, m.name) in planned]
     rivals = [(network, name) for network, name in rows if name in RIVALS]
-    less = judge({(n, m, k): accuracy[n, m, k] - accuracy[n, EXACT, k] for n, m, k in accuracy if m != EXACT})
-    beside = judge({(n, m, k): accuracy[n, PETRA, k] - accuracy[n, m, k] for n, m in rivals for k in ks})
+    less = {(n, m, k): accuracy[n, m, k] - accuracy[n, EXACT, k] for n, m, k in accuracy if m != EXACT}
+    beside = {(n, m, k): accuracy[n, PETRA, k] - accuracy[n, m, k] for n, m in rivals for k in ks}
     key, setting = f"{sheet.key}-{sheet.dataset}{recipe}", sheet.described(width=False)
     yield from _expected(sheet)
     k = min(k for network, _, k in accuracy if network == networks[0])
@@ -72,7 +72,7 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
         return [mean("accuracy, %", lambda row: accuracy.get((*row, k)), 1, group=f"k = {k}"), difference]
 
     def less_rival(k: int) -> Field:
-        return judged("PETRA less it", lambda row: beside[*row, k], digits=1, group=f"k = {k}")
+        return judged("PETRA − it", lambda row: beside[*row, k], digits=1, group=f"k = {k}")
 
     head = [words("network", lambda row: row[0]), method("method", lambda row: methods.by_name(row[1]))]
     yield table(
@@ -82,10 +82,10 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
         fields=[*head, *(field for k in sorted(ks) for field in of_k(k))],
         grouped=True,
     )
-    if any(judgement.difference for judgement in beside.values()):
+    if any(difference.estimate for difference in beside.values()):
         yield table(
             key=f"rivals-{key}",
-            caption=f"PETRA less each asynchronous rival, points of accuracy ({setting}).",
+            caption=f"PETRA − each asynchronous rival, points of accuracy ({setting}).",
             rows=rivals,
             fields=[*head, *map(less_rival, sorted(ks))],
             grouped=True,

@@ -15,7 +15,7 @@ from reproduce.grids.plans.bdia import BDIA, BY_SETTINGS, CONTESTANTS, REVVIT, V
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets, statements
-from reproduce.show.compare import Samples, bounded, judge, means
+from reproduce.show.compare import Samples, bounded, means
 from reproduce.show.content import MEGABYTE, Entry, Table, missing, with_sign
 from reproduce.show.content import published as published_entry
 from reproduce.show.tables import amount, entry, judged, mean, published_value, table, words
@@ -42,7 +42,7 @@ def _published(papers: Iterable[tuple[Sheet, Samples]], arithmetic: str) -> Iter
     ours = Samples({(sheet.dataset, title): of for sheet, accuracy in papers for title, of in accuracy.items()})
     rows = published_tables.read("bdia")
     stated = {(row["dataset"], row["network"]): row for row in rows if row["quantity"] == "accuracy"}
-    less = judge({key: ours[key].less(row.number("value")) for key, row in stated.items() if ours[key].values})
+    known = {key: (reached, row.number("value")) for key, row in stated.items() if (reached := ours[key].estimate)}
     yield table(
         key="bdia" if arithmetic == "float32" else f"bdia-paper-{arithmetic}",
         caption="Accuracy in percent: published (6 blocks, three runs), and runs of that size (scale “paper”, "
@@ -53,7 +53,7 @@ def _published(papers: Iterable[tuple[Sheet, Samples]], arithmetic: str) -> Iter
             words("network", lambda key: key[1]),
             entry("published", lambda key: published_value(stated[key], "value")),
             mean("ours", lambda key: ours[key]),
-            judged("difference", lambda key: less.get(key, "")),
+            judged("difference", lambda key: statements.published_difference(*known[key]) if key in known else ""),
         ],
         notes=[
             "Published with SET-Adam and a cosine; ours with AdamW and two drops, without dropout. What steps of ± 1/4 "
@@ -63,7 +63,7 @@ def _published(papers: Iterable[tuple[Sheet, Samples]], arithmetic: str) -> Iter
         ],
         grouped=True,
     )
-    yield from map(statements.outcome, less.values())
+    yield from (statements.compare(*of) for of in known.values())
 
 
 def _held(frames: Frames) -> Table:
@@ -105,7 +105,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     accuracy, done = means(runs, "test_accuracy", ["contestant"]), runs.dropna(subset=["test_accuracy"])
     yield facets.facet(
         done,
-        [facets.rows([c.title for c in CONTESTANTS if c.title in set(done["contestant"])], interval=True)],
+        [facets.rows([c.title for c in CONTESTANTS if c.title in set(done["contestant"])], bounded=True)],
         key=f"bdia-{sheet.key}-{sheet.dataset}",
         caption=f"Accuracy after the last epoch by network ({sheet.described()}). Dot: a seed; stroke: mean; line: "
         "95 % interval.",
@@ -113,7 +113,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         y="contestant",
         legend="mark",
     )
-    less = judge({c: accuracy[c.title] - accuracy[c.against.title] for c in CONTESTANTS if c.against})
+    less = {c: accuracy[c.title] - accuracy[c.against.title] for c in CONTESTANTS if c.against}
     rows = published_tables.read("bdia")
     stated = {row["network"]: row for row in rows if (row["quantity"], row["dataset"]) == ("accuracy", sheet.dataset)}
     yield table(
@@ -145,7 +145,7 @@ def _gains(every: Iterable[tuple[Sheet, Samples]]) -> str:
     """What RevViT and BDIA-ViT win over ViT, on the largest scale at which all three are finished."""
     for sheet, accuracy in every:
         gains = {c.title: accuracy[c.title] - accuracy[VIT.title] for c in (REVVIT, BDIA)}
-        if all(gain.values for gain in gains.values()):
+        if all(gain.estimate for gain in gains.values()):
             said = ", ".join(f"{title} {bounded(gain)}" for title, gain in gains.items())
             return f"Points of accuracy above a plain ViT (scale “{sheet.scale}”): {said}."
     return "Nothing can be compared with a plain ViT yet; what was published stands below."

@@ -5,7 +5,7 @@ seen on other seeds. It may cost what PETRA saves, so bytes stand beside points.
 has nothing to do with delay, so it is compared with backpropagation by the same optimizer too.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +15,16 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.corrections import CURES, NOTHING, trials
 from reproduce.records.frames import Sheet, over_training, settings_key
 from reproduce.show import facets
-from reproduce.show.compare import CHANCE, DONE, Samples, bounded_mean, judge, means, measured
-from reproduce.show.content import MEGABYTE, TIMES, Entry, Finding, with_sign
-from reproduce.show.statistics import Estimate, Judgement, Verdict
+from reproduce.show.compare import DONE, Difference, Samples, bounded, means, measured
+from reproduce.show.content import MEGABYTE, Entry, Finding
+from reproduce.show.statistics import Verdict
 from reproduce.show.tables import BOTTOM, Field, amount, entry, error, judged, mean, method, number, table, words
 from reproduce.words import conjunction, count
 
 CHOICE = 0  # the seed on which a learning rate is chosen
 PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
 Place = tuple[Any, ...]  # network, k, epochs if for longer, the name of the method, the title of the cure
-Less = dict[tuple[str, Place], Judgement]  # by "backpropagation", "same optimizer" or "alone", and place
+Less = dict[tuple[str, Place], Difference]  # by "backpropagation", "same optimizer" or "alone", and place
 INTRODUCTION = (
     "Pipelined methods alone and with what the field does about delay: weights of the forward predicted along the "
     "momentum (FTPipe; linear: SpecTrain), the learning rate divided by the delay (PipeMare), the backward's weights "
@@ -68,27 +68,30 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     less, less_at_best = _compared(plain.accuracy), _compared(best.accuracy)
     after = means(every[every["epochs"] > shortest], "test_accuracy", ["network", "k", "epochs", "method", "cure"])
     longer = _compared(after)
-    yield _sentence(sheet.scale, ((best, less_at_best), (plain, less)), shortest, longer)
-    yield from _told(less, "at the recipe's rate")
-    yield from _told(less_at_best, "at best rates")
-    yield from _told(longer, "for longer")
+    yield _sentence(sheet.scale, less, shortest, longer)
+    yield from _findings(less, "at the recipe's rate")
+    yield from _findings(less_at_best, "at best rates")
+    yield from _findings(longer, "for longer")
     setting = sheet.described(recipes, width=False, rate=False)
     yield facets.facet(
         [
-            {"place": f"{place[0]}, k = {place[1]}", "method": place[2], "cure": place[3], "points": value}
+            {"place": f"{place[0]}, k = {place[1]}", "method": place[2], "cure": place[3]}
+            | {"points": value - exact.mean, "low": gap.low, "high": gap.high}
             for place in plain.accuracy
             if place[2] != EXACT.name
-            for value in (plain.accuracy[place] - plain.accuracy[_exact(place)]).values.values()
+            and (gap := (plain.accuracy[place] - plain.accuracy[_exact(place)]).estimate)
+            and (exact := plain.accuracy[_exact(place)].estimate)
+            for value in plain.accuracy[place].values.values()
         ],
-        [facets.rows([cure.title for cure in CURES], interval=True)],
+        [facets.rows([cure.title for cure in CURES], bounded=True)],
         key=f"corrections-{sheet.key}",
         caption="Points lost to backpropagation, by what is done about delay, at the recipe's learning rate "
-        f"({setting}). Dot: a seed; stroke: mean; line: 95 % interval.",
+        f"({setting}). Dot: a seed less the mean of backpropagation; stroke: mean; line: 95 % interval.",
         x="points",
         y="cure",
         col="place",
         wrap=2,
-        xlabel="points less backpropagation",
+        xlabel="− backpropagation, points",
         legend="mark",
         height=3.0,
     )
@@ -188,7 +191,7 @@ def _exact(place: Place, cure: str = NOTHING.title) -> Place:
 
 def _compared(accuracy: Samples) -> Less:
     """What is lost to backpropagation, by late methods also to that by the same optimizer, and won over them alone."""
-    differences = {}
+    differences: Less = {}
     for place in accuracy:
         if place != _exact(place):
             differences["backpropagation", place] = accuracy[place] - accuracy[_exact(place)]
@@ -196,17 +199,17 @@ def _compared(accuracy: Samples) -> Less:
             differences["alone", place] = accuracy[place] - accuracy[_alone(place)]
             if _exact(place, place[-1]) in accuracy:
                 differences["same optimizer", place] = accuracy[place] - accuracy[_exact(place, place[-1])]
-    return judge(differences)
+    return differences
 
 
 def _differences(less: Less) -> list[Field]:
     return [
-        judged("points", lambda place: less.get(("backpropagation", place)), group="less backpropagation"),
+        judged("points", lambda place: less.get(("backpropagation", place)), group="− backpropagation"),
         judged("points", lambda place: less.get(("same optimizer", place), ""), group="by the same optimizer"),
         judged(
             "points",
             lambda place: less.get(("alone", place), None if place == _alone(place) else ""),
-            group="less the method alone",
+            group="− the method alone",
         ),
     ]
 
@@ -225,67 +228,61 @@ def _at_best_rates(accuracy: Samples, kept: Samples) -> _Runs:
         chosen[place] = tried[rate]
         leads[place] = tried[rate] - max(value for other, value in tried.items() if other != rate)
         rates[place] = Entry(f"{rate:g}{'*' * bool(to_come)}", rate)
-        reached[place] = samples[rate].without(CHOICE)
+        reached[place] = samples[rate].without([CHOICE])
         held[place] = kept[*place, rate]
     return _Runs(reached, held, rates, chosen, leads)
 
 
-def _of_petra(less: Less, kind: str) -> list[tuple[Place, Judgement, Estimate]]:
-    """The comparisons of a kind under PETRA that have a pair."""
-    return [
-        (place, judgement, judgement.difference)
-        for (of, place), judgement in less.items()
-        if of == kind and place[-2] == PETRA.name and judgement.difference
-    ]
+def _of_petra(less: Less, kind: str) -> dict[Place, Difference]:
+    """The comparisons of a kind under PETRA that can be made."""
+    return {
+        place: difference
+        for (of, place), difference in less.items()
+        if of == kind and place[-2] == PETRA.name and difference.estimate
+    }
 
 
-def _sentence(scale: str, views: Iterable[tuple[_Runs, Less]], shortest: int, longer: Less) -> Sentence:
-    """The cure that wins most under PETRA, at best rates if any is shown on other seeds; what is left of it in the end.
+def _sentence(scale: str, less: Less, shortest: int, longer: Less) -> Sentence:
+    """How many cures win under PETRA at the recipe's rate, and what is left of those that were followed for longer.
 
     What is won in few epochs may be speed, by another optimizer above all, which is gone where training ends.
     """
-    for runs, less in views:
-        won = _of_petra(less, "alone")
-        if not won:
-            continue
-        best, judgement, gain = max(won, key=lambda of: (of[2].n, of[2].mean))
-        later = {
-            epochs: left
-            for (network, k, epochs, *_, cure), _, left in _of_petra(longer, "alone")
-            if (network, k, cure) == (*best[:2], best[-1])
-        }
-        in_the_end = f", {bounded_mean(later[max(later)])} after {max(later)}" if later else ""
-        return Sentence(
-            f"{_where(best)}: {best[-1]} {bounded_mean(gain)}{_chance(judgement)} points after "
-            f"{count(shortest, 'epoch')}{in_the_end}; {runs.share(best):.2f}{TIMES} the bytes."
-        )
-    return Sentence(f"Of no cure for delay under PETRA is there a pair of runs yet (scale “{scale}”).", known=False)
+    tried = _of_petra(less, "alone")
+    if not tried:
+        return Sentence(f"No cure for delay under PETRA can be compared yet (scale “{scale}”).", known=False)
+    cures = dict.fromkeys(place[-1] for place in tried)
+    win = [place for place, difference in tried.items() if difference.verdict is Verdict.HIGHER]
+    won = conjunction(list(dict.fromkeys(place[-1] for place in win)))
+    said = (
+        f"After {count(shortest, 'epoch')}, {len(win)} of {count(len(tried), 'trial')} of {count(len(cures), 'cure')} "
+    )
+    said += f"{'wins' if len(win) == 1 else 'win'} over PETRA alone{f' ({won})' * bool(won)}"
+    last = max((place[2] for place in _of_petra(longer, "alone")), default=None)
+    later = {place: of for place, of in _of_petra(longer, "alone").items() if place[2] == last}
+    left = [f"{place[-1]} {bounded(difference)}" for place, difference in later.items()]
+    ends = f"; after {last} epochs the gain is {conjunction(left)} points" if left else "; none was followed for longer"
+    return Sentence(f"{said}{ends}.")
 
 
-def _chance(judgement: Judgement) -> str:
-    return CHANCE * (judgement.verdict is Verdict.DIFFER and not judgement.stands)
-
-
-def _told(less: Less, where: str) -> Iterator[Finding]:
-    """Of the cures under PETRA that were tried with several seeds, which win and which lose."""
-    several = [of for of in _of_petra(less, "alone") if of[2].n > 1]
-    for said, sign in (("win", 1), ("lose", -1)) if several else ():
+def _findings(less: Less, where: str) -> Iterator[Finding]:
+    """Of the cures under PETRA that have an interval, which win and which lose."""
+    tried = {place: of for place, of in _of_petra(less, "alone").items() if of.estimate and of.estimate.low is not None}
+    for words_of, verdict in (("win", Verdict.HIGHER), ("lose", Verdict.LOWER)) if tried else ():
         named = [
-            f"{place[-1]} ({_where(place)}: {with_sign(gain.mean, 1)}){_chance(judgement)}"
-            for place, judgement, gain in several
-            if judgement.verdict is Verdict.DIFFER and sign * gain.mean > 0
+            f"{place[-1]} ({_where(place)}: {bounded(difference)})"
+            for place, difference in tried.items()
+            if difference.verdict is verdict
         ]
         yield Finding(
-            f"Corrections {where}: of {count(len(several), 'trial')} under PETRA with several seeds these {said} "
+            f"Corrections {where}: of {count(len(tried), 'trial')} under PETRA with an interval these {words_of} "
             f"points: {conjunction(named) or 'none'}."
         )
     alike = [
-        f"{place[-1]} ({_where(place)}: {with_sign(less_exact.mean, 1)}, n = {less_exact.n}, {judgement.verdict.value}"
-        f"{_chance(judgement)})"
-        for place, judgement, less_exact in _of_petra(less, "same optimizer")
+        f"{place[-1]} ({_where(place)}: {bounded(difference)}, {difference.verdict.value})"
+        for place, difference in _of_petra(less, "same optimizer").items()
     ]
     if alike:
-        yield Finding(f"Corrections {where}: PETRA less backpropagation by the same optimizer: {conjunction(alike)}.")
+        yield Finding(f"Corrections {where}: PETRA − backpropagation by the same optimizer: {conjunction(alike)}.")
 
 
 EXHIBIT = Exhibit("corrections", "Corrections for delay: does anything close the gap?", INTRODUCTION, each)

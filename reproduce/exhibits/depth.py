@@ -17,20 +17,20 @@ from reproduce.grids.plans.depth import COMPARED
 from reproduce.records.broken import RULE
 from reproduce.records.frames import Sheet, over_training
 from reproduce.show import facets
-from reproduce.show.compare import CHANCE, Sample, judge, means, measured, reported
+from reproduce.show.compare import Difference, Sample, means, measured, summarize
 from reproduce.show.content import Finding, short_title
 from reproduce.show.facets import RECONSTRUCTION_LOOKS as LOOKS
 from reproduce.show.tables import BOTTOM, RECONSTRUCTION, Field, error, judged, mean, number, table, words
 
 #: What a difference between two of them is due to.
 STEPS = {"reconstruction": (methods.PETRA, methods.DSP), "delay": (methods.DSP, methods.BACKPROPAGATION)}
-PAIRS = {step: " less ".join(map(short_title, pair)) for step, pair in STEPS.items()}
+PAIRS = {step: " − ".join(map(short_title, pair)) for step, pair in STEPS.items()}
 EXACT = methods.BACKPROPAGATION
 BEHIND = 5.0  # points
 INTRODUCTION = (
     "Chains of equal reversible blocks: J stages, of which all but stem and head reconstruct their inputs one from the "
-    "other, with a staleness of 2(J-1) micro-batches at the bottom. PETRA less DSP, which has its delays and keeps its "
-    f"inputs, is what reconstruction costs; DSP less backpropagation is what delay costs. {RULE}"
+    "other, with a staleness of 2(J-1) micro-batches at the bottom. PETRA − DSP, which has its delays and keeps its "
+    f"inputs, is what reconstruction costs; DSP − backpropagation is what delay costs. {RULE}"
 )
 Place = tuple[int, int]  # k, J
 
@@ -41,7 +41,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     places = sorted({place[:2] for place in accuracy})
     steps = {(*p, step): [accuracy[*p, m.name] for m in pair] for p in places for step, pair in STEPS.items()}
     pairs = {place: _sound(of, other) for place, (of, other) in steps.items()}
-    less = judge({place: pair for place, pair in pairs.items() if pair is not None})
+    less = {place: pair for place, pair in pairs.items() if pair is not None}
     bottom = over_training(sheet.lines()).assign(J=_stages)
     bottom = bottom[(bottom["stage"] == BOTTOM) & bottom["measure"].isin(list(LOOKS))]
     errors = measured(bottom, "value", ["k", "J", "measure"])
@@ -83,7 +83,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     yield table(
         key=f"depth-{sheet.key}",
-        caption=f"Accuracy, paired differences in points, and errors against depth ({setting}).",
+        caption=f"Accuracy, differences in points, and errors against depth ({setting}).",
         rows=places,
         fields=[
             words("k", lambda place: f"k = {place[0]}"),
@@ -100,18 +100,16 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     def named(method: Method, k: int, stages: int) -> str:
         return f"{short_title(method)} at J = {stages} with k = {k}"
 
-    gaps = judge(
-        {
-            (m, *place): accuracy[*place, m.name] - accuracy[*place, EXACT.name]
-            for m in COMPARED
-            for place in places
-            if m is not EXACT
-        }
-    )
+    gaps = {
+        (m, *place): accuracy[*place, m.name] - accuracy[*place, EXACT.name]
+        for m in COMPARED
+        for place in places
+        if m is not EXACT
+    }
     behind = [
-        named(*case) + f" {CHANCE}" * (not judgement.survives)
-        for case, judgement in gaps.items()
-        if (gap := judgement.difference) and gap.mean < -BEHIND and (gap.high or 0.0) < 0
+        named(*case)
+        for case, difference in gaps.items()
+        if (gap := difference.estimate) and gap.mean < -BEHIND and gap.high is not None and gap.high < 0
     ]
     wrecks = [
         f"{named(m, k, stages)} ({len(broken)} of {len(accuracy[k, stages, m.name].states)})"
@@ -123,7 +121,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"Depth and delay: scale “{sheet.scale}”. More than {BEHIND:g} points behind backpropagation, with an interval "
         f"that excludes 0: {'; '.join(behind) or 'none'}. Broken runs: {'; '.join(wrecks) or 'none'}."
     )
-    costs = {name: reported(judgement for place, judgement in less.items() if place[-1] == name) for name in STEPS}
+    costs = {name: summarize(pair for place, pair in less.items() if place[-1] == name) for name in STEPS}
     said = "; ".join(f"{name} ({PAIRS[name]}), {cost or 'nothing to compare yet'}" for name, cost in costs.items())
     yield Finding(f"Depth and delay: scale “{sheet.scale}”. Cost in accuracy: {said}.")
     yield facets.facet(
@@ -143,13 +141,11 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
 
 
-def _sound(of: Sample, other: Sample) -> Sample | None:
+def _sound(of: Sample, other: Sample) -> Difference | None:
     """The difference without seeds with which both are broken: that two wrecks agree says nothing. None: all are."""
-    difference = of - other
     wrecks = of.broken.keys() & other.broken.keys()
-    for seed in wrecks:
-        difference = difference.without(seed)
-    return difference if difference.values or not wrecks else None
+    difference = of.without(wrecks) - other.without(wrecks)
+    return difference if difference.estimate or not wrecks else None
 
 
 def _stages(frame: DataFrame) -> Any:

@@ -1,10 +1,10 @@
 """Figure 4: accuracy against the accumulation factor k, PETRA and backpropagation.
 
 In the paper's figure backpropagation averages over one batch whatever PETRA's k is. Here it stands beside PETRA at its
-effective batch too, every seed as a dot, and the paired differences, which is what the paper's statement is about.
+effective batch too, every seed as a dot, and the differences, which is what the paper's statement is about.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.table2 import by_cell, fixed_batch
@@ -12,10 +12,10 @@ from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PETRA, SWEEPS
 from reproduce.records.frames import Sheet, averaged
 from reproduce.show import facets, statements
-from reproduce.show.compare import Sample, Samples, judge, points
+from reproduce.show.compare import Difference, Samples, points
 from reproduce.show.content import Entry, none
 from reproduce.show.statements import UNKNOWN, claim_entries, combine, is_below, is_not_below
-from reproduce.show.statistics import Estimate, Judgement
+from reproduce.show.statistics import Estimate
 from reproduce.show.tables import Field, entry, judged, mean, number, table
 
 FIRST, LAST = ACCUMULATIONS[0], ACCUMULATIONS[-1]
@@ -30,7 +30,7 @@ INTRODUCTION = (
 )
 
 #: The paper's statement taken apart: what stands in the column k, the difference it is about, and what shows it.
-CLAIMS: dict[str, tuple[Callable[[Samples], Sample], Callable[[Estimate | None], bool | None]]] = {
+CLAIMS: dict[str, tuple[Callable[[Mapping[int, Difference]], Difference], Callable[[Estimate | None], bool | None]]] = {
     f"{FIRST}: below": (lambda gap: gap[FIRST], is_below),
     f"{FIRST} less {LAST}: below": (lambda gap: gap[FIRST] - gap[LAST], is_below),
     f"{LAST}: not below": (lambda gap: gap[LAST], is_not_below),
@@ -43,11 +43,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     example, ks = sweep.cell(sheet.dataset, NETWORK, PETRA, 1), sorted(sweep.accumulations)
     fixed = sweep.baseline(sheet.dataset, NETWORK)
     petra, matched = (
-        {k: accuracy(sweep.cell(sheet.dataset, NETWORK, method, k)) for k in ks} for method in (PETRA, BACKPROPAGATION)
+        Samples({k: accuracy(sweep.cell(sheet.dataset, NETWORK, method, k)) for k in ks})
+        for method in (PETRA, BACKPROPAGATION)
     )
-    references = {MATCHED: matched, FIXED: dict.fromkeys(ks, accuracy(fixed))}
-    gaps = {name: Samples({k: petra[k] - by_k[k] for k in ks}) for name, by_k in references.items()}
-    less = judge({(name, k): gap for name, by_k in gaps.items() for k, gap in by_k.items()})
+    references = {MATCHED: matched, FIXED: Samples(dict.fromkeys(ks, accuracy(fixed)))}
+    claimed = sorted({*ks, FIRST, LAST})
+    gaps = {name: {k: petra[k] - by_k[k] for k in claimed} for name, by_k in references.items()}
     about = {(name, claim): of(gap).estimate for name, gap in gaps.items() for claim, (of, _) in CLAIMS.items()}
     shown = {(name, claim): CLAIMS[claim][1](difference) for (name, claim), difference in about.items()}
     outcomes = {name: combine([shown[name, claim] for claim in CLAIMS]) for name in gaps}
@@ -57,35 +58,35 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     ends = {name: ", ".join(f"{points(gap[k])} at k = {k}" for k in (FIRST, LAST)) for name, gap in gaps.items()}
     yield Sentence(
         f"PETRA less backpropagation at the same effective batch, points of accuracy: {ends[MATCHED]}.",
-        known=any(gaps[MATCHED][k].values for k in (FIRST, LAST)),
+        known=any(gaps[MATCHED][k].estimate for k in (FIRST, LAST)),
     )
     yield facets.facet(
         sheet.done[sheet.done["batch_size"] == example.batch_size],
         [
-            facets.level(accuracy(fixed).values.values(), f"Backpropagation, {fixed.batch_size} images an update"),
+            facets.level(accuracy(fixed).estimate, f"Backpropagation, {fixed.batch_size} images per update"),
             facets.line("interval"),
             facets.dots(apart=0.08),
             facets.cut_to(sheet.done, "final_accuracy"),
         ],
         key=key,
         caption=f"Accuracy against k ({setting}), {measure}. Dot: a seed, line: mean, band: 95 % interval, cut where "
-        "it leaves the panel. Right: PETRA less backpropagation, paired; shaded: the verdicts' margin.",
+        "it leaves the panel. Right: PETRA − backpropagation; shaded: the verdicts' margin.",
         x="k",
         y="final_accuracy",
         height=3.8,
         beside=[facets.differences({LEGEND[name]: {k: gap[k].estimate for k in ks} for name, gap in gaps.items()})],
-        beside_label="PETRA less backpropagation, points",
+        beside_label="PETRA − backpropagation, points",
     )
 
     first = next(iter(CLAIMS))
 
     def beside(name: str) -> list[Field]:
-        def difference(k: int | str) -> Judgement | list[Entry]:
-            return claim_entries(about[name, k], combine([shown[name, k]])) if k in CLAIMS else less[name, k]
+        def difference(k: int | str) -> Difference | list[Entry]:
+            return claim_entries(about[name, k], combine([shown[name, k]])) if k in CLAIMS else gaps[name][int(k)]
 
         return [
             mean("accuracy, %", lambda k: references[name].get(k), group=name),
-            judged("PETRA less it", difference, group=name),
+            judged("PETRA − it", difference, group=name),
         ]
 
     yield table(
@@ -94,7 +95,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         rows=[*ks, *CLAIMS],
         fields=[
             number("k", lambda k: Entry(str(k), 1e3) if k in CLAIMS else k),
-            number("images an update", lambda k: none("") if k in CLAIMS else k * example.batch_size),
+            number("images per update", lambda k: none("") if k in CLAIMS else k * example.batch_size),
             entry("published", lambda k: STATEMENT.entry if k == first else none("") if k in CLAIMS else UNKNOWN),
             mean("PETRA, %", petra.get),
             *beside(MATCHED),

@@ -15,16 +15,15 @@ from reproduce.exhibits.gradients import (
     LOOKS,
     MEASURES,
     STATEMENT,
-    corrected,
+    claim,
     extents,
-    family,
     quality,
 )
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import CLOSENESS
 from reproduce.records.frames import Sheet
 from reproduce.show import facets, plots, statements
-from reproduce.show.compare import judge, measured
+from reproduce.show.compare import measured
 from reproduce.show.content import Entry, none
 from reproduce.show.tables import number, table, words
 
@@ -45,15 +44,14 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return
     gains = gradients.gains(values)
     average, gain = (gradients.over_stages(f).assign(stage="mean", kind="") for f in (values, gains))
-    stages, overall = (judge(measured(frame, "value", [*PLACE, "measure"])) for frame in (gains, gain))
+    stages, overall = (measured(frame, "value", [*PLACE, "measure"]) for frame in (gains, gain))
     of, rows = extents(sheet, values), concat([values, average], ignore_index=True)
 
     def closer(study: str, measure: str) -> str:
         """At how many stages PETRA's gradient is the closer one: "9 of 9"."""
-        differences = [
-            j.difference for (at, *_, by), j in stages.items() if (at, by) == (study, measure) and j.difference
-        ]
-        return f"{sum(difference.mean > 0 for difference in differences)} of {len(differences)} stages"
+        known = [of.estimate for (at, *_, by), of in stages.items() if (at, by) == (study, measure)]
+        means = [estimate.mean for estimate in known if estimate]
+        return f"{sum(mean > 0 for mean in means)} of {len(means)} stages"
 
     first = next(iter(of))
     yield Sentence(
@@ -95,18 +93,15 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             words("kind", lambda place: place[2] or none("of all above")),
             *quality(rows, PLACE, {**stages, **overall}),
         ],
-        notes=[
-            f"{CLOSER} {family(stages)} comparisons of stages, or the {family(overall)} of means, that have an "
-            f"interval. {KINDS_NOTE}"
-        ],
+        notes=[f"{CLOSER} {KINDS_NOTE}"],
         grouped=True,
     )
     said = [
-        f"{study} by {MEASURES[measure]}, our data {corrected(judgement).verb} ({closer(study, measure)} closer)"
-        for (study, _, _, measure), judgement in overall.items()
+        f"{study} by {MEASURES[measure]}, our data {claim(mean).verb} ({closer(study, measure)} closer)"
+        for (study, _, _, measure), mean in overall.items()
     ]
-    judged = f"on average over the stages below the head, after Holm's correction: {'; '.join(said)}"
-    of_scale, outcomes = f"Figure 5: scale “{sheet.scale}”", map(corrected, overall.values())
+    judged = f"on average over the stages below the head: {'; '.join(said)}"
+    of_scale, outcomes = f"Figure 5: scale “{sheet.scale}”", map(claim, overall.values())
     yield from statements.answer(of_scale, sheet.scale, STATEMENT, judged, outcomes)
 
 

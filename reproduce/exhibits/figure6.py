@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, STATEMENT, corrected, extents, family, quality
+from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, STATEMENT, claim, extents, quality
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import METHOD
 from reproduce.records.frames import Sheet
 from reproduce.show import facets, statements
-from reproduce.show.compare import judge, measured
+from reproduce.show.compare import measured
 from reproduce.show.content import Entry
 from reproduce.show.tables import entry, table, words
 from reproduce.words import count
@@ -35,7 +35,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     epochs = sheet.example.epochs
     fine, parts = (gradients.in_parts(lines, epochs, most) for most in (POINTS, ROWS))
     of, values = extents(sheet, parts), gradients.over_stages(parts)
-    judged = judge(measured(gradients.over_stages(gradients.gains(parts)), "value", [*PLACE, "measure"]))
+    closer = measured(gradients.over_stages(gradients.gains(parts)), "value", [*PLACE, "measure"])
     cosines = fine[fine["measure"] == "cosine"].assign(epoch=(fine["begin"] + fine["end"]) / 2)
     first = next(iter(of))
     stem = parts[(parts["study"] == first) & (parts["stage"] == 0) & (parts["measure"] == "cosine")]
@@ -70,14 +70,14 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         fields=[
             words("study", lambda part: f"{part[0]}: {of[part[0]]}"),
             entry("epochs", lambda part: Entry(f"{part[1]:.3g} to {part[2]:.3g}", part[1])),
-            *quality(values, PLACE, judged),
+            *quality(values, PLACE, closer),
         ],
-        notes=[f"{CLOSER} {family(judged)} comparisons of the table that have an interval."],
+        notes=[CLOSER],
         grouped=True,
     )
-    made = Counter(map(corrected, judged.values()))
+    made = Counter(map(claim, closer.values()))
     counted = ", ".join(f"{outcome.verb} {count(times, 'time')}" for outcome, times in made.items())
-    said = f"part by part of the training, after Holm's correction, our data {counted}"
+    said = f"part by part of the training our data {counted}"
     yield from statements.answer(f"Figure 6: scale “{sheet.scale}”", sheet.scale, STATEMENT, said, made)
 
 

@@ -15,7 +15,7 @@ from reproduce.published import Mark
 from reproduce.records.benchmarks import ALLOCATED, SECONDS
 from reproduce.records.frames import Frames, Sheet, over_training
 from reproduce.show import facets, plots, statements
-from reproduce.show.compare import Sample, bounded, judge, means, measured
+from reproduce.show.compare import Difference, Sample, bounded, means, measured
 from reproduce.show.content import Entry, missing
 from reproduce.show.statements import Outcome, Statement, combine, is_above
 from reproduce.show.tables import amount, estimated, judged, mean, published_value, table, words
@@ -46,20 +46,21 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     by = ["network", "method", *SETTINGS]
     places = dict(zip(runs["cell"], runs[by].itertuples(index=False, name=None), strict=True))
     accuracy = means(runs, "test_accuracy", by)
-    less = judge({p: accuracy[p] - accuracy[p[0], *EXACT] for p in accuracy if p[1] == FORWARD_GRADIENT})
-    gains = {p: gain for p in accuracy if p[3:5] == ("global", "local") and (gain := _gain(p, accuracy, NOISE)).values}
-    outcomes = {p: combine([is_above(judgement.difference)]) for p, judgement in judge(gains).items()}
-    said = {p: f"{_way(p)} in {p[5]} {bounded(gain)} ({gain.seeds}), {outcomes[p].value}" for p, gain in gains.items()}
+    less = {p: accuracy[p] - accuracy[p[0], *EXACT] for p in accuracy if p[1] == FORWARD_GRADIENT}
+    guessed = [p for p in accuracy if p[3:5] == ("global", "local")]
+    gains = {p: gain for p in guessed if (gain := _gain(p, accuracy, NOISE)).estimate}
+    outcomes = {p: combine([is_above(gain.estimate)]) for p, gain in gains.items()}
+    said = {p: f"{_way(p)} in {p[5]} {bounded(gain)}, {outcomes[p].value}" for p, gain in gains.items()}
     first: dict[str, str] = {}  # of each space
     for p, gained in said.items():
         first.setdefault(p[5], gained)
     nothing = "not compared yet"
     yield Sentence(
-        f"Points over the best noise (seeds): {'; '.join(first.values()) or nothing}.",
+        f"Points over the best noise: {'; '.join(first.values()) or nothing}.",
         known=bool(first),
     )
     untrained = {p: _gain(p, accuracy, [Guess.REDRAWN]) for p in said}
-    beside = "; ".join(f"{_way(p)} in {p[5]} {bounded(gain)}" for p, gain in untrained.items() if gain.values)
+    beside = "; ".join(f"{_way(p)} in {p[5]} {bounded(gain)}" for p, gain in untrained.items() if gain.estimate)
     told = (
         f"points over the best noise, and our data, uncorrected for their number: {'; '.join(said.values()) or nothing}"
     )
@@ -70,7 +71,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     drawn = drawn.dropna(subset=["test_accuracy"])
     yield facets.facet(
         drawn,
-        [facets.rows(list(dict.fromkeys(drawn["way"])), interval=True)],
+        [facets.rows(list(dict.fromkeys(drawn["way"])), bounded=True)],
         key=f"forward-gradients-{sheet.key}",
         caption=f"Accuracy by guess ({sheet.described(width=False)}). Dot: a seed; stroke: mean; line: 95 % interval.",
         x="test_accuracy",
@@ -153,11 +154,13 @@ def _costing(place: tuple[str, ...]) -> str:
     return str(ForwardGradient(**axes))
 
 
-def _gain(place: tuple[str, ...], accuracy: Any, others: Iterable[Guess]) -> Sample:
+def _gain(place: tuple[str, ...], accuracy: Any, others: Iterable[Guess]) -> Difference:
     """What a guess wins over the best of others with the same settings otherwise; empty where none of them is run."""
     places = {(*place[:2], place[3], other.value, *place[5:7]) for other in others}
     known = [sample for p, sample in accuracy.items() if (*p[:2], *p[3:7]) in places and sample.values]
-    return accuracy[place] - max(known, key=lambda other: fmean(other.values.values())) if known else Sample()
+    best = max(known, key=lambda other: fmean(other.values.values()), default=Sample())
+    gain: Difference = accuracy[place] - best
+    return gain
 
 
 def _way(place: tuple[str, ...]) -> str:

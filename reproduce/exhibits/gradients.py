@@ -1,7 +1,7 @@
 """What Figures 5 and 6 share: looks and words of gradients, and columns that say whether PETRA's is the closer one.
 
-That is a difference smaller than what separates the seeds, so it is paired within a run. There is no margin below which
-it would not matter: the claim is that its interval lies above 0.
+Both gradients are of the same run, so the difference is taken within it. It has no margin below which it would not
+matter: the claim is that its interval lies above 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,10 @@ from petra_core import methods
 from reproduce.modelling.gradients import BETWEEN, CLOSENESS, DELAYED, METHOD
 from reproduce.records.frames import Sheet
 from reproduce.show import statements
-from reproduce.show.compare import CHANCE, means, measured
+from reproduce.show.compare import Sample, means, measured
 from reproduce.show.content import Column, Entry, estimate, missing, none
 from reproduce.show.facets import METHOD_LOOKS, Look
 from reproduce.show.statements import Outcome, combine, is_above, outcome_entry
-from reproduce.show.statistics import Judgement
 from reproduce.show.tables import Field, estimated
 from reproduce.words import count
 
@@ -35,8 +34,8 @@ KINDS = {
 }
 KINDS_NOTE = "Kinds of stages: " + "; ".join(f"{letter}, {what}" for letter, what in KINDS.items()) + "."
 CLOSER = (
-    "e2e: the end-to-end gradient. PETRA closer by: the difference, paired over seeds; the statement: agree if its "
-    f"interval lies above 0, disagree if below, else cannot tell; {CHANCE}: does not survive Holm's correction for the"
+    "e2e: the end-to-end gradient. PETRA closer by: the difference within a run, mean over the seeds. The statement: "
+    "agree if its interval lies above 0, disagree if below, else cannot tell; not corrected for the number of rows."
 )
 
 
@@ -48,28 +47,18 @@ def extents(sheet: Sheet, values: DataFrame) -> dict[str, str]:
     return {str(of): "; ".join(filter(None, (count(n, "seed"), unfinished[str(of)]))) for of, n in seeds.items()}
 
 
-def claim(judgement: Judgement) -> Outcome:
-    """Whether PETRA's gradient is closer, by the interval alone."""
-    return combine([is_above(judgement.difference)])
+def claim(gain: Sample) -> Outcome:
+    """Return whether PETRA's gradient is closer, by the interval of the difference."""
+    return combine([is_above(gain.estimate)])
 
 
-def corrected(judgement: Judgement) -> Outcome:
-    """The outcome after Holm's correction: what does not survive may be there by chance."""
-    return claim(judgement) if judgement.survives else Outcome.CANNOT_TELL
-
-
-def family(judged: Mapping[Any, Judgement]) -> int:
-    """For how many comparisons Holm's method corrects: those that have an interval."""
-    return max((judgement.family for judgement in judged.values()), default=0)
-
-
-def quality(values: DataFrame, by: Sequence[str], judged: Mapping[Any, Judgement]) -> list[Field]:
-    """Columns of a table whose rows are places `by`: both gradients' quality, and what separates them (`judged`)."""
+def quality(values: DataFrame, by: Sequence[str], gains: Mapping[Any, Sample]) -> list[Field]:
+    """Columns of a table whose rows are places `by`: both gradients' quality, and what separates them (`gains`)."""
     of, seeds = measured(values, "value", [*by, "pair", "measure"]), measured(values, "value", by)
     fields = [Field([Column("seeds")], lambda place: [Entry(str(n := len(seeds[place].values)), n)])]
     for measure, group in MEASURES.items():
         fields += [_mean(of, pair, measure, name) for pair, name in ((METHOD, "PETRA/e2e"), (DELAYED, "delayed/e2e"))]
-        fields += [_closer(judged, measure, group)] * (measure in CLOSENESS)
+        fields += [_closer(gains, measure, group)] * (measure in CLOSENESS)
     return fields
 
 
@@ -78,13 +67,11 @@ def _mean(of: Mapping[Any, Any], pair: str, measure: str, name: str) -> Field:
     return estimated(name, lambda place: of[*place, pair, measure].estimate, group=MEASURES[measure], hint=shown)
 
 
-def _closer(judged: Mapping[Any, Judgement], measure: str, group: str) -> Field:
+def _closer(gains: Mapping[Any, Sample], measure: str, group: str) -> Field:
     def entries(place: Any) -> list[Entry]:
-        judgement = judged.get((*place, measure))
-        if judgement is None or judgement.difference is None:
+        gain = gains.get((*place, measure))
+        if gain is None or gain.estimate is None:
             return [none("not defined"), missing("")]
-        said = outcome_entry(claim(judgement))
-        chance = f" {CHANCE}" if claim(judgement) is not corrected(judgement) else ""
-        return [estimate(judgement.difference, 4, sign=True), Entry(said.text + chance, said.text, said.tone)]
+        return [estimate(gain.estimate, 4, sign=True), outcome_entry(claim(gain))]
 
     return Field([Column("PETRA closer by", group=group), Column("the statement", numeric=False, group=group)], entries)

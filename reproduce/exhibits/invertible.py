@@ -14,7 +14,7 @@ from reproduce.grids.plans.table3 import BATCH
 from reproduce.modelling.invertible import DEPTHS, predicted
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
-from reproduce.show.compare import judge, means, reported
+from reproduce.show.compare import means, summarize
 from reproduce.show.content import GIGABYTE, MEGABYTE, Finding
 from reproduce.show.tables import amount, difference, judged, mean, method, table, words
 
@@ -80,7 +80,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     peak = sheet.done.groupby(by)["peak_bytes"].max() / MEGABYTE
     titles = dict(zip(sheet.runs["model"], sheet.runs["network"], strict=True))
     ours, theirs = NETWORKS
-    less = judge({p: accuracy[p] - accuracy[*p[:2], theirs] for p in accuracy if p[-1] == ours})
+    less = {p: accuracy[p] - accuracy[*p[:2], theirs] for p in accuracy if p[-1] == ours}
     yield table(
         key=f"invertible-{sheet.key}",
         caption=f"Accuracy and measured memory of both networks ({sheet.described()}).",
@@ -96,10 +96,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         notes=["Peak: the most bytes that a stage held at one moment, counted by the engine, summed over the stages."],
         grouped=True,
     )
-    if said := reported(less.values()):
+    if said := summarize(less.values()):
         yield Finding(
             f"Invertible down-sampling: {sheet.described()}. Accuracy against the paper's network with the same "
-            f"method, k and seeds, {said}."
+            f"method and k: {said}."
         )
 
 

@@ -15,6 +15,7 @@ from reproduce.grids import scales
 from reproduce.grids.plans import PLANS
 from reproduce.grids.rerun import command
 from reproduce.records.frames import Frames
+from reproduce.records.lost_commits import LOST
 from reproduce.records.record import Status
 from reproduce.records.results import Results, Run, meaning
 from reproduce.show.content import Entry, Finding, Listing, Tone, code, missing
@@ -134,8 +135,19 @@ def _findings(results: Results) -> Iterator[Finding]:
         reasons = " ".join(dict.fromkeys(f"{of['reason']}; {'; '.join(of['deviations'])}" for of in data))
         untold = sum("data" not in run.result for run in of(Status.FAILED) if isinstance(run.cell, TrainedCell))
         besides = f"; {count(untold, 'failed cell')} did not write down which they used" * bool(untold)
-        text = f"{count(len(data), 'cell')} used data that are not the official ones{besides}. {reasons}"
-        yield Finding(text, Tone.ALERT)
+        text = f"{count(len(data), 'cell')} used data that differ from the official files{besides}. {reasons}"
+        yield Finding(text, Tone.MISSING)
+    lost = [run for run in results.runs if any(str(code.get("commit")) in LOST for code in run.codes)]
+    if lost:
+        commits = sorted({str(code["commit"]) for run in lost for code in run.codes if str(code.get("commit")) in LOST})
+        names = "; ".join(f"{commit[:10]}{f' ({LOST[commit]})' * bool(LOST[commit])}" for commit in commits)
+        amounts = f"{count(len(lost), 'run')} {'names' if len(lost) == 1 else 'name'} {count(len(commits), 'commit')}"
+        cells = some([run.cell.name for run in lost], 40)
+        yield Finding(
+            f"{amounts} that nobody can look up, and stay out of the primary comparisons. The commits are {names}. The "
+            f"runs are {cells}.",
+            Tone.ALERT,
+        )
     if partial := [f"{run.cell.name}: {run.state}" for run in of(Status.PARTIAL)]:
         yield Finding(f"{count(len(partial), 'cell')} begun and not finished. {some(partial, LISTED)}.", Tone.MISSING)
     if not_run := Counter(run.cell.scale for run in of(Status.NOT_RUN)):

@@ -18,10 +18,11 @@ from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, 
 from reproduce.published import Row
 from reproduce.records.frames import Frames, Sheet, settings_key
 from reproduce.show import facets, statements
-from reproduce.show.compare import NOT_RUN, Sample, judge, means, points, reported
-from reproduce.show.content import Finding, Tone, none
+from reproduce.show.compare import NOT_RUN, Sample, means, points, summarize
+from reproduce.show.content import Finding, Tone, none, with_sign
 from reproduce.show.statements import Outcome
 from reproduce.show.tables import entry, judged, mean, mean_entry, number, published_value, table, words
+from reproduce.words import count
 
 #: The paper reports the best epoch after the last drop. Our methods are compared with each other by the last epoch,
 #: which nobody chose by the test set.
@@ -48,7 +49,7 @@ def fixed_batch(cell: TrainingCell) -> str:
     """The batch of the paper's baselines, in words, beside a cell of PETRA."""
     halved = "" if cell.scale == "paper" else ", halved as PETRA's micro-batch is"
     batch = SWEEPS[cell.scale].baseline(cell.dataset, cell.model).batch_size
-    return f"one batch of {batch} images an update whatever PETRA's k, as in the paper{halved}"
+    return f"one batch of {batch} images per update whatever PETRA's k, as in the paper{halved}"
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
@@ -62,13 +63,16 @@ def whole(frames: Frames) -> Iterator[Shown]:
             (row, *_ours(row, best.get(name))) for name in recipes.DATASETS for row in rows if row["dataset"] == name
         ]
         ours = {place: (row.number("top1_percent"), sample) for place, (row, _, sample) in enumerate(lines) if sample}
-        less = judge({place: sample.less(stated) for place, (stated, sample) in ours.items() if sample.values})
+        less = {place: (sample.estimate, stated) for place, (stated, sample) in ours.items() if sample.estimate}
         covered |= less.keys()
         yield table(
             key="table2" if arithmetic == "float32" else f"table2-paper-{arithmetic}",
             caption="Top-1 accuracy in percent: published, and runs with the paper's settings "
             f"(scale “paper”, {arithmetic}).",
-            rows=[(*line, less.get(place, "")) for place, line in enumerate(lines)],
+            rows=[
+                (*line, statements.published_difference(*less[place]) if place in less else "")
+                for place, line in enumerate(lines)
+            ],
             fields=[
                 words("data set", lambda line: catalogue.by_name(line[0]["dataset"]).title),
                 words("network", lambda line: _title(line[0]["model"])),
@@ -81,15 +85,24 @@ def whole(frames: Frames) -> Iterator[Shown]:
             ],
             notes=[
                 "Ours: best epoch after the last drop; backpropagation at the paper's batch, PETRA at the best of the "
-                "k that have been run, as the paper chose its own: a choice by test accuracy, which flatters both. How "
-                "far a published value may be from the mean of many runs is not known."
+                "k that have been run, as the paper chose its own: a choice by test accuracy, which flatters both. The "
+                "spread of the published values is unknown.",
+                "Agree: the published value lies in the 95 % interval of our mean, or the whole interval within the "
+                "margin around it. A single run has no interval, so that nothing can be told.",
             ],
             grouped=True,
         )
-        if said := reported(less.values()):
-            outcomes = {statements.outcome(judgement) for judgement in less.values()}
+        if less:
+            made = [statements.compare(ours, stated) for ours, stated in less.values()]
+            outcomes = {of: made.count(of) for of in Outcome if of in made}
             tone = Tone.ALERT if Outcome.DISAGREE in outcomes else Tone.PLAIN
-            yield Finding(f"Table 2: ours at the paper's scale ({arithmetic}) less the published values, {said}.", tone)
+            gaps = ", ".join(with_sign(ours.mean - stated, 2) for ours, stated in less.values())
+            said = ", ".join(f"{times} {of.value}" for of, times in outcomes.items())
+            yield Finding(
+                f"Table 2: our means at the paper's scale ({arithmetic}) differ from the published values by {gaps} "
+                f"points: {said}.",
+                tone,
+            )
             yield from outcomes
     published_values = sum(not row["model"].endswith(TORCHVISION) for row in rows)
     yield Finding(
@@ -135,12 +148,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         for k in ks
         for to in (SAME, FIXED)
     }
-    less, example = judge(gaps), at(revnets[0], 1, PETRA)
+    example = at(revnets[0], 1, PETRA)
     yield Sentence(
-        f"{title_of(example)}: PETRA less backpropagation at the same effective batch, "
+        f"{title_of(example)}, {count(example.epochs, 'epoch')}: PETRA − backpropagation at the same effective batch: "
         + ", ".join(f"{points(gaps[revnets[0], k, SAME])} points at k = {k}" for k in (ks[0], ks[-1]))
         + f" (scale “{sheet.scale}”).",
-        known=any(gaps[revnets[0], k, SAME].values for k in (ks[0], ks[-1])),
+        known=any(gaps[revnets[0], k, SAME].estimate for k in (ks[0], ks[-1])),
     )
     yield facets.facet(
         sheet.done[sheet.done["batch_size"] == example.batch_size],
@@ -160,15 +173,15 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         fields=[
             words("network", lambda row: title_of(at(*row))),
             number("k", lambda row: at(*row).accumulation),
-            number("images an update", lambda row: at(*row).accumulation * at(*row).batch_size),
+            number("images per update", lambda row: at(*row).accumulation * at(*row).batch_size),
             mean("backpropagation", lambda row: last(at(*row)), group="last epoch, %"),
             mean(
                 "PETRA",
                 lambda row: last(at(row[0], row[1], PETRA)) if (*row, SAME) in gaps else None,
                 group="last epoch, %",
             ),
-            judged(SAME, lambda row: less.get((*row, SAME), ""), group="PETRA less backpropagation"),
-            judged(FIXED, lambda row: less.get((*row, FIXED), ""), group="PETRA less backpropagation"),
+            judged(SAME, lambda row: gaps.get((*row, SAME), ""), group="PETRA − backpropagation"),
+            judged(FIXED, lambda row: gaps.get((*row, FIXED), ""), group="PETRA − backpropagation"),
         ],
         notes=[
             "Of the last epoch, on the same network: with backpropagation at the same k and micro-batches of "
@@ -176,7 +189,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ],
         grouped=True,
     )
-    if said := reported(judgement for (*_, to), judgement in less.items() if to == SAME):
+    if said := summarize(gap for (*_, to), gap in gaps.items() if to == SAME):
         yield Finding(
             f"Table 2: {sheet.described()}. PETRA against backpropagation on the same RevNet at the same effective "
             f"batch, {said}."

@@ -13,10 +13,9 @@ from reproduce.grids.plans.table4 import METHODS
 from reproduce.modelling.gradients import kinds_of
 from reproduce.records.frames import Sheet
 from reproduce.show import facets, statements
-from reproduce.show.compare import bounded, judge, means
+from reproduce.show.compare import Difference, bounded, means
 from reproduce.show.content import Entry, estimate
 from reproduce.show.statements import UNKNOWN, claim_entries, combine, is_below
-from reproduce.show.statistics import Judgement
 from reproduce.show.tables import entry, judged, mean, table, words
 
 STATEMENT = statements.of("table4")
@@ -37,7 +36,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     networks = {
         n: f"F at a reconstructed input in {k.count('R')} of {len(k)} stages" for n, k in kinds_of(sheet).items()
     }
-    less = judge({(n, m): accuracy[n, m] - accuracy[n, FULL] for n in networks for m in (WEIGHTS, INPUTS, PETRA)})
+    less = {(n, m): accuracy[n, m] - accuracy[n, FULL] for n in networks for m in (WEIGHTS, INPUTS, PETRA)}
     halves = {network: (accuracy[network, INPUTS] - accuracy[network, WEIGHTS]).estimate for network in networks}
     outcomes = {network: combine([is_below(half)]) for network, half in halves.items()}
     key, recipe = f"table4-{sheet.key}-{sheet.dataset}", sheet.described(width=False)
@@ -46,7 +45,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     inputs, weights, both = map(bounded, gaps)
     yield Sentence(
         f"{first.partition(',')[0]}, {structure}: approximate inputs {inputs}, weights {weights}, both {both} points.",
-        known=any(gap.values for gap in gaps),
+        known=any(gap.estimate for gap in gaps),
     )
     yield facets.facet(
         sheet.done,
@@ -61,7 +60,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         legend="",
     )
 
-    def difference(row: Any) -> Judgement | list[Entry] | None:
+    def difference(row: Any) -> Difference | list[Entry] | None:
         network, method = row
         return less.get((network, method.name)) if method else claim_entries(halves[network], outcomes[network])
 

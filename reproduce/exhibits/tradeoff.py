@@ -17,8 +17,9 @@ from reproduce.modelling.modelled import Modelled, timed_networks
 from reproduce.modelling.tradeoff import PIPELINES, WAYS, Way, front, taken
 from reproduce.records.frames import Sheet
 from reproduce.show import facets
-from reproduce.show.compare import Samples, bounded, judge, means
+from reproduce.show.compare import Samples, bounded, means
 from reproduce.show.content import MEGABYTE
+from reproduce.show.statistics import Verdict
 from reproduce.show.tables import amount, mean, table, words
 
 DEVICES = (2, 4, 10)
@@ -71,8 +72,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield table(
         key=f"tradeoff-{sheet.key}",
         caption=f"Accuracy, bytes of the fullest device, and time for a micro-batch ({setting}). On the front: no "
-        "other is at least as good in all three and better in one; in accuracy alone only if the paired difference "
-        "differs after Holm's correction.",
+        "other is at least as good in all three and better in one; in accuracy alone only if the interval of the "
+        "difference excludes 0 and reaches beyond the margin.",
         rows=points.itertuples(),
         fields=[
             words("devices", lambda point: f"{point.devices} devices"),
@@ -93,11 +94,11 @@ def _points(network: Modelled, ways: list[Way], accuracy: Samples, k: int) -> Da
     names = [way.trains_as.name for way in ways]
     reached = [estimate.mean for name in names if (estimate := accuracy[name].estimate)]
     pairs = combinations(dict.fromkeys(names), 2)
-    less = judge({frozenset({one, other}): accuracy[one] - accuracy[other] for one, other in pairs})
+    less = {frozenset({one, other}): accuracy[one] - accuracy[other] for one, other in pairs}
 
     def stands(better: int, other: int) -> bool:
-        judgement = less.get(frozenset({names[better], names[other]}))
-        return judgement is not None and judgement.stands
+        difference = less.get(frozenset({names[better], names[other]}))
+        return difference is not None and difference.verdict in (Verdict.HIGHER, Verdict.LOWER)
 
     rows: list[tuple[int | str | float, ...]] = []
     for devices in DEVICES:

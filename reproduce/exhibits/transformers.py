@@ -10,7 +10,7 @@ from reproduce.cells import catalogue, networks
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.records.frames import Sheet
 from reproduce.show import facets
-from reproduce.show.compare import bounded, judge, means, reported
+from reproduce.show.compare import bounded, means, summarize
 from reproduce.show.content import Finding
 from reproduce.show.tables import judged, mean, method, table, words
 
@@ -27,7 +27,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     last, bits = (means(sheet.runs, value, ["k", "method"]) for value in ("test_accuracy", "test_bits_per_byte"))
     ks, title = sorted({k for k, _ in last}), networks.title_of(sheet.example).partition(",")[0]
     gaps = {(k, name): last[k, name] - last[k, EXACT] for k, name in last if name != EXACT}
-    less, known = judge(gaps), catalogue.by_name(sheet.example.dataset)
+    known = catalogue.by_name(sheet.example.dataset)
     patches = f"{sheet.example.stem.removeprefix('patch')}-pixel patches"
     setting = f"{sheet.described(network=True)}, {known.sized(sheet.example.image_size) if known.text else patches}"
     setting += f", text {sheet.text[:12]}…" * bool(sheet.text)
@@ -36,7 +36,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield Sentence(
         f"{title}: PETRA less backpropagation, points: "
         f"{', '.join(f'k = {k} {bounded(gap)}' for k, gap in of_petra.items())}.",
-        known=any(gap.values for gap in of_petra.values()),
+        known=any(gap.estimate for gap in of_petra.values()),
     )
     yield facets.facet(
         sheet.done,
@@ -55,13 +55,13 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             words("k", lambda place: f"k = {place[0]}"),
             method("method", lambda place: methods.by_name(place[1])),
             mean("last epoch, %", lambda place: last[place]),
-            judged("to backpropagation", lambda place: less.get(place)),
+            judged("to backpropagation", lambda place: gaps.get(place)),
             *([mean("bits per byte", lambda place: bits[place])] if known.text else []),
         ],
         notes=[_of_text(sheet) if known.text else ""],
         grouped=True,
     )
-    if words_of := reported(less.values()):
+    if words_of := summarize(gaps.values()):
         yield Finding(f"Transformers: {setting}. Against backpropagation, {words_of}.")
 
 

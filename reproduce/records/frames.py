@@ -32,9 +32,11 @@ from reproduce.cells.base import Cell
 from reproduce.cells.kinds import ComplexityCell, MeasuredCell, MemoryCell, StageCostCell, TrainedCell
 from reproduce.cells.networks import title_of
 from reproduce.records.broken import broken
+from reproduce.records.lost_commits import LOST
 from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
 from reproduce.records.storage import explain_full_disk
+from reproduce.show.statistics import ResidualStudy, pool
 from reproduce.words import conjunction, count
 
 #: Columns of `runs`, of cells that train; of others those that they have.
@@ -45,8 +47,8 @@ RUNS = (
     *(*forward.AXES, "auxiliary"),
     *("precision", "loader", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
-    *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss"),
-    *("peak_bytes", "train_seconds", "images_per_second", "micro_batches", "gpus"),
+    *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss", "final_loss"),
+    *("peak_bytes", "train_seconds", "images_per_second", "micro_batches", "gpus", "machine", "traceable", "study"),
 )
 LINES = ("cell", "seed", "epoch", "point", "weight", "stage", "measure", "value")
 PARTS = ("cell", "stage", "kind", "of", "value")
@@ -59,7 +61,9 @@ _VARIED = ("model", "stem", "width", "coupling", "method", "accumulation", "seed
 _ORDER = (Status.NOT_RUN.value, Status.PARTIAL.value, Status.FAILED.value, Status.DONE.value)
 _MEASURED = ("test_accuracy", "best_test_accuracy", "test_bits_per_byte", "train_loss", "peak_bytes")
 _TIMED = ("train_seconds", "images_per_second", "micro_batches")
-AVERAGED = 10  # epochs of Figure 4's accuracy
+AVERAGED = 10  # the last epochs over which an accuracy or a loss is averaged, as in the paper's Figure 4
+#: Columns whose spread over seeds is shared within a study.
+SPREAD = ("test_accuracy", "best_test_accuracy", "final_accuracy", "final_loss", "test_bits_per_byte")
 
 
 def settings_key(cell: Cell) -> str:
@@ -79,7 +83,28 @@ class Frames:
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
+        return [row | {"study": self.studies.get(row["study"])} for row in self._of_results]
+
+    @cached_property
+    def _of_results(self) -> list[dict[str, Any]]:
         return [_run(run) for run in self.results.runs]
+
+    @cached_property
+    def studies(self) -> dict[str, ResidualStudy]:
+        """The studies by their titles, with the spread of what all sound runs reached."""
+        studies = {}
+        done = [row for row in self._of_results if row["status"] == Status.DONE.value]
+        rows = [row for row in done if row["study"] and not row["broken"]]
+        for title in dict.fromkeys(row["study"] for row in rows):
+            study = studies[title] = ResidualStudy(title)
+            for column in SPREAD:
+                settings: dict[str, list[float]] = {}
+                for row in rows:
+                    if row["study"] == title and row[column] is not None:
+                        settings.setdefault(row["settings"], []).append(row[column])
+                if spread := pool(settings.values()):
+                    study.spreads[column] = spread
+        return studies
 
     @cached_property
     def by_name(self) -> dict[str, Run[Cell]]:
@@ -164,6 +189,7 @@ class Frames:
                 # What has not ended has no text yet, and stands with every one.
                 for text in sorted({row["text"] for row in runs} - {""}) or [""]:
                     rows = {place: _planned(cell, arithmetic) for place, cell in planned.items()}
+                    rows = {place: row | {"study": self.studies.get(row["study"])} for place, row in rows.items()}
                     for row in sorted(runs, key=lambda row: _ORDER.index(row["status"])):
                         if row["text"] in (text, ""):
                             rows[row["settings"], row["seed"]] = row
@@ -319,25 +345,45 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     row |= {name: result.get(name) for name in (*_MEASURED, *_TIMED)}
     devices = dict.fromkeys(environment.get("device", "cpu") for environment in run.environments)
     gpus = [device for device in devices if device != "cpu"]
-    row |= {"gpus": conjunction([*gpus, *(["a CPU"] * (bool(gpus) and "cpu" in devices))])}
+    row |= {"gpus": conjunction([*gpus, *(["a CPU"] * (bool(gpus) and "cpu" in devices))]), "machine": _machine(run)}
+    row |= {"traceable": not any(str(code.get("commit")) in LOST for code in run.codes), "study": None}
     if not isinstance(cell, TrainedCell):
         return row | {"network": title_of(cell) if isinstance(cell, MeasuredCell) else ""}
     torchvision = " torchvision" if cell.loader == "torchvision" else ""
-    last = [float(line["test_accuracy"]) for line in run.metrics[-averaged(cell) :]] if run.done else []
+    last = run.metrics[-averaged(cell) :] if run.done else ()
+    arithmetic = cell.precision + torchvision
+    data = f"{catalogue.by_name(cell.dataset).title}{f', text {run.text[:6]}' * bool(run.text)}"
     return row | {
         "network": title_of(cell),
         "optimizer": cell.optimizer,
         "reference_rate": rates.reference_of(cell),
         "recipe": _recipe(cell),
-        "arithmetic": cell.precision + torchvision,
+        "arithmetic": arithmetic,
         "broken": broken(run),
-        "final_accuracy": sum(last) / len(last) if last else None,
+        "final_accuracy": _mean(last, "test_accuracy"),
+        "final_loss": _mean(last, "train_loss"),
+        "study": f"{title_of(cell)}, {data}, {count(cell.epochs, 'epoch')}, scale “{cell.scale}”, {arithmetic}",
     }
 
 
+def _mean(lines: Sequence[dict[str, Any]], name: str) -> float | None:
+    values = [float(line[name]) for line in lines if line.get(name) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _machine(run: Run[Cell]) -> str:
+    """The devices on which a run was made, in their order, with the version of torch on each."""
+    used = [
+        f"{environment.get('processor', 'CPU') if (device := environment.get('device', 'cpu')) == 'cpu' else device}, "
+        f"torch {environment.get('packages', {}).get('torch', 'unknown')}"
+        for environment in run.environments
+    ]
+    return ", then ".join(dict.fromkeys(used))
+
+
 def averaged(cell: TrainedCell) -> int:
-    """Epochs over which Figure 4 averages: the last 10 as in the paper, if so many follow the last drop; else 1."""
-    return AVERAGED if cell.epochs - max(cell.drops, default=0) >= AVERAGED else 1
+    """Return the number of last epochs that are averaged: 10 as in the paper's Figure 4, or all after the last drop."""
+    return min(AVERAGED, cell.epochs - max(cell.drops)) if cell.drops else 1
 
 
 def _lines(run: Run[Cell], *, single: bool) -> Iterator[tuple[Any, ...]]:

@@ -36,9 +36,10 @@ from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
 from reproduce.records.storage import write_atomically
 from reproduce.report import citing, layout, overview
-from reproduce.report.headline import Headline, claim, headlines
+from reproduce.report.headline import Answer, Headline, first_screen
 from reproduce.show.content import Figure, Finding, Listing, Section, Table, Tone
 from reproduce.show.statistics import MARGIN_POINTS
+from reproduce.words import count
 
 FAILED = "This section could not be made"
 SCRIPT_PLACE = "HASH-OF-THE-SCRIPT"  # in the page, until its script is known
@@ -79,7 +80,7 @@ def render(results: Results, *, jobs: int = 1) -> str:
             paper_title=published.PAPER_TITLE,
             paper_reference=published.PAPER_REFERENCE,
             begun=results.begun,
-            claim=known,
+            answers=known,
             headlines=heads,
             parts=parts,
             attention=overview.attention(in_order),
@@ -93,7 +94,7 @@ def render(results: Results, *, jobs: int = 1) -> str:
     return page.replace(SCRIPT_PLACE, digest, 1)
 
 
-def _made(results: Results, jobs: int) -> tuple[list[Section], tuple[str, list[Headline]]]:
+def _made(results: Results, jobs: int) -> tuple[list[Section], tuple[list[Answer], list[Headline]]]:
     """The sections and what stands on top, by so many processes, this one included."""
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
     begun, jobs = context.Value("i", 0), min(jobs, len(EXHIBITS))
@@ -122,12 +123,12 @@ def _helped(helper: "Future[dict[str, Section]]") -> dict[str, Section]:
             return {}
 
 
-def _heads(frames: Frames) -> tuple[str, list[Headline]]:
+def _heads(frames: Frames) -> tuple[list[Answer], list[Headline]]:
     try:
-        return claim(frames), headlines(frames)
+        return first_screen(frames)
     except Exception:
         traceback.print_exc()
-        return "", []
+        return [], []
 
 
 def _section(exhibit: Exhibit, frames: Frames) -> Section:
@@ -202,7 +203,8 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["prose"] = _prose
     environment.filters["label"] = overview.label
-    environment.filters["brief"] = overview.brief
+    environment.filters["sentence"] = overview.sentence
+    environment.filters["count"] = count
     environment.filters["commands"] = lambda section: commands(section.key)
     environment.filters |= {name: getattr(layout, name) for name in layout.__all__}
     environment.filters["first_is_code"] = lambda table: any(row[0].code for row in table.rows[:1])

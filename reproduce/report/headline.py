@@ -1,33 +1,53 @@
-"""The three pictures on top of the report: what PETRA reaches, what it holds, how fast it is.
+"""The first screen: the answers in words, and three pictures of one network at one setting.
 
-Each is of the largest scale that has data, and says so. What is modelled of speed follows from the stage costs of
-Table 5; the other numbers stand in exhibits too.
+The pictures are of RevNet-18 at the width of the scale `small`, the only network with runs of several lengths, measured
+bytes and timed stages. Every sentence follows from records, from what the paper published and from the model of the
+trade-off: other records give other sentences.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from pandas import DataFrame
 
 from petra_core import methods
-from reproduce.cells.kinds import TrainingCell
+from reproduce import published
+from reproduce.cells.networks import title_of
 from reproduce.exhibits import length
-from reproduce.exhibits._exhibit import Sentence, first, sheets
-from reproduce.exhibits.table5 import largest
-from reproduce.grids.plans import PLANS
-from reproduce.grids.plans.figure4 import NETWORK
-from reproduce.grids.plans.table4 import METHODS
-from reproduce.grids.scales import SCALES
-from reproduce.modelling.held import by_kind, held
-from reproduce.modelling.modelled import timed_networks
+from reproduce.exhibits._exhibit import sheets
+from reproduce.exhibits.primary import Primary, primaries
+from reproduce.exhibits.table2 import BEST
+from reproduce.grids.plans.length import NETWORK
+from reproduce.grids.plans.length import PETRA as ARM
+from reproduce.modelling.gradients import kinds_of
+from reproduce.modelling.modelled import Modelled, timed_networks
 from reproduce.modelling.tradeoff import WAYS, taken
 from reproduce.records.frames import Frames, Sheet
-from reproduce.show import facets
-from reproduce.show.compare import bounded, means
-from reproduce.show.content import GIGABYTE, Figure, short_title
+from reproduce.show import facets, plots
+from reproduce.show.compare import Difference, bounded, means
+from reproduce.show.content import MEGABYTE, Figure, short_title
+from reproduce.show.statistics import Verdict
+from reproduce.words import conjunction, count
 
-__all__ = ["Headline", "claim", "headlines"]
+__all__ = ["Answer", "Headline", "first_screen"]
 
+SCALE = "small"
 HEIGHT, WIDTH = 4.2, 5.2  # of a picture, inches
-BACKPROPAGATION, PETRA = methods.BACKPROPAGATION.name, methods.PETRA.name
+PAPER_WIDTH = 64  # channels of the first blocks of the paper's networks
+BACKPROPAGATION, PETRA, DSP, DELAYED = (
+    m.name for m in (methods.BACKPROPAGATION, methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS)
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer in a line, and what it rests on."""
+
+    title: str
+    text: str
+    anchor: str  # the section with its numbers
 
 
 @dataclass(frozen=True)
@@ -39,156 +59,440 @@ class Headline:
     anchor: str
 
 
-def claim(frames: Frames) -> str:
-    """What is known of the paper's claim that PETRA is as good as backpropagation."""
-    begun = [sheet for sheet in sheets(frames, length.EXHIBIT.key) if sheet.begun]
-    known = first([shown for sheet in begun for shown in length.each(sheet) if isinstance(shown, Sentence)])
-    papers = [sheet for sheet in sheets(frames, "table2") if sheet.scale == "paper"]
-    done, planned = sum(len(sheet.done) for sheet in papers), sum(len(sheet.runs) for sheet in papers)
-    return (
-        f"Is PETRA as good as backpropagation, as the paper says? {known} Of the {planned} runs of Table 2 at the "
-        f"paper's own scale {done or 'none'} {'has' if done < 2 else 'have'} been made."
+def first_screen(frames: Frames) -> tuple[list[Answer], list[Headline]]:
+    """Return the answers and the pictures, as far as there are data.
+
+    The answers: whether PETRA is as good as backpropagation, what it saves, when it is worth it. The pictures: accuracy
+    against staleness, bytes by method, speed against devices.
+    """
+    speeds = _speeds(frames)
+    worth = _worth(frames, speeds) if speeds else ()
+    speed = _speed(frames, speeds) if speeds else ()
+    return [*_as_good(frames), *_saves(frames), *worth], [*_accuracy(frames), *_memory(frames), *speed]
+
+
+def _sheet(frames: Frames) -> Sheet | None:
+    return next((sheet for sheet in sheets(frames, length.EXHIBIT.key) if sheet.scale == SCALE and sheet.begun), None)
+
+
+# --- is it as good?
+
+
+def _as_good(frames: Frames) -> Iterator[Answer]:
+    if (sheet := _sheet(frames)) is None:
+        return
+    gaps = {epochs: gap for (arm, epochs), gap in length.gaps(sheet, "final_accuracy").items() if arm == ARM}
+    known = {epochs: gap for epochs, gap in gaps.items() if gap.estimate}
+    if not known:
+        return
+    certain = {epochs: gap for epochs, gap in known.items() if gap.estimate and gap.estimate.low is not None}
+    said = [f"{bounded(gap, trailing=True)} after {epochs}" for epochs, gap in known.items()]
+    cell = sheet.example
+    width = f" at 1/{PAPER_WIDTH // cell.width} of the paper's width" * (cell.width < PAPER_WIDTH)
+    text = (
+        f"On CIFAR-10 with {title_of(cell).partition(',')[0]}{width}, PETRA (k = {ARM.k}, "
+        f"{count(ARM.k, 'micro-batch')} per update) trails backpropagation by {conjunction(said)} epochs, in points of "
+        f"test accuracy. {_published_gaps()} {_reconstruction(frames, sheet)} "
+        f"{_at_paper_scale(frames)}"
     )
+    yield Answer(_title(certain or known), " ".join(text.split()), "length")
 
 
-def headlines(frames: Frames) -> list[Headline]:
-    """The pictures of which there are data: accuracy against k, bytes by method, speed against devices."""
-    return [*_accuracy(frames), *_memory(frames), *_speed(frames)]
+def _title(gaps: Mapping[int, Difference]) -> str:
+    """The verdict of the longest training that has an interval."""
+    epochs, gap = max(gaps.items())
+    known = gap.estimate
+    assert known is not None  # as chosen
+    if known.low is None or known.high is None:
+        return "It is not yet known whether PETRA is as good as backpropagation: no training has several runs."
+    if gap.verdict is Verdict.EQUAL:
+        return f"After {epochs} epochs PETRA is as good as backpropagation, within half a point."
+    if gap.verdict is Verdict.HIGHER:
+        return f"After {epochs} epochs PETRA is better than backpropagation."
+    if gap.verdict is Verdict.OPEN:
+        return f"After {epochs} epochs it is still open whether PETRA is as good as backpropagation."
+    within = math.ceil(-known.low)
+    shortest = gaps[min(gaps)].estimate
+    trained = ", if it trains long enough" * bool(shortest and shortest.mean < -2 * within)
+    return f"PETRA comes within {count(within, 'point')} of backpropagation{trained}, and stays below it."
+
+
+def _published_gaps() -> str:
+    """The paper's differences on CIFAR-10 between PETRA and backpropagation on the same network."""
+    rows = {
+        (row["model"], methods.by_name(row["method"]).name): row.number("top1_percent")
+        for row in published.read("table2_accuracy")
+        if row["dataset"] == "cifar10"
+    }
+    gaps = [
+        rows[model, PETRA] - reached
+        for (model, method), reached in rows.items()
+        if method == BACKPROPAGATION and (model, PETRA) in rows
+    ]
+    shown = conjunction([f"{abs(gap):.1f}" for gap in gaps])
+    return f"The paper reports gaps of {shown} points on CIFAR-10 for its three RevNets, after 300 epochs."
+
+
+def _reconstruction(frames: Frames, sheet: Sheet) -> str:
+    """What reconstruction costs, as far as the primary comparisons say."""
+    by_title = {of.title: of for of in primaries(frames)}
+    of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title["PETRA − DSP"]
+    said = ""
+    if of_delayed.accuracy.estimate:
+        seen = _seen(of_delayed)
+        said = (
+            f"Delayed gradients keep their inputs exactly; PETRA − delayed gradients is "
+            f"{bounded(of_delayed.accuracy)} points: {seen} on this network, where {_reconstructing(sheet)}."
+        )
+    if of_chain.accuracy.estimate:
+        return f"{said} Where all inner stages reconstruct (chain of 16), the cost is {bounded(of_chain.accuracy)}."
+    return f"{said} The chain of 16, in which all inner stages reconstruct, has not been run for that long."
+
+
+def _reconstructing(sheet: Sheet) -> str:
+    """In how many stages of the network a reconstructed input enters a residual function."""
+    kinds = next(iter(kinds_of(sheet).values()))
+    amount = kinds.count("R")
+    return f"{amount} of {len(kinds)} stages {'computes' if amount == 1 else 'compute'} with a reconstructed input"
+
+
+def _seen(comparison: Primary) -> str:
+    verdict = comparison.accuracy.verdict
+    if verdict is Verdict.LOWER and comparison.holds:
+        return "reconstruction costs accuracy"
+    if verdict is Verdict.EQUAL:
+        return "no cost of reconstruction is seen, and what remains is delay,"
+    return "whether reconstruction costs accuracy is open"
+
+
+def _at_paper_scale(frames: Frames) -> str:
+    """How many runs of the paper's size there are, and what the finished ones of CIFAR-10 reached."""
+    papers = [sheet for sheet in sheets(frames, "table2") if sheet.scale == "paper"]
+    planned = sum(len(sheet.planned) for sheet in {sheet.dataset: sheet for sheet in papers}.values())
+    done = [row for sheet in papers for row in sheet.done.to_dict("records")]
+    if not done:
+        return f"None of the {planned} runs that Table 2 needs at the paper's size has been made yet."
+    stated = {
+        (row["dataset"], row["model"], methods.by_name(row["method"]).name): row["top1_percent"]
+        for row in published.read("table2_accuracy")
+    }
+    first = done[0]
+    theirs = stated.get((first["dataset"], first["model"], first["method"]))
+    compared = f" (published: {theirs} %)" * bool(theirs)
+    name = methods.by_name(first["method"]).title
+    ours = f"{name} on {first['network'].partition(',')[0]} reached {first[BEST]:.2f} %{compared} as its best epoch"
+    amount = f"{len(done)} of the {planned} runs of Table 2 at the paper's size {'is' if len(done) == 1 else 'are'}"
+    return f"{amount} finished: {ours}, a single run that decides nothing." if len(done) == 1 else f"{amount} finished."
+
+
+# --- what does it save?
+
+
+class Held(NamedTuple):
+    """Megabytes that stages hold, each at its largest moment."""
+
+    fullest: float
+    total: float
+
+
+def _held(frames: Frames) -> dict[str, Held]:
+    """Bytes by method, as counted in the runs of one setting; empty without PETRA or without another method."""
+    if (sheet := _sheet(frames)) is None:
+        return {}
+    cell = sheet.example
+    runs = frames.runs
+    same = (runs["status"] == "done") & (runs["scale"] == SCALE) & (runs["model"] == NETWORK) & (runs["k"] == ARM.k)
+    same &= (runs["kind"] == "training") & (runs["width"] == cell.width) & (runs["batch_size"] == cell.batch_size)
+    same &= (runs["correction"] == "none") & (runs["forward_weights"] == "current") & (runs["optimizer"] == "sgd")
+    methods_of = dict(zip(runs.loc[same, "cell"], runs.loc[same, "method"], strict=True))
+    parts = frames.parts(methods_of)
+    by_method: dict[str, Held] = {}
+    for cell_name, stages in parts[parts["kind"] == "total"].groupby("cell"):
+        values = [float(value) / MEGABYTE for value in stages["value"]]
+        by_method[methods_of[str(cell_name)]] = Held(max(values), sum(values))
+    known = {name: by_method[name] for name in (BACKPROPAGATION, PETRA, DSP, DELAYED) if name in by_method}
+    return known if PETRA in known and len(known) > 1 else {}
+
+
+def _saves(frames: Frames) -> Iterator[Answer]:
+    held = _held(frames)
+    if not held:
+        return
+    ours = held[PETRA]
+    less = [
+        f"{100 * (1 - ours.total / held[name].total):.0f} % less than {short_title(methods.by_name(name))}"
+        for name in (DELAYED, DSP)
+        if name in held
+    ]
+    text = f"Over all stages PETRA holds {ours.total:.0f} MB{f', {conjunction(less)}' * bool(less)}."
+    title = f"PETRA holds {ours.total:.0f} MB."
+    if rival := held.get(DSP):
+        same = ours.fullest > 0.98 * rival.fullest
+        title = (
+            "It saves memory in total, but not on the fullest device." if same else "It saves memory on every device."
+        )
+        why = ", since a stage that cannot be inverted keeps its inputs under both" * same
+        text += f" The fullest stage holds {ours.fullest:.0f} MB under PETRA and {rival.fullest:.0f} MB under DSP{why}."
+    if exact := held.get(BACKPROPAGATION):
+        costs = ": pipelining itself costs memory" * (exact.total < ours.total)
+        text += f" Backpropagation on one device holds {exact.total:.0f} MB{costs}."
+    yield Answer(title, text, "table3")
+
+
+# --- when is it worth it?
+
+
+SPEED_K = (1, 4, 16, 32)
+OURS, PIPELINE = methods.PETRA.title, "1F1B"
+
+
+def _timed(frames: Frames) -> Modelled | None:
+    """The network of the first screen with its timed stages."""
+    networks = [n for sheet in sheets(frames, "tradeoff") if sheet.scale == SCALE for n in timed_networks(sheet)]
+    return next((network for network in networks if network.run.cell.model == NETWORK), None)
+
+
+class Pace(NamedTuple):
+    """What a way of training is modelled to take."""
+
+    speed: float  # over one device that backpropagates
+    bytes: int  # of the fullest device
+
+
+Speeds = dict[tuple[str, int, int], Pace]  # by way, k and number of devices
+
+
+def _speeds(frames: Frames) -> Speeds:
+    """Model PETRA and synchronous 1F1B; empty without timed stages."""
+    if (network := _timed(frames)) is None:
+        return {}
+    ways = {way.title: way for way in WAYS}
+    most = len(network.costs)
+    alone = taken(network.balance, network.invertible, ways["Backpropagation"], 1, 1).seconds
+    return {
+        (title, k, devices): Pace(alone / of.seconds, of.peak)
+        for title in (OURS, PIPELINE)
+        for k in SPEED_K
+        for devices in sorted({1, 2, 4, 7, most})
+        for of in [taken(network.balance, network.invertible, ways[title], devices, k)]
+    }
+
+
+def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
+    several = sorted({devices for *_, devices in speeds} - {1})
+    most = several[-1]
+
+    def ahead(k: int) -> int:
+        """The least number of devices from which on PETRA is faster; 0 if it is not with the most devices."""
+        least = 0
+        for devices in reversed(several):
+            if speeds[OURS, k, devices].speed <= speeds[PIPELINE, k, devices].speed:
+                break
+            least = devices
+        return least
+
+    wins = [f"k = {k} from {count(least, 'device')} on" for k in SPEED_K if (least := ahead(k))]
+    loses = [f"k = {k}" for k in SPEED_K if not ahead(k)]
+    said = (
+        f"Against synchronous 1F1B, which empties at every update, PETRA is faster at {conjunction(wins)}."
+        if wins
+        else ""
+    )
+    lost = f"At {conjunction(loses)} 1F1B is as fast or faster on up to {most} devices." if loses else ""
+    few = max(SPEED_K)
+    beaten = [
+        str(devices)
+        for devices in several
+        if speeds[PIPELINE, few, devices].speed >= speeds[OURS, few, devices].speed
+        and speeds[PIPELINE, few, devices].bytes < speeds[OURS, few, devices].bytes
+    ]
+    better = f"With {conjunction(beaten)} devices at k = {few}, 1F1B is smaller, faster and exact." if beaten else ""
+    measured = f"Measured with two processes: {of_two}." if (of_two := _measured_speeds(frames)) else ""
+    title = (
+        "It pays where few micro-batches make an update."
+        if wins and loses
+        else "It is faster than a synchronous pipeline."
+        if wins
+        else "A synchronous pipeline is as fast, and exact."
+    )
+    text = f"Modelled from the stages' measured costs. {said} {lost} {better} {measured}"
+    yield Answer(title, " ".join(text.split()), "tradeoff")
+
+
+def _measured_speeds(frames: Frames) -> str:
+    """Speeds of two processes over one that backpropagates, medians of ratios within a round, of every network."""
+    series = frames.series.query("benchmark == 'pipelining' and quantity == 'throughput'")
+    said = []
+    for group, rows in series.groupby("group", sort=False):
+        rounds = rows.pivot(index="round", columns="contestant", values="value")
+        medians = rounds.div(rounds["autograd, one process"], axis=0).median()
+        if {"PETRA", PIPELINE} <= set(medians.index):
+            network = str(group).partition(",")[0]
+            said.append(f"PETRA {medians['PETRA']:.2f} and 1F1B {medians[PIPELINE]:.2f} times one process ({network})")
+    return "; ".join(said)
+
+
+# --- pictures
 
 
 def _accuracy(frames: Frames) -> Iterator[Headline]:
-    """Of the largest scale at which there is a pair."""
-    for scale in reversed(SCALES):
-        plans = (PLANS[name](scale) for name in ("figure4", "accuracy"))
-        cells = dict.fromkeys(cell for plan in plans for cell in plan if isinstance(cell, TrainingCell))
-        for sheet in frames.sheets(scale, list(cells)):
-            if not sheet.done.empty and (shown := _accuracy_of(sheet)):
-                yield shown
-                return
-
-
-def _accuracy_of(sheet: Sheet) -> Headline | None:
-    runs = sheet.done[sheet.done["model"] == NETWORK]
-    of_petra = runs["batch_size"] == runs["batch_size"].min()
-    fixed = means(runs[~of_petra], "test_accuracy", ["method"])[BACKPROPAGATION]  # the paper's baseline
-    runs = runs[of_petra]
-    accuracy = means(runs, "test_accuracy", ["method", "k"])
-    gaps = {k: accuracy[PETRA, k] - accuracy[BACKPROPAGATION, k] for k in sorted(set(runs["k"]))}
-    if not (known := [k for k, gap in gaps.items() if gap.values]):
-        return None
-    ends = dict.fromkeys((known[0], known[-1]))
-    at_fixed = ", ".join(bounded(accuracy[PETRA, k] - fixed) for k in ends)
-    return Headline(
-        "PETRA less backpropagation at the same effective batch, points: "
-        f"{', '.join(f'{bounded(gaps[k])} at k = {k}' for k in ends)}"
-        f"{f'; at a fixed batch, as in the paper, {at_fixed}' * bool(fixed.values)} (scale “{sheet.scale}”).",
+    """Accuracy against the staleness of the first stage: what has been run, and what has not."""
+    if (sheet := _sheet(frames)) is None or (network := _timed(frames)) is None:
+        return
+    stages = len(network.costs)
+    runs = sheet.done[(sheet.done["k"] == ARM.k) & sheet.done["method"].isin([BACKPROPAGATION, PETRA, DELAYED])]
+    if runs.empty:
+        return
+    devices = [p for p in (2, 4, stages) if p <= stages]
+    #: Staleness with its device number: lockstep 2(P - 1), asynchronous 1F1B P - 1.
+    named = {0: "1"} | {p - 1: f"{p}*" for p in devices} | {2 * (p - 1): str(p) for p in devices}
+    places = sorted(named)
+    at = runs["method"].map(lambda name: 0 if name == BACKPROPAGATION else 2 * (stages - 1))
+    runs = runs.assign(place=[places.index(staleness) for staleness in at])
+    absent = [place for place in range(len(places)) if not (runs["place"] == place).any()]
+    yield Headline(
+        _of_lengths(runs, stages),
         facets.facet(
             runs,
-            [facets.line("interval"), facets.cut_to(runs, "test_accuracy")],
+            [_lengths(runs, places, named, absent)],
             key="headline-accuracy",
-            caption=f"Test accuracy against k, micro-batches of an update ({sheet.described(network=True)}). Line: "
-            "mean over the seeds; band: 95 % interval.",
-            x="k",
-            y="test_accuracy",
+            caption=f"Test accuracy over the last epochs against the staleness of the first stage "
+            f"({sheet.described(network=True, length=False)}, k = {ARM.k}). A line for each length of training; mark: "
+            "mean, bar: 95 % interval. Below the staleness the number of devices with one block of stages each, in "
+            "lockstep, and with * under asynchronous 1F1B. The places are not to scale.",
+            title=f"{title_of(sheet.example)}: accuracy against staleness",
+            x="place",
+            y="final_accuracy",
+            xlabel="staleness, micro-batches; devices",
+            ylabel="test accuracy, %",
             height=HEIGHT,
             width=WIDTH,
+            legend="mark",
         ),
-        "figure4",
+        "length",
     )
 
 
+def _of_lengths(runs: DataFrame, stages: int) -> str:
+    """What PETRA loses at the shortest and the longest training that both methods have, at the largest staleness."""
+    reached = means(runs, "final_accuracy", ["method", "epochs"])
+    both = sorted({int(epochs) for _, epochs in reached if reached[PETRA, epochs].estimate})
+    gaps = {epochs: reached[PETRA, epochs] - reached[BACKPROPAGATION, epochs] for epochs in both}
+    known = {epochs: gap for epochs, gap in gaps.items() if gap.estimate and gap.estimate.low is not None} or gaps
+    said = [f"{bounded(gap)} points after {epochs} epochs" for epochs, gap in known.items()]
+    ends = conjunction(list(dict.fromkeys([said[0], said[-1]]))) if said else "not known yet"
+    return f"A staleness of {2 * (stages - 1)} micro-batches changes PETRA's accuracy by {ends}."
+
+
+def _lengths(runs: DataFrame, places: list[int], named: Mapping[int, str], absent: list[int]) -> facets.Layer:
+    """A mark a method and length with its interval, joined to backpropagation of the same length by a thin line."""
+
+    def lengths(panel: facets.Panel) -> None:
+        reached = means(runs, "final_accuracy", ["method", "epochs", "place"])
+        exact = {epochs: of.estimate for (method, epochs, _), of in reached.items() if method == BACKPROPAGATION}
+        shift = {BACKPROPAGATION: 0.0, PETRA: -0.08, DELAYED: 0.08}
+        for (method, epochs, place), sample in reached.items():
+            known, look = sample.estimate, panel.looks[method]
+            assert known is not None  # the runs are finished
+            x = place + shift[method]
+            panel.axes.errorbar(
+                [x], [known.mean], yerr=[[known.half_width or 0.0]], fmt=look.marker, color=look.colour, markersize=4.5
+            )
+            start = exact.get(epochs)
+            if method != BACKPROPAGATION and start:
+                panel.axes.plot([0, x], [start.mean, known.mean], color=look.colour, linewidth=0.8, dashes=(4, 2))
+            if method == BACKPROPAGATION:
+                panel.axes.annotate(
+                    f"{epochs:.0f} epochs", (x, known.mean), (6, 3), textcoords="offset points", fontsize=7.5
+                )
+        low, _ = panel.axes.get_ylim()
+        for place in absent:
+            panel.axes.axvspan(place - 0.35, place + 0.35, color=plots.QUIET, alpha=0.07, linewidth=0)
+            panel.axes.text(place, low, " not run", rotation=90, ha="center", va="bottom", fontsize=7.5)
+        labels = [f"{staleness}\n{named[staleness]}" for staleness in places]
+        panel.axes.set_xticks(range(len(places)), labels, fontsize=8)
+        panel.axes.set_xlim(-0.5, len(places) - 0.5)
+
+    return lengths
+
+
+FULLEST, OTHERS = "fullest stage", "all other stages"
+
+
 def _memory(frames: Frames) -> Iterator[Headline]:
-    """The largest network that was really held under all four configurations of Table 3."""
-    for sheet in sheets(frames, "table3"):
-        runs = held(sheet, GIGABYTE).sort_values("held", ascending=False)
-        runs = runs[runs.groupby("subject")["held"].transform("count") == len(METHODS)]
-        if runs.empty:
-            continue
-        shown = runs[runs["subject"] == runs["subject"].iloc[0]]
-        most, petra = shown.iloc[0], shown[shown["method"] == PETRA].iloc[0]
-        bars = by_kind(frames, shown)
-        bars["way"] = [short_title(methods.by_name(name)) for name in bars["method"]]
-        yield Headline(
-            f"PETRA held {petra['held']:.3g} GB where {methods.by_name(most['method']).title.lower()} held "
-            f"{most['held']:.3g} GB, {100 * (1 - petra['held'] / most['held']):.0f} % less (scale “{sheet.scale}”).",
-            facets.facet(
-                bars.assign(gigabytes=bars["value"] / GIGABYTE),
-                [facets.stack(sums=".3g")],
-                key="headline-memory",
-                caption=f"Bytes held by each method, all stages ({most['subject']}, k = 1, scale “{sheet.scale}”), by "
-                "kind, each at its largest moment; measured.",
-                x="way",
-                y="gigabytes",
-                hue="kind",
-                looks=facets.KIND_LOOKS,
-                xlabel="GB",
-                height=HEIGHT,
-                width=WIDTH,
-                legend="area",
-            ),
-            "table3",
-        )
+    held = _held(frames)
+    if not held or (sheet := _sheet(frames)) is None:
         return
-
-
-SPEED_K = 16
-SPEED_LOOKS = {
-    way: facets.TITLE_LOOKS[way]
-    for way in ("PETRA", "1F1B", "1F1B, checkpointing", "GPipe", "Reversible backpropagation")
-}
-
-
-def _speed(frames: Frames) -> Iterator[Headline]:
-    """Modelled from measured stage costs; beside it what the benchmark of pipelines measured with two processes."""
-    if not (sheet := largest(frames)):
-        return
-    network, ways = timed_networks(sheet)[0], {way.title: way for way in WAYS}
-
-    def seconds(title: str, devices: int) -> float:
-        return taken(network.balance, network.invertible, ways[title], devices, SPEED_K).seconds
-
-    most, alone = len(network.costs), seconds("Backpropagation", 1)
-    speeds = {(title, p): alone / seconds(title, p) for title in SPEED_LOOKS for p in range(1, most + 1)}
-    measured, where = _measured_speeds(frames)
-    slower = max((p for p in range(1, most + 1) if speeds["PETRA", p] < speeds["1F1B", p]), default=0)
-    pair = [f"{measured[way]:.2f}" for way in ("PETRA", "1F1B") if way in measured]
-    by_two = f"; measured with two processes: {' and '.join(pair)}" * bool(pair)
-    network_title = sheet.done["network"].iloc[0]
+    bars = [
+        {"way": short_title(methods.by_name(name)), "part": part, "MB": amount}
+        for name, of in held.items()
+        for part, amount in ((FULLEST, of.fullest), (OTHERS, of.total - of.fullest))
+    ]
+    ours, against = held[PETRA], DSP if DSP in held else next(name for name in held if name != PETRA)
+    rival, name = held[against], short_title(methods.by_name(against))
     yield Headline(
-        f"{network_title} on {most} devices, modelled: PETRA {speeds['PETRA', most]:.1f} times as fast as one device "
-        f"that backpropagates, the synchronous 1F1B {speeds['1F1B', most]:.1f}{by_two} (scale “{sheet.scale}”).",
+        f"In total PETRA holds {ours.total:.0f} MB and {name} {rival.total:.0f} MB; on the fullest stage "
+        f"{ours.fullest:.0f} and {rival.fullest:.0f} MB.",
         facets.facet(
-            [
-                {"way": title, "devices": p, "modelled": speed, "measured": measured.get(title) if p == 2 else None}
-                for (title, p), speed in speeds.items()
-            ],
-            [facets.line(), facets.also("measured", facets.dots(size=6))],
+            bars,
+            [facets.stack(sums=".0f")],
+            key="headline-memory",
+            caption=f"Bytes that the stages hold by method ({title_of(sheet.example)}, micro-batches of "
+            f"{sheet.example.batch_size}, k = {ARM.k}): the fullest stage, and all others, each at its largest moment; "
+            "measured. Backpropagation is of one device.",
+            title=f"{title_of(sheet.example)}: bytes by method",
+            x="way",
+            y="MB",
+            hue="part",
+            looks={
+                FULLEST: facets.Look(FULLEST, plots.COLOURS[methods.PETRA]),
+                OTHERS: facets.Look(OTHERS, plots.COLOURS[methods.DELAYED_GRADIENTS]),
+            },
+            xlabel="MB",
+            ylabel="",
+            height=HEIGHT,
+            width=WIDTH,
+            legend="area",
+        ),
+        "table3",
+    )
+
+
+def _speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
+    network = _timed(frames)
+    assert network is not None  # there are speeds
+    most, low, high = max(devices for *_, devices in speeds), min(SPEED_K), max(SPEED_K)
+    ours = [speeds[OURS, k, most].speed for k in SPEED_K]
+    ends = [speeds[PIPELINE, k, most].speed for k in (low, high)]
+    drawn = [
+        {"line": OURS if way == OURS else f"{PIPELINE}, k = {k}", "devices": devices, "speed": of.speed}
+        for (way, k, devices), of in speeds.items()
+    ]
+    dashes: list[tuple[float, ...]] = [(1, 1), (3, 1.5), (6, 2), ()]
+    looks = {OURS: facets.TITLE_LOOKS[OURS]} | {
+        f"{PIPELINE}, k = {k}": facets.Look(f"{PIPELINE}, k = {k}", "#0072b2", dashes[place], "s")
+        for place, k in enumerate(SPEED_K)
+    }
+    yield Headline(
+        f"On {most} devices PETRA is {min(ours):.1f} to {max(ours):.1f} times as fast as one device at k = {low} to "
+        f"{high}; 1F1B {ends[0]:.1f} to {ends[1]:.1f} times.",
+        facets.facet(
+            drawn,
+            [facets.line("range", marked=True)],
             key="headline-speed",
-            caption="Speed over one device that backpropagates. Lines: modelled from the stage costs of Table 5 "
-            f"({network_title}, micro-batches of {network.balance.cell.batch_size}, k = {SPEED_K}, "
-            f"scale “{sheet.scale}”; timed on {network.machine}; links take no time)."
-            f"{f' 1F1B is ahead on up to {slower} devices.' * bool(slower)}{where}",
+            caption="Speed over one device that backpropagates, modelled from the stage costs of the trade-off "
+            f"({network.title}, width {network.run.cell.width}, micro-batches of {network.run.cell.batch_size}; timed "
+            f"on {network.machine}; links take no time). Band of PETRA: k = {low} to {high}. Measured stage costs vary "
+            "by about 15 %.",
+            title=f"{network.title}, width {network.run.cell.width}: speed against devices",
             x="devices",
-            y="modelled",
-            hue="way",
-            looks=SPEED_LOOKS,
+            y="speed",
+            hue="line",
+            looks=looks,
             xlabel="devices",
             ylabel="speed, one device with backpropagation = 1",
             height=HEIGHT,
             width=WIDTH,
         ),
-        "table5",
+        "tradeoff",
     )
-
-
-def _measured_speeds(frames: Frames) -> tuple[dict[str, float], str]:
-    """Speeds of two processes over one that backpropagates, medians of ratios within a round; and their setting."""
-    series = frames.series.query("benchmark == 'pipelining' and quantity == 'throughput'")
-    rounds = series[series["group"].str.startswith(NETWORK)].pivot(index="round", columns="contestant", values="value")
-    record = next((record for record in frames.results.benchmarks if record.name == "pipelining"), None)
-    if record is None or rounds.empty:
-        return {}, ""
-    setting = record.setting
-    where = f"width {setting['width']}, micro-batches of {setting['batch']}, k = {setting['micro_batches']}"
-    medians = rounds.div(rounds["autograd, one process"], axis=0).median()
-    return dict(medians), f" Marks: two processes, measured ({where}; benchmark “pipelining”)."

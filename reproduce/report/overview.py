@@ -1,14 +1,15 @@
-"""What stands on top of the page: the exhibits in their order, and a short list of what needs attention."""
+"""What stands on top of the page: the exhibits in their order, and what a reader must not miss."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reproduce import published
 from reproduce.show.content import Finding, Section, Tone
 
-__all__ = ["Chapter", "attention", "brief", "label", "parts"]
+__all__ = ["Chapter", "attention", "label", "parts", "sentence"]
 
-BRIEF = 14  # words
+FIRST = "primary"  # key of the section that comes before all others
 #: Sections that say where the others come from; whatever is neither here nor in the paper is a study.
 GROUND = ("schedules", "benchmarks", "history", "provenance")
 
@@ -22,20 +23,25 @@ class Chapter:
 
 
 def parts(sections: Sequence[Section]) -> list[Chapter]:
-    """The paper's exhibits in its order, the studies beyond it in theirs, then where everything comes from."""
+    """The primary comparisons, the paper's exhibits in its order, the studies beyond it, then where all comes from."""
     of_paper = [row["key"] for row in published.read("exhibits")]
     in_order = sorted(sections, key=lambda s: of_paper.index(s.key) if s.key in of_paper else len(of_paper))
     split = {
+        "What the report rests on": [s for s in in_order if s.key == FIRST],
         "The paper's tables and figures": [s for s in in_order if s.key in of_paper],
-        "Beyond the paper": [s for s in in_order if s.key not in of_paper and s.key not in GROUND],
+        "Beyond the paper": [s for s in in_order if s.key not in (*of_paper, *GROUND, FIRST)],
         "Ground: schedules, benchmarks, provenance": [s for key in GROUND for s in in_order if s.key == key],
     }
     return [Chapter(title, members) for title, members in split.items() if members]
 
 
 def attention(sections: Sequence[Section]) -> list[tuple[Section, Finding]]:
-    """The findings that a reader must not miss."""
-    return [(s, finding) for s in sections for finding in s.findings if finding.tone is Tone.ALERT]
+    """Return the findings that a reader must not miss.
+
+    An aim that a benchmark missed is of interest to who develops the suite, and stands with the benchmarks alone.
+    """
+    shown = [s for s in sections if s.key != "benchmarks"]
+    return [(s, finding) for s in shown for finding in s.findings if finding.tone is Tone.ALERT]
 
 
 def label(section: Section) -> str:
@@ -43,8 +49,7 @@ def label(section: Section) -> str:
     return section.title.partition(":")[0]
 
 
-def brief(section: Section, finding: Finding) -> str:
-    """What a finding says in its first words, where its section's name stands before it."""
-    words = finding.text.removeprefix(f"{label(section)}: ").split()
-    short = " ".join(words[:BRIEF])
-    return short.rstrip(".;:,") + (" …" if len(words) > BRIEF else "")
+def sentence(section: Section, finding: Finding) -> str:
+    """Return the first sentence of a finding, whole, without its section's name."""
+    words = finding.text.removeprefix(f"{label(section)}: ")
+    return re.split(r"(?<=\S\.) (?=[A-Z\d])", words, maxsplit=1)[0]

@@ -1,26 +1,25 @@
-"""Runs that differ in their seed only, brought to a mean, and compared with others seed by seed.
+"""Runs that differ in their seed only, brought to a mean, and differences between such means.
 
-A `Sample` is a measure by seed with what became of the seeds that have none. Samples are subtracted over the seeds that
-both have, which is what makes a comparison of three seeds worth anything (`reproduce.show.statistics`), and a
-difference is a sample again: the change of a gap is a difference of differences.
+A `Sample` is a measure by seed with what became of the seeds that have none, and with the spread of its study. A
+`Difference` of two samples is unpaired (`reproduce.show.statistics` says why), and differences can be subtracted again:
+the change of a gap is a difference of differences.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pandas import DataFrame, concat, notna
 
 from reproduce.show.content import TIMES, Tone, with_sign
 from reproduce.show.content import estimate as estimate_entry
-from reproduce.show.statistics import Estimate, Judgement, Verdict, estimate
-from reproduce.show.statistics import judge as judge_estimates
-from reproduce.words import count
+from reproduce.show.statistics import Estimate, ResidualSpread, ResidualStudy, Verdict, combine_means, estimate, verdict
+from reproduce.words import conjunction, count
 
 DONE, NOT_RUN = "done", "not run"
-NO_PAIR = "no pair"  # of a difference: there is no seed with which both are finished, for whatever reason
-CHANCE = "\N{DAGGER}"  # beside a verdict that does not survive Holm's correction
+NO_PAIR = "not comparable yet"  # of a difference: one side has no finished run
+MIXED = "\N{DOUBLE DAGGER}"  # beside a difference whose sides ran on different machines or versions
 
 
 @dataclass(frozen=True)
@@ -33,24 +32,21 @@ class Sample:
     failures: Mapping[int, str] = field(default_factory=dict)  # by seed, the reasons of the failed ones
     #: By seed, why a run is broken (`reproduce.records.broken`).
     broken: Mapping[int, str] = field(default_factory=dict)
+    #: By seed, the machine and the version of torch of the runs with a value; empty where that does not matter.
+    machines: Mapping[int, str] = field(default_factory=dict)
+    spread: ResidualSpread | None = None  # of its study; None: nothing but its own values is known
 
-    def __sub__(self, other: "Sample") -> "Sample":
-        """The difference over the seeds that both have; broken where a run of either is."""
-        shared = sorted(self.values.keys() & other.values.keys())
-        reasons = {**other.broken, **self.broken}
-        return Sample(
-            {seed: self.values[seed] - other.values[seed] for seed in shared},
-            broken={seed: reasons[seed] for seed in shared if seed in reasons},
+    def __sub__(self, other: "Sample") -> "Difference":
+        return Difference(((1.0, self), (-1.0, other)))
+
+    def without(self, seeds: Iterable[int]) -> "Sample":
+        """Return the sample of the other seeds."""
+        gone = set(seeds)
+        known: tuple[Mapping[int, Any], ...] = (self.values, self.states, self.failures, self.broken, self.machines)
+        values, states, failures, broken, machines = (
+            {seed: of[seed] for seed in of if seed not in gone} for of in known
         )
-
-    def without(self, seed: int) -> "Sample":
-        """The sample of the other seeds."""
-        known: tuple[Mapping[int, Any], ...] = (self.values, self.states, self.failures, self.broken)
-        return Sample(*({other: of[other] for other in of if other != seed} for of in known))
-
-    def less(self, value: float) -> "Sample":
-        """The difference to a number that has no seeds, such as a published value."""
-        return Sample({seed: number - value for seed, number in self.values.items()}, broken=self.broken)
+        return Sample(values, states, failures, broken, machines, self.spread)
 
     @property
     def wrecks(self) -> int:
@@ -62,12 +58,17 @@ class Sample:
         """The sample without its broken seeds; all of it where every seed is broken, which is an outcome."""
         if self.wrecks in (0, len(self.values)):
             return self
-        return Sample({seed: value for seed, value in self.values.items() if seed not in self.broken})
+        return self.without(self.broken)
 
     @property
     def estimate(self) -> Estimate | None:
         """Mean with its 95 % interval; None without values."""
-        return estimate(list(self.values.values())) if self.values else None
+        return estimate(list(self.values.values()), self._spread) if self.values else None
+
+    @property
+    def _spread(self) -> ResidualSpread | None:
+        """The study's spread; None for a sample with a broken run, which scatters in a way of its own."""
+        return None if self.broken.keys() & self.values.keys() else self.spread
 
     @property
     def ended(self) -> bool:
@@ -97,6 +98,44 @@ class Sample:
         return "; ".join([str(n) if n == planned else f"{n} of {planned}", *failed, *wrecks])
 
 
+@dataclass(frozen=True)
+class Difference:
+    """A sum of samples with weights: a difference of two, or a difference of differences.
+
+    A broken run decides no verdict: its value is as far from the others as chance determines, and so is their spread.
+    The estimate is of the sound runs of each side, and `wrecks` says how many are broken. Only a side whose runs are
+    all broken enters with these.
+    """
+
+    terms: tuple[tuple[float, Sample], ...]
+
+    def __sub__(self, other: "Difference") -> "Difference":
+        return Difference((*self.terms, *((-weight, sample) for weight, sample in other.terms)))
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The difference with its 95 % interval; None where a side has no finished run."""
+        sound = [(weight, sample.sound) for weight, sample in self.terms]
+        return combine_means([(weight, list(of.values.values()), of._spread) for weight, of in sound])
+
+    @property
+    def wrecks(self) -> int:
+        """Number of broken runs that have a value, on all sides."""
+        return sum({id(sample): sample.wrecks for _, sample in self.terms}.values())
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict(self.estimate)
+
+    @property
+    def mixed(self) -> str:
+        """What the sides ran on, where that is not the same on all: "CPU and NVIDIA H200"; else empty."""
+        sides = [frozenset(sample.sound.machines.values()) for _, sample in self.terms if sample.machines]
+        if len(set(sides)) < 2:
+            return ""
+        return conjunction(sorted({machine for side in sides for machine in side}))
+
+
 class Samples(dict[Any, Sample]):
     """Samples by place; where nothing was planned the sample is empty, which reads "not run"."""
 
@@ -109,20 +148,46 @@ def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
 
     A place is what the columns `by` have; a single one gives plain keys, several give tuples.
     """
-    columns = ["seed", "status", "state", "reason", "broken", value]
+    columns = ["seed", "status", "state", "reason", "broken", "machine", "study", value]
     samples = Samples()
     for place, rows in _places(runs, columns, by):
+        done = [(int(row[0]), row[5], float(row[-1])) for row in rows if row[1] == DONE and notna(row[-1])]
         samples[place] = Sample(
-            {int(seed): float(number) for seed, status, *_, number in rows if status == DONE and notna(number)},
+            {seed: number for seed, _, number in done},
             {int(seed): state for seed, _, state, *_ in rows},
             {int(seed): reason for seed, status, _, reason, *_ in rows if status == "failed"},
-            {int(seed): why for seed, *_, why, _ in rows if isinstance(why, str) and why},
+            {int(seed): why for seed, _, _, _, why, *_ in rows if isinstance(why, str) and why},
+            {seed: where for seed, where, _ in done},
+            _shared_spread([study for *_, study, _ in rows], value),
         )
     return samples
 
 
+def _shared_spread(studies: Iterable[Any], value: str) -> ResidualSpread | None:
+    """Return the spread of a column in the one study that these rows are of; None if they are of several or of none."""
+    known = {study.title: study for study in studies if isinstance(study, ResidualStudy)}
+    return next(iter(known.values())).spreads.get(value) if len(known) == 1 else None
+
+
+def interval(rows: DataFrame, value: str) -> tuple[float | None, float | None]:
+    """Return the ends of the 95 % interval of the mean of rows of one place, for a drawing of runs.
+
+    Rows that bring their ends with them, as columns `low` and `high`, have these.
+    """
+    if "low" in rows:
+        low, high = (None if not notna(end := rows[name].iloc[0]) else float(end) for name in ("low", "high"))
+        return low, high
+    sound = "broken" not in rows or not (rows["broken"].fillna("") != "").any()
+    spread = _shared_spread(rows["study"], value) if sound and "study" in rows else None
+    known = estimate(list(rows[value].astype(float)), spread)
+    return known.low, known.high
+
+
 def measured(values: DataFrame, value: str, by: Sequence[str]) -> Samples:
-    """The samples of what was measured in runs, whether these are finished or not; see `means`."""
+    """The samples of what was measured in runs, whether these are finished or not; see `means`.
+
+    What was measured within a run, such as the difference of two gradients, is one value of the run.
+    """
     places = _places(values.dropna(subset=[value]), ["seed", value], by)
     return Samples({place: Sample({int(seed): float(number) for seed, number in rows}) for place, rows in places})
 
@@ -157,16 +222,6 @@ def with_difference(runs: DataFrame, value: str, *, of: str, less: str, by: Sequ
     return concat([ours.assign(difference=False), others.assign(difference=False), differences], ignore_index=True)
 
 
-def judge(differences: Mapping[Any, Sample]) -> dict[Any, Judgement]:
-    """Judge differences as one family, such as those of one table: one call is one family of Holm's.
-
-    A broken seed decides no verdict: its difference is as large as chance will have it, and so is the spread. Verdicts
-    are of the sound seeds, and say how many were broken; only where all are broken, these are judged.
-    """
-    judgements = judge_estimates({place: difference.sound.estimate for place, difference in differences.items()})
-    return {place: replace(judgement, broken=differences[place].wrecks) for place, judgement in judgements.items()}
-
-
 def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Tone]:
     """In how many numbers two counts of the same stages are equal, in words, and that any other is an alert.
 
@@ -185,59 +240,39 @@ def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Tone]:
 # --- in words
 
 
-def points(difference: Sample) -> str:
-    """A mean difference in points with its sign, "no pair" without one; of the sound seeds, where there are any."""
-    estimate = difference.sound.estimate
-    return f"{with_sign(estimate.mean, 1)}{besides(difference)}" if estimate else NO_PAIR
+def points(difference: Difference) -> str:
+    """Format a difference in points with its sign, and the number of broken runs."""
+    estimate = difference.estimate
+    broken = f" ({difference.wrecks} broken)" * bool(difference.wrecks)
+    return f"{with_sign(estimate.mean, 1)}{broken}" if estimate else NO_PAIR
 
 
-def bounded(difference: Sample) -> str:
-    """Likewise with half the 95 % interval; fewer seeds than three are said."""
-    estimate = difference.sound.estimate
-    return f"{bounded_mean(estimate)}{besides(difference)}" if estimate else NO_PAIR
+def bounded(difference: Difference, *, trailing: bool = False) -> str:
+    """Format a difference as mean ± half of the 95 % interval, with the mark of mixed machines and broken runs.
+
+    Args:
+        difference: In points.
+        trailing: Whether it stands after "trails by", so that a loss is a positive number.
+
+    """
+    known = difference.estimate
+    if known is None:
+        return NO_PAIR
+    shown = difference if not trailing else Difference(tuple((-weight, sample) for weight, sample in difference.terms))
+    assert shown.estimate is not None  # the same samples
+    text = estimate_entry(shown.estimate, 1, sign=not trailing).text
+    notes = ["one run each"] * (known.half_width is None) + [f"{difference.wrecks} broken"] * bool(difference.wrecks)
+    beside = f" ({'; '.join(notes)})" * bool(notes)
+    return f"{text}{MIXED * bool(difference.mixed)}{beside}"
 
 
-def besides(difference: Sample) -> str:
-    """How many seeds are broken, in parentheses; empty if none is."""
-    return f" ({difference.wrecks} broken)" if difference.wrecks else ""
-
-
-def bounded_mean(difference: Estimate) -> str:
-    """Likewise of a mean difference that is there."""
-    return estimate_entry(difference, 1, sign=True).text + {1: " (one seed)", 2: " (two seeds)"}.get(difference.n, "")
-
-
-def counted(judgements: Iterable[Judgement]) -> str:
-    """How many comparisons, how many of each verdict, and how many survive in their family; empty if there are none."""
-    made = [judgement for judgement in judgements if judgement.difference is not None]
-    if not made:
+def summarize(differences: Iterable[Difference | None]) -> str:
+    """Say how many differences there are, of which verdict, and how large; empty if there are none."""
+    known = [(of.verdict, estimate.mean) for of in differences if of is not None and (estimate := of.estimate)]
+    if not known:
         return ""
-    verdicts = [judgement.verdict for judgement in made]
-    words = ", ".join(f"{v.value} {verdicts.count(v)}" for v in Verdict if v in verdicts)
-    differ, family = verdicts.count(Verdict.DIFFER), made[0].family
-    stand = f" ({sum(j.stands for j in made)} after Holm's correction for {family})" if differ and family > 1 else ""
-    return f"{count(len(made), 'comparison')}: {words}{stand}"
-
-
-def reported(judgements: Iterable[Judgement]) -> str:
-    """How many comparisons of each verdict there are, and how large the differences are; empty if there are none."""
-    judgements = list(judgements)
-    sizes = sorted(j.difference.mean for j in judgements if j.difference is not None)
-    if not sizes:
-        return ""
-    low, high = (with_sign(mean, 1) for mean in (sizes[0], sizes[-1]))
-    return f"{counted(judgements)}, {f'mean {low}' if low == high else f'means from {low} to {high}'} points"
-
-
-def family_note(judgements: Iterable[Judgement]) -> str:
-    """What the number of comparisons in a table means for its verdicts."""
-    judgements = list(judgements)
-    words = counted(judgements)
-    if not words:
-        return "No comparison can be made yet."
-    family = judgements[0].family
-    return (
-        f"{words}. A verdict is of one comparison by itself, and one in twenty such intervals excludes 0 though "
-        f"nothing differs; {CHANCE}: does not survive Holm's correction for the {family} of the table that have an "
-        "interval."
-    )
+    verdicts = Counter(verdict for verdict, _ in known)
+    words = ", ".join(f"{verdicts[of]} {of.value}" for of in Verdict if of in verdicts)
+    low, high = (with_sign(of(mean for _, mean in known), 1) for of in (min, max))
+    sizes = f"of {low}" if low == high else f"from {low} to {high}"
+    return f"{count(len(known), 'difference')} {sizes} points: {words}"

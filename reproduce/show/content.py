@@ -183,7 +183,7 @@ def estimate(value: Estimate, digits: int, *, sign: bool = False) -> Entry:
     """Mean and half the width of the 95 % interval; without the second if there is none."""
     mean = with_sign(value.mean, digits) if sign else signless(f"{value.mean:.{digits}f}")
     if value.half_width is None:
-        return Entry(mean, value.mean, Tone.OURS, "one seed: no interval")
+        return Entry(mean, value.mean, Tone.OURS, "a single run: no interval")
     return Entry(f"{mean}{NARROW_SPACE}±{NARROW_SPACE}{value.half_width:.{digits}f}", value.mean, Tone.OURS)
 
 
@@ -199,8 +199,8 @@ def relative_error(values: Sequence[float]) -> Entry:
 
 
 def verdict(value: Verdict) -> Entry:
-    """A verdict in its colour."""
-    tones = {Verdict.AGREE: Tone.GOOD, Verdict.DIFFER: Tone.ALERT, Verdict.CANNOT_TELL: Tone.MISSING}
+    """A verdict in its colour: a method that loses accuracy is no alarm."""
+    tones = {Verdict.EQUAL: Tone.GOOD, Verdict.HIGHER: Tone.GOOD, Verdict.LOWER: Tone.OURS, Verdict.OPEN: Tone.MISSING}
     return Entry(value.value, tone=tones[value])
 
 

@@ -26,8 +26,9 @@ from pandas.api.types import is_numeric_dtype
 from petra_core import methods
 from petra_core.ledger import KINDS
 from reproduce.show import plots
+from reproduce.show.compare import interval
 from reproduce.show.content import MINUS, Figure, short_title, signless, with_sign
-from reproduce.show.statistics import MARGIN_POINTS, Estimate, estimate
+from reproduce.show.statistics import MARGIN_POINTS, Estimate
 from reproduce.words import count
 
 #: What columns of runs are called on an axis.
@@ -353,8 +354,8 @@ def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, mar
 
     def line(panel: Panel) -> None:
         for look, part in panel.by_hue():
-            values = part.groupby(panel.x)[panel.y]
-            means = values.mean()
+            places = part.groupby(panel.x)
+            means = places[panel.y].mean()
             panel.axes.plot(
                 means.index,
                 means.to_numpy(),
@@ -367,7 +368,7 @@ def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, mar
             )
             if band:
                 ends = DataFrame(
-                    [(at, *_band(list(group), band)) for at, group in values], columns=["at", "low", "high"]
+                    [(at, *_band(rows, panel.y, band)) for at, rows in places], columns=["at", "low", "high"]
                 )
                 ends = ends.astype({"low": float, "high": float}).dropna()
                 panel.axes.fill_between(
@@ -377,11 +378,8 @@ def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, mar
     return line
 
 
-def _band(values: Sequence[float], band: str) -> tuple[float | None, float | None]:
-    if band == "range":
-        return min(values), max(values)
-    mean = estimate(values)
-    return mean.low, mean.high
+def _band(rows: DataFrame, y: str, band: str) -> tuple[float | None, float | None]:
+    return (rows[y].min(), rows[y].max()) if band == "range" else interval(rows, y)
 
 
 def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str = "") -> Layer:
@@ -417,10 +415,10 @@ def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: s
     return dots
 
 
-def rows(names: Sequence[str] = (), *, interval: bool = False) -> Layer:
+def rows(names: Sequence[str] = (), *, bounded: bool = False) -> Layer:
     """A row for each of these names (values of y), from above: a dot a run, and a stroke at their mean.
 
-    Without names y is the hue: a row for each that the figure has, called as in a legend. With `interval` the 95 %
+    Without names y is the hue: a row for each that the figure has, called as in a legend. With `bounded` the 95 %
     interval of the mean is a line, where there is one.
     """
 
@@ -432,7 +430,7 @@ def rows(names: Sequence[str] = (), *, interval: bool = False) -> Layer:
                 style: dict[str, Any] = {"color": look.colour, "markersize": 4.5, "alpha": 0.75, "markeredgewidth": 0}
                 panel.axes.plot(points[panel.x], [place] * len(points), look.marker, **style)
                 panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
-                low, high = _band(list(points[panel.x]), "interval") if interval else (None, None)
+                low, high = _band(points, panel.x, "interval") if bounded else (None, None)
                 if low is not None and high is not None:
                     panel.axes.plot([low, high], [place] * 2, color=look.colour, linewidth=1, alpha=0.6)
         labels = list(names) or [look.label for look in panel.looks.values()]
@@ -505,7 +503,7 @@ def heat_map(least: float) -> Layer:
             sign = bool(row["difference"])
             norm, colours = diverging if sign else plain
             value = None if isna(row[panel.y]) else float(row[panel.y])
-            colour = (1.0, 1.0, 1.0) if value is None else colours(norm(value))[:3]
+            colour = EMPTY_FIELD if value is None else colours(norm(value))[:3]
             place = xs.index(row[panel.x]), ys.index(row[panel.hue])
             _field(axes, place, value, colour, hatched=bool(row["broken"]), sign=sign)
         axes.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
@@ -516,6 +514,11 @@ def heat_map(least: float) -> Layer:
         axes.spines[:].set_linewidth(0)
 
     return heat_map
+
+
+#: Colours of fields and of what is written on them. None is one of `plots.THEMED`: a field has the same colour on a
+#: dark page, so what is written on it must keep its own too.
+EMPTY_FIELD, ON_DARK, ON_LIGHT = (0.99, 0.99, 0.99), "#fefefe", "#1d1d1d"
 
 
 def _field(
@@ -531,11 +534,11 @@ def _field(
     if value is not None:
         shown = with_sign(value, 1) if sign else signless(f"{value:.1f}")
     box = {"facecolor": colour, "edgecolor": "none", "pad": 1.2} if hatched else None
-    axes.text(*place, shown, ha="center", va="center", fontsize=8, color="white" if dark else plots.INK, bbox=box)
+    axes.text(*place, shown, ha="center", va="center", fontsize=8, color=ON_DARK if dark else ON_LIGHT, bbox=box)
 
 
 def differences(by: Mapping[str, Mapping[Any, Estimate | None]], colours: Mapping[str, str] | None = None) -> Layer:
-    """Paired differences with their 95 % intervals against x, the margin of the verdicts shaded; by label and x.
+    """Differences with their 95 % intervals against x, the margin of the verdicts shaded; by label and x.
 
     `colours`: of the labels that are not of PETRA.
     """
@@ -562,12 +565,11 @@ def differences(by: Mapping[str, Mapping[Any, Estimate | None]], colours: Mappin
     return differences
 
 
-def level(values: Collection[float], label: str) -> Layer:
-    """A horizontal line at the mean of values that are at no place of the axis, with its interval as a band."""
+def level(estimated: Estimate | None, label: str) -> Layer:
+    """A horizontal line at a mean that is at no place of the axis, with its interval as a band."""
 
     def level(panel: Panel) -> None:
-        if values:
-            estimated = estimate(list(values))
+        if estimated is not None:
             panel.axes.axhline(estimated.mean, color=plots.QUIET, linewidth=1.2, linestyle=(0, (4, 2)), label=label)
             if estimated.low is not None and estimated.high is not None:
                 panel.axes.axhspan(estimated.low, estimated.high, color=plots.QUIET, alpha=0.08, linewidth=0)

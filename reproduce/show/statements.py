@@ -13,7 +13,7 @@ from reproduce import published
 from reproduce.published import Mark
 from reproduce.show.content import Entry, Finding, Tone, estimate, missing
 from reproduce.show.content import published as published_entry
-from reproduce.show.statistics import MARGIN_POINTS, Estimate, Judgement, Verdict, verdict, without_spread
+from reproduce.show.statistics import MARGIN_POINTS, Estimate, Verdict, verdict, without_spread
 
 #: Beside ours where the paper's values are not at hand.
 UNKNOWN = published_entry("unknown", Mark.UNKNOWN)
@@ -64,9 +64,25 @@ def combine(claims: Iterable[bool | None]) -> Outcome:
     return Outcome.CANNOT_TELL if None in verdicts else Outcome.AGREE
 
 
-def outcome(difference: Judgement) -> Outcome:
-    """What a difference to a published value says; against it only if it survives Holm's correction."""
-    return combine([True if difference.verdict is Verdict.AGREE else False if difference.stands else None])
+def compare(ours: Estimate, published: float) -> Outcome:
+    """Compare a mean at the published scale with a published value.
+
+    They agree if the published value lies in the 95 % interval of the mean, or the whole interval within the margin
+    around the published value; else they disagree. Without an interval the data cannot tell.
+    """
+    if ours.low is None or ours.high is None or without_spread(ours):
+        return Outcome.CANNOT_TELL
+    near = ours.low >= published - MARGIN_POINTS and ours.high <= published + MARGIN_POINTS
+    return Outcome.AGREE if near or ours.low <= published <= ours.high else Outcome.DISAGREE
+
+
+def published_difference(ours: Estimate | None, published: float) -> list[Entry]:
+    """Format our mean less a published value, and what follows."""
+    if ours is None:
+        return [missing(""), missing("")]
+    low, high = (None if end is None else end - published for end in (ours.low, ours.high))
+    less = Estimate(ours.mean - published, low, high, ours.counts, ours.freedom)
+    return [estimate(less, 2, sign=True), outcome_entry(compare(ours, published))]
 
 
 def is_below(difference: Estimate | None) -> bool | None:
@@ -75,7 +91,7 @@ def is_below(difference: Estimate | None) -> bool | None:
         return None
     if difference.high < 0:
         return True
-    return False if difference.low > 0 or verdict(difference) is Verdict.AGREE else None
+    return False if difference.low > 0 or verdict(difference) is Verdict.EQUAL else None
 
 
 def is_above(difference: Estimate | None) -> bool | None:

@@ -1,25 +1,22 @@
-"""What a handful of seeds can tell: means, intervals, paired differences, verdicts.
+"""What a handful of seeds can tell: means, shared spreads, unpaired differences, verdicts.
 
-The obvious report of an experiment, a mean with a standard deviation behind a plus-minus sign, hides two things. With
-two or three seeds the spread is itself hardly known, so the interval is far wider than it looks (Student's factor is
-12.7 for n = 2, 4.3 for n = 3); and two methods that were run with the same seeds (same initialisation, same order of
-the data) share most of their spread, which a comparison of two separate means throws away. So here:
+With two or three seeds the spread of a setting is hardly known: Student's factor is 12.7 for n = 2 and 4.3 for n = 3.
+Pairing runs by their seed does not help. The same seed gives two methods the same initialisation and the same order of
+the data, but rounding and delay decorrelate them within an epoch: over the committed records the correlation is about
+zero. What does help is that all settings of a study (one network, one length of training) scatter alike. So here:
 
-- an `Estimate` is a mean with its two-sided 95 % interval by Student's t with n - 1 degrees of freedom, and n beside
-  it; one value has no interval, and the absence is kept as None, not as a width of 0;
-- two methods are compared by the estimate of the differences over the seeds that both have (`reproduce.show.compare`);
-- a `verdict` is given by one rule, stated in its docstring and printed in the report;
-- a table of many comparisons is judged as one family (`judge`): of intervals that hold 95 % of the time, one in twenty
-  excludes 0 though nothing differs, so beside each verdict it is kept whether it stands up to Holm's correction.
+- a `ResidualSpread` is the variance of a study pooled over its settings, with Bartlett's test of homogeneity;
+- an `Estimate` is a mean or a difference of means with its two-sided 95 % interval by Student's t. It uses the spread
+  of the study, or, where the test fails, the variances of the samples themselves, which is Welch's test for two;
+- a `verdict` follows from the interval by one rule, stated in its docstring and printed in the report;
+- only the primary comparisons are corrected for their number, by Holm's method. All others are exploratory: they have
+  intervals, and one in twenty of these excludes 0 where nothing differs.
 """
 
 import enum
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
-
-KeyT = TypeVar("KeyT", bound=Hashable)
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 CONFIDENCE = 0.95
 
@@ -28,97 +25,235 @@ MARGIN_POINTS = 0.5
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean, and how far it can be trusted."""
+class ResidualSpread:
+    """The standard deviation of runs of one study that differ in their seed only.
 
-    mean: float  # arithmetic mean, in the unit of the values
-    low: float | None  # lower end of the interval; None if n = 1
-    high: float | None  # upper end of the interval; None if n = 1
-    n: int
+    Attributes:
+        deviation: Pooled standard deviation, in the unit of the values.
+        freedom: Degrees of freedom: runs less settings.
+        settings: Number of settings with at least two runs.
+        p: p-value of Bartlett's test that all settings have one variance; None with a single setting.
+
+    """
+
+    deviation: float
+    freedom: int
+    settings: int
+    p: float | None
+
+    @property
+    def shared(self) -> bool:
+        """Whether the settings may share one variance: there are several, and the test does not reject it."""
+        return self.p is not None and self.p >= 1 - CONFIDENCE
+
+
+def pool(settings: Iterable[Sequence[float]]) -> ResidualSpread | None:
+    """Pool the variances of settings.
+
+    Args:
+        settings: The values of each setting, a value per seed. Settings with a single value are ignored.
+
+    Returns:
+        The spread, or None if no setting has two values.
+
+    """
+    several = [values for values in settings if len(values) > 1]
+    if not several:
+        return None
+    squares = [_squares(values) for values in several]
+    freedoms = [len(values) - 1 for values in several]
+    freedom, total = sum(freedoms), math.fsum(squares)
+    p = _bartlett(squares, freedoms) if len(several) > 1 else None
+    return ResidualSpread(math.sqrt(total / freedom), freedom, len(several), p)
+
+
+def _bartlett(squares: Sequence[float], freedoms: Sequence[int]) -> float:
+    """Return the p-value of Bartlett's test; 0 where a setting has no spread at all and the pooled one has."""
+    from scipy import special  # not scipy.stats, which takes seconds to import
+
+    freedom, total = sum(freedoms), math.fsum(squares)
+    if min(squares) <= 0:
+        return 0.0 if total > 0 else 1.0
+    logs = math.fsum(f * math.log(s / f) for s, f in zip(squares, freedoms, strict=True))
+    more = len(squares) - 1
+    correction = 1 + (math.fsum(1 / f for f in freedoms) - 1 / freedom) / (3 * more)
+    return float(special.chdtrc(more, (freedom * math.log(total / freedom) - logs) / correction))
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values)
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualStudy:
+    """All runs of one network on one data set for one length, in one arithmetic, which share a residual variance.
+
+    Attributes:
+        title: Network, data set, length, scale and arithmetic, in words.
+        spreads: By column of runs, the spread over seeds.
+
+    """
+
+    title: str
+    spreads: dict[str, ResidualSpread] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.title
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean or a difference of means, and how far it can be trusted.
+
+    Attributes:
+        mean: In the unit of the values.
+        low: Lower end of the interval; None if there is no interval.
+        high: Upper end of the interval; None if there is no interval.
+        counts: Number of runs of each sample that enters it.
+        freedom: Degrees of freedom of the interval; None if there is no interval.
+
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    counts: tuple[int, ...]
+    freedom: float | None = None
 
     @property
     def half_width(self) -> float | None:
         """Half the width of the interval; None if there is none."""
         return None if self.high is None else self.high - self.mean
 
+    @property
+    def n(self) -> str:
+        """The number of runs of each sample: "3", "3 + 6"."""
+        return " + ".join(map(str, self.counts))
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Mean and two-sided 95 % interval of independent values by Student's t.
 
-    Raises: ValueError: there are no values, or one is not finite.
+Term = tuple[float, Sequence[float], ResidualSpread | None]  # weight, values, spread of the study
+
+
+def combine_means(terms: Sequence[Term]) -> Estimate | None:
+    """Estimate a sum of weighted means, such as a difference.
+
+    A mean of values whose study shares its spread has that variance; any other has the variance of its own values.
+    Degrees of freedom follow Welch and Satterthwaite, with terms of one shared spread counted as one variance: within
+    a study these are the study's, and for two samples with variances of their own the test is Welch's.
+
+    Args:
+        terms: Weight, values and spread of each mean.
+
+    Returns:
+        The estimate, or None if a mean has no values. There is no interval where a mean is of one run: nothing shows
+        that this run scatters as the others do.
+
+    Raises:
+        ValueError: A value is not finite.
+
     """
-    if not values:
+    for _, values, _ in terms:
+        if not all(math.isfinite(value) for value in values):
+            raise ValueError(f"a mean needs finite values, got {list(values)}; report failed runs as failed")
+    if not all(values for _, values, _ in terms):
+        return None
+    mean = math.fsum(weight * math.fsum(values) / len(values) for weight, values, _ in terms)
+    counts = tuple(len(values) for _, values, _ in terms)
+    if min(counts) == 1:
+        return Estimate(mean, None, None, counts)
+    parts: dict[object, tuple[float, int]] = {}  # variance and degrees of freedom
+    for place, (weight, values, spread) in enumerate(terms):
+        n = len(values)
+        shared = spread is not None and spread.shared
+        variance = spread.deviation**2 if spread and shared else _squares(values) / (n - 1)
+        key, freedom = (spread, spread.freedom) if spread and shared else (place, n - 1)
+        parts[key] = (parts.get(key, (0.0, 0.0))[0] + weight**2 * variance / n, freedom)
+    whole = math.fsum(part for part, _ in parts.values())
+    if whole == 0:
+        return Estimate(mean, mean, mean, counts, float(sum(freedom for _, freedom in parts.values())))
+    effective = whole**2 / math.fsum(part**2 / freedom for part, freedom in parts.values())
+    half = _factor(effective) * math.sqrt(whole)
+    return Estimate(mean, mean - half, mean + half, counts, effective)
+
+
+def estimate(values: Sequence[float], spread: ResidualSpread | None = None) -> Estimate:
+    """Estimate the mean of independent values.
+
+    Args:
+        values: At least one finite value.
+        spread: That of their study.
+
+    Returns:
+        The mean with its interval; without one for a single value.
+
+    Raises:
+        ValueError: There are no values, or one is not finite.
+
+    """
+    known = combine_means([(1.0, values, spread)])
+    if known is None:
         raise ValueError("a mean needs at least one value, got none")
-    if not all(math.isfinite(value) for value in values):
-        raise ValueError(
-            f"a mean needs finite values, got {list(values)}; leave failed runs out and report them as failed"
-        )
-    n = len(values)
-    mean = math.fsum(values) / n
-    if n == 1:
-        return Estimate(mean, None, None, 1)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-    half = _factor(n - 1) * spread / math.sqrt(n)
-    return Estimate(mean, mean - half, mean + half, n)
+    return known
 
 
 class Verdict(enum.Enum):
-    """What an estimated difference says."""
+    """What an estimated difference in points of accuracy says."""
 
-    AGREE = "agree"
-    DIFFER = "differ"
-    CANNOT_TELL = "cannot tell"
+    EQUAL = "equal"
+    HIGHER = "higher"
+    LOWER = "lower"
+    OPEN = "open"
 
 
 def verdict(difference: Estimate | None) -> Verdict:
     """Judge a difference by its 95 % interval.
 
-    - agree: the whole interval lies within ±margin. The difference is shown to be small; that a difference was not
-      found would not be enough.
-    - differ: the interval excludes 0 and is not within ±margin.
-    - cannot tell: everything else. That is an interval that contains 0 and reaches beyond the margin (more seeds
-      would help), a single seed (there is no interval), no shared seed, and values without any spread outside
-      the margin: a test set counts in steps of whole images, so equal differences are no measure of the spread.
+    - equal: the whole interval lies within ±margin. That a difference was not found would not be enough.
+    - higher, lower: the interval excludes 0 and does not lie within ±margin.
+    - open: everything else. That is an interval that contains 0 and reaches beyond the margin (more seeds would help),
+      a sample of a single run (there is no interval), no runs, and values without any spread: a test set counts in
+      steps of whole images, so equal values are no measure of the spread.
     """
     if difference is None or difference.low is None or difference.high is None:
-        return Verdict.CANNOT_TELL
+        return Verdict.OPEN
     if difference.low >= -MARGIN_POINTS and difference.high <= MARGIN_POINTS:
-        return Verdict.AGREE
+        return Verdict.EQUAL
     if without_spread(difference) or difference.low <= 0 <= difference.high:
-        return Verdict.CANNOT_TELL
-    return Verdict.DIFFER
+        return Verdict.OPEN
+    return Verdict.HIGHER if difference.mean > 0 else Verdict.LOWER
 
 
 def without_spread(difference: Estimate) -> bool:
-    """Whether the values were equal, up to the rounding of a subtraction: then their spread is not known."""
+    """Return whether the values were equal up to the rounding of a subtraction: then their spread is not known."""
     return difference.half_width is not None and 2 * difference.half_width <= 1e-9 * MARGIN_POINTS
 
 
-def p_value(difference: Estimate) -> float:
-    """Two-sided p of Student's t-test that the mean is 0; 1 where nothing is known of the spread.
+def p_value(difference: Estimate | None) -> float:
+    """Return the two-sided p of the test that the difference is 0; 1 where its spread is not known.
 
-    Below 5 % exactly where the interval excludes 0.
+    It is below 5 % exactly where the interval excludes 0.
     """
-    if difference.half_width is None or without_spread(difference):
+    if difference is None or difference.half_width is None or without_spread(difference):
         return 1.0
     from scipy import special
 
-    freedom = difference.n - 1
-    error = difference.half_width / _factor(freedom)
-    return float(2 * special.stdtr(freedom, -abs(difference.mean) / error))
+    assert difference.freedom is not None  # there is an interval
+    error = difference.half_width / _factor(difference.freedom)
+    return float(2 * special.stdtr(difference.freedom, -abs(difference.mean) / error))
 
 
-def _factor(freedom: int) -> float:
-    """Student's: half the width of an interval in units of the mean's standard error."""
-    from scipy import special  # not scipy.stats, which takes seconds to import, and only where something is estimated
+def _factor(freedom: float) -> float:
+    """Return Student's factor: half the width of an interval in units of the standard error."""
+    from scipy import special
 
     return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values corrected for their number by Holm's step-down method (Scand. J. Statist. 6, 1979), in their order.
+    """Correct p-values for their number by Holm's step-down method (Scand. J. Statist. 6, 1979), in their order.
 
-    To call those differences real whose corrected p is below 5 % is to call any wrongly in at most 5 % of tables.
+    To call real those differences whose corrected p is below 5 % is to call any wrongly in at most 5 % of families.
     """
     corrected = [0.0] * len(p_values)
     largest = 0.0
@@ -126,30 +261,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = largest
     return corrected
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """A difference, judged on its own and as one of many."""
-
-    difference: Estimate | None  # None if there are no shared seeds
-    verdict: Verdict  # of the difference on its own
-    corrected: float  # its p after Holm's correction over the family; 1 without an interval
-    family: int  # comparisons with an interval, for which it is corrected
-    broken: int = 0  # seeds of which a run is broken
-
-    @property
-    def survives(self) -> bool:
-        """Whether the difference is still not 0, however small, when it is counted how many comparisons were made."""
-        return self.corrected < 1 - CONFIDENCE
-
-    @property
-    def stands(self) -> bool:
-        return self.verdict is Verdict.DIFFER and self.survives
-
-
-def judge(differences: Mapping[KeyT, Estimate | None]) -> dict[KeyT, Judgement]:
-    """Judge a family of comparisons, such as those of one table; those without an interval do not count as one."""
-    made = {key: p_value(d) for key, d in differences.items() if d is not None and d.half_width is not None}
-    corrected = dict(zip(made, holm(list(made.values())), strict=True))
-    return {key: Judgement(d, verdict(d), corrected.get(key, 1.0), len(made)) for key, d in differences.items()}

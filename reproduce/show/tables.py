@@ -19,13 +19,13 @@ from pandas import isna
 
 from petra_core.methods import Method
 from reproduce.published import Row
-from reproduce.show.compare import CHANCE, NO_PAIR, Sample, family_note
+from reproduce.show.compare import MIXED, NO_PAIR, Difference, Sample
 from reproduce.show.content import Column, Entry, Table, Tone, missing, none, relative_error, short_title, with_sign
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.content import number as number_entry
 from reproduce.show.content import published as published_entry
 from reproduce.show.content import verdict as verdict_entry
-from reproduce.show.statistics import Estimate, Judgement, Verdict
+from reproduce.show.statistics import Estimate
 
 Of = Callable[[Any], Any]
 
@@ -43,7 +43,7 @@ class Field:
 
     heads: Sequence[Column]
     entries: Callable[[Any], Sequence[Entry]]  # of a row, one for each head
-    judgement: Callable[[Any], object] | None = None  # of a row, where the columns are a difference and its verdict
+    difference: Callable[[Any], object] | None = None  # of a row, where the columns are a difference and its verdict
 
 
 def table(
@@ -57,12 +57,12 @@ def table(
 ) -> Table:
     """A table (see `reproduce.show.content.Table`) of these rows with these fields, a line a row.
 
-    Where it has verdicts, its last note counts them (`reproduce.show.compare.family_note`).
+    Where the sides of a difference ran on different machines, its last note explains the mark.
     """
     rows = list(rows)
-    if verdicts := [field.judgement for field in fields if field.judgement]:
-        judgements = (of(row) for row in rows for of in verdicts)
-        notes = [*notes, family_note(judgement for judgement in judgements if isinstance(judgement, Judgement))]
+    shown = [of(row) for of in (field.difference for field in fields) if of for row in rows]
+    if any(isinstance(difference, Difference) and difference.mixed for difference in shown):
+        notes = [*notes, f"{MIXED}: the two sides ran on different processors, devices or versions of torch."]
     return Table(
         key=key,
         caption=caption,
@@ -182,36 +182,41 @@ def error(name: str, of: Callable[[Any], Sample | None], *, group: str = "") -> 
 
 
 def judged(
-    name: str, of: Callable[[Any], Judgement | list[Entry] | str | None], *, digits: int = 2, group: str = ""
+    name: str, of: Callable[[Any], Difference | list[Entry] | str | None], *, digits: int = 2, group: str = ""
 ) -> Field:
-    """Two columns: a difference, and its verdict with a dagger where it does not survive Holm's correction.
+    """Two columns: a difference with the runs of its sides, and its verdict.
 
-    Words stand where there is no judgement to be made, "reference" where there is None, as of what the others are
-    compared with; a pair of entries is left as it is.
+    Words stand where there is no difference, "reference" where there is None, as of what the others are compared with;
+    a pair of entries is left as it is.
     """
 
     def entries(row: Any) -> list[Entry]:
-        judgement = of(row)
-        if isinstance(judgement, Judgement):
-            return judged_entries(judgement, digits)
-        if isinstance(judgement, list):
-            return judgement
-        return [missing("reference" if judgement is None else judgement), missing("")]
+        difference = of(row)
+        if isinstance(difference, Difference):
+            return difference_entries(difference, digits)
+        if isinstance(difference, list):
+            return difference
+        return [missing("reference" if difference is None else difference), missing("")]
 
     return Field([Column(name, group=group), Column("verdict", numeric=False, group=group)], entries, of)
 
 
-def judged_entries(judgement: Judgement, digits: int = 2) -> list[Entry]:
-    """A difference and its verdict."""
-    if judgement.difference is None:
-        return [missing(NO_PAIR, "no seed with which both are finished"), missing("")]
-    shown = verdict_entry(judgement.verdict)
-    if judgement.verdict is Verdict.DIFFER:
-        hint = f"p = {judgement.corrected:.2g} after Holm's correction"
-        shown = Entry(shown.text + ("" if judgement.stands else f" {CHANCE}"), shown.text, shown.tone, hint)
-    points = estimate_entry(judgement.difference, digits, sign=True)
-    broken = f" ({judgement.broken} broken)" if judgement.broken else ""
-    return [Entry(points.text + broken, points.value, points.tone, f"n = {judgement.difference.n}"), shown]
+def compared(name: str, of: Callable[[Any], Difference | None], digits: int, *, group: str = "") -> Field:
+    """A column of differences of what has no margin, such as a loss: with the runs of the sides, without a verdict."""
+    nothing = Sample() - Sample()
+    return Field([Column(name, group=group)], lambda row: difference_entries(of(row) or nothing, digits)[:1], of)
+
+
+def difference_entries(difference: Difference, digits: int = 2) -> list[Entry]:
+    """Format a difference, with the number of runs of each side and of broken ones, and its verdict."""
+    estimate = difference.estimate
+    if estimate is None:
+        return [missing(NO_PAIR), missing("")]
+    points = estimate_entry(estimate, digits, sign=True)
+    broken = f"; {difference.wrecks} broken" * bool(difference.wrecks)
+    text = f"{points.text} ({estimate.n}{broken}){MIXED * bool(difference.mixed)}"
+    hint = f"sides ran on: {difference.mixed}" if difference.mixed else points.hint
+    return [replace(points, text=text, hint=hint), verdict_entry(difference.verdict)]
 
 
 def published_value(row: Row, column: str, unit: str = "") -> Entry:

@@ -18,7 +18,7 @@ from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.records.frames import Frames
 from reproduce.records.results import read
-from reproduce.report.headline import headlines
+from reproduce.report.headline import first_screen
 from reproduce.show.content import Block, Figure, Listing, Section, Table
 
 HERE = Path(__file__).parent
@@ -46,8 +46,10 @@ def texts(root: Path, *keys: str) -> Iterator[tuple[str, str]]:
         if not keys or exhibit.key in keys:
             yield exhibit.key, "\n".join(lines_of(section(exhibit, frames))) + "\n"
     if not keys or HEADLINES in keys:
-        pictures = ((h.sentence, h.figure.caption, h.figure.description) for h in headlines(frames))
-        yield HEADLINES, "\n".join(map(" | ".join, pictures)) + "\n"
+        answers, pictures = first_screen(frames)
+        words = [f"{answer.title} {answer.text}" for answer in answers]
+        words += [f"{one.sentence} | {one.figure.caption} | {one.figure.description}" for one in pictures]
+        yield HEADLINES, "\n".join(words) + "\n"
 
 
 def lines_of(shown: Section) -> Iterator[str]:

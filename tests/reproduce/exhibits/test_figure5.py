@@ -6,12 +6,9 @@ import pytest
 
 from reproduce.cells.kinds import GradientsCell
 from reproduce.exhibits import figure5, figure6
-from reproduce.exhibits.gradients import claim, corrected
 from reproduce.grids.plans import gradients as plan
 from reproduce.modelling.gradients import BETWEEN, METHOD
-from reproduce.show.compare import Sample, judge
 from reproduce.show.content import Figure, Tone
-from reproduce.show.statements import Outcome
 from tests import fake_probes
 from tests.sections import made, table
 
@@ -57,7 +54,6 @@ def test_a_single_unfinished_seed_is_shown_and_claims_nothing(tmp_path: Path) ->
     assert [block.key for block in section.blocks if isinstance(block, Figure)] == ["figure5-paper", "figure5-small"]
     assert "1 seed; seed 0: 1 of 300 epochs" in table(section, "figure5-paper").rows[0][0].text
     assert {finding.tone for finding in section.findings} == {Tone.MISSING}  # one seed has no interval
-    assert "for the 0 comparisons of stages, or the 0 of means" in table(section, "figure5-small").notes[0]
 
 
 def test_a_measure_that_is_defined_nowhere_is_said_to_be_so(tmp_path: Path) -> None:
@@ -77,26 +73,3 @@ def test_what_has_begun_and_measured_nothing_has_no_table(tmp_path: Path, epochs
         section = made(exhibit, tmp_path)
         assert all(isinstance(block, str) for block in section.blocks)
         assert (section.sentence, section.findings, section.count) == ("", [], "0 of 15 cells")
-
-
-def test_a_mean_that_does_not_survive_the_correction_is_not_claimed(tmp_path: Path) -> None:
-    """Its interval alone lies above 0."""
-
-    def value(seed: int) -> fake_probes.Value:
-        by = {"cosine": (0.10, 0.16, 0.22)[seed], "relative_error": 0.1 * (-1) ** seed, "norm_ratio": 0.0}
-        return lambda pair, measure, stage, epoch: 0.5 + (by[measure] if pair == METHOD and stage < 9 else 0.0)
-
-    for cell in SMALL[:3]:
-        fake_probes.measure(cell, tmp_path, value(cell.seed), epochs=1)
-    section = made(figure5.EXHIBIT, tmp_path)
-    assert table(section, "figure5-small").rows[-1][7].text == "agree †"
-    assert "by cosine similarity, our data cannot tell (9 of 9 stages closer)" in section.findings[0].text
-    assert section.findings[0].tone is Tone.MISSING
-
-
-def test_only_what_survives_the_correction_of_its_family_is_claimed() -> None:
-    borderline = Sample({0: 0.10, 1: 0.16, 2: 0.22})
-    (alone,) = judge({0: borderline}).values()
-    family = judge(dict.fromkeys(range(9), borderline)).values()
-    assert (claim(alone), corrected(alone)) == (Outcome.AGREE, Outcome.AGREE)
-    assert {(claim(judgement), corrected(judgement)) for judgement in family} == {(Outcome.AGREE, Outcome.CANNOT_TELL)}

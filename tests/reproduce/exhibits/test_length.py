@@ -10,17 +10,20 @@ from reproduce.exhibits import length
 from reproduce.grids import recipes, scales
 from reproduce.grids.plans import length as plan
 from reproduce.grids.plans import table2
-from reproduce.show.content import MINUS, NARROW_SPACE, Figure, Section, Standing, Table
+from reproduce.show.content import MINUS, Figure, Section, Standing, Table
 from tests import fake_records, sections
+from tests.sections import sheets
 
 
 def write(root: Path, petra: dict[int, float], backpropagation: dict[int, float], seeds: int = 3) -> None:
-    """Seeds that share most of their spread; a length without a value is not run."""
+    """Seeds with a small spread; a length without a value is not run."""
     for seed in range(seeds):
         for method, by_epochs in ((methods.PETRA, petra), (methods.BACKPROPAGATION, backpropagation)):
             for epochs, reached in by_epochs.items():
                 by_seed = 0.01 * seed * min(epochs, 9) if method is methods.PETRA else 0.0
-                fake_records.train(plan.planned("small", method, 1, epochs, seed), root, reached + seed + by_seed)
+                fake_records.train(
+                    plan.planned("small", method, 1, epochs, seed), root, reached + 0.02 * seed + by_seed
+                )
 
 
 def section(root: Path) -> Section:
@@ -55,23 +58,24 @@ def test_every_run_has_one_to_be_compared_with() -> None:
             assert replace(cell, method=methods.BACKPROPAGATION.name) in cells
 
 
-def test_the_gap_and_its_change_are_paired_over_seeds(tmp_path: Path) -> None:
+def test_gaps_have_the_runs_of_both_sides_and_three_outcomes(tmp_path: Path) -> None:
     write(tmp_path, {3: 40.0, 9: 55.0}, {3: 52.0, 9: 60.0})
     shown = section(tmp_path)
     heads = [f"{column.group} {column.name}".strip() for column in table(shown).columns]
     rows = [dict(zip(heads, row, strict=True)) for row in table(shown).rows]
     short, middle, long = (row for row in rows if row["method"].text == "PETRA, k = 1" and row["epochs"].text != "81")
-    assert (short["epochs"].text, short["accuracy, %"].text[:5]) == ("3", "41.03")
-    assert short["less backpropagation points"].raw == pytest.approx(-11.97)
-    assert middle["less backpropagation points"].raw == pytest.approx(-4.91)
-    assert short["change since 3 epochs points"].text == "reference"
-    assert middle["change since 3 epochs points"].raw == pytest.approx(7.06)
-    assert middle["change since 3 epochs verdict"].text == "differ"
+    assert short["epochs"].text == "3"
+    assert short["accuracy, last epochs points"].raw == pytest.approx(-11.97)
+    assert short["accuracy, last epochs points"].text.endswith("(3 + 3)")
+    assert short["accuracy, last epochs verdict"].text == "lower"
+    assert short["training loss, last epochs difference"].raw == pytest.approx(0.0)
+    assert "verdict" not in {head.partition("training loss, last epochs ")[2] for head in heads}, "no margin for a loss"
+    last = sheets(tmp_path, "small", plan.cells("small"))[0].runs
+    reached = last[(last["epochs"] == 9) & last["final_accuracy"].notna()].groupby("method")["final_accuracy"].mean()
+    assert middle["accuracy, last epochs points"].raw == pytest.approx(reached["PETRA"] - reached["BACKPROPAGATION"])
     assert long["accuracy, %"].text == "not run"
-    assert long["change since 3 epochs points"].text == "no pair"
-    assert short["less backpropagation points"].text.replace(NARROW_SPACE, " ") == f"{MINUS}11.97 ± 0.07"
-    said = f"points (k = 1, scale “small”): {MINUS}12.0 ± 0.1 after 3 epochs, {MINUS}4.9 ± 0.2 after 9."
-    assert shown.sentence.replace(NARROW_SPACE, " ").endswith(said)
+    assert long["accuracy, last epochs points"].text == "not comparable yet"
+    assert shown.sentence.startswith(f"PETRA − backpropagation at k = 1, points: {MINUS}12.0")
     assert "3 epochs, learning rate" not in table(shown).caption, "the length is what differs"
     assert any("Not run at the scale “paper”" in block for block in shown.blocks if isinstance(block, str))
 
@@ -92,22 +96,19 @@ def test_the_rule_decides(tmp_path: Path, epochs: int, gap: float, said: str) ->
     assert finding.text.endswith(f"by the rule: {said}.")
 
 
-def test_a_seed_that_only_one_length_has_counts_for_that_length_alone(tmp_path: Path) -> None:
+def test_a_length_with_a_single_run_has_no_interval(tmp_path: Path) -> None:
     write(tmp_path, {3: 40.0}, {3: 50.0})
-    write(tmp_path, {9: 48.0}, {9: 50.0}, seeds=2)
     write(tmp_path, {81: 49.0}, {81: 50.0}, seeds=1)
     shown = section(tmp_path)
-    short, middle = table(shown).rows[:2]
-    assert [row[4].hint for row in (short, middle)] == ["n = 3", "n = 2"]
-    said = f"after 3 epochs, {MINUS}2.0 ± 0.6 (two seeds) after 9, {MINUS}1.0 (one seed) after 81."
-    assert shown.sentence.replace(NARROW_SPACE, " ").endswith(said)
+    assert shown.sentence.endswith("(one run each) after 81 epochs (scale “small”).")
+    assert table(shown).rows[0][4].text.endswith("(3 + 3)")
 
 
 def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None:
     write(tmp_path, {9: 48.0}, {}, seeds=1)
     shown = section(tmp_path)
     assert shown.findings == []
-    assert table(shown).rows[1][2].text.startswith("48.00")
+    assert table(shown).rows[1][2].text.endswith("(1 of 3)")
     (figure,) = (block for block in shown.blocks if isinstance(block, Figure))
     assert "PETRA 48" in figure.description
     assert "Backpropagation" not in figure.description

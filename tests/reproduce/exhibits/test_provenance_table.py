@@ -42,8 +42,8 @@ def test_data_that_are_not_official_are_said_to_be_so_once(tmp_path: Path) -> No
     section = made(provenance.EXHIBIT, tmp_path)
     (finding,) = section.findings
     assert section.sentence == "3 cells ran on CPUs, none on a GPU."
-    assert finding.text == "2 cells used data that are not the official ones. a copy; one file differs"
-    assert finding.tone is Tone.ALERT
+    assert finding.text == "2 cells used data that differ from the official files. a copy; one file differs"
+    assert finding.tone is Tone.MISSING
 
 
 def test_gpus_are_counted_and_how_they_were_used_is_said(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_failure_is_an_alert_unless_the_study_looks_for_it(
 
 
 def test_failed_cells_that_name_their_data_are_not_counted_as_silent(tmp_path: Path) -> None:
-    data = {"official": False, "reason": "a test", "deviations": ["none"], "files": {}}
+    data = {"dataset": "digits", "official": False, "reason": "a test", "deviations": ["none"], "files": {}}
     fake_records.train(recipes.cell("smoke"), tmp_path, 95.0, data=data)
     fake_records.begin(recipes.cell("smoke", seed=1), tmp_path).fail("diverged", "nan", {"data": data})
     for seed in (2, 3):

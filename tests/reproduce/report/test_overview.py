@@ -18,9 +18,10 @@ def test_the_paper_comes_first_then_studies_then_where_it_comes_from() -> None:
     assert list(parts)[1] == "Beyond the paper"
 
 
-def test_alerts_stand_with_the_section_that_they_belong_to_in_a_few_words() -> None:
-    in_order = [section for part in overview.parts(SECTIONS) for section in part.sections]
-    alerts = [(s.key, overview.label(s), overview.brief(s, f)) for s, f in overview.attention(in_order)]
-    assert alerts == [("table2", "Table 2", "low"), ("figure5", "Figure 5", "bad")]
-    long = Finding("Table 2: " + " ".join(map(str, range(40))))
-    assert overview.brief(SECTIONS[-1], long).endswith("13 …")
+def test_a_reader_gets_whole_sentences_and_no_aims_of_benchmarks() -> None:
+    missed = Section("benchmarks", "Benchmarks", [], [Finding("Benchmarks: 1 aim missed.", Tone.ALERT)])
+    in_order = [section for part in overview.parts([*SECTIONS, missed]) for section in part.sections]
+    alerts = [(s.key, overview.label(s), overview.sentence(s, f)) for s, f in overview.attention(in_order)]
+    assert alerts == [("table2", "Table 2", "low."), ("figure5", "Figure 5", "bad")]
+    long = Finding("Table 2: " + " ".join(map(str, range(40))) + ". More is folded.")
+    assert overview.sentence(SECTIONS[-1], long).endswith(" 39."), "the first sentence, whole"

@@ -26,7 +26,6 @@ from reproduce import published
 from reproduce.grids import recipes
 from reproduce.records.record import Record
 from reproduce.report import build
-from reproduce.show.statistics import estimate
 from tests import fake_records
 from tests.browser import FOLDED, LOOK, PHONE, browse, browse_in_frame, needs_browser, reported, with_script
 from tests.conftest import ROOT
@@ -149,8 +148,8 @@ def test_accuracies_are_those_of_the_records(records: Path, tree: Element) -> No
         return {seed: result["test_accuracy"] for seed, result in results.items() if result}
 
     petra, reference = values(methods.PETRA), values(methods.BACKPROPAGATION)
-    mean, difference = estimate(list(petra.values())), estimate([petra[seed] - reference[seed] for seed in petra])
-    assert mean.half_width is not None
+    mean = sum(petra.values()) / len(petra)
+    difference = mean - sum(reference.values()) / len(reference)
     listed = rows(table(tree, "accuracy-smoke-digits"))
     start = listed.index([f"RevNet-18, width {recipes.CHANGES['smoke']['width']}"])
     row = next(row for row in listed[start:] if row[0] == "PETRA")
@@ -158,9 +157,11 @@ def test_accuracies_are_those_of_the_records(records: Path, tree: Element) -> No
         "method",
         *["accuracy, %", "difference", "verdict"] * 3,
     ]
-    assert re.split(r"\s±\s", row[4]) == [f"{mean.mean:.1f}", f"{mean.half_width:.1f} (2)"]
-    assert float(row[5].replace("\N{MINUS SIGN}", "-").split("\u202f")[0]) == pytest.approx(difference.mean, abs=0.06)
-    assert row[6].removesuffix(" \N{DAGGER}") in {"agree", "differ", "cannot tell"}
+    assert re.split(r"\s±\s", row[4])[0] == f"{mean:.1f}"
+    assert row[4].endswith("(2)")
+    assert float(row[5].replace("\N{MINUS SIGN}", "-").split("\u202f")[0]) == pytest.approx(difference, abs=0.06)
+    assert row[5].endswith("(2 + 2)")
+    assert row[6] in {"equal", "higher", "lower", "open"}
 
 
 def cards(tree: Element) -> dict[str, Element]:
@@ -174,16 +175,17 @@ def test_every_exhibit_has_a_card_with_a_word_and_a_count(tree: Element) -> None
     assert list(cards(tree)) == sections[:-2]
     assert sections[-2:] == ["statistics", "citing"]
     paper = [row["key"] for row in published.read("exhibits")]
-    assert sections[: len(paper)] == paper
+    assert sections[: 1 + len(paper)] == ["primary", *paper]
     assert "at small scale" in cards(tree)["accuracy"].text
-    assert "no pair" in cards(tree)["table4"].text
+    assert "not comparable yet" in cards(tree)["table4"].text
     assert re.search(r"\d+ of \d+ cells", cards(tree)["accuracy"].text)
 
 
-def test_what_the_words_of_cards_and_the_family_of_a_dagger_are_is_said(tree: Element) -> None:
+def test_what_the_words_of_cards_and_of_verdicts_mean_is_said(tree: Element) -> None:
     text = " ".join(tree.all("main")[0].text.split())
     assert ": all that was compared with the paper agrees;" in text
-    assert "The family is that table" in text
+    assert "Only the primary comparisons are corrected" in text
+    assert "\N{DAGGER}" not in text
     assert "length and recipe" not in text, "Training length has runs of all lengths in one table"
 
 
@@ -194,7 +196,7 @@ def test_what_needs_attention_is_a_short_list_of_links(tree: Element) -> None:
     assert f"1 cell failed: diverged. {failed.name}" in text
     assert "2 records damaged or foreign" in text
     for item in alerts.children:
-        assert len(item.text.split()) < 25
+        assert not item.text.strip().endswith("…"), "whole sentences"
         assert item.all("a")[0].attributes["href"].startswith("#")
     begun = recipes.cell("smoke", CHAIN, methods.PETRA, 4, 1)
     folded = next(e for e in tree.walk() if e.attributes.get("id") == "provenance")
@@ -266,7 +268,7 @@ def test_on_a_phone_the_page_is_as_wide_as_the_screen_and_a_link_keeps_what_was_
 
 @needs_browser
 def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) -> None:
-    """Ink on a dark page is light; what is folded is printed."""
+    """Ink on a dark page is light; what is folded is printed, but for lists of records and patches."""
     dark = with_script(page, tmp_path / "dark.html", "report.ink = getComputedStyle(document.body).color;")
     dark.write_text(dark.read_text().replace("prefers-color-scheme: dark", "min-width: 1px"))
     assert reported(browse(tmp_path, dark.as_uri(), "--dump-dom"))["ink"] == "rgb(232, 230, 225)"
@@ -278,7 +280,7 @@ def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) ->
     assert pdf.startswith(b"%PDF-")
     boxes = set(re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", pdf))
     assert {(round(float(width)), round(float(height))) for width, height in boxes} == {(595, 842)}  # A4
-    assert 8 < len(re.findall(rb"/Type /Page\b", pdf)) < 60
+    assert 8 < len(re.findall(rb"/Type /Page\b", pdf)) <= 40
 
 
 def test_a_section_that_fails_says_so_and_the_others_are_there(

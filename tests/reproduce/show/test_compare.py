@@ -1,19 +1,8 @@
-"""Samples are subtracted seed by seed; a family is judged as one."""
+"""Samples and differences in words."""
 
-from reproduce.show.compare import Sample, counted, family_note, judge, reported
+from reproduce.show.compare import Sample, bounded, summarize
 from reproduce.show.content import MINUS, TIMES, Tone
-from reproduce.show.statistics import Estimate
-from reproduce.show.statistics import judge as judge_estimates
-from reproduce.show.tables import judged_entries, mean_entry
-
-
-def test_a_difference_is_over_the_seeds_that_both_have_and_a_sample_again() -> None:
-    ours, theirs = Sample({0: 60.0, 1: 62.0, 2: 50.0}), Sample({0: 61.0, 1: 61.0, 3: 0.0})
-    gap = ours - theirs
-    assert gap.values == {0: -1.0, 1: 1.0}
-    assert (gap - Sample({1: 3.0})).values == {1: -2.0}
-    assert ours.less(10.0).values == {0: 50.0, 1: 52.0, 2: 40.0}
-    assert (ours - Sample()).estimate is None
+from reproduce.show.tables import difference_entries, mean_entry
 
 
 def test_an_entry_says_how_many_seeds_and_what_became_of_the_others() -> None:
@@ -29,29 +18,21 @@ def test_an_entry_says_how_many_seeds_and_what_became_of_the_others() -> None:
 
 def test_without_a_seed_all_that_is_known_of_the_others_stays() -> None:
     states = {0: "done", 1: "done", 2: "diverged (epoch 1 of 3)"}
-    others = Sample({0: 60.0, 1: 61.0}, states, {2: "diverged"}, {2: "loss not finite"}).without(0)
+    others = Sample({0: 60.0, 1: 61.0}, states, {2: "diverged"}, {2: "loss not finite"}).without([0])
     assert (others.values, others.seeds, others.ended) == ({1: 61.0}, "1 of 2; 1 diverged", True)
 
 
-def test_verdicts_of_a_family_are_counted_and_marked() -> None:
-    clear, chance = Estimate(-3.0, -3.01, -2.99, 3), Estimate(-1.0, -1.9, -0.1, 3)
-    family = {"clear": clear, "chance": chance, "none": None, "small": Estimate(0.1, -0.2, 0.4, 3)}
-    less = judge_estimates(family)
-    shown = {key: [entry.text for entry in judged_entries(j)] for key, j in less.items()}
-    assert [words[1] for words in shown.values()] == ["differ", "differ †", "", "agree"]
-    assert shown["none"] == ["no pair", ""]
-    assert judged_entries(less["chance"])[1].tone is Tone.ALERT
-    assert "after Holm's correction" in judged_entries(less["chance"])[1].hint
-    assert counted(less.values()) == "3 comparisons: agree 1, differ 2 (1 after Holm's correction for 3)"
-    assert family_note(less.values()).startswith(counted(less.values()))
-    assert family_note([]) == "No comparison can be made yet."
-    assert reported(less.values()) == f"{counted(less.values())}, means from {MINUS}3.0 to +0.1 points"
-    assert reported([less["none"]]) == ""
-
-
-def test_one_call_is_one_family() -> None:
-    """Of one comparison p is below 5 %; of the same among ten that say nothing it is chance."""
-    gap = Sample({0: -1.0, 1: -1.5, 2: -1.2})
-    assert judge({"alone": gap})["alone"].stands
-    noise = {number: Sample({0: 1.0, 1: -1.0, 2: 0.1 * number}) for number in range(10)}
-    assert not judge({"gap": gap, **noise})["gap"].stands
+def test_differences_are_counted_and_shown_with_their_runs_and_machines() -> None:
+    low, base = Sample({0: 57.0, 1: 57.02}), Sample({0: 60.0, 1: 60.02}, machines={0: "CPU"})
+    differences = {"low": low - base, "none": Sample() - base, "small": base - base}
+    shown = {key: [entry.text for entry in difference_entries(of)] for key, of in differences.items()}
+    assert [words[1] for words in shown.values()] == ["lower", "", "equal"]
+    assert shown["none"] == ["not comparable yet", ""]
+    assert shown["low"][0].endswith("(2 + 2)")
+    assert difference_entries(differences["low"])[1].tone is Tone.OURS, "a loss of accuracy is no alarm"
+    assert summarize(differences.values()) == f"2 differences from {MINUS}3.0 to 0.0 points: 1 equal, 1 lower"
+    assert summarize([differences["none"], None]) == ""
+    mixed = Sample({0: 1.0}, machines={0: "GPU"}) - base
+    assert difference_entries(mixed)[0].text.endswith("(1 + 2)‡")
+    assert bounded(mixed).endswith("‡ (one run each)")
+    assert bounded(low - base, trailing=True).startswith("3.0")

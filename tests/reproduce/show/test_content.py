@@ -17,9 +17,9 @@ def test_numbers_differences_and_estimates_as_they_are_written() -> None:
         assert content.with_sign(value, digits) == shown
     assert content.number(-1234567.891, 2).text == f"{MINUS}1,234,567.89"
     assert content.number(-0.001, 1).text == "0.0"
-    assert content.estimate(Estimate(94.94, None, None, 1), 1).text == "94.9"
-    assert content.estimate(Estimate(94.94, None, None, 1), 1).hint == "one seed: no interval"
-    shown = content.estimate(Estimate(-0.25, -0.75, 0.25, 3), 2, sign=True).text
+    assert content.estimate(Estimate(94.94, None, None, (1,)), 1).text == "94.9"
+    assert content.estimate(Estimate(94.94, None, None, (1,)), 1).hint == "a single run: no interval"
+    shown = content.estimate(Estimate(-0.25, -0.75, 0.25, (3,)), 2, sign=True).text
     assert shown == f"{MINUS}0.25{NARROW_SPACE}±{NARROW_SPACE}0.50"
     for values, words in (  # relative errors have two digits however large, and no interval that reaches below 0
         ([1.568e-7, 1.632e-7], "1.6e-07, 1.6e-07 to 1.6e-07"),

@@ -3,17 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from pandas import DataFrame, isna
 
-from reproduce.show.compare import Sample, bounded, judge, means, measured, points, with_difference
-from reproduce.show.statistics import Verdict
-from reproduce.show.tables import judged_entries, mean_entry
+from reproduce.show.compare import Sample, bounded, means, measured, points, with_difference
+from reproduce.show.statistics import ResidualSpread, Verdict
+from reproduce.show.tables import difference_entries, mean_entry
 
 
 def run(method: str, seed: int, accuracy: float | None, status: str = "done", broken: str = "") -> dict[str, Any]:
     state = {"done": "done", "failed": "diverged (epoch 1 of 2)"}.get(status, status)
     reason = "diverged" if status == "failed" else ""
     columns = {"method": method, "seed": seed, "status": status, "state": state, "reason": reason, "broken": broken}
+    columns |= {"machine": "CPU", "study": None}
     return columns | {"accuracy": accuracy}
 
 
@@ -29,7 +31,9 @@ def test_a_sample_knows_what_broke_and_whether_all_is_known() -> None:
     assert samples["A"].broken == {1: "accuracy of a guess", 2: "loss not finite"}
     assert (samples["A"].ended, samples["B"].ended, samples["C"].ended) == (True, False, False)
     assert samples["A"].seeds == "2 of 3; 1 diverged; 1 broken"
-    assert (samples["A"] - samples["B"]).values == {0: -10.0}
+    difference = (samples["A"] - samples["B"]).estimate
+    assert difference is not None
+    assert (difference.mean, difference.counts) == (-10.0, (1, 1))
 
 
 def test_what_was_measured_counts_whatever_became_of_the_run() -> None:
@@ -58,25 +62,38 @@ def test_differences_stand_beside_the_runs_as_a_third_method() -> None:
 
 
 def test_a_broken_seed_is_counted_beside_the_mean_and_decides_no_verdict() -> None:
-    """One collapse among three seeds turned "differ" into "cannot tell": the evidence against the claim vanished."""
+    """One collapse among three seeds turned "lower" into "open": the evidence against the claim vanished."""
     exact = Sample({0: 90.0, 1: 90.4, 2: 90.2}, dict.fromkeys(range(3), "done"))
     sound = Sample({0: 80.1, 1: 80.3, 2: 80.2}, dict.fromkeys(range(3), "done"))
     broken = replace(sound, values={**sound.values, 2: 10.0}, broken={2: "below twice chance"})
     assert mean_entry(broken).text.endswith("(3; 1 broken)")
-    judgements = judge({"sound": sound - exact, "broken": broken - exact, "less": broken.less(90.0)})
-    assert judgements["sound"].verdict is Verdict.DIFFER
-    assert judgements["broken"].verdict is Verdict.DIFFER
-    assert judgements["broken"].difference == (sound - exact).without(2).estimate
-    assert judgements["broken"].broken == judgements["less"].broken == 1
-    assert judged_entries(judgements["broken"])[0].text.endswith("(1 broken)")
-    assert bounded(broken - exact).endswith("(1 broken)")
-    assert points(broken - exact).endswith("(1 broken)")
+    assert (sound - exact).verdict is Verdict.LOWER
+    difference = broken - exact
+    assert difference.verdict is Verdict.LOWER
+    assert difference.estimate == (sound.without([2]) - exact).estimate
+    assert difference.wrecks == 1
+    assert (difference - difference).wrecks == 1, "the same run is counted once"
+    assert difference_entries(difference)[0].text.endswith("(2 + 3; 1 broken)")
+    assert bounded(difference).endswith("(1 broken)")
+    assert points(difference).endswith("(1 broken)")
     assert "broken" not in bounded(sound - exact)
+
+
+def test_the_sound_seeds_of_a_sample_with_a_broken_one_have_the_spread_of_the_study() -> None:
+    spread = ResidualSpread(0.2, 40, 20, 0.5)
+    exact = Sample({0: 90.0, 1: 90.4, 2: 90.2}, spread=spread)
+    broken = Sample({0: 80.1, 1: 80.3, 2: 10.0}, broken={2: "below twice chance"}, spread=spread)
+    known = (broken - exact).estimate
+    assert known is not None
+    assert known.freedom == pytest.approx(40)
+    assert broken.estimate is not None
+    assert broken.estimate.freedom == 2, "the mean of all has the spread of its own values"
 
 
 def test_where_every_seed_is_broken_that_is_what_is_judged() -> None:
     exact = Sample(dict.fromkeys(range(3), 90.0))
     wrecks = Sample({0: 10.0, 1: 10.5, 2: 11.0}, broken=dict.fromkeys(range(3), "below twice chance"))
-    (judgement,) = judge({"": wrecks - exact}).values()
-    assert judgement.verdict is Verdict.DIFFER
-    assert (judgement.broken, judgement.difference.n if judgement.difference else 0) == (3, 3)
+    difference = wrecks - exact
+    assert difference.verdict is Verdict.LOWER
+    assert difference.estimate is not None
+    assert (difference.wrecks, difference.estimate.counts) == (3, (3, 3))

@@ -18,9 +18,9 @@ def test_claims_about_an_interval() -> None:
         (0.001, 0.002, False, True, True),  # above 0 is above 0, however small
         (-1.0, -1.0, None, None, None),  # equal values: their spread is not known
     ):
-        interval = Estimate((low + high) / 2, low, high, 3)
+        interval = Estimate((low + high) / 2, low, high, (3,))
         assert (is_below(interval), is_not_below(interval), is_above(interval)) == (below, not_below, above), interval
-    for nothing in (None, Estimate(-5.0, None, None, 1)):
+    for nothing in (None, Estimate(-5.0, None, None, (1,))):
         assert is_below(nothing) is is_not_below(nothing) is is_above(nothing) is None
 
 

@@ -1,0 +1,191 @@
+"""The few comparisons that the report rests on, corrected together; every other comparison is exploratory.
+
+They are declared in `primary.json`, each as two cells without seed, so that nobody picks a comparison after its result.
+One that has no runs yet counts in the correction all the same.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from pandas import DataFrame
+
+from reproduce.cells.base import CellError
+from reproduce.cells.kinds import from_dict
+from reproduce.cells.networks import title_of
+from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.records.frames import AVERAGED, Frames, settings_key
+from reproduce.show.compare import DONE, NOT_RUN, Difference, Sample, bounded, means
+from reproduce.show.content import Entry, Finding, Table, Tone, missing
+from reproduce.show.statistics import MARGIN_POINTS, holm, p_value
+from reproduce.show.tables import amount, compared, entry, judged, number, table, words
+from reproduce.words import count
+
+SHORT = 12  # epochs; the paper trains for 300
+OUTCOME, SECOND = "final_accuracy", "final_loss"
+INTRODUCTION = (
+    "These comparisons were chosen for the whole report, and their p-values are corrected together by Holm's method, "
+    "those without runs included. All other differences of the report are exploratory: each has its interval, and one "
+    "in twenty such intervals excludes 0 where nothing differs. The outcome is the mean test accuracy over the last "
+    f"epochs, those after the last drop of the learning rate, at most {AVERAGED}. The second outcome is the mean "
+    "training loss over the same epochs. Runs at commits that nobody can look up are left out."
+)
+
+
+@dataclass(frozen=True)
+class Primary:
+    """A primary comparison with what is known of it.
+
+    Attributes:
+        title: What is subtracted from what.
+        question: What it answers.
+        study: The study as it is called in `primary.json`.
+        setting: Network and length, in words.
+        accuracy: The difference in points.
+        loss: The difference in training loss.
+        alike: The difference in points over the runs on machines that both sides used.
+        corrected: p after Holm's correction over all primary comparisons.
+
+    """
+
+    title: str
+    question: str
+    study: str
+    setting: str
+    accuracy: Difference
+    loss: Difference
+    alike: Difference
+    corrected: float = 1.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether the difference is not 0, counted as one of several."""
+        return self.corrected < 0.05
+
+
+@cache
+def declared() -> Mapping[str, Any]:
+    """Read the declaration."""
+    text = (resources.files("reproduce.exhibits") / "primary.json").read_text(encoding="utf-8")
+    return json.loads(text)  # type: ignore[no-any-return]  # a mapping, as its test says
+
+
+def primaries(frames: Frames) -> list[Primary]:
+    """Return the primary comparisons in the order of their declaration, corrected together."""
+    found = [_compare(frames, **comparison) for comparison in declared()["comparisons"]]
+    corrected = holm([p_value(of.accuracy.estimate) for of in found])
+    return [Primary(**{**vars(of), "corrected": p}) for of, p in zip(found, corrected, strict=True)]
+
+
+def _compare(
+    frames: Frames, title: str, question: str, study: str, first: dict[str, Any], second: dict[str, Any]
+) -> Primary:
+    base = declared()["studies"][study]
+    sides = [_runs(frames, base | changes) for changes in (first, second)]
+    where = set.intersection(*(set(side["machine"]) for side in sides))
+    alike = [side[side["machine"].isin(where)] for side in sides]
+    cell = from_dict({**base, **second, "seed": 0, "loader": "memory"})
+    setting = f"{title_of(cell)}, {count(base['epochs'], 'epoch')}, k = {base['accumulation']}"  # type: ignore[arg-type]  # a cell that trains
+    accuracy, loss = (_difference(sides, value) for value in (OUTCOME, SECOND))
+    return Primary(title, question, study, setting, accuracy, loss, _difference(alike, OUTCOME))
+
+
+def _runs(frames: Frames, settings: dict[str, Any]) -> DataFrame:
+    """The finished runs of a cell whatever its seed, at commits that can be looked up."""
+    runs: DataFrame = frames.runs
+    try:
+        cell = from_dict({**settings, "seed": 0, "loader": "memory"})
+    except CellError:  # a setting that this version does not have yet: nothing has been run with it
+        return runs.iloc[:0]
+    known = (runs["settings"] == settings_key(cell)) & (runs["status"] == DONE) & runs["traceable"]
+    chosen: DataFrame = runs[known & (runs["arithmetic"] == settings["precision"])]
+    return chosen
+
+
+def _difference(sides: list[DataFrame], value: str) -> Difference:
+    first, second = (next(iter(means(side, value, ["settings"]).values()), Sample()) for side in sides)
+    return first - second
+
+
+def whole(frames: Frames) -> Iterator[Shown]:
+    """The comparisons, and the spreads that all intervals of the report rest on."""
+    known = primaries(frames)
+    made = [of for of in known if of.accuracy.estimate]
+    yield Sentence(
+        f"Of {count(len(known), 'primary comparison')}, {len(made) or 'none'} "
+        f"{'has' if len(made) == 1 else 'have'} been run. "
+        + " ".join(f"{of.title} is {bounded(of.accuracy)} points ({of.setting})." for of in made),
+        known=bool(made),
+    )
+    yield table(
+        key="primary",
+        caption="Primary comparisons: differences in test accuracy over the last epochs, points.",
+        rows=known,
+        fields=[
+            words("comparison", lambda of: of.title),
+            words("question", lambda of: of.question),
+            words("setting", lambda of: of.setting),
+            judged("points", lambda of: of.accuracy if of.accuracy.estimate else NOT_RUN),
+            entry("p, corrected", _p),
+            judged("points", lambda of: of.alike if of.accuracy.mixed else "", group="runs on the same machines only"),
+            compared("training loss", lambda of: of.loss if of.accuracy.estimate else None, 4),
+        ],
+        notes=[
+            f"In brackets the runs of each side. Equal: the interval lies within ± {MARGIN_POINTS:g} points. The "
+            "intervals are of 95 % each; only p is corrected."
+        ],
+    )
+    if mixed := [of for of in made if of.accuracy.mixed]:
+        titles = "; ".join(of.title for of in mixed)
+        yield Finding(
+            f"Primary comparisons: the sides of {len(mixed)} of {len(made)} ran in part on different machines (‡): "
+            f"{titles}.",
+            Tone.ALERT,
+        )
+    epochs = frames.runs.loc[frames.runs["status"] == DONE, "epochs"].dropna()
+    if len(epochs) and (short := int((epochs <= SHORT).sum())):
+        yield Finding(
+            f"Primary comparisons: {short} of {len(epochs)} finished trainings last at most {SHORT} epochs, and what "
+            "is lost in so short a training says little about a long one (see Training length).",
+            Tone.ALERT,
+        )
+    yield Folded(_spreads(frames))
+
+
+def _p(of: Primary) -> Entry:
+    if of.accuracy.estimate is None:
+        return missing(NOT_RUN)
+    certain = of.corrected < 1e-4
+    return Entry("< 0.0001" if certain else f"{of.corrected:.2g}", of.corrected, Tone.OURS)
+
+
+def _spreads(frames: Frames) -> Table:
+    """The spread over seeds of each study, and whether its settings share it."""
+    rows = [(study, of) for study in frames.studies.values() if (of := study.spreads.get(OUTCOME))]
+    return table(
+        key="spreads",
+        caption="Standard deviation over seeds by study, points of accuracy over the last epochs, with Bartlett's test "
+        "that all settings of the study have one variance.",
+        rows=rows,
+        fields=[
+            words("study", lambda row: row[0].title),
+            number("settings", lambda row: row[1].settings),
+            number("degrees of freedom", lambda row: row[1].freedom),
+            amount("standard deviation", lambda row: row[1].deviation, 2),
+            entry("p of homogeneity", lambda row: missing("one setting") if row[1].p is None else _rounded(row[1].p)),
+            words("intervals use", lambda row: "the shared spread" if row[1].shared else "own variances (Welch)"),
+        ],
+        notes=["Settings with a single run and broken runs are left out. Below p = 0.05 the spread is not shared."],
+    )
+
+
+def _rounded(p: float) -> Entry:
+    return Entry(f"{p:.2g}", p, Tone.OURS)
+
+
+EXHIBIT = Exhibit(
+    "primary", "Primary comparisons", INTRODUCTION, whole=whole, folded="Spread over seeds, and tests of homogeneity"
+)

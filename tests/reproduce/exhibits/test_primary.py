@@ -1,0 +1,152 @@
+"""The primary comparisons, recomputed from the records with json, numpy and scipy and nothing of the suite."""
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from petra_core import methods
+from reproduce.exhibits import primary
+from reproduce.grids.plans import length
+from reproduce.records.frames import Frames
+from reproduce.records.lost_commits import LOST
+from reproduce.records.results import read
+from reproduce.show.content import MINUS
+from tests import fake_records, sections
+
+HERE = Path(__file__)
+REPOSITORY = HERE.parents[3]
+DECLARED = REPOSITORY / "reproduce" / "exhibits" / "primary.json"
+RECORDS = REPOSITORY / "reports" / "records"
+NOT_A_SETTING = ("seed", "loader")
+#: Settings that came later than the first records, with what was done before.
+LATER = {
+    "coupling": "own",
+    "messages": "float32",
+    "replicas": 1,
+    "optimizer": "sgd",
+    "stage_replicas": [],
+    "forward_weights": "current",
+    "correction": "none",
+    "correction_value": 0.0,
+}
+
+
+def finished(study: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every finished record of the study's scale, data set, network and length, whatever its other settings."""
+    same = ("scale", "dataset", "model", "width", "epochs", "precision")
+    found = []
+    for file in sorted((RECORDS / study["scale"]).rglob("config.json")):
+        cell = LATER | json.loads(file.read_text())["cell"]
+        if cell.get("epochs") is None or any(cell.get(name) != study[name] for name in same):
+            continue
+        if not (file.parent / "result.json").exists():
+            continue
+        epochs = [json.loads(line) for line in (file.parent / "metrics.jsonl").read_text().splitlines()]
+        if len(epochs) < cell["epochs"] or epochs[-1]["test_accuracy"] <= 20:
+            continue
+        codes = json.loads((file.parent / "code.json").read_text())["entries"]
+        last = min(10, cell["epochs"] - max(cell["drops"]))
+        accuracy = np.mean([epoch["test_accuracy"] for epoch in epochs[-last:]])
+        found.append({"cell": cell, "accuracy": float(accuracy), "commits": {code["commit"] for code in codes}})
+    return found
+
+
+def settings(cell: dict[str, Any]) -> str:
+    return json.dumps({name: value for name, value in cell.items() if name not in NOT_A_SETTING}, sort_keys=True)
+
+
+def recomputed() -> list[dict[str, float] | None]:
+    """Mean, half-width, p and number of runs of each comparison; None if a side has no run."""
+    declared = json.loads(DECLARED.read_text())
+    made: list[dict[str, float] | None] = []
+    for comparison in declared["comparisons"]:
+        study = declared["studies"][comparison["study"]]
+        records = finished(study)
+        by_settings = defaultdict(list)
+        for record in records:
+            by_settings[settings(record["cell"])].append(record["accuracy"])
+        groups = [values for values in by_settings.values() if len(values) > 1]
+        sides = []
+        for side in ("first", "second"):
+            wanted = study | comparison[side]
+            runs = [r for r in records if {k: v for k, v in r["cell"].items() if k not in NOT_A_SETTING} == wanted]
+            sides.append([r["accuracy"] for r in runs if not r["commits"] & LOST.keys()])
+        if not all(sides):
+            made.append(None)
+            continue
+        ours, theirs = sides
+        mean = np.mean(ours) - np.mean(theirs)
+        if stats.bartlett(*groups).pvalue >= 0.05:
+            freedom = sum(len(values) - 1 for values in groups)
+            variance = sum((len(values) - 1) * np.var(values, ddof=1) for values in groups) / freedom
+            error = math.sqrt(variance * (1 / len(ours) + 1 / len(theirs)))
+            half, p = stats.t.ppf(0.975, freedom) * error, 2 * stats.t.sf(abs(mean) / error, freedom)
+        else:
+            welch = stats.ttest_ind(ours, theirs, equal_var=False)
+            half, p = mean - welch.confidence_interval(0.95).low, welch.pvalue
+        made.append({"mean": mean, "half": half, "p": p, "ours": len(ours), "theirs": len(theirs)})
+    return made
+
+
+@pytest.mark.slow
+def test_an_independent_script_gets_the_same_differences_intervals_and_p() -> None:
+    ours = primary.primaries(Frames(read(RECORDS)))
+    theirs = recomputed()
+    assert len(ours) == len(theirs)
+    p = [1.0 if of is None else of["p"] for of in theirs]
+    order = np.argsort(p)
+    corrected = np.zeros(len(p))
+    corrected[order] = np.maximum.accumulate([min(1.0, (len(p) - rank) * p[at]) for rank, at in enumerate(order)])
+    for of, check, holm in zip(ours, theirs, corrected, strict=True):
+        estimate = of.accuracy.estimate
+        assert of.corrected == pytest.approx(holm, rel=1e-6), of.title
+        if check is None:
+            assert estimate is None, of.title
+            continue
+        assert estimate is not None, of.title
+        assert estimate.counts == (check["ours"], check["theirs"]), of.title
+        assert (estimate.mean, estimate.half_width) == pytest.approx((check["mean"], check["half"]), rel=1e-6), of.title
+    assert sum(of.accuracy.estimate is not None for of in ours) >= 2
+
+
+def test_three_to_five_comparisons_are_declared_and_of_one_study_each() -> None:
+    declared = json.loads(DECLARED.read_text())
+    assert 3 <= len(declared["comparisons"]) <= 5
+    assert {of["study"] for of in declared["comparisons"]} <= declared["studies"].keys()
+    assert primary.declared() == declared
+
+
+def train(root: Path, method: methods.Method, seed: int, accuracy: float, commit: str = "") -> None:
+    code = fake_records.CLEAN | ({"commit": commit} if commit else {})
+    fake_records.train(length.planned("small", method, 1, 27, seed), root, accuracy, code=code)
+
+
+def test_what_is_not_run_says_so_and_counts_in_the_correction(tmp_path: Path) -> None:
+    for seed in range(3):
+        train(tmp_path, methods.PETRA, seed, 84.0 + 0.1 * seed)
+        train(tmp_path, methods.BACKPROPAGATION, seed, 86.0 + 0.1 * seed)
+    first, second, *others = primary.primaries(Frames(read(tmp_path)))
+    assert first.accuracy.estimate is not None
+    assert first.corrected < 0.05
+    assert [of.corrected for of in (second, *others)] == [1.0] * (1 + len(others))
+    shown = sections.made(primary.EXHIBIT, tmp_path)
+    made, open_ = (sections.table(shown, "primary").rows[at] for at in (0, 1))
+    assert made[3].text.startswith(MINUS)
+    assert made[3].text.endswith("(3 + 3)")
+    assert open_[3].text == open_[5].text == "not run"
+    assert shown.sentence.startswith("Of 4 primary comparisons, 1 has been run.")
+
+
+def test_runs_at_commits_that_nobody_can_look_up_stay_out(tmp_path: Path) -> None:
+    for seed in range(3):
+        train(tmp_path, methods.BACKPROPAGATION, seed, 86.0 + 0.1 * seed)
+        train(tmp_path, methods.PETRA, seed, 84.0 + 0.1 * seed, commit=next(iter(LOST)) if seed == 2 else "")
+    first, *_ = primary.primaries(Frames(read(tmp_path)))
+    assert first.accuracy.estimate is not None
+    assert first.accuracy.estimate.counts == (2, 3)

@@ -1,0 +1,28 @@
+"""The list of commits that nobody can look up is that of the repository's history."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from reproduce.records.lost_commits import LOST
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.slow
+def test_every_recorded_commit_is_in_the_history_or_in_the_list() -> None:
+    try:
+        known = set(git("rev-list", "HEAD").split())
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        pytest.skip("not a git repository: there is no history to compare with")
+    if git("rev-parse", "--is-shallow-repository").strip() == "true":
+        pytest.skip("a shallow clone does not have the history")
+    files = (REPOSITORY / "reports" / "records").rglob("code.json")
+    named = {entry["commit"] for file in files for entry in json.loads(file.read_text())["entries"]}
+    assert named - known == LOST.keys()
