@@ -110,7 +110,7 @@ def run(
             threads,
             sharing=devices.sharing(where, workers),
             cuda_graphs=how.cuda_graphs,
-            compiled=True if how.compiled == MODULES else how.compiled,
+            compiled=how.compiled == MODULES or how.compiled or False,
         )
         plan = planning.read(chosen, scale, root, kind, retry_failed=retry_failed)
         click.echo(planning.listing(plan, workers) if verbose else planning.table(plan, workers))

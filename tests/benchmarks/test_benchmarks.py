@@ -264,20 +264,20 @@ def test_what_committed_records_say_follows_from_their_values() -> None:
 
 
 def test_what_was_hoped_for_is_hoped_for_the_network_of_the_claim_alone() -> None:
-    usual = {"captured": 0, "compile": False, "device": "cpu", "precision": "float32", "channels_last": True}
+    usual = {"captured": 0, "compile": "", "device": "cpu", "precision": "float32", "channels_last": True}
     claimed = argparse.Namespace(**tick.CLAIMED, **usual)
     assert tick.aim(claimed, methods.PETRA, None) == 1.25
     assert tick.aim(claimed, methods.PETRA, methods.APPROXIMATE_INPUTS) == 0.85
     assert tick.aim(claimed, methods.PETRA, methods.DSP) is None
     assert tick.aim(claimed, methods.DSP, None) is None
-    assert tick.aim(argparse.Namespace(**vars(claimed) | {"compile": True}), methods.PETRA, None) is None
+    assert tick.aim(argparse.Namespace(**vars(claimed) | {"compile": "modules"}), methods.PETRA, None) is None
     for other in ({"precision": "bf16"}, {"channels_last": False}):
         assert tick.aim(argparse.Namespace(**vars(claimed) | other), methods.PETRA, None) is None
     on_gpu = argparse.Namespace(**vars(claimed) | {"device": "cuda"})
     assert tick.aim(on_gpu, methods.PETRA, None) is None
     graphs = argparse.Namespace(**vars(on_gpu) | {"captured": 4})
     assert tick.aim(graphs, methods.PETRA, None) == tick.aim(graphs, methods.PETRA, methods.BACKPROPAGATION) == 1
-    assert tick.aim(argparse.Namespace(**vars(graphs) | {"compile": True}), methods.PETRA, None) == 1
+    assert tick.aim(argparse.Namespace(**vars(graphs) | {"compile": "modules"}), methods.PETRA, None) == 1
     assert tick.aim(graphs, methods.DSP, None) is None
     assert tick.aim(argparse.Namespace(**vars(claimed) | {"width": 32}), methods.PETRA, None) is None
 

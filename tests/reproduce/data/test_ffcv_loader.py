@@ -156,8 +156,8 @@ def test_an_epoch_that_is_left_or_closed_leaves_no_thread(raw_file: Path, taken:
 def test_the_rest_of_an_epoch_that_is_left_is_not_read(raw_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of ImageNet it would take minutes."""
     loader = raw_loader(raw_file, 1)
-    decode, decoded = loader._source._decoder, []
-    monkeypatch.setattr(loader._source, "_decoder", lambda *batch: (decode(*batch), decoded.append(1)))
+    decode, decoded = loader.source._decoder, []
+    monkeypatch.setattr(loader.source, "_decoder", lambda *batch: (decode(*batch), decoded.append(1)))
     batches = loader.epoch(0)
     next(batches)
     del batches

@@ -129,7 +129,7 @@ def test_a_measure_that_is_no_number_is_no_result(
     monkeypatch.setattr(Pipeline, "evaluate", lambda pipeline, inputs: evaluate(pipeline, inputs) * float("nan"))
     record = train(tmp_path)
     assert (record.state().status, record.state().reason) == (Status.FAILED, "diverged")
-    assert "nan bits per byte of the test set after epoch 1" in record.result()["detail"]
+    assert "samples of the test set are not finite after epoch 1" in record.result()["detail"]
 
 
 def test_a_run_goes_on_with_its_text_alone(short: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def imagenet_root(tmp_path):
 def test_both_loaders_of_small_images_deliver_the_same_bits(root):
     memory = open_data(CELL, CPU, root)
     ffcv = open_data(dataclasses.replace(CELL, loader="ffcv"), CPU, root, workers=2)
-    assert type(memory.train._source) is not type(ffcv.train._source)
+    assert type(memory.train.source) is not type(ffcv.train.source)
     assert_same_batches(memory.train.epoch(1, start=3), ffcv.train.epoch(1, start=3))
     assert_same_batches(memory.test, ffcv.test)
     assert memory.provenance == ffcv.provenance
