@@ -187,7 +187,7 @@ class QuarterHour:
     def __init__(self, options: argparse.Namespace, interrupt: Interrupt) -> None:
         self.output: Path = options.output
         self._options, self._interrupt, self._file = options, interrupt, options.output / "state.json"
-        state = json.loads(self._file.read_text()) if self._file.exists() else {}
+        state = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
         self._begun: float = state.get("begun", time.time())
         self.outcomes: dict[str, str] = state.get("outcomes", {})  # of each step what went wrong, or nothing
         self.refused: dict[str, str] = state.get("refused", {})  # of cells why they are not trained
@@ -336,7 +336,7 @@ class QuarterHour:
 def _since(pid: int) -> str:
     """Return when a process started, in ticks of the kernel; empty if it has ended: another may have its number."""
     with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return fields[19] if fields[0] != "Z" else ""
     return ""
 

@@ -72,7 +72,15 @@ def check_module(words: list[str]) -> None:
     elif module.startswith("benchmarks.") and ELLIPSIS not in module:
         check_benchmark(module, arguments)
     else:
-        assert module in {"petra_core.drawing", "tests.bitwise", "tests.golden.dump", "venv", f"benchmarks.{ELLIPSIS}"}
+        assert module in {
+            "petra_core.drawing",
+            "tests.bitwise",
+            "tests.hopper",
+            "tests.mutants",
+            "tests.golden.dump",
+            "venv",
+            f"benchmarks.{ELLIPSIS}",
+        }
 
 
 def test_pages_are_linked_from_the_readme_and_lines_fit_but_of_tables_and_commands() -> None:

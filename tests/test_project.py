@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -103,13 +102,6 @@ def test_no_source_file_is_ignored() -> None:
     """The pattern `data/`, meant for data sets, once hid the package reproduce.data: it ran, and was in no commit."""
     hidden = listed("--others", "--ignored", "--exclude-standard", "petra_core", "reproduce", "benchmarks", "tests")
     assert not [file for file in hidden if file.suffix != ".pyc"]
-
-
-def test_no_class_name_occurs_twice() -> None:
-    """Who reads of a class can search for its name."""
-    packages = [file for name in ("petra_core", "reproduce", "benchmarks") for file in (ROOT / name).rglob("*.py")]
-    names = Counter(re.findall(r"^class (\w+)", "\n".join(file.read_text("utf-8") for file in packages), re.MULTILINE))
-    assert [name for name, times in names.items() if times > 1] == []
 
 
 def test_nothing_in_the_repository_belongs_to_one_machine() -> None:

@@ -280,7 +280,7 @@ TABLE: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace(_method)?` is deprecated")
 @pytest.mark.parametrize("case", TABLE)
 def test_clear_errors(case: str) -> None:
     make, error, message = TABLE[case]
