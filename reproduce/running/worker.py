@@ -95,13 +95,19 @@ def main(
         with lock, contextlib.suppress(OSError):  # the parent is gone; `should_stop` sees it
             pipe.send(message)
 
+    ended = threading.Event()
+
     def give_signs_of_life() -> None:
-        while True:
-            time.sleep(ALIVE_SECONDS)
+        while not ended.wait(ALIVE_SECONDS):
             report("alive", 0)
 
-    threading.Thread(target=give_signs_of_life, daemon=True).start()
-    work(cells, settings, report, should_stop, device, without)
+    alive = threading.Thread(target=give_signs_of_life, daemon=True)
+    alive.start()
+    try:
+        work(cells, settings, report, should_stop, device, without)
+    finally:
+        ended.set()
+        alive.join()
 
 
 def device_of(number: int, settings: Settings) -> str:
