@@ -1,25 +1,25 @@
-"""One tick recorded once and repeated from then on: on a GPU the whole tick as one CUDA graph.
+"""One step recorded once and repeated from then on: on a GPU the whole step as one CUDA graph.
 
-Within a tick of PETRA no stage waits for another: all forwards and backwards could run at once, even on one device.
-Backpropagation has no such freedom. But a GPU is quicker at the small kernels of a stage than the host is at asking for
-them, so nothing is won until the host is out of the way. A CUDA graph does that: the kernels of a tick, in branches
-that do not wait for one another (`OverStreams`), are recorded once, and the device repeats them at one word of the
-host.
+In a step of a pipelined method the forwards follow one another up through the stages, and the backwards of other
+micro-batches wait for none of them: each could run at once, even on one device. Backpropagation has no such freedom.
+But a GPU is quicker at the small kernels of a stage than the host is at asking for them, so nothing is won until the
+host is out of the way. A CUDA graph does that: the kernels of a step, in branches that do not wait for one another
+(`OverStreams`), are recorded once, and the device repeats them at one word of the host.
 
-A graph repeats kernels at the addresses at which they were recorded. So whatever lives longer than a tick gets a home,
-memory that never moves: messages, targets, kept inputs, accumulated gradients. A home has four places or more, which
-are written in turn, so that nothing is read in the tick in which it is written (`petra_core.devices.homes`); weights,
-optimizer state and running statistics are changed in place anyway. So there is not one recording but a round of at
-least twelve, a multiple of k, since the number of a tick by k says which stages update in it. Python's part of a tick,
-numbers and which tensors lie where, is done at every repetition, so that `pipeline.state_dict()` is right at all times.
+A graph repeats kernels at the addresses at which they were recorded. So whatever lives longer than a step gets a home,
+memory that never moves: messages, kept inputs, accumulated gradients. A home has four places or more, which are written
+in turn, so that nothing is read in the step in which it is written (`petra_core.devices.homes`); weights, optimizer
+state and running statistics are changed in place anyway. So there is not one recording but a round of at least twelve,
+a multiple of k, since the number of a step by k says which stages update in it. Python's part of a step, numbers and
+which tensors lie where, is done at every repetition, so that `pipeline.state_dict()` is right at all times.
 
-    place 0 ──▶ │ stage 0 │ ──▶ place 1        tick t + 1, from what tick t has left; all stages are independent
-    place 0 ──▶ │ stage 1 │ ──▶ place 1        tick t + 2 does the same from place 1 to place 2
+    place 0 ──▶ │ stage 0 │ ──▶ place 1        step m + 1, from what step m has left
+    place 0 ──▶ │ stage 1 │ ──▶ place 1        step m + 2 does the same from place 1 to place 2
 
-Methods that let one micro-batch pass at a time are recorded a micro-batch at a time, so backpropagation can be measured
-against PETRA with neither waiting for the host. Graphs and stashed weights of several micro-batches in flight have no
-fixed place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random numbers: a mask is drawn again from the
-state of the generator at its forward, for which Python has to ask.
+Methods that let one micro-batch pass at a time are recorded in the same way, so backpropagation can be measured against
+PETRA with neither waiting for the host. Graphs and stashed weights of several micro-batches in flight have no fixed
+place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random numbers: a mask is drawn again from the state
+of the generator at its forward, for which Python has to ask.
 
 The recorder is an argument: `cuda` here, an interpreter of single operations in the tests. So everything but `cuda` is
 tested without a GPU.
@@ -48,18 +48,18 @@ from petra_core.tape import Streams, Value, as_streams, combined
 from petra_core.tracing import Trace
 from petra_core.worker import Message, Worker
 
-__all__ = ["CapturedTicks", "OverStreams", "Record", "UnrecordableError", "cuda", "recorder"]
+__all__ = ["CapturedSteps", "OverStreams", "Record", "UnrecordableError", "cuda", "recorder"]
 
 
 class UnrecordableError(ValueError):
-    """The ticks of a pipeline cannot be recorded; the message says why. Its own steps can be taken."""
+    """The steps of a pipeline cannot be recorded; the message says why. Plain steps can be taken."""
 
 
 #: Does the work once, and returns what does it again on the same memory.
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 
 
-class CapturedTicks:
+class CapturedSteps:
     """Steps of a pipeline, repeated from recordings as soon as all are alike: use `step` in place of `pipeline.step`.
 
     The first steps are plain ones, until the pipeline is as full as it gets. Then they are rehearsals, done by Python
@@ -69,13 +69,13 @@ class CapturedTicks:
     compiled kernels, cannot be made while a device records.
 
     The pipeline remains whole between steps: it can be evaluated, saved and drained. After steps of its own, or a state
-    that was loaded, its memory is elsewhere, and it takes another `CapturedTicks`.
+    that was loaded, its memory is elsewhere, and it takes another `CapturedSteps`.
 
     Args:
         pipeline: with torch.optim.SGD or none. From now on SGD is the fused one, whose learning rate is a tensor, so
             that it may change; in the plain steps too, so that a resumed run computes what one in one piece does.
         record: what records.
-        conductor: does the actions of a recorded tick; None: one after the other.
+        conductor: does the actions of a recorded step; None: one after the other.
 
     Attributes:
         period: the number of recordings: one for each remainder of a step's number by it.
@@ -90,7 +90,8 @@ class CapturedTicks:
         self._pipeline = pipeline
         k, pipelined = pipeline.accumulation, pipeline.method.pipelined
         self.period = period(k) if pipelined else k
-        self._rehearsals = pipeline.depth + self.period if pipelined else max(2, k + 1)  # so many are still to be done
+        staleness = pipeline.staleness
+        self._rehearsals = staleness[0] + self.period if pipelined else max(2, k + 1)  # so many are still to be done
         self._record = record
         self._conductor = conductor or InOrder()
         self._homes = Homes(self.period)
@@ -98,7 +99,7 @@ class CapturedTicks:
         self._states: dict[int, list[Callable[[int], None]]] = {}  # of each recording what a step leaves behind
         self._loss: Tensor | None = None  # its home
         self._enters: Streams = ()  # homes of the micro-batch and its target
-        self._ticks = pipeline._clock.tick_number
+        self._position = _position(pipeline)
         for optimizer in pipeline.optimizers:
             for group in optimizer.param_groups:
                 device = group["params"][0].device
@@ -114,8 +115,7 @@ class CapturedTicks:
         """Let one micro-batch enter, as `Pipeline.step` does.
 
         Returns:
-            The loss (a scalar, memory of its own) of the micro-batch that reached the head; None while the pipeline
-            fills.
+            The loss of this micro-batch: a scalar, in memory that nothing else writes.
 
         Raises:
             NonFiniteError: a loss is infinite or not a number. On a GPU it may be noticed some steps later.
@@ -125,11 +125,12 @@ class CapturedTicks:
 
         """
         pipeline = self._pipeline
-        pipeline._refuse_after_broken_tick()
-        if pipeline._clock.tick_number != self._ticks:
+        pipeline._refuse_after_broken_step()
+        if (here := _position(pipeline)) != self._position:
             raise RuntimeError(
-                f"the pipeline is at tick {pipeline._clock.tick_number}, and the last recorded step left it at tick "
-                f"{self._ticks}; after anything else that moves it make new CapturedTicks"
+                f"the pipeline is at micro-batch {here[0]}, drained at {here[1]}, and the last recorded step left it "
+                f"at {self._position[0]}, drained at {self._position[1]}; after anything else that moves it make new "
+                f"CapturedSteps"
             )
         number = pipeline.micro_batches
         if not _is_full(pipeline):
@@ -138,7 +139,7 @@ class CapturedTicks:
             loss = self._rehearsed(inputs, target)
         else:
             loss = self._recorded(number, (*as_streams(inputs), target))
-        self._ticks = pipeline._clock.tick_number
+        self._position = _position(pipeline)
         return loss
 
     def _rehearsed(self, inputs: Value, target: Tensor) -> Tensor | None:
@@ -146,10 +147,10 @@ class CapturedTicks:
         pipeline = self._pipeline
         if self._loss is None:
             self._homes.welcome(_in_flight(pipeline))
-        self._homes.tick = pipeline.micro_batches
+        self._homes.step = pipeline.micro_batches
         with self._settling(InOrder()):
             loss = pipeline.step(inputs, target)
-        assert loss is not None  # the pipeline is full
+        assert loss is not None
         self._loss = self._homes.fixed("loss", loss)
         self._rehearsals -= 1
         return loss
@@ -169,57 +170,54 @@ class CapturedTicks:
             home.copy_(tensor, non_blocking=not tensor.is_pinned())
         phase = number % self.period
         if phase in self._recordings:
-            pipeline._unfinished_tick = True  # so that an error leaves it refusing to go on
+            pipeline._unfinished_step = True  # so that an error leaves it refusing to go on
             self._recordings[phase]()
-            head = self._advance(number)
+            self._advance(number)
         else:
-            head = self._first(number)
-            pipeline._unfinished_tick = True
+            self._first(number)
+            pipeline._unfinished_step = True
         assert self._loss is not None
         loss = self._loss.clone()
-        pipeline._losses.add(head, loss, in_forward=False)
-        pipeline._unfinished_tick = False
+        pipeline._losses.add(number, loss, in_forward=False)
+        pipeline._unfinished_step = False
         return loss
 
-    def _first(self, number: int) -> int:
-        """The first step of its phase, recorded. Returns the number of the micro-batch whose loss it gave."""
+    def _first(self, number: int) -> None:
+        """The first step of its phase, recorded."""
         pipeline, phase = self._pipeline, number % self.period
         pipeline._look_at_losses()
-        heads: list[int] = []
-        self._homes.tick = number
-        with _without_looking(pipeline, heads), self._settling(self._conductor):
+        self._homes.step = number
+        with _without_looking(pipeline), self._settling(self._conductor):
             self._recordings[phase] = self._record(self._whole_step)
         self._states[phase] = [_as_left(worker, number, pipeline.accumulation) for worker in pipeline._workers]
-        return heads[-1]
 
     def _whole_step(self) -> None:
         """Do all that is recorded."""
         *streams, target = self._enters
-        loss = self._pipeline.step(tuple(streams), target)
+        streamed = self._conductor.step() if isinstance(self._conductor, OverStreams) else contextlib.nullcontext()
+        with streamed:
+            loss = self._pipeline.step(tuple(streams), target)
         assert loss is not None
         self._homes.fixed("loss", loss)
 
     @contextlib.contextmanager
     def _settling(self, conductor: InOrder) -> Iterator[None]:
-        """Context in which every action puts at home what it has made, where and when `conductor` has it done.
-
-        The deepest stages are first: their kernels leave most of a device idle, and larger ones can fill that.
-        """
+        """Context in which every action puts at home what it has made, where and when `conductor` has it done."""
         pipeline = self._pipeline
-        before, in_turn = pipeline.conductor, pipeline._in_turn
-        pipeline.conductor, pipeline._in_turn = _Settling(conductor, self._settle), in_turn[::-1]
-        # Of merged blocks most results stay within the stage, and what is narrowed is sent as another tensor.
+        before = pipeline.conductor
+        pipeline.conductor = _Settling(conductor, self._settle)
+        # Of merged blocks most results stay within the stage.
         at_home = [
             (worker, worker.stage)
             for worker in pipeline._workers
-            if isinstance(worker.stage, ReversibleStage) and pipeline.method.pipelined and worker._message_dtype is None
+            if isinstance(worker.stage, ReversibleStage) and pipeline.method.pipelined
         ]
         for worker, stage in at_home:
             stage.combine = partial(self._combined, worker)
         try:
             yield
         finally:
-            pipeline.conductor, pipeline._in_turn = before, in_turn
+            pipeline.conductor = before
             for _, stage in at_home:
                 stage.combine = combined
 
@@ -232,7 +230,7 @@ class CapturedTicks:
         return self._homes.combined(worker.index, name, operation, left, right)
 
     def _settle(self, worker: Worker, action: Action, new: Sent) -> Sent:
-        """Put at home what outlives the tick, of what an action of a worker has made and of what the worker keeps.
+        """Put at home what outlives the step, of what an action of a worker has made and of what the worker keeps.
 
         Returns:
             The messages of the action, `new`, as they are to be sent.
@@ -245,37 +243,36 @@ class CapturedTicks:
                     parameter.grad = homes.fixed(parameter, parameter.grad)
         if not self._pipeline.method.pipelined:  # nothing else is left when the step is over
             return new
+        # What is used in a backward is handed down, and the stage below hands a part of it down once more.
+        staleness, stage = self._pipeline.staleness, worker.index
+        handed_down = staleness[max(stage - 2, 0)] - staleness[stage]
         if action.kind is Kind.FORWARD:
             for number, part in enumerate(worker.parts):
                 for place, entry in enumerate(part._memory):
-                    if place > 0:  # the oldest goes in this tick, in the head it is the only one
-                        needed = place + 2  # the backward hands it down, and the stage below a part of it once more
-                        entry.kept = homes.lasting((worker.index, number, place), entry.kept, needed)
-            for name, inbox in worker._inboxes():  # targets wait, and before and after stages with replicas all do
-                for place in range(int(name == "from_above"), len(inbox)):  # whose oldest goes in this tick too
-                    inbox[place] = self._message_at_home((worker.index, name, place), inbox[place], place + 2)
-        return [(stage, self._message_at_home((worker.index, action.kind), message, 3)) for stage, message in new]
+                    if place > 0:  # the oldest goes in this step, in the head it is the only one
+                        entry.kept = homes.lasting((stage, number, place), entry.kept, place + handed_down)
+            for place in range(1, len(worker.from_above)):  # whose oldest goes in this step too
+                message = worker.from_above[place]
+                key = (stage, "from_above", place)
+                worker.from_above[place] = self._message_at_home(key, message, place + handed_down)
+        return [(to, self._message_at_home((stage, action.kind), message, handed_down)) for to, message in new]
 
     def _message_at_home(self, key: Hashable, message: Message, needed: int) -> Message:
-        """The message where it can be read for as many ticks, if a home can have so many places (`Homes.lasting`)."""
+        """The message where it can be read for as many steps, if a home can have so many places (`Homes.lasting`)."""
         streams, gradients = (
             None if given is None else self._homes.lasting((key, name), given, needed)
             for name, given in (("streams", message.streams), ("gradients", message.gradients))
         )
         return Message(message.micro_batch, streams, gradients)
 
-    def _advance(self, number: int) -> int:
-        """Advance the numbers by a step. Returns that of the micro-batch whose loss the step gave."""
+    def _advance(self, number: int) -> None:
+        """Advance the numbers by a step."""
         pipeline = self._pipeline
         pipeline.micro_batches += 1
-        ticks = [pipeline._clock.tick(enter=True)]
-        while not pipeline._clock.may_enter:
-            ticks.append(pipeline._clock.tick(enter=False))
         for recording in pipeline._recordings:
-            recording.ticks.extend(ticks)
+            recording.extend(pipeline._actions(number))
         for restore in self._states[number % self.period]:
             restore(number)
-        return next(a.number for tick in ticks for a in tick[-1] if a.kind is Kind.FORWARD)
 
 
 class _Settling(InOrder):
@@ -285,8 +282,8 @@ class _Settling(InOrder):
         self._conductor = conductor
         self._settle = settle
 
-    def tick(self) -> contextlib.AbstractContextManager[None]:
-        return self._conductor.tick()
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        return self._conductor.together()
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
         def settled(worker: Worker, action: Action, sent: Sent) -> Tensor | None:
@@ -296,6 +293,11 @@ class _Settling(InOrder):
             return result
 
         return self._conductor.run(settled, worker, action, sent, trace)
+
+
+def _position(pipeline: Pipeline) -> tuple[int, int]:
+    """Where a pipeline stands: the micro-batches that have entered, in all and at the last drain."""
+    return pipeline.micro_batches, pipeline._drained
 
 
 def _in_flight(pipeline: Pipeline) -> Iterator[Tensor]:
@@ -339,72 +341,66 @@ def _as_left(worker: Worker, number: int, k: int) -> Callable[[int], None]:
 
 
 def _check(pipeline: Pipeline) -> None:
-    """See that ticks of the pipeline can be recorded. Raises: UnrecordableError: they cannot."""
+    """See that steps of the pipeline can be recorded. Raises: UnrecordableError: they cannot."""
     method = pipeline.method
     if method.pipelined and (method.keeps_graph or method.stashes_weights):
         raise UnrecordableError(
-            f"ticks of {method} cannot be recorded: it holds graphs or weights of several micro-batches, which have no "
+            f"steps of {method} cannot be recorded: it holds graphs or weights of several micro-batches, which have no "
             f"fixed place; PETRA, DSP and the methods that let one micro-batch pass at a time can"
         )
     if any(worker.corrector or worker.predicts for worker in pipeline._workers):
         raise UnrecordableError(
             "a correction for delay, or a prediction of weights, follows the stage's count of updates, which a "
-            "recorded tick does not see; take plain steps"
+            "recorded step does not see; take plain steps"
         )
     if method.overlapped or pipeline._channel is not None:
         raise UnrecordableError(
-            f"ticks are recorded of one process that works in order; {method} or a channel is in the way"
+            f"steps are recorded of one process that works in order; {method} or a channel is in the way"
         )
     if pipeline.trace is not None or any(w._before_update or w._after_backward for w in pipeline._workers):
         raise UnrecordableError(
-            "hooks and traces are called by Python, which a recorded tick does without; take them off"
+            "hooks and traces are called by Python, which a recorded step does without; take them off"
         )
     if any(type(optimizer) is not torch.optim.SGD for optimizer in pipeline.optimizers):
         kinds = ", ".join(sorted({type(optimizer).__name__ for optimizer in pipeline.optimizers}))
-        raise UnrecordableError(f"recorded ticks update by torch.optim.SGD, which has a fused form; got {kinds}")
+        raise UnrecordableError(f"recorded steps update by torch.optim.SGD, which has a fused form; got {kinds}")
 
 
 def _is_full(pipeline: Pipeline) -> bool:
-    """Whether all of the pipeline's ticks from now on are alike, but for who updates."""
-    full = not pipeline.method.pipelined or pipeline.in_flight == pipeline.depth
-    return full and all(worker.version for worker in pipeline._workers)
+    """Whether all of the pipeline's steps from now on are alike, but for who updates."""
+    return pipeline.in_flight == pipeline.staleness[0] and all(worker.version for worker in pipeline._workers)
 
 
 def _check_draws_nothing(pipeline: Pipeline) -> None:
     # Not what is kept of micro-batches in flight: of those that pass one at a time nothing is, between steps.
-    drawing = [worker.index for worker in pipeline._workers if any(stream.ever_drawn for stream in worker._streams)]
+    drawing = [worker.index for worker in pipeline._workers if worker._stream.ever_drawn]
     if drawing:
         raise UnrecordableError(
             f"stages {drawing} draw random numbers (dropout), and a backward could not draw those of its forward again "
-            f"without asking the generator for its state, which a recorded tick cannot; set dropout to 0"
+            f"without asking the generator for its state, which a recorded step cannot; set dropout to 0"
         )
 
 
 @contextlib.contextmanager
-def _without_looking(pipeline: Pipeline, heads: list[int]) -> Iterator[None]:
-    """Context in which a tick asks nothing of the device: neither losses nor states of random generators."""
-    losses, pipeline._losses = pipeline._losses, _Unseen(heads)
-    streams = [worker._streams for worker in pipeline._workers]
+def _without_looking(pipeline: Pipeline) -> Iterator[None]:
+    """Context in which a step asks nothing of the device: neither losses nor states of random generators."""
+    losses, pipeline._losses = pipeline._losses, _Unseen(())
+    streams = [worker._stream for worker in pipeline._workers]
     for worker in pipeline._workers:
-        worker._streams = [_Still()]
+        worker._stream = _Still()
     try:
         yield
     finally:
         pipeline._losses = losses
-        for worker, worker_streams in zip(pipeline._workers, streams, strict=True):
-            worker._streams = worker_streams
+        for worker, stream in zip(pipeline._workers, streams, strict=True):
+            worker._stream = stream
 
 
 class _Unseen(PendingLosses):
-    """Losses that nobody may look at yet; `numbers` receives those of their micro-batches."""
-
-    def __init__(self, numbers: list[int]) -> None:
-        super().__init__(())
-        self._numbers = numbers
+    """Losses that nobody may look at yet."""
 
     def add(self, micro_batch: int, loss: Tensor, *, in_forward: bool = True) -> None:
-        del loss, in_forward
-        self._numbers.append(micro_batch)
+        del micro_batch, loss, in_forward
 
 
 class _Still(RandomStream):
@@ -421,33 +417,37 @@ class _Still(RandomStream):
 
 
 class OverStreams(InOrder):
-    """Puts the work of a tick into CUDA streams: a branch for each stage's F, and one for its R, B and U.
+    """Puts the work of a step into CUDA streams: the forwards of all stages into one, the backward of each beside them.
 
-    All branches begin together, and the tick ends with all. Between them only U waits for F, whose weights it changes.
-    The head has one branch, since its B differentiates its F, and so has a stage with buffers that an evaluation may
-    write (`Worker.forward_apart`). Branch n is in stream n mod the number of streams, the deepest stages' first.
+    The forwards of a step follow one another, in stream 0. The backward of stage j (R, B and U) needs a gradient that
+    was made in an earlier step, unless the stage above has the same staleness: then it waits for that stage's. It waits
+    for the forward of its stage too where it must: U always, whose weights it changes; at the head, whose B
+    differentiates its F; and at a stage with buffers that an evaluation may write (`Worker.forward_apart`). Backwards
+    are in the streams from 1 on, in turn, the deepest stage's first; the head's is in stream 0, behind its forward.
 
     F and R of a stage evaluate the same function, so each convolution could be one over both micro-batches. Of
     the 280 operations of RevNet-18, views not counted, that would save at most the 20 convolutions and 17 ReLUs of R.
     But BatchNorm is of each micro-batch alone, and to join its two results again is an operation for each of its 20
     layers; and F would no longer be beside B. So there are two.
 
-    Only within a recorded tick, where all that goes from stage to stage lies at home: elsewhere the allocator could
+    Only within a recorded step, where all that goes from stage to stage lies at home: elsewhere the allocator could
     give away a message's memory while another stream still reads it.
 
     Args:
-        streams: at least one; 2 J - 1 are enough for all branches.
-        stages: J.
+        streams: at least two; J are enough for all branches.
+        staleness: of every stage.
 
     """
 
-    def __init__(self, streams: Sequence[torch.cuda.Stream], stages: int) -> None:
+    def __init__(self, streams: Sequence[torch.cuda.Stream], staleness: Sequence[int]) -> None:
         self._streams = streams
-        self._last = stages - 1
-        self._forwards: dict[int, torch.cuda.Event] = {}  # of each stage the end of its F
+        self._staleness = staleness
+        self._forwards: dict[int, torch.cuda.Event] = {}  # of each stage the end of its F in this step
+        self._backwards: dict[int, torch.cuda.Event] = {}  # and of its B
 
     @contextlib.contextmanager
-    def tick(self) -> Iterator[None]:
+    def step(self) -> Iterator[None]:
+        """Surround a step: all streams begin where the caller's stream is, and the caller's waits for all of them."""
         caller = torch.cuda.current_stream(self._streams[0].device)
         for stream in self._streams:
             stream.wait_stream(caller)
@@ -456,25 +456,33 @@ class OverStreams(InOrder):
             caller.wait_stream(stream)
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
-        apart = action.kind is Kind.FORWARD and worker.forward_apart
-        branch = 2 * (self._last - worker.index) - apart
-        stream = self._streams[branch % len(self._streams)]
+        stage, last = worker.index, len(self._staleness) - 1
+        in_chain = action.kind is Kind.FORWARD or stage == last
+        stream = self._streams[0 if in_chain else 1 + (last - 1 - stage) % (len(self._streams) - 1)]
         with torch.cuda.stream(stream):
-            if action.kind is Kind.UPDATE:
-                stream.wait_event(self._forwards[worker.index])
+            if action.kind is Kind.UPDATE or (action.kind is not Kind.FORWARD and not worker.forward_apart):
+                stream.wait_event(self._forwards[stage])
+            if (
+                action.kind is not Kind.FORWARD
+                and stage < last
+                and self._staleness[stage] == self._staleness[stage + 1]
+            ):
+                stream.wait_event(self._backwards[stage + 1])
             result = super().run(act, worker, action, sent, trace)
             if action.kind is Kind.FORWARD:
-                self._forwards[worker.index] = stream.record_event()
+                self._forwards[stage] = stream.record_event()
+            elif action.kind is Kind.BACKWARD:
+                self._backwards[stage] = stream.record_event()
         return result
 
 
-def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
-    """The pipeline's ticks as CUDA graphs of its device, over `streams` CUDA streams; more than 2 J - 1 stay empty.
+def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedSteps:
+    """The pipeline's steps as CUDA graphs of its device, over `streams` CUDA streams; more than J stay empty.
 
     Over one where a method lets one micro-batch pass at a time: its stages wait for one another in any case.
 
     Raises:
-        UnrecordableError: the stages are not all on one CUDA device, or `CapturedTicks` has a reason to refuse.
+        UnrecordableError: the stages are not all on one CUDA device, or `CapturedSteps` has a reason to refuse.
         ValueError: there is no stream.
 
     """
@@ -488,14 +496,14 @@ def cuda(pipeline: Pipeline, *, streams: int = 1) -> CapturedTicks:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
     conductor = None
     if streams > 1 and pipeline.method.pipelined:
-        conductor = OverStreams([shared_stream(device, 1 + n) for n in range(streams)], len(pipeline.stages))
-    return CapturedTicks(pipeline, recorder(device), conductor)
+        conductor = OverStreams([shared_stream(device, 1 + n) for n in range(streams)], pipeline.staleness)
+    return CapturedSteps(pipeline, recorder(device), conductor)
 
 
 def recorder(device: torch.device) -> Record:
     """What records as CUDA graphs of `device`, all of which share their memory.
 
-    What it is given must have been done in this process before, and more than once (see `CapturedTicks`). A graph has
+    What it is given must have been done in this process before, and more than once (see `CapturedSteps`). A graph has
     the addresses of what that uses and does not keep it: whoever repeats it does.
     """
     pool = torch.cuda.graph_pool_handle()

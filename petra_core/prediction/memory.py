@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from petra_core.delay import Correction, ForwardWeights
 from petra_core.ledger import SavedTensors, payload
 from petra_core.methods import Method, check_accumulation
-from petra_core.narrowing import narrowed
 from petra_core.prediction.footprint import Footprint, StagePrediction, joined, of_footprints
 from petra_core.recipe import OptimizerFactory
 from petra_core.stages import HeadStage, Stage
@@ -32,16 +31,15 @@ def footprints(
     target: Tensor,
     *,
     optimizer: OptimizerFactory | None = None,
-    messages: torch.dtype | None = None,
 ) -> tuple[Footprint, ...]:
     """The bytes that each stage takes for a micro-batch like `inputs`, `target`; arguments as of `predict`."""
     streams: Streams = tuple(stream.to("meta") for stream in as_streams(inputs))
     target = target.to("meta")
     per_stage = []
-    for index, stage in enumerate(stages):
+    for stage in stages:
         blocks = []
         for part in stage.parts():
-            block, streams = _of_block(part, method, streams, target, optimizer, messages if index else None, messages)
+            block, streams = _of_block(part, method, streams, target, optimizer)
             blocks.append(block)
         whole = joined(blocks)
         if method.overlapped and not isinstance(stage.parts()[-1], HeadStage):  # whose R gives all blocks their graphs
@@ -57,9 +55,8 @@ def predict(
     target: Tensor,
     *,
     accumulation: int = 1,
+    staleness: Sequence[int] | None = None,
     optimizer: OptimizerFactory | None = None,
-    messages: torch.dtype | None = None,
-    replicas: Sequence[int] | None = None,
     forward_weights: ForwardWeights = ForwardWeights.CURRENT,
     correction: Correction | None = None,
 ) -> tuple[StagePrediction, ...]:
@@ -71,20 +68,24 @@ def predict(
         inputs: a micro-batch; only shapes and dtypes are used.
         target: its target, of which only shape and dtype are used.
         accumulation: k in 1..32.
+        staleness: as for `Pipeline`.
         optimizer: as for `Pipeline`.
-        messages: as for `Pipeline`.
-        replicas: the devices of each stage, one each by default; the prediction is what each of them holds.
         forward_weights: as for `Pipeline`.
         correction: as for `Pipeline`.
 
     Raises:
-        ValueError: k is not in 1..32, or the replicas do not fit.
+        ValueError: k is not in 1..32.
 
     """
     check_accumulation(accumulation)
-    per_stage = footprints(stages, method, inputs, target, optimizer=optimizer, messages=messages)
+    per_stage = footprints(stages, method, inputs, target, optimizer=optimizer)
     return of_footprints(
-        per_stage, method, accumulation, replicas, forward_weights=forward_weights, correction=correction
+        per_stage,
+        method,
+        accumulation,
+        staleness=staleness,
+        forward_weights=forward_weights,
+        correction=correction,
     )
 
 
@@ -94,17 +95,15 @@ def _of_block(
     streams: Streams,
     target: Tensor,
     optimizer: OptimizerFactory | None,
-    below: torch.dtype | None,
-    above: torch.dtype | None,
 ) -> tuple[Footprint, Streams]:
-    """The footprint of a block by a pass on the meta device, and its output; messages are narrowed to dtypes."""
+    """The footprint of a block by a pass on the meta device, and its output."""
     block = copy.deepcopy(block).to("meta").train()
     with torch.enable_grad(), SavedTensors([*streams, *block.parameters(), *block.buffers()]) as saved:
         tape = block.record_loss(streams, target) if isinstance(block, HeadStage) else block.record(streams)
     assert tape.outputs is not None
     is_head = isinstance(block, HeadStage)
     lasts, reconstructs = is_head or method.keeps_graph, method.reconstructs and block.invertible
-    sent = 0 if is_head else payload(narrowed(tape.outputs, above) or ())
+    sent = 0 if is_head else payload(tape.outputs)
     trainable = payload(parameter for parameter in block.parameters() if parameter.requires_grad)
     footprint = Footprint(
         parameters=payload(block.parameters()),
@@ -116,7 +115,7 @@ def _of_block(
         side=payload(block.side(streams)) if reconstructs else 0,
         lasting=saved.bytes if lasts else 0,
         passing=0 if lasts else saved.bytes,
-        below=payload(narrowed(streams, below) or ()),
+        below=payload(streams),
         above=2 * sent if reconstructs else sent,
         target=payload([target]) if is_head else 0,
     )

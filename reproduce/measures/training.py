@@ -5,15 +5,20 @@ A pipeline is never empty between epochs (draining it would change the method), 
 pipeline, and with it the position in the data and the sums of the epoch under way. A run that was killed anywhere,
 continued by the same call, ends with the same weights and metrics, bit for bit (measured times excepted).
 
-With R replicas (`petra_core.distributed.replicas`) micro-batch m of an epoch is, at replica r, batch R·m + r of the
-epoch's order: no sample comes twice, and an epoch's last batches are left out where R does not divide them. All counts
-of micro-batches are those of one replica. Test batches are shared likewise, and the saved model has the mean running
-statistics.
+Under data parallelism (`petra_core.distributed.replicas`) micro-batch m of an epoch is, at replica r of R, batch
+R·m + r of the epoch's order: no sample comes twice, and an epoch's last batches are left out where R does not divide
+them. All counts of micro-batches are those of one replica. Test batches are shared in the same way, and the saved model
+has the mean running statistics.
+
+Records of before the engine knew staleness, when a clock of ticks moved it, differ in two columns of the same training,
+whose final weights and final accuracy are bitwise equal. A loss then counted in the epoch in which its micro-batch
+reached the head, J - 1 ticks later. And in the evaluation after an epoch, before the last, stage j had done j backwards
+less.
 
 One line of metrics an epoch:
 
     epoch                1 for the first
-    train_loss           mean over the micro-batches that reached the heads in the epoch; null if none did
+    train_loss           mean over the micro-batches of the epoch, each with the weights that its forward had
     learning_rate        of the epoch's last micro-batch
     test_accuracy        percent of the test set, measured with the pipeline full (drained after the last epoch); of
                          text, of the bytes that were to be found
@@ -40,6 +45,7 @@ from petra_core.finite import REMEDY
 from petra_core.forward_gradients.training import ForwardGradients
 from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, nadam, sgd
+from petra_core.staleness import entering_meanwhile
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data import manifest
@@ -51,8 +57,8 @@ from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 from reproduce.teams.team import SCHEMA, UnsupportedError, load
 
-#: Seconds between two checkpoints at ends of epochs, for each second above `QUICK` that the last one took: so saving
-#: takes about 2 % of a run. A full pipeline of the paper's networks has about 1 GB, which takes seconds to write, and on
+#: Seconds between two checkpoints at ends of epochs, for each second above `QUICK` that the last one took: saving takes
+#: about 2 % of a run. A full pipeline of the paper's networks has about 1 GB, which takes seconds to write, and on
 #: a fast GPU an epoch takes no longer.
 PAUSE, QUICK = 50.0, 0.1
 Engine = Pipeline | ForwardGradients  # what is trained
@@ -103,8 +109,8 @@ class Trainer:
             stages = networks.build(cell, self._loader.num_classes)
         self._replicas = context.team.replicas
         self.batches = self._batches_of_replica()
-        self._ticks: captured.CapturedTicks | None = None
-        self._own_stages, self._turn = range(len(stages)), 0
+        self._recorded_steps: captured.CapturedSteps | None = None
+        self._own_stages = range(len(stages))
         self.pipeline: Engine = self._engine(stages)
         self._schedule = LearningRateSchedule(
             cell.learning_rate,
@@ -140,9 +146,8 @@ class Trainer:
         placed, channel = context.team.place(
             [stage.to(memory_format=MEMORY_FORMAT) for stage in stages], context.device
         )
-        _check_stage_replicas(cell, () if channel is None else channel.replicas)
         if channel is not None:
-            self._own_stages, self._turn = channel.stages, channel.replica
+            self._own_stages = channel.stages
         replica = [self._replicas.index] if self._replicas.index else []  # the first draws as one alone does
         pipeline = Pipeline(
             placed,
@@ -153,7 +158,6 @@ class Trainer:
             correction=correction(cell, self.batches),
             seed=derived_seed(cell.seed, DROPOUT, *replica),
             autocast=autocast(cell),
-            messages=torch.bfloat16 if cell.messages == "bf16" else None,
             before_update=self._replicas.average_gradients if cell.replicas > 1 else None,
             after_backward=None if probe is None else probe.after_backward,
             channel=channel,
@@ -168,7 +172,7 @@ class Trainer:
         """Train to the end of the last epoch. Raises: Stopped, and what the pipeline raises."""
         if (streams := self._context.how.cuda_graphs) and isinstance(self.pipeline, Pipeline):
             try:
-                self._ticks = captured.cuda(self.pipeline, streams=streams)
+                self._recorded_steps = captured.cuda(self.pipeline, streams=streams)
             except captured.UnrecordableError as error:
                 self._step_plainly(error)
         while self.epoch < self._cell.epochs:
@@ -201,7 +205,7 @@ class Trainer:
         before, started = self._seconds, time.perf_counter()
         count = self._replicas.count
         for images, labels in self._loader.epoch(self.epoch, self.batch * count + self._replicas.index, count):
-            self.pipeline.set_learning_rate(self._schedule(self.pipeline.micro_batches))
+            self._set_learning_rate(total)
             if self._probe is not None:
                 self._probe.before_step(images, labels)
             if self._context.trace is not None and isinstance(self.pipeline, Pipeline):
@@ -214,21 +218,33 @@ class Trainer:
             self._seconds = before + time.perf_counter() - started
             self._save_or_stop()
         if self.epoch == self._cell.epochs - 1:
-            for loss in self.pipeline.drain():
-                self._count(loss)
+            self.pipeline.drain()
         self._loss_sum.item()  # on a GPU: wait for the work before the clock is read
         self._seconds = before + time.perf_counter() - started
 
+    def _set_learning_rate(self, total: int) -> None:
+        """Set the rate of the step to come: at each stage that of the micro-batch that enters when it is reached.
+
+        A stage does its part for micro-batch m while later ones enter at stage 0 (`petra_core.staleness`), and learning
+        rates are of the moment.
+        """
+        number = self.pipeline.micro_batches
+        if isinstance(self.pipeline, Pipeline):
+            later = entering_meanwhile(self.pipeline.staleness)
+            self.pipeline.set_learning_rate(lambda stage: self._schedule(min(number + later[stage], total - 1)))
+        else:
+            self.pipeline.set_learning_rate(self._schedule(number))
+
     def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
-        if self._ticks is not None:
+        if self._recorded_steps is not None:
             try:
-                return self._ticks.step(images, labels)
+                return self._recorded_steps.step(images, labels)
             except captured.UnrecordableError as error:
                 self._step_plainly(error)
         return self.pipeline.step(images, labels)
 
     def _step_plainly(self, error: captured.UnrecordableError) -> None:
-        self._ticks = None
+        self._recorded_steps = None
         self._context.observer.notice(f"--cuda-graphs, where steps are plain ones: {error}")
 
     def _save_or_stop(self) -> None:
@@ -290,7 +306,7 @@ class Trainer:
         text = catalogue.by_name(self._cell.dataset).text
         stop = False
         as_they_are = compiled.uncompiled() if self._context.how.compiled else contextlib.nullcontext()
-        with self._replicas.averaged_statistics(self.pipeline.model), self.pipeline.averaged_statistics(), as_they_are:
+        with self._replicas.averaged_statistics(self.pipeline.model), as_they_are:
             turns = range(-(-self._test.batches // self._replicas.count))  # as many as the first replica has batches
             own = self._test.share(self._replicas.index, self._replicas.count)
             for turn, batch in itertools.zip_longest(turns, own):
@@ -383,7 +399,7 @@ class Trainer:
             UnsupportedError: other processes would go on from another one.
 
         """
-        saved = load(self._record, self._own_stages, self._replicas.index, self._turn)
+        saved = load(self._record, self._own_stages, self._replicas.index)
         begun = {} if saved is None else saved[0]
         self._context.team.compare(f"{begun.get('epoch', 0)} epochs and {begun.get('batch', 0)} micro-batches")
         if saved is None:
@@ -414,16 +430,6 @@ class Trainer:
             self._record.keep_metrics(count)
 
 
-def _check_stage_replicas(cell: TrainedCell, replicas: tuple[int, ...]) -> None:
-    """Check the processes that take turns. Raises: UnsupportedError: they are not those that the cell needs."""
-    if replicas != cell.stage_replicas:
-        one = [1] * max(len(replicas), len(cell.stage_replicas))
-        raise UnsupportedError(
-            f"the cell has stages with {list(cell.stage_replicas) or one} replicas, and here are processes for "
-            f"{list(replicas) or one}: train it with `python -m reproduce train --processes P --partition 4x2,6`, say"
-        )
-
-
 def optimizer(cell: TrainedCell) -> OptimizerFactory:
     """A factory of the cell's optimizer, for the parameters of each stage."""
     if cell.optimizer != "sgd":
@@ -449,7 +455,7 @@ def autocast(cell: TrainedCell) -> torch.dtype | None:
 def save_model(pipeline: Engine, context: Context) -> None:
     """Write the plain sequential model's state dict, on the CPU, in `context.model_file`. Raises: StorageFullError."""
     assert context.model_file is not None
-    with context.team.replicas.averaged_statistics(pipeline.model), pipeline.averaged_statistics():
+    with context.team.replicas.averaged_statistics(pipeline.model):
         own_entries = {name: tensor.cpu() for name, tensor in pipeline.model.state_dict().items() if not tensor.is_meta}
     state = context.team.gather(own_entries)
     if not context.team.leads:
