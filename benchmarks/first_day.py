@@ -460,7 +460,7 @@ def summary(day: Day, steps: Sequence[Step], options: argparse.Namespace) -> str
             lines += ["", benchmark.name, *(line(benchmark, sought) for sought in benchmark.comparisons)]
     cells = scan(day.output / "records")
     lines += [""] * bool(cells.records)
-    lines += [f"{record.path.name}: {state.reached}" for record, state in cells.records]
+    lines += [f"{run.cell.name}: {run.state.reached}" for run in cells.records]
     lines += [f"PROBLEM {problem}" for problem in (*problems, *cells.problems)]
     return "\n".join(lines) + "\n"
 

@@ -30,9 +30,9 @@ def records() -> None:
 def list_(root: Path) -> None:
     """List every record with its state, and who works on it."""
     folder = scan(_checked(root))
-    for record, state in folder.records:
-        who = None if state.final else holder(record.path)
-        click.echo(f"{record.cell.scale}/{record.path.name}: {state}{f', locked by {who}' if who else ''}")
+    for run in folder.records:
+        who = None if run.state.final else holder(run.place)
+        click.echo(f"{run.cell.scale}/{run.cell.name}: {run.state}{f', locked by {who}' if who else ''}")
     _end(folder.records, folder.problems)
 
 
@@ -55,13 +55,14 @@ def check(root: Path) -> None:
 def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> None:
     """Bring the records of other machines, in the folders SOURCE, into one folder.
 
-    A SOURCE may also be an archive of `benchmarks.first_day`. A finished record beats an unfinished one, and of two
-    unfinished ones the further; checkpoints and records of benchmarks come along. Two different finished results of
-    one cell are a conflict: both stay where they are. Killed at any moment, the same command goes on. Exit code 1:
-    there was something that could not be brought.
+    A SOURCE may also be an archive of `benchmarks.first_day`, and it may have its records in volumes or, as before
+    there were volumes, in folders. A finished record replaces an unfinished one, and of two unfinished ones the further
+    is kept; their checkpoints and the records of benchmarks are brought too. Two different finished results of one cell
+    are a conflict: both stay where they are. After a kill, the same command continues. Exit code 1: something could not
+    be brought.
     """
     decisions: Counter[Decision] = Counter()
-    planned: dict[Path, Path] | None = {} if dry_run else None
+    planned: dict[Path, Any] | None = {} if dry_run else None
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(_folder_of(source)) for source in sources]
         if root.resolve() in [folder.resolve() for folder in folders]:

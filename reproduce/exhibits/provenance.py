@@ -25,7 +25,7 @@ LISTED = 3  # of cells that a finding names; the list of cells has all
 MACHINE = ("environment", "device", "cuda", "cudnn", "processor", "cores", "threads", "python", "platform")
 TONES = {Status.DONE: Tone.PLAIN, Status.FAILED: Tone.ALERT, Status.PARTIAL: Tone.MISSING}
 INTRODUCTION = (
-    "Every number above is computed from records, a folder of plain text for each cell: its whole configuration, code, "
+    "Every number above is computed from records, lines of plain text for each cell: its whole configuration, code, "
     "environment, and the metrics of every epoch. The list of cells at the end names for each the code (C), the "
     "environment (E) and the command that runs it and no other."
 )
@@ -142,7 +142,7 @@ def _findings(results: Results) -> Iterator[Finding]:
         by_scale = ", ".join(f"{amount} of “{scale}”" for scale, amount in not_run.items())
         yield Finding(f"{count(not_run.total(), 'planned cell')} not run: {by_scale}.", Tone.MISSING)
     if results.problems:
-        problems = "; ".join(f"{'/'.join(p.path.parts[-3:])}: {p.args[1]}" for p in results.problems)
+        problems = "; ".join(f"{p.place}: {p.args[1]}" for p in results.problems)
         amount = count(len(results.problems), "record")
         yield Finding(f"{amount} damaged or foreign, left as found, left out of all tables. {problems}.", Tone.ALERT)
 

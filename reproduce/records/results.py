@@ -9,15 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from reproduce.cells.catalogue import SOURCE
 from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell
 from reproduce.records import benchmarks as benchmark_records
 from reproduce.records import history
 from reproduce.records.benchmarks import Benchmark, BenchmarkError
 from reproduce.records.history import Tracked
-from reproduce.records.record import Record, RecordError, State, Status, scan
+from reproduce.records.record import RecordError, Run, State, Status, scan
+
+__all__ = ["Results", "Run", "check", "meaning", "read"]
 
 #: What the tables show of every finished cell of a kind. One record without would otherwise take the report down.
 _SHOWN: dict[type[Cell], tuple[str, ...]] = {
@@ -31,30 +32,6 @@ _SHOWN: dict[type[Cell], tuple[str, ...]] = {
 }
 
 _OF_AN_ENVIRONMENT = ("device", "processor", "cores", "threads", "python", "platform", "packages")
-
-CellT = TypeVar("CellT", bound=Cell, covariant=True)
-
-
-@dataclass(frozen=True)
-class Run(Generic[CellT]):
-    """One record."""
-
-    cell: CellT
-    state: State
-    result: dict[str, Any]  # of a finished or failed cell; empty while there is none
-    metrics: tuple[dict[str, Any], ...]  # finished epochs in order
-    environments: tuple[dict[str, Any], ...]  # machines and versions it ran on, in order
-    codes: tuple[dict[str, Any], ...]  # versions of the code, in order
-    patches: dict[str, str]  # the differences that `codes` name, by file name
-
-    @property
-    def done(self) -> bool:
-        return self.state.status is Status.DONE
-
-    @property
-    def text(self) -> str:
-        """SHA-256 of the text that a finished run was trained on; empty of all others."""
-        return str(self.result.get("data", {}).get("files", {}).get(SOURCE, ""))
 
 
 @dataclass(frozen=True)
@@ -77,12 +54,13 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
     scanned = scan(root)
     problems = list(scanned.problems)
     runs: list[Run[Cell]] = []
-    for record, state in scanned.records:
+    for run in scanned.records:
         try:
-            runs.append(read_run(record, state))
+            check(run)
+            runs.append(run)
         except RecordError as error:
             problems.append(error)
-    recorded = {run.cell for run in runs} | {problem.path.parent.name for problem in problems}
+    recorded = {run.cell for run in runs} | {problem.name for problem in problems}
     expected = tuple(expected)
     # A cell that ran in another precision is not absent, unless the grid wants it in both.
     in_both = {name for name, count in Counter(map(meaning, expected)).items() if count > 1}
@@ -100,48 +78,50 @@ def meaning(cell: Cell) -> str:
     return cell.less("loader", "precision")
 
 
-def read_run(record: Record, state: State) -> Run[Cell]:
-    """All of a record. Raises: RecordError: the tables could not show it."""
-    result, metrics, environments = record.result() or {}, record.metrics(), record.environments()
-    codes = tuple(record.codes())
-    if state.status is Status.DONE:
-        _check_result(record, result)
-        for name, entries in (("environment.json", environments), ("code.json", codes)):
+def check(run: Run[Cell]) -> None:
+    """Check that the tables can show a record. Raises: RecordError: they cannot."""
+    if run.done:
+        _check_result(run)
+        for part, entries in (("environment.json", run.environments), ("code.json", run.codes)):
             if not entries:
-                raise RecordError(record.path / name, "is missing or empty: nobody can say where the result is from")
-    if isinstance(record.cell, TrainedCell):
-        file = record.path / "metrics.jsonl"
-        for number, line in enumerate(metrics, start=1):
-            _check_numbers(file, f"line {number}: ", line, ("epoch", "test_accuracy"), or_null=("train_loss",))
+                raise run.error(part, "is missing or empty: nobody can say where the result is from")
+    if isinstance(run.cell, TrainedCell):
+        for number, line in enumerate(run.metrics, start=1):
+            numbers = ("epoch", "test_accuracy")
+            _check_numbers(run, "metrics.jsonl", f"line {number}: ", line, numbers, or_null=("train_loss",))
             if line["epoch"] != number:
-                raise RecordError(file, f"is damaged: line {number} is of epoch {line['epoch']}")
-    for environment in environments:
+                raise run.error("metrics.jsonl", f"is damaged: line {number} is of epoch {line['epoch']}")
+    for environment in run.environments:
         if lacking := [name for name in _OF_AN_ENVIRONMENT if name not in environment]:
-            raise RecordError(record.path / "environment.json", f"is damaged: it lacks {', '.join(lacking)}")
-    patches = {code["diff"]: record.patch(code["diff"]) for code in codes if "diff" in code}
-    return Run(record.cell, state, result, tuple(metrics), tuple(environments), codes, patches)
+            raise run.error("environment.json", f"is damaged: it lacks {', '.join(lacking)}")
 
 
-def _check_result(record: Record, result: Mapping[str, Any]) -> None:
-    file = record.path / "result.json"
+def _check_result(run: Run[Cell]) -> None:
+    file, result = "result.json", run.result
     for kind, names in _SHOWN.items():
-        lacking = [name for name in names if name not in result] if isinstance(record.cell, kind) else []
+        lacking = [name for name in names if name not in result] if isinstance(run.cell, kind) else []
         if lacking:
-            raise RecordError(file, f"lacks {', '.join(lacking)}: another version wrote it")
-    if isinstance(record.cell, TrainedCell):
+            raise run.error(file, f"lacks {', '.join(lacking)}: another version wrote it")
+    if isinstance(run.cell, TrainedCell):
         numbers = ("test_accuracy", "best_test_accuracy", "peak_bytes")
-        _check_numbers(file, "", result, numbers, or_null=("train_loss",))
+        _check_numbers(run, file, "", result, numbers, or_null=("train_loss",))
     for name in ("rows", "memory"):
         if not isinstance(result.get(name, []), list):
-            raise RecordError(file, f"is damaged: {name} is {result[name]!r}, expected a list")
+            raise run.error(file, f"is damaged: {name} is {result[name]!r}, expected a list")
     if not isinstance(result.get("data", {}), dict):
-        raise RecordError(file, f"is damaged: data is {result['data']!r}, expected a JSON object")
+        raise run.error(file, f"is damaged: data is {result['data']!r}, expected a JSON object")
 
 
 def _check_numbers(
-    file: Path, where: str, values: Mapping[str, Any], names: Sequence[str], *, or_null: Sequence[str] = ()
+    run: Run[Cell],
+    part: str,
+    where: str,
+    values: Mapping[str, Any],
+    names: Sequence[str],
+    *,
+    or_null: Sequence[str] = (),
 ) -> None:
     for name in (*names, *(name for name in or_null if values.get(name) is not None)):
         value = values.get(name)
         if not isinstance(value, int | float) or not math.isfinite(value):
-            raise RecordError(file, f"is damaged: {where}{name} is {value!r}, expected a number")
+            raise run.error(part, f"is damaged: {where}{name} is {value!r}, expected a number")

@@ -84,16 +84,16 @@ def _todo(cells: Sequence[Cell], root: Path, outcome: GridOutcome, *, retry_fail
             outcome.states[cell] = state = _retry(Record.of(cell, root))
         if not state.final:
             todo.append(cell)
-        elif state.status is Status.DONE:
+        elif state.finished:
             _tidy(Record.of(cell, root))
     return todo
 
 
 def _tidy(record: Record) -> None:
-    """Remove the checkpoint that a kill left beside a result, unless another command is about to."""
-    if record.resumable:
+    """Publish a finished record that a kill left in its folder, unless another command is about to."""
+    if record.path.exists():
         with contextlib.suppress(LockedError), record.lock():
-            record.remove_checkpoint()
+            record.publish()
 
 
 def _retry(record: Record) -> State:

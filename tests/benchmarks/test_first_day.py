@@ -84,7 +84,7 @@ def test_the_whole_day_in_small_and_what_it_leaves_is_merged(
     )
     assert merged.exit_code == 0, merged.output
     assert merged.output.splitlines()[-1] == f"{1 + len(measured)} brought"
-    assert [str(state) for _, state in scan(home).records] == ["done"]
+    assert [str(run.state) for run in scan(home).records] == ["done"]
     assert first_day.main([*SMALL, "--output", str(output)]) == 0
     assert capsys.readouterr().out.count(" ...") == 1, "nothing is done twice, and training says that it is done"
 
