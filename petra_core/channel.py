@@ -18,7 +18,7 @@ from petra_core.stages import Stage
 from petra_core.tape import Streams
 from petra_core.worker import Message
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "check_channel"]
 
 
 class Channel(abc.ABC):
@@ -118,3 +118,17 @@ class Channel(abc.ABC):
             The output of the highest rank, on every rank.
 
         """
+
+
+def check_channel(channel: Channel | None, stages: int, seed: int | None, replicas: Sequence[int] | None) -> None:
+    """Check that a pipeline's channel fits its other arguments. Raises: ValueError: it does not."""
+    if channel is None:
+        return
+    if seed is None:
+        raise ValueError(
+            "over several processes random numbers must not depend on where a stage runs: give the pipeline a seed"
+        )
+    if channel.count != stages:
+        raise ValueError(f"the channel is for {channel.count} stages, the network has {stages}")
+    if replicas is not None:
+        raise ValueError("over several processes the channel knows the replicas of each stage: give it those alone")

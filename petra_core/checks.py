@@ -1,8 +1,8 @@
-"""What a pipeline refuses: stages, residual functions, channels, states and micro-batches that do not fit."""
+"""What a pipeline refuses: stages, residual functions, states and micro-batches that do not fit."""
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,10 @@ from petra_core.methods import Method
 from petra_core.narrowing import DTYPES
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
-if TYPE_CHECKING:  # it imports the worker, which imports this
-    from petra_core.channel import Channel
-
 __all__ = [
     "STATE_FORMAT",
     "UNCORRECTED",
     "Shapes",
-    "check_channel",
     "check_optimizer",
     "check_optimizer_state",
     "check_residual",
@@ -242,20 +238,6 @@ def check_settings(
         raise ValueError(f"autocast is to torch.bfloat16 or torch.float16, or None for none, got {autocast!r}")
     if messages not in (None, *DTYPES):
         raise ValueError(f"messages are sent as they are (None) or as {', '.join(map(str, DTYPES))}, got {messages}")
-
-
-def check_channel(channel: "Channel | None", stages: int, seed: int | None, replicas: Sequence[int] | None) -> None:
-    """Check that a pipeline's channel fits its other arguments. Raises: ValueError: it does not."""
-    if channel is None:
-        return
-    if seed is None:
-        raise ValueError(
-            "over several processes random numbers must not depend on where a stage runs: give the pipeline a seed"
-        )
-    if channel.count != stages:
-        raise ValueError(f"the channel is for {channel.count} stages, the network has {stages}")
-    if replicas is not None:
-        raise ValueError("over several processes the channel knows the replicas of each stage: give it those alone")
 
 
 def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_stages: range, seeded: bool) -> None:

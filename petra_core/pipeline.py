@@ -18,13 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from petra_core.channel import Channel
+from petra_core.channel import Channel, check_channel
 from petra_core.checkpoint import copied
 from petra_core.checks import (
     STATE_FORMAT,
     UNCORRECTED,
     Shapes,
-    check_channel,
     check_settings,
     check_stages,
     check_state,

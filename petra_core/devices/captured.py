@@ -534,6 +534,17 @@ class OverStreams(InOrder):
         return result
 
 
+def cuda_device(pipeline: Pipeline) -> torch.device:
+    """Return the CUDA device of all stages. Raises: UnrecordableError: they are elsewhere, or on several devices."""
+    devices = {worker.device for worker in pipeline._workers}
+    device = min(devices, key=str)
+    if len(devices) > 1 or device.type != "cuda":
+        raise UnrecordableError(
+            f"a CUDA graph needs all stages on one CUDA device, they are on {', '.join(sorted(map(str, devices)))}"
+        )
+    return device
+
+
 def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedTicks:
     """Return the pipeline's ticks as CUDA graphs of its device.
 
@@ -549,12 +560,7 @@ def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedTicks:
         ValueError: there is no stream.
 
     """
-    devices = {worker.device for worker in pipeline._workers}
-    device = min(devices, key=str)
-    if len(devices) > 1 or device.type != "cuda":
-        raise UnrecordableError(
-            f"a CUDA graph needs all stages on one CUDA device, they are on {', '.join(sorted(map(str, devices)))}"
-        )
+    device = cuda_device(pipeline)
     if streams is None:
         streams = 2 * len(pipeline.stages) - 1
     if streams < 1:

@@ -26,8 +26,8 @@ from petra_core.devices.captured import (
     CapturedTicks,
     OverStreams,
     Record,
-    UnrecordableError,
     as_left,
+    cuda_device,
     recorder,
     without_looking,
 )
@@ -205,12 +205,7 @@ def cuda(pipeline: Pipeline, compiler: Compiler = inductor) -> CompiledTicks:
         UnrecordableError: The stages are not all on one CUDA device, or the pipeline cannot be recorded.
 
     """
-    devices = {worker.device for worker in pipeline._workers}
-    device = min(devices, key=str)
-    if len(devices) > 1 or device.type != "cuda":
-        raise UnrecordableError(
-            f"a CUDA graph needs all stages on one CUDA device, they are on {', '.join(sorted(map(str, devices)))}"
-        )
+    device = cuda_device(pipeline)
     if not pipeline.method.pipelined:
         return CompiledTicks(pipeline, recorder(device), compiler)
     stages = len(pipeline.stages)

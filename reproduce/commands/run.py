@@ -14,7 +14,7 @@ from reproduce.cells import catalogue
 from reproduce.commands.common import CORES, FOLDER, THREADS, check_writable, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, ListOption, grouped
 from reproduce.grids import scales, selection
-from reproduce.measures.how import MODULES, How
+from reproduce.measures.how import How
 from reproduce.records import provenance, speed
 from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running import devices, planning
@@ -110,7 +110,7 @@ def run(
             threads,
             sharing=devices.sharing(where, workers),
             cuda_graphs=how.cuda_graphs,
-            compiled=how.compiled == MODULES or how.compiled or False,
+            compiled=how.compiled_as_recorded,
         )
         plan = planning.read(chosen, scale, root, kind, retry_failed=retry_failed)
         click.echo(planning.listing(plan, workers) if verbose else planning.table(plan, workers))

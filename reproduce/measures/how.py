@@ -21,3 +21,8 @@ class How:
     cuda_graphs: int | str = 0  # streams of steps as CUDA graphs (`devices.captured`), or BRANCHES; 0: plain steps
     sharing: int = 1  # workers of the CUDA device, which share its memory and its time
     compiled: str = ""  # MODULES (`petra_core.devices.compiled`), STEPS (`devices.compiled_ticks`), or nothing
+
+    @property
+    def compiled_as_recorded(self) -> bool | str:
+        """What environments of records say: True for MODULES, from when there was nothing else to compile."""
+        return self.compiled == MODULES or self.compiled or False

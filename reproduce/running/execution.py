@@ -18,7 +18,6 @@ import torch
 from petra_core import NonFiniteError
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.measures.context import MEMORY_FORMAT, Context
-from reproduce.measures.how import MODULES
 from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
 from reproduce.records.record import DIVERGED, OUT_OF_MEMORY, Record, State, Status
@@ -182,9 +181,7 @@ def _environment(cell: Cell, context: Context) -> dict[str, Any]:
     # recorded is known later: this is what was asked for.
     trained = isinstance(cell, TrainedCell)
     how = context.how
-    # Records from before there was anything but modules to compile say True.
-    compiled = True if how.compiled == MODULES else how.compiled
-    chosen: dict[str, Any] = {"cuda_graphs": how.cuda_graphs, "compiled": compiled} if trained else {}
+    chosen: dict[str, Any] = {"cuda_graphs": how.cuda_graphs, "compiled": how.compiled_as_recorded} if trained else {}
     if context.how.sharing > 1:
         chosen["sharing"] = context.how.sharing
     memory_format = str(MEMORY_FORMAT).removeprefix("torch.")
