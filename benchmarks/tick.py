@@ -21,7 +21,7 @@ form that a user would give it: the whole autograd step as one graph, with one f
 
 With `--compile` the tick is one of compiled functions (`petra_core.devices.compiled`), and `--against PETRA` it is
 compared with the same tick as it is; with `--captured 4` beside it, a compiled tick with the autograd steps, plain and
-compiled. `--compile steps` compiles all operations of a recorded tick (`petra_core.devices.compiled_ticks`).
+compiled. `--compile steps` compiles all operations of a recorded tick (`petra_core.devices.compiled_steps`).
 
 Both sides have the kernels with which cells are trained (`reproduce.running.execution.deterministic`), of the precision
 that is asked for, and images and weights with the channels last.
@@ -64,7 +64,7 @@ from benchmarks.arguments import (
 )
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline, ReversibleStage, Stage, methods, models
-from petra_core.devices import captured, compiled_ticks
+from petra_core.devices import captured, compiled_steps
 from petra_core.devices.captured import Record
 from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
@@ -241,7 +241,7 @@ def ticking(pipeline: Pipeline, x: Tensor, y: Tensor, streams: int, *, steps: bo
     """
     if not streams:
         return partial(pipeline.step, x, y)
-    ticks = compiled_ticks.cuda(pipeline) if steps else captured.cuda(pipeline, streams=streams)
+    ticks = compiled_steps.cuda(pipeline) if steps else captured.cuda(pipeline, streams=streams)
     while not ticks.recorded:
         ticks.step(x, y)
     return partial(ticks.step, x, y)

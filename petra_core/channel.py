@@ -2,18 +2,17 @@
 
 A pipeline whose stages all live in one process hands messages over itself. Where other ranks own some of the stages, it
 gives a channel what goes to them and asks it for what comes from them; nothing else differs. Both sides know from the
-schedule which messages a tick brings, so nothing is announced and nobody is asked.
+staleness which messages a step brings, so nothing is announced and nobody is asked.
 """
 
 import abc
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from petra_core.recipe import OptimizerFactory
-from petra_core.schedule import Action, Tick
+from petra_core.schedule import Action
 from petra_core.stages import Stage
 from petra_core.tape import Streams
 from petra_core.worker import Message
@@ -27,15 +26,13 @@ class Channel(abc.ABC):
     Attributes:
         stages: the stages that this rank owns, consecutive.
         count: J, the stages of all ranks.
-        replicas: of each stage, the ranks that take its micro-batches in turn; empty where no stage has several.
-        replica: number of this rank among those that have the same stages.
+        staleness: of the pipeline that uses the channel, which sets it.
 
     """
 
     stages: range
     count: int
-    replicas: tuple[int, ...]
-    replica: int
+    staleness: tuple[int, ...]
 
     @abc.abstractmethod
     def check_settings(
@@ -61,7 +58,7 @@ class Channel(abc.ABC):
             micro_batch: number of the micro-batch that enters.
             inputs: of stage 0.
             target: of the loss.
-            learning_rate: that was set last; None before it was set.
+            learning_rate: of stage 0 that was set last; None before it was set.
 
         Raises:
             ValueError: the ranks of stage 0 and of the head have different micro-batches, or two ranks different
@@ -74,45 +71,27 @@ class Channel(abc.ABC):
         """Return the tensors of all ranks, on the CPU, in the order of the ranks; all ranks call this."""
 
     @abc.abstractmethod
-    def begin(self, tick: Tick) -> None:
-        """Get ready for what the neighbours will send in a tick, which begins."""
-
-    @abc.abstractmethod
-    def end(self) -> None:
-        """See to it that what is sent in a tick is on its way; all actions of it are done, or enqueued on a GPU."""
+    def expect(self, forward: int | None, backward: int | None) -> None:
+        """Prepare for what the neighbours send in a step: the messages of these micro-batches, from below and above."""
 
     @abc.abstractmethod
     def send(self, stage: int, message: Message) -> None:
-        """Send a message to `stage`, just below or above this rank's own, without waiting for its arrival.
-
-        Of the ranks that have that stage it goes to the one whose turn the micro-batch is.
-        """
+        """Send a message to `stage`, just below or above this rank's own, without waiting for its arrival."""
 
     @abc.abstractmethod
     def collect(self, stage: int, action: Action | None) -> list[Message]:
         """Wait for the messages that `stage`, of this rank, needs from others for `action`, oldest first.
 
-        None: for all messages that were sent in the ticks begun so far.
+        None: for all that are expected so far.
         """
-
-    @abc.abstractmethod
-    def average_gradients(self, index: int, version: int, stage: Stage) -> None:
-        """Replace the gradients of a stage by their mean over its replicas; all of them call this, before an update."""
-
-    @abc.abstractmethod
-    def averaged_statistics(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Context in which running statistics are their mean over the replicas; all of them enter it."""
 
     @abc.abstractmethod
     def evaluation_input(self, streams: Streams) -> Streams:
-        """The input of this rank's stages in an evaluation: what the rank below sends up, or `streams` on the lowest.
-
-        Of replicas the first alone takes part.
-        """
+        """The input of this rank's stages in an evaluation: what the rank below sends; on the lowest `streams`."""
 
     @abc.abstractmethod
     def evaluation_output(self, streams: Streams) -> Streams:
-        """Send `streams`, the output of this rank's stages in an evaluation, up; of replicas the first alone does.
+        """Send `streams`, the output of this rank's stages in an evaluation, up.
 
         Returns:
             The output of the highest rank, on every rank.
@@ -120,7 +99,7 @@ class Channel(abc.ABC):
         """
 
 
-def check_channel(channel: Channel | None, stages: int, seed: int | None, replicas: Sequence[int] | None) -> None:
+def check_channel(channel: Channel | None, stages: int, seed: int | None) -> None:
     """Check that a pipeline's channel fits its other arguments. Raises: ValueError: it does not."""
     if channel is None:
         return
@@ -130,5 +109,3 @@ def check_channel(channel: Channel | None, stages: int, seed: int | None, replic
         )
     if channel.count != stages:
         raise ValueError(f"the channel is for {channel.count} stages, the network has {stages}")
-    if replicas is not None:
-        raise ValueError("over several processes the channel knows the replicas of each stage: give it those alone")

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from petra_core.delay import Correction, ForwardWeights
 from petra_core.errors import CheckpointError
 from petra_core.methods import Method
-from petra_core.narrowing import DTYPES
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
 __all__ = [
@@ -28,7 +27,7 @@ __all__ = [
 ]
 
 UNCORRECTED = "uncorrected"  # what a state says of delay about which nothing is done
-STATE_FORMAT = 1  # of `Pipeline.state_dict`; raised when an older state can no longer be read
+STATE_FORMAT = 2  # of `Pipeline.state_dict`; raised when an older state can no longer be read
 
 
 def check_stages(stages: Sequence[Stage]) -> None:
@@ -207,14 +206,12 @@ def check_residual(residual: nn.Module) -> None:
     )
 
 
-def check_settings(
-    method: Any, optimizer: Any, forward_weights: Any, correction: Any, autocast: Any, messages: Any
-) -> None:
+def check_settings(method: Any, optimizer: Any, forward_weights: Any, correction: Any, autocast: Any) -> None:
     """Check the types of a pipeline's settings; a name in place of a value is refused.
 
     Raises:
         TypeError: something is of another kind.
-        ValueError: there is no mixed precision of this dtype, or messages cannot be sent in it.
+        ValueError: there is no mixed precision of this dtype.
 
     """
     for name, value, kind, such in (
@@ -236,8 +233,6 @@ def check_settings(
         )
     if autocast not in (None, torch.bfloat16, torch.float16):
         raise ValueError(f"autocast is to torch.bfloat16 or torch.float16, or None for none, got {autocast!r}")
-    if messages not in (None, *DTYPES):
-        raise ValueError(f"messages are sent as they are (None) or as {', '.join(map(str, DTYPES))}, got {messages}")
 
 
 def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_stages: range, seeded: bool) -> None:
@@ -245,8 +240,8 @@ def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_sta
 
     Args:
         state: of a pipeline, or what is taken for it.
-        settings: of this pipeline, as its states have them. Older ones say nothing of autocast and messages, and of
-            delay only where something is done about it.
+        settings: of this pipeline, as its states have them. Older ones say nothing of autocast, and of delay
+            only where something is done about it.
         stages: J.
         own_stages: those of this process.
         seeded: whether this pipeline has random streams of its own.
@@ -257,6 +252,11 @@ def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_sta
     """
     if not isinstance(state, Mapping) or "format" not in state:
         raise CheckpointError("this is not the state of a pipeline: it has no 'format' entry")
+    if state["format"] == 1:
+        raise CheckpointError(
+            "the state is of the time when a clock of ticks moved the pipeline: its stages stand between two ticks, "
+            "where none stands now; finish the run with the version that began it, or start it from the beginning"
+        )
     if state["format"] != STATE_FORMAT:
         raise CheckpointError(f"the state has format {state['format']!r}, this version reads {STATE_FORMAT!r}")
     for key, value in settings.items():

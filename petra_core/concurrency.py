@@ -1,29 +1,30 @@
-"""Within a tick: one action after the other, or PaReprop's reconstruction beside the backward of the stage above.
+"""One action after the other, or PaReprop's reconstruction beside the backward of the stage above.
 
 Reversible backpropagation evaluates every block once more than backpropagation, and does so while nothing else happens:
 the device differentiates block i, then reconstructs block i - 1, then differentiates it. But a reconstruction needs
-only the input that was reconstructed one block higher, not its gradient (arXiv 2306.09342). So PAREPROP has the two in
-one tick:
+only the input that was reconstructed one block higher, not its gradient (arXiv 2306.09342). So PAREPROP does the two
+together:
 
-    tick 1 | R0    | F0 B0 U0       the graph of stage 0 is made while the head is at work, from the output of stage 0
-    tick 2 | B0 U0 | -              that it has held; further down from what the R above has sent ahead
+    R2 beside F3 B3 U3  |  R1 beside B2 U2  |  R0 beside B1 U1  |  B0 U0
 
-and the order in which they really run does not matter: they belong to different stages, and a stage's results depend on
-its own actions and on messages of ticks before. Two graphs are alive at most, that of the B and that of the R.
+The stage below the head begins when the head does, with its own output, which it has kept; the others with what the R
+above has sent. The order in which the two really run does not matter: they belong to different stages, and a stage's
+results depend on its actions and on the messages that arrived before. Two graphs are alive at most, that of the B and
+that of the R.
 
 On the CPU the reconstruction runs in a second thread. PyTorch leaves Python's lock while it computes, so both compute
-at once, each thread with a team of `torch.get_num_threads()` of its own: half as many as the machine has cores is what
-makes a fair use of it. What PyTorch keeps for each thread is carried over: autocast, and the size of the team, which a
-thread would keep from its first computation on. (Gradients are switched on where a graph is made.) Random numbers have
-one generator in the whole process, and replaying dropout puts it back and forth, so a reconstruction that draws is done
+at once, each thread with a team of `torch.get_num_threads()`: half as many as the machine has cores is what makes a
+fair use of it. What PyTorch keeps for each thread is carried over: autocast, and the size of the team, which a thread
+would keep from its first computation on. (Gradients are switched on where a graph is made.) Random numbers have one
+generator in the whole process, and replaying dropout puts it back and forth, so a reconstruction that draws is done
 before the backward, not beside it; nothing else is different.
 
 On a GPU one thread is enough, since kernels are only enqueued: stage j has its work put into stream j mod 2, so that
-neighbours are in different ones, and autograd puts the kernels of a backward where those of its graph were. Each tick
-the two streams first wait for the caller's, and at its end the caller's waits for both; the host waits for nothing.
-That also keeps memory from being used again too early, which the allocator would allow as soon as the host has let go
-of a tensor: what a stage lets go of in a tick may be its neighbour's, made in the other stream, but there nothing more
-is enqueued before the tick ends, since an R comes before the B beside it.
+neighbours are in different ones, and autograd puts the kernels of a backward where those of its graph were. Before the
+two actions the two streams wait for the caller's, and after them the caller's waits for both; the host waits for
+nothing. That also keeps memory from being used again too early, which the allocator would allow as soon as the host has
+let go of a tensor: what one of the two lets go of may have been made in the other stream, but there nothing more is
+enqueued before both are done, since an R comes before the B beside it.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ Act = Callable[[Worker, Action, Sent], Tensor | None]
 
 
 def conductor(method: Method, *, one_process: bool) -> "InOrder":
-    """What does the actions of a tick under `method`: in order, or side by side where the method overlaps.
+    """Return what does the actions under `method`: in order, or side by side where the method overlaps.
 
     Args:
         method: of the pipeline.
@@ -67,10 +68,10 @@ def conductor(method: Method, *, one_process: bool) -> "InOrder":
 
 
 class InOrder:
-    """Does one action of a tick after the other."""
+    """Does one action after the other."""
 
-    def tick(self) -> contextlib.AbstractContextManager[None]:
-        """Surround the actions of a tick; all are done when the context is left."""
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Surround actions that may be done at the same time; all are done when the context is left."""
         return contextlib.nullcontext()
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
@@ -91,15 +92,15 @@ class InOrder:
 
 
 class SideBySide(InOrder):
-    """Does a reconstruction beside whatever else the tick has."""
+    """Does a reconstruction beside the other actions that are done together with it."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._beside: Future[Tensor | None] | None = None
-        self._forked: set[torch.device] = set()  # the devices whose streams have been given work in this tick
+        self._forked: set[torch.device] = set()  # the devices whose streams have been given work in this context
 
     @contextlib.contextmanager
-    def tick(self) -> Iterator[None]:
+    def together(self) -> Iterator[None]:
         try:
             yield
             if self._beside is not None:
@@ -133,7 +134,7 @@ class SideBySide(InOrder):
         return None
 
     def _stream(self, worker: Worker) -> torch.cuda.Stream:
-        """The stream of a worker; at the first work of a tick it is made to wait for what comes before the tick."""
+        """The stream of a worker; at the first work in a context it is made to wait for what comes before."""
         device = worker.device
         if device not in self._forked:
             self._forked.add(device)

@@ -49,7 +49,7 @@ class NonFiniteError(PetraError):
 
 
 class ScheduleError(PetraError):
-    """A schedule breaks a dependency; the message names tick, stage and action."""
+    """A schedule breaks a dependency; the message names stage and action."""
 
 
 class CheckpointError(PetraError):

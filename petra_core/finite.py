@@ -22,7 +22,7 @@ REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and go on fr
 def check_weights(micro_batch: int, workers: Sequence[Worker]) -> None:
     """Check that all weights and buffers are finite, after the losses.
 
-    What broke in the last ticks of a run shows in no loss any more. Running statistics show in no loss of training at
+    What broke in the last steps of a run shows in no loss any more. Running statistics show in no loss of training at
     all: BatchNorm uses them in an evaluation only.
 
     Raises:
@@ -114,14 +114,14 @@ class PendingLosses:
     def error(self, micro_batch: int, loss: float, *, late: bool) -> NonFiniteError:
         """The error that says where a loss that is not finite comes from, as far as the workers show.
 
-        Gradients carry what is not finite down to the weights of the stages below within a few ticks, and forwards
+        Gradients carry what is not finite down to the weights of the stages below within a few steps, and forwards
         carry it up to running statistics and messages, so the origin is the highest stage with such weights, if any
         has, and else the lowest in which anything is. That holds before the head's own backward; `late`, after it, all
         weights from the head down may be broken, whatever the origin.
         """
         if late:
             return NonFiniteError(
-                f"the loss of micro-batch {micro_batch} is {loss}; that was noticed some ticks later, since the losses "
+                f"the loss of micro-batch {micro_batch} is {loss}; that was noticed some steps later, since the losses "
                 f"of a GPU are looked at in groups, so it cannot be told any more which stage it comes from; {REMEDY}",
                 micro_batch=micro_batch,
                 stage=None,

@@ -2,17 +2,17 @@
 
 Every method is the same machine with three settings; the last two methods have one more each. When the gradient of a
 micro-batch comes back to a stage, the stage needs the *input* of its forward and the *weights* to differentiate with;
-and micro-batches either pass one at a time or follow each other at every tick:
+and micro-batches either pass one at a time or follow each other:
 
     method                        input of the backward   weights of the backward   micro-batches
     BACKPROPAGATION               in the kept graph       current (= forward's)     one at a time
     REVERSIBLE_BACKPROPAGATION    reconstructed           current (= forward's)     one at a time
-    DELAYED_GRADIENTS (PipeDream) in the kept graph       forward's, stashed        one a tick
-    DSP                           stashed, recomputed     current                   one a tick
-    APPROXIMATE_INPUTS            reconstructed           forward's, stashed        one a tick
-    PETRA                         reconstructed           current                   one a tick
+    DELAYED_GRADIENTS (PipeDream) in the kept graph       forward's, stashed        in a row
+    DSP                           stashed, recomputed     current                   in a row
+    APPROXIMATE_INPUTS            reconstructed           forward's, stashed        in a row
+    PETRA                         reconstructed           current                   in a row
     PAREPROP                      reconstructed           current (= forward's)     one at a time
-    PIPEDREAM_2BW                 in the kept graph       forward's, stashed        one a tick
+    PIPEDREAM_2BW                 in the kept graph       forward's, stashed        in a row
 
 (arXiv 2406.02052, Table 1 and section 3; DELAYED_GRADIENTS, DSP, APPROXIMATE_INPUTS and PETRA are the buffer ablation
 of Table 4.) PaReprop (arXiv 2306.09342) is reversible backpropagation in another order: while a stage differentiates,
@@ -22,12 +22,12 @@ have the weights before the last, of which a stage keeps one copy beside the cur
 their way before the next update, which takes k of at least the staleness of the first stage, 2(J - 1) micro-batches.
 
 PACI (arXiv 2606.07881), with current weights, recomputed inputs and an update after every k-th backward, is DSP here:
-`by_name` knows it by that name too. Its 1F1B schedule has up to J - j micro-batches under way at stage j, where one
-that enters at every tick has 2(J - 1 - j) + 1; so it is DSP at half the staleness.
+`by_name` knows it by that name too. Its asynchronous 1F1B is DSP with the staleness J - 1 - j, half of lockstep's
+(`petra_core.staleness`).
 
 "Reconstructed" holds for stages that can be inverted; one that cannot keeps its input first-in first-out and
 recomputes, under every method that does not keep graphs. To invert a stage is to evaluate its function, always with the
-current weights, those of the tick in which it happens. Where the backward differentiates with these too (PETRA), that
+current weights, those of the moment at which it happens. Where the backward differentiates with these too (PETRA), that
 one evaluation is also its graph. APPROXIMATE_INPUTS differentiates with older weights, so it evaluates the function
 twice: with the current ones to invert, with the stashed ones for the graph.
 """
@@ -61,8 +61,8 @@ class Method:
         title: how tables and figures call it.
         inputs: where the backward takes its input from.
         weights: which weights the backward uses.
-        pipelined: whether a new micro-batch enters at every tick (else only once the one before it is finished).
-        overlapped: whether a stage reconstructs beside the backward of the stage above, one tick before its own.
+        pipelined: whether micro-batches may follow each other (else one enters once the one before it is finished).
+        overlapped: whether a stage reconstructs beside the backward of the stage above.
         double_buffered: whether forward and backward use the weights before the last update, at every stage.
 
     """
@@ -91,13 +91,13 @@ class Method:
         return self.weights is Weights.STASH
 
     def staleness(self, stage: int, stages: int) -> int:
-        """Micro-batches that enter a stage between the forward and the backward of one: 2(J - 1 - j) when pipelined."""
+        """Staleness in lockstep (`petra_core.staleness`): 2(J - 1 - j) when pipelined, else 0."""
         return 2 * (stages - 1 - stage) if self.pipelined else 0
 
     def ticks_to_steady(self, stages: int, accumulation: int) -> int:
-        """Micro-batches until every stage has made its first update, and every stash of weights holds all its versions.
+        """Micro-batches, in lockstep, until every stage has updated and every stash of weights holds all its versions.
 
-        While a pipeline fills all forwards see the first version; a stash is full only after as many ticks again.
+        While a pipeline fills all forwards see the first version; a stash is full only after as many steps again.
         """
         staleness = self.staleness(0, stages)
         return (2 * staleness if self.stashes_weights else staleness) + accumulation

@@ -6,7 +6,7 @@ What that is depends on the method and on whether the block can be inverted:
     method reconstructs, invertible    nothing, or a side of the input that the inversion needs (`Stage.side`)
     otherwise                          of the input what the recomputation needs
 
-The memory is first in, first out: with one forward and one backward a tick, the oldest entry is always the next to be
+The memory is first in, first out: with one forward and one backward a step, the oldest entry is always the next to be
 used.
 
 Stashed weights. A graph, or a reconstruction to come, may need the weights of its forward although updates have
@@ -104,7 +104,7 @@ class Part:
     ) -> None:
         is_head = isinstance(stage, HeadStage)
         self.stage = stage
-        self.keeps_tape = method.keeps_graph or is_head  # the head's backward follows its forward within the tick
+        self.keeps_tape = method.keeps_graph or is_head  # the head's backward follows its forward within the step
         self.reconstructs = method.reconstructs and stage.invertible
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
         self._double_buffered = method.double_buffered

@@ -1,23 +1,28 @@
-"""The pipeline in one process, tick by tick: the reference for what every other way of running must give.
+"""The pipeline in one process: two sweeps per micro-batch, the reference for every other way of executing it.
 
-A tick of J = 4 stages once the pipeline is full. Every stage works on its messages of the tick before; what it sends
-arrives at the end of the tick, so within a tick the order of the stages does not matter:
+A step lets one micro-batch enter. Its forward passes through all stages, upwards; then each stage, downwards, does the
+backward of the micro-batch that entered d_j steps before, where d is the staleness (`petra_core.staleness`). Step 7 of
+J = 4 stages in lockstep, d = (6, 4, 2, 0):
 
-         x7,y7 ──▶ ┌─────────┐ ──▶ ┌─────────┐ ──▶ ┌─────────┐ ──▶ ┌─────────┐
-    tick 7         │ stage 0 │     │ stage 1 │     │ stage 2 │     │ stage 3 │ ──▶ loss of 4
-                   │  F7 B1  │ ◀── │  F6 B2  │ ◀── │  F5 B3  │ ◀── │  F4 B4  │
-                   └─────────┘     └─────────┘     └─────────┘     └─────────┘
+          ┌─────────┐      ┌─────────┐      ┌─────────┐      ┌─────────┐
+    x7 ──▶│ stage 0 │─ F7 ▶│ stage 1 │─ F7 ▶│ stage 2 │─ F7 ▶│ stage 3 │──▶ loss of 7
+          │   B1    │◀─────│   B3    │◀─────│   B5    │◀─────│   B7    │
+          └─────────┘  of  └─────────┘  of  └─────────┘  of  └─────────┘
+                     step 5           step 5           step 5
 
-Methods that let one micro-batch pass at a time run the same ticks with most stages idle.
+The gradient that stage j needs for B(m - d_j) was made by stage j + 1 in its step m - d_j + d_{j+1}, at most m. Methods
+that let one micro-batch pass at a time have d = 0: the backward follows the forward at once.
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from petra_core import staleness as staleness_of
 from petra_core.channel import Channel, check_channel
 from petra_core.checkpoint import copied
 from petra_core.checks import (
@@ -29,7 +34,7 @@ from petra_core.checks import (
     check_state,
     check_target,
 )
-from petra_core.concurrency import conductor
+from petra_core.concurrency import Sent, conductor
 from petra_core.delay import Correction, ForwardWeights, check_delay_settings, described
 from petra_core.errors import CheckpointError
 from petra_core.finite import PendingLosses, check_states, check_weights
@@ -38,8 +43,7 @@ from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
 from petra_core.randomness import capture_all, restore_all
 from petra_core.recipe import OptimizerFactory, set_rate
-from petra_core.schedule import Action, Clock, Kind, Recording
-from petra_core.shares import in_turn
+from petra_core.schedule import Action, Kind, backward_actions
 from petra_core.stages import Stage, in_evaluation_mode, sequential
 from petra_core.tape import Value, as_streams, as_value
 from petra_core.tracing import Trace
@@ -54,6 +58,8 @@ class Pipeline:
             require gradients when the pipeline is made: freeze some before, not later.
         method: one of `petra_core.methods`.
         accumulation: k in 1..32. Each stage updates after every k of its backwards, with the mean of their gradients.
+        staleness: of each stage, the micro-batches that enter between the forward and the backward of one
+            (`petra_core.staleness`). None: lockstep for pipelined methods; the others have 0 everywhere.
         optimizer: called once a stage with the list of its parameters; returns their optimizer. None: weights stay as
             they are, and gradients are seen by `before_update` only.
         seed: every stage draws its random numbers (dropout) from a stream of its own, made from (seed, stage): results
@@ -64,8 +70,6 @@ class Pipeline:
             pipelined methods. None: updates as the optimizer makes them.
         autocast: dtype of automatic mixed precision inside the stages, such as torch.bfloat16; weights and
             the streams between stages stay float32. None: as the caller's own autocast context says.
-        messages: dtype in which messages between stages are sent: torch.bfloat16 halves them, and rounds
-            (`petra_core.narrowing`). None: as they are.
         before_update: called as (stage index, version, stage) when each parameter's `.grad` holds the mean gradient of
             an update, just before it; may change the gradients (clipping).
         after_backward: called with a `petra_core.worker.Backward` after every backward of every stage: its gradients,
@@ -73,24 +77,23 @@ class Pipeline:
         channel: connects this process to others that own some of the stages (`petra_core.distributed`). Every process
             makes the pipeline with the same arguments and takes the same steps, which is compared; it trains its own
             stages, and the others may be on the meta device. Needs a seed. None: all stages are trained here.
-        replicas: of each stage, the devices that take its micro-batches in turn, each a divisor of k. Here one process
-            does what all would do, in the order in which they would (`petra_core.ages`); over several, the channel says
-            how many there are. None: one each.
         inspect: whether to inspect the first micro-batches (`petra_core.inspection`) and refuse a stage that would not
             train as plain autograd trains it. Later micro-batches are not inspected. `petra_core.check` does the same
             without training.
 
     Attributes:
         micro_batches: how many have entered.
+        staleness: of each stage.
+        lags: steps by which each stage lags behind stage 0 when `step` returns (`stagger`).
         optimizers: of the stages that have one.
         trace: notes the times of every action while the pipeline is traced (`tracing`), else None.
-        conductor: does the actions of a tick; with `petra_core.concurrency.InOrder()` none runs beside another.
+        conductor: does the actions of a step; with `petra_core.concurrency.InOrder()` none runs beside another.
 
     Raises:
         TypeError: something among the stages is no stage, or a setting is of another kind than it must be.
         ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
-            (`petra_core.checks.check_residual`), k is out of range or too small for the method's staleness, messages
-            or autocast have no such dtype, forward weights or a correction do not fit the method or the optimizer, a
+            (`petra_core.checks.check_residual`), k is out of range, the staleness is no vector of the method,
+            autocast has no such dtype, forward weights or a correction do not fit the method or the optimizer, a
             stage's optimizer has parameters of other stages.
 
     """
@@ -101,50 +104,41 @@ class Pipeline:
         method: Method,
         *,
         accumulation: int = 1,
+        staleness: Sequence[int] | None = None,
         optimizer: OptimizerFactory | None = None,
         forward_weights: ForwardWeights = ForwardWeights.CURRENT,
         correction: Correction | None = None,
         seed: int | None = None,
         autocast: torch.dtype | None = None,
-        messages: torch.dtype | None = None,
         before_update: BeforeUpdate | None = None,
         after_backward: AfterBackward | None = None,
         channel: Channel | None = None,
-        replicas: Sequence[int] | None = None,
         inspect: bool = False,
     ) -> None:
         self.stages = tuple(stages)
         check_stages(self.stages)
         self.method = method
         self.accumulation = check_accumulation(accumulation)
-        check_settings(method, optimizer, forward_weights, correction, autocast, messages)
+        check_settings(method, optimizer, forward_weights, correction, autocast)
         check_delay_settings(method, forward_weights, correction)
         self.micro_batches = 0
-        check_channel(channel, len(self.stages), seed, replicas)
+        check_channel(channel, len(self.stages), seed)
         self._channel = channel
         self.conductor = conductor(method, one_process=channel is None)
         self._own_stages = range(len(self.stages)) if channel is None else channel.stages
-        self._clock = clock = Clock(
-            method, len(self.stages), accumulation, replicas if channel is None else channel.replicas
-        )
+        self.staleness = staleness_of.chosen(method, len(self.stages), accumulation, staleness)
+        if channel is not None:
+            channel.staleness = self.staleness
+        self._drained = 0  # micro-batches that had entered at the last drain: their backwards are done
+        self.lags = (0,) * len(self.stages)
+        self._done = [0] * len(self._own_stages)  # steps that each stage of this process has done
         self._settings = {
             "method": method.name,
             "accumulation": accumulation,
+            "staleness": list(self.staleness),
             "delay": described(forward_weights, correction) or UNCORRECTED,
             "autocast": None if autocast is None else str(autocast),
-            "messages": None if messages is None else str(messages),
         }
-        # Of r processes that take turns at the own stages, i does the micro-batches m with m mod r = i. Alone: (0, 1).
-        self._replica, self._count = (
-            (0, 1) if channel is None else (channel.replica, clock.devices(self._own_stages.start))
-        )
-        if correction is not None and self._count > 1:
-            raise ValueError(
-                f"the correction {correction.name!r} counts the delays of all micro-batches of an update, and a "
-                f"replica of a stage with a process of its own sees its share alone; give each stage one process"
-            )
-        hooks: list[BeforeUpdate] = [] if channel is None or self._count == 1 else [channel.average_gradients]
-        hooks += [] if before_update is None else [before_update]
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
         self._inspection = Inspection(self.stages) if inspect else None
         self._workers = [
@@ -157,14 +151,11 @@ class Pipeline:
                 optimizer,
                 forward_weights=forward_weights,
                 correction=correction,
-                sharers=self._count,
                 seed=seed,
-                replicas=range(clock.devices(index)) if channel is None else (self._replica,),
                 autocast=autocast,
-                messages=messages,
                 hand_down=index > 0 and reconstructing[index - 1],
                 below_head=index == len(self.stages) - 2,
-                before_update=hooks,
+                before_update=before_update,
                 after_backward=after_backward,
                 inspection=self._inspection,
             )
@@ -172,17 +163,14 @@ class Pipeline:
                 self._own_stages, devices_of([self.stages[j] for j in self._own_stages]), strict=True
             )
         ]
-        self._in_turn = [
-            self._workers[index - self._own_stages.start] for index in in_turn(self._own_stages, len(self.stages))
-        ]
         self.optimizers = [worker.optimizer for worker in self._workers if worker.optimizer is not None]
         self._seeded = seed is not None
         self._shapes = Shapes()
         self._losses = PendingLosses(self._workers)
-        self._recordings: list[Recording] = []
+        self._recordings: list[list[tuple[int, Action]]] = []
         self.trace: Trace | None = None
-        self._unfinished_tick = False
-        self._learning_rate: float | None = None  # that was set last
+        self._unfinished_step = False
+        self._learning_rate: float | None = None  # of stage 0, that was set last
         if channel is not None:
             channel.check_settings({**self._settings, "method": method, "seed": seed}, self.stages, optimizer)
         self._deferred: Callable[[], None] | None = None  # brings the workers' bookkeeping up to date
@@ -229,15 +217,10 @@ class Pipeline:
     @property
     def in_flight(self) -> int:
         """Micro-batches that have entered and whose last backward is still to come."""
-        return self._clock.in_flight
-
-    @property
-    def depth(self) -> int:
-        """Ticks from the entry of a micro-batch to its last backward."""
-        return self._clock.depth
+        return min(self.staleness[0], self.micro_batches - self._drained)
 
     def step(self, inputs: Value, target: Tensor) -> Tensor | None:
-        """Let one micro-batch enter: one tick, or all ticks of that micro-batch if the method lets one pass at a time.
+        """Let one micro-batch enter: its forward at every stage, then at every stage the backward that is due.
 
         The micro-batch is copied, so its memory may be used again at once. Over several processes each takes the same
         step with the same micro-batch.
@@ -247,19 +230,18 @@ class Pipeline:
             target: what the loss takes; int64 [batch] for cross-entropy.
 
         Returns:
-            The loss (a scalar, detached) of the micro-batch that reached the head in this tick; None while the pipeline
-            fills, and in processes that do not own the head, or do not have this micro-batch of its replicas.
+            The loss (a scalar, detached) of this micro-batch; None in processes that do not own the head.
 
         Raises:
             ChannelError: another process has died or hangs.
             ValueError: the shape or dtype differs from that of the micro-batches before, or the processes were given
                 different micro-batches.
-            NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some ticks later.
+            NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some steps later.
             StageError: a stage would not train as plain autograd trains it (`petra_core.inspection`).
             RuntimeError: an exception broke off an earlier step, or this is inside torch.inference_mode().
 
         """
-        self._refuse_after_broken_tick()
+        self._refuse_after_broken_step()
         if torch.is_inference_mode_enabled():
             raise RuntimeError(
                 "a pipeline cannot train inside torch.inference_mode(), which records no graphs; call step() and "
@@ -270,39 +252,38 @@ class Pipeline:
         if self._channel is not None:
             self._channel.check_step(self.micro_batches, streams, target, self._learning_rate)
         self._shapes.check(self.micro_batches, (*streams, target))
-        self._unfinished_tick = True  # until all has arrived: an interrupt must not leave half a micro-batch
-        first, last = self._workers[0], self._workers[-1]
+        self._catch_up()
+        self._unfinished_step = True  # until all has arrived: an interrupt must not leave half a micro-batch
         number = self.micro_batches
-        if first.index == 0 and self._is_own(number):
-            first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)), first.from_below)
-        if last.is_head and self._is_own(number):
-            last.receive(Message(number, (target.detach().clone(),)), last.targets)
         self.micro_batches += 1
-        self._unfinished_tick = False
-        losses = [self._tick(enter=True)]
-        while not self._clock.may_enter:
-            losses.append(self._tick(enter=False))
-        return next((loss for loss in losses if loss is not None), None)
+        first, last = self._workers[0], self._workers[-1]
+        if first.index == 0:
+            first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)))
+        if last.is_head:
+            last.receive_target(number, target.detach().clone())
+        loss = self._work(self._limits())
+        self._unfinished_step = False
+        return loss
 
-    def drain(self) -> list[Tensor]:
-        """Finish what is in flight, without new micro-batches. Returns the losses that came out, oldest first.
+    def drain(self) -> None:
+        """Finish what is in flight, without new micro-batches.
 
         Gradients of fewer than k micro-batches stay accumulated: they enter the next update if training goes on.
         """
-        losses = []
-        while self._clock.in_flight:
-            loss = self._tick(enter=False)
-            if loss is not None:
-                losses.append(loss)
+        self._refuse_after_broken_step()
+        self._catch_up()
+        self._unfinished_step = True
+        self._work([self.micro_batches + self.staleness[0]] * len(self._workers))
+        self._drained = self.micro_batches
+        self._done = [self.micro_batches] * len(self._workers)
+        self._unfinished_step = False
         self._look_at_losses()
-        return losses
 
     @torch.no_grad()
     def evaluate(self, inputs: Value) -> Tensor:
         """The network's output (logits) with the current weights, in evaluation mode.
 
-        What is in flight is not touched. Over several processes all take part, and all get the output; of a stage's
-        replicas the first works, with the mean of their running statistics.
+        What is in flight is not touched. Over several processes all take part, and all get the output.
 
         Args:
             inputs: what stage 0 takes, such as images [batch, channels, height, width].
@@ -316,10 +297,10 @@ class Pipeline:
         """
         self._catch_up()
         streams = as_streams(inputs)
-        with in_evaluation_mode([worker.stage for worker in self._workers]), self.averaged_statistics():
+        with in_evaluation_mode([worker.stage for worker in self._workers]):
             if self._channel is not None:
                 streams = self._channel.evaluation_input(streams)
-            for worker in self._workers if self._replica == 0 else ():
+            for worker in self._workers:
                 streams = worker.evaluate(streams)
             if self._channel is not None:
                 streams = self._channel.evaluation_output(streams)
@@ -327,7 +308,7 @@ class Pipeline:
 
     @torch.no_grad()
     def forward_aside(self, stage: int, micro_batch: int, inputs: Value) -> Value:
-        """What the forward of a micro-batch at a stage of this process would give at the next tick; nothing is kept.
+        """What the forward of a micro-batch at a stage of this process would give in the next step; nothing is kept.
 
         For observers. It has the weights that the forward would use, in the stage's present mode, and with a seed the
         random numbers that it would draw; without one, dropout draws new ones. BatchNorm in training mode counts it in
@@ -354,20 +335,41 @@ class Pipeline:
         self._catch_up()
         check_weights(self.micro_batches - 1, self._workers)
 
-    def averaged_statistics(self) -> contextlib.AbstractContextManager[None]:
-        """Context in which running statistics are their mean over the replicas of each stage; all processes enter it.
+    def set_learning_rate(self, learning_rate: float | Callable[[int], float]) -> None:
+        """Use a learning rate for all updates from the next step on; a function gives that of each stage by number."""
+        self._learning_rate = learning_rate(0) if callable(learning_rate) else learning_rate
+        for worker in self._workers:
+            if worker.optimizer is not None:
+                rate = learning_rate(worker.index) if callable(learning_rate) else learning_rate
+                set_rate(worker.optimizer, rate)
 
-        Each replica moves its own. `evaluate` enters it by itself; around many evaluations the means are made once.
+    def stagger(self, lags: Sequence[int] | None = None) -> None:
+        """Let stages lag behind stage 0 by so many steps from now on; the results do not change.
+
+        Where stage j lags by j steps in lockstep, no stage waits for another one within a step, so all can work at the
+        same time on one device (`petra_core.devices.captured`). `step` then returns the loss of the micro-batch that
+        the head has done, and an evaluation has the weights of the moment. `drain` lets all stages catch up.
+
+        Args:
+            lags: of each stage; None for the largest with which each waits as little as can be:
+                (d_0 - d_j) / 2, rounded down.
+
+        Raises:
+            ValueError: stage 0 lags, or a message would not be there when it is needed; or another process is waiting.
+
         """
-        if self._channel is None:
-            return contextlib.nullcontext()
-        return self._channel.averaged_statistics(nn.ModuleList(worker.stage for worker in self._workers))
-
-    def set_learning_rate(self, learning_rate: float) -> None:
-        """Use `learning_rate` for every parameter, from the next tick on."""
-        self._learning_rate = learning_rate
-        for optimizer in self.optimizers:
-            set_rate(optimizer, learning_rate)
+        lags = staleness_of.entering_meanwhile(self.staleness) if lags is None else tuple(lags)
+        room = [lower - upper for lower, upper in itertools.pairwise(self.staleness)]
+        steps = [upper - lower for lower, upper in itertools.pairwise(lags)]
+        fits = len(lags) == len(self.stages) and lags[0] == 0
+        if not (fits and all(0 <= more <= most for more, most in zip(steps, room, strict=True))):
+            raise ValueError(
+                f"lags rise from 0 at stage 0, from stage to stage by at most what the staleness {self.staleness} "
+                f"falls; got {lags}"
+            )
+        if self._channel is not None:
+            raise ValueError("over several processes each is ahead as far as it can be: nothing is to be staggered")
+        self.lags = lags
 
     def memory(self) -> MemoryReport:
         """Bytes that each stage of this process holds, by kind: now, and at their peak so far."""
@@ -376,14 +378,14 @@ class Pipeline:
         return MemoryReport(tuple(worker.memory() for worker in self._workers))
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[Recording]:
-        """Record the ticks executed inside the context; `recording.schedule` can be printed, validated and drawn."""
-        recording = Recording(self._clock)
+    def recording(self) -> Iterator[list[tuple[int, Action]]]:
+        """Record the actions executed inside the context, each with its stage, in the order of execution."""
+        recording: list[tuple[int, Action]] = []
         self._recordings.append(recording)
         try:
             yield recording
         finally:
-            self._recordings.remove(recording)
+            self._recordings = [other for other in self._recordings if other is not recording]
 
     @contextlib.contextmanager
     def tracing(self, device: int = 0) -> Iterator[Trace]:
@@ -410,17 +412,17 @@ class Pipeline:
         """A copy, on the CPU, of everything that a bitwise resume needs, also when the pipeline is full.
 
         Over several processes each has the state of its own stages, and None for the others; put together they are that
-        of a pipeline in one process, unless stages are replicated: each replica's state is of use to that replica only.
+        of a pipeline in one process.
 
         Tensors and plain data only (`torch.load(weights_only=True)` reads it). Without a seed it holds the state of
         torch's global generators, which `load_state_dict` then sets.
 
         Raises:
             NonFiniteError: a loss since the last look or a weight is not finite; such a state is not worth keeping.
-            RuntimeError: a tick was broken off by an exception.
+            RuntimeError: a step was broken off by an exception.
 
         """
-        self._refuse_after_broken_tick()
+        self._refuse_after_broken_step()
         self._look_at_losses()
         self._catch_up()
         self._collect_all()
@@ -429,8 +431,9 @@ class Pipeline:
             {
                 "format": STATE_FORMAT,
                 **self._settings,
-                "clock": self._clock.state_dict(),
                 "micro_batches": self.micro_batches,
+                "drained": self._drained,
+                "behind": [self.micro_batches - done for done in self._done] if any(self.lags) else None,
                 "shapes": self._shapes.first,
                 "random": None if self._seeded else capture_all(worker.device for worker in self._workers),
                 "workers": [own_states.get(index) for index in range(len(self.stages))],
@@ -452,8 +455,8 @@ class Pipeline:
         """Continue from `state`, in a pipeline made with the same stages and settings.
 
         Raises:
-            CheckpointError: the state is of another format, method, k or other settings, of another number of stages or
-                replicas, or does not fit.
+            CheckpointError: the state is of another format, method, k, staleness or other settings, of another number
+                of stages, or does not fit.
 
         """
         check_state(
@@ -463,11 +466,15 @@ class Pipeline:
             own_stages=self._own_stages,
             seeded=self._seeded,
         )
+        if state["behind"] is not None and self._channel is not None:
+            raise CheckpointError(
+                "the state was saved between recorded steps, where stages lag behind stage 0, and over several "
+                "processes none does; load it in one process, drain, and save again"
+            )
         state = copied(state)
         self._deferred = None  # of a state that is replaced
-        self._unfinished_tick = self._loading = True  # until all is loaded: half a state must not be trained
+        self._unfinished_step = self._loading = True  # until all is loaded: half a state must not be trained
         self._collect_all()  # what is on its way here is part of what is forgotten
-        self._clock.load_state_dict(state["clock"])
         for worker in self._workers:
             try:
                 worker.load_state_dict(state["workers"][worker.index])
@@ -475,42 +482,83 @@ class Pipeline:
                 raise CheckpointError(
                     f"the state of stage {worker.index} does not fit this pipeline: {error}"
                 ) from error
-        self.micro_batches = state["micro_batches"]
+        self.micro_batches, self._drained = state["micro_batches"], state["drained"]
+        self._done = [self.micro_batches - steps for steps in state["behind"] or [0] * len(self._own_stages)]
         self._shapes.first = state["shapes"]
         self._losses.clear()
         if state["random"] is not None:
             restore_all(state["random"], (worker.device for worker in self._workers))
-        self._unfinished_tick = self._loading = False
+        self._unfinished_step = self._loading = False
 
-    def _tick(self, *, enter: bool) -> Tensor | None:
-        self._refuse_after_broken_tick()
-        self._catch_up()
-        self._unfinished_tick = True
+    def _limits(self) -> list[int]:
+        """Return how many steps each stage of this process has done when `step` returns."""
+        return [self.micro_batches - self.lags[index] for index in self._own_stages]
+
+    def _work(self, limits: Sequence[int]) -> Tensor | None:
+        """Do the steps of the stages up to a limit for each.
+
+        Lower steps come first; within a step the forwards from stage 0 up, then the backwards from the head down. So
+        every message is there when it is needed, also where stages lag behind stage 0.
+
+        Returns:
+            The loss of the head's last forward, if there was one.
+
+        """
         loss: Tensor | None = None
-        sent: list[tuple[int, Message]] = []  # to which stage, what
-        number = self._clock.tick_number
-        tick = self._clock.tick(enter=enter)
-        if self._channel is not None:
-            self._channel.begin(tick)
-        with self.conductor.tick():
-            for worker in self._in_turn:
-                for action in tick[worker.index]:
-                    # The clock's turn is that of all replicas; of it this process's micro-batches, and every update.
-                    if action.kind is not Kind.UPDATE and not self._is_own(action.number):
-                        continue
-                    self._collect(worker, number, action)  # a forward does not wait for its turn's backward
-                    new_loss = self.conductor.run(self._act, worker, action, sent, self.trace)
-                    loss = new_loss if new_loss is not None else loss
-        if self._channel is not None:
-            self._channel.end()
-        for index, message in sent:
-            self._deliver(self._workers[index - self._own_stages.start], message)
-        for recording in self._recordings:
-            recording.ticks.append(tick)
-        self._unfinished_tick = False
+        for step in range(min(self._done), max(limits)):
+            if self._channel is not None:
+                self._expect(self._channel, step)
+            for turn in self._turns(step, limits):
+                new_loss = self._perform(turn)
+                loss = new_loss if new_loss is not None else loss
+        self._done = [max(done, limit) for done, limit in zip(self._done, limits, strict=True)]
         return loss
 
-    def _act(self, worker: Worker, action: Action, sent: list[tuple[int, Message]]) -> Tensor | None:
+    def _turns(self, step: int, limits: Sequence[int]) -> Iterator[list[tuple[Worker, Action]]]:
+        """Yield what the stages that are to do a step do in it, in order; what overlaps is in one list."""
+        workers = [
+            worker
+            for worker, done, limit in zip(self._workers, self._done, limits, strict=True)
+            if done <= step < limit
+        ]
+        if step < self.micro_batches:
+            for worker in workers[: -1 if self.method.overlapped else None]:
+                yield [(worker, Action(Kind.FORWARD, step))]
+        for worker in reversed(workers):
+            number = self._due(worker.index, step)
+            if number is None:
+                continue
+            actions = backward_actions(self.method, number, self.accumulation, head=worker.is_head)
+            turn = [(worker, action) for action in actions]
+            if self.method.overlapped:  # R of the stage below is done here, beside B; the own R was done above
+                turn = [(worker, action) for worker, action in turn if action.kind is not Kind.RECONSTRUCT]
+                if worker.is_head:
+                    turn.insert(0, (worker, Action(Kind.FORWARD, number)))
+                if worker.index > 0:
+                    turn.insert(0, (self._workers[worker.index - 1], Action(Kind.RECONSTRUCT, number)))
+            yield turn
+
+    def _due(self, stage: int, step: int) -> int | None:
+        """Return the micro-batch whose backward a stage does in a step, if there is one."""
+        number = step - self.staleness[stage]
+        return number if self._drained <= number < self.micro_batches else None
+
+    def _perform(self, actions: Sequence[tuple[Worker, Action]]) -> Tensor | None:
+        """Do actions, whose messages arrive when all are done. Returns the loss of the head's forward, if any."""
+        loss: Tensor | None = None
+        sent: Sent = []
+        with self.conductor.together():
+            for worker, action in actions:
+                self._collect(worker, action)
+                new_loss = self.conductor.run(self._act, worker, action, sent, self.trace)
+                loss = new_loss if new_loss is not None else loss
+                for recording in self._recordings:
+                    recording.append((worker.index, action))
+        for stage, message in sent:
+            self._workers[stage - self._own_stages.start].receive(message)
+        return loss
+
+    def _act(self, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
         """Do one action. Returns the loss, if it is the head's forward."""
         if action.kind is Kind.FORWARD:
             message = worker.forward(action.number)
@@ -531,39 +579,43 @@ class Pipeline:
             worker.update()
         return None
 
-    def _send(self, stage: int, message: Message, sent: list[tuple[int, Message]]) -> None:
-        """Send to a stage of this process at the end of the tick, to one of another process now or then."""
+    def _send(self, stage: int, message: Message, sent: Sent) -> None:
+        """Send to a stage of this process when the actions that are done together are done, else over the channel."""
         if stage in self._own_stages:
             sent.append((stage, message))
         else:
             assert self._channel is not None
             self._channel.send(stage, message)
 
-    def _is_own(self, micro_batch: int) -> bool:
-        """Whether a micro-batch is this process's, of those that have the same stages."""
-        return micro_batch % self._count == self._replica
+    def _expect(self, channel: Channel, step: int) -> None:
+        """Tell the channel which messages the neighbours send in this step; they are waited for where they are used."""
+        above = self._own_stages.stop
+        returns = self._due(above, step) if above < len(self.stages) else None
+        enters = step < self.micro_batches and self._own_stages.start > 0
+        channel.expect(step if enters else None, returns)
 
-    def _collect(self, worker: Worker, tick: int, action: Action | None) -> None:
+    def _collect(self, worker: Worker, action: Action | None) -> None:
         """Deliver what an action of a worker needs from other processes; without any, all that they have sent."""
         if self._channel is None:
             return
         trace = self.trace
-        with contextlib.nullcontext() if trace is None else trace.waiting(worker.index, tick, worker.device):
+        with (
+            contextlib.nullcontext()
+            if trace is None
+            else trace.waiting(worker.index, self.micro_batches, worker.device)
+        ):
             for message in self._channel.collect(worker.index, action):
-                self._deliver(worker, message)
+                worker.receive(message)
 
     def _collect_all(self) -> None:
         for worker in self._workers:
-            self._collect(worker, self._clock.tick_number, None)
-
-    def _deliver(self, worker: Worker, message: Message) -> None:
-        worker.receive(message, worker.from_below if message.gradients is None else worker.from_above)
+            self._collect(worker, None)
 
     def _look_at_losses(self) -> None:
         """See that all losses so far are finite; if not, this pipeline cannot go on. Raises: NonFiniteError."""
-        before, self._unfinished_tick = self._unfinished_tick, True  # so that an error leaves it refusing to go on
+        before, self._unfinished_step = self._unfinished_step, True  # so that an error leaves it refusing to go on
         self._losses.look()
-        self._unfinished_tick = before
+        self._unfinished_step = before
 
     def _catch_up(self) -> None:
         """Do the bookkeeping that repeated steps have deferred (`petra_core.devices.captured`).
@@ -575,13 +627,13 @@ class Pipeline:
             self._deferred()
             self._deferred = None
 
-    def _refuse_after_broken_tick(self) -> None:
+    def _refuse_after_broken_step(self) -> None:
         if self._loading:
             raise RuntimeError(
                 "loading a state into this pipeline failed, so it has half of that state; load a state that fits, into "
                 "this pipeline or a new one"
             )
-        if self._unfinished_tick:
+        if self._unfinished_step:
             raise RuntimeError(
                 "an exception broke off a step of this pipeline, so its stages no longer fit together; "
                 "load a checkpoint, into this pipeline or a new one"

@@ -124,7 +124,7 @@ def _check(
     for _ in range(accumulation):  # with the weights of the beginning in all forwards and backwards
         pipeline.step(inputs, target)
         pipeline.drain()
-    for _ in range(2 * pipeline.depth + accumulation):  # as full as it gets, with updates
+    for _ in range(2 * pipeline.staleness[0] + accumulation):  # as full as it gets, with updates
         pipeline.step(inputs, target)
     pipeline.drain()
     torch.random.set_rng_state(state)

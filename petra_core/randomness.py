@@ -84,7 +84,7 @@ def replay(state: RandomState | None, device: torch.device) -> Iterator[None]:
 
 
 class RandomStream:
-    """The source of one stage's random numbers: its own, seeded by (seed, stage, replica), or the global generators.
+    """The source of one stage's random numbers: its own, seeded by (seed, stage), or the global generators.
 
     A context around each forward of the stage: what is drawn inside comes from this stream.
 
@@ -92,7 +92,6 @@ class RandomStream:
         device: the stage's device.
         seed: None for the global generators.
         stage: number of the stage; different stages of one seed draw independent numbers.
-        replica: number among the replicas of the stage, which draw independent numbers too.
 
     Attributes:
         state: of the generators of this stream; None for the global generators.
@@ -104,12 +103,11 @@ class RandomStream:
     drawn: RandomState | None = None
     ever_drawn = False
 
-    def __init__(self, device: torch.device, seed: int | None, stage: int, replica: int = 0) -> None:
+    def __init__(self, device: torch.device, seed: int | None, stage: int) -> None:
         self._device = device
         self.state: RandomState | None = None
         if seed is not None:
-            key = (stage, replica) if replica else (stage,)  # the first draws as one alone does
-            number = int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0]) >> 1
+            number = int(np.random.SeedSequence(seed, spawn_key=(stage,)).generate_state(1, np.uint64)[0]) >> 1
             devices = [torch.device("cpu"), *([device] if device.type == "cuda" else [])]
             self.state = tuple(torch.Generator(d).manual_seed(number).get_state() for d in devices)
         self._first = self.state

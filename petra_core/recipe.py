@@ -4,7 +4,7 @@ SGD with Nesterov momentum 0.9, weight decay on weight tensors only, a learning 
 update, a warm-up that is linear from 0, then drops to a tenth.
 
 The learning rate is a function of the number of the *micro-batch* and not of the update. In a pipeline there is no such
-thing as "the" update: at one tick each stage is at another one, while all of them see the same entering micro-batch,
+thing as "the" update: at one moment each stage is at another one, while all of them see the same entering micro-batch,
 whose number therefore sets the learning rate of all stages.
 
 Transformers are usually trained by AdamW, which is here beside it: no part of the paper's recipe, but the engine takes
@@ -160,7 +160,7 @@ def nadam(
 
 
 def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float) -> None:
-    """Use `learning_rate` from the next update on: in place where it is a tensor, as a recorded tick needs it.
+    """Use `learning_rate` from the next update on: in place where it is a tensor, as a recorded step needs it.
 
     A tensor is written to when the rate changes, not at every step: that would be a kernel for each group. The number
     is noted on the tensor, because reading it would wait for its device, with the tensor's version, which shows whether

@@ -273,10 +273,10 @@ class HeadStage(BufferedStage):
 
 
 class _MergedStage(Stage):
-    """Several stages that work as one: one turn a tick for all of them, and the staleness of one stage.
+    """Several stages that work as one: one turn a step for all of them, and the staleness of one stage.
 
     A backward still goes through the parts one at a time, each with its own graph and its own rule for the input, so
-    merging lessens staleness and lengthens the tick but costs no memory for graphs.
+    merging lessens staleness and lengthens the step but costs no memory for graphs.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:

@@ -32,7 +32,7 @@ from petra_core.timeline import Event, Timeline
 
 __all__ = ["WAIT", "Trace", "gathered", "timeline"]
 
-WAIT = "wait"  # the kind of an event in which a stage waited for messages; its number is that of the tick
+WAIT = "wait"  # the kind of an event in which a stage waited for messages; its number is that of the step
 
 Moment = float | torch.cuda.Event
 
@@ -64,11 +64,11 @@ class Trace:
             self._spans.append((kind, stage, number, where, self._begun.pop(stage), self._now(where)))
 
     @contextlib.contextmanager
-    def waiting(self, stage: int, tick: int, where: torch.device) -> Iterator[None]:
+    def waiting(self, stage: int, step: int, where: torch.device) -> Iterator[None]:
         """Note that inside messages are waited for, also between a reconstruction and its backward."""
         begun = self._now(where)
         yield
-        self._spans.append((WAIT, stage, tick, where, begun, self._now(where)))
+        self._spans.append((WAIT, stage, step, where, begun, self._now(where)))
 
     @property
     def events(self) -> list[Event]:

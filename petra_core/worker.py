@@ -30,7 +30,6 @@ from petra_core.inspection import Inspection
 from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.lookahead import check_predictable, predicted
 from petra_core.methods import Method
-from petra_core.narrowing import narrowed, widened
 from petra_core.part import Ahead, Part
 from petra_core.randomness import RandomStream, replay
 from petra_core.recipe import OptimizerFactory
@@ -73,7 +72,7 @@ class Message:
     None where the lower stage does not reconstruct and so has no use for it.
 
     Under a method that overlaps (PAREPROP) what comes down is in two parts: first the streams with the empty tuple as
-    `gradients`, one tick ahead, so that the stage below can begin its R; then the gradients without streams.
+    `gradients`, ahead, so that the stage below can begin its R; then the gradients without streams.
     `Worker.receive` joins them.
     """
 
@@ -132,16 +131,12 @@ class Worker:
         accumulation: k, micro-batches of an update.
         optimizer: makes the optimizer of the stage's parameters; None leaves the weights as they are.
         seed: of the stage's random stream; None for torch's global generators.
-        replicas: which of the stage's replicas this worker stands for: one number where each has a process of its own,
-            0, 1, 2, … where this process does the work of all. Each has a random stream of its own.
-        sharers: replicas that have processes of their own, each with its share of the k backwards.
         forward_weights: current or predicted.
         correction: for delay, or None.
         autocast: dtype of automatic mixed precision, or None.
-        messages: dtype in which messages are sent (`petra_core.narrowing`); None sends them as they are.
         hand_down: whether the stage below reconstructs, and so needs this stage's input.
         below_head: whether the stage above is the head.
-        before_update: called one after the other as (index, version, stage), when `.grad` holds the mean gradient.
+        before_update: called as (index, version, stage), when `.grad` holds the mean gradient.
         after_backward: called with every backward of the stage.
         inspection: of the pipeline, for its first micro-batches; None for no inspection.
 
@@ -157,15 +152,12 @@ class Worker:
         optimizer: OptimizerFactory | None,
         *,
         seed: int | None,
-        replicas: Sequence[int] = (0,),
-        sharers: int = 1,
         forward_weights: ForwardWeights = ForwardWeights.CURRENT,
         correction: Correction | None = None,
         autocast: torch.dtype | None,
-        messages: torch.dtype | None = None,
         hand_down: bool,
         below_head: bool = False,
-        before_update: Sequence[BeforeUpdate],
+        before_update: BeforeUpdate | None,
         after_backward: AfterBackward | None,
         inspection: Inspection | None = None,
     ) -> None:
@@ -197,10 +189,11 @@ class Worker:
         self.version = 0  # updates so far
         self.from_below: deque[Message] = deque()
         self.from_above: deque[Message] = deque()
-        self.targets: deque[Message] = deque()
+        self.targets: deque[Message] = deque()  # of micro-batches whose forwards come, at the head
+        self.observed_staleness = 0  # the most micro-batches that have entered between a forward and its backward
+        self._forwards = 0  # number of the next micro-batch
         self._double_buffered = method.double_buffered
         self._accumulation = accumulation  # of an update
-        self._own_backwards = accumulation // sharers  # of them here
         self._parameters = [parameter for part in self.parts for parameter in part.parameters]
         self.optimizer = optimizer(list(self._parameters)) if optimizer is not None and self._parameters else None
         if self.optimizer is not None:
@@ -216,14 +209,11 @@ class Worker:
                 self.corrector = corrector(correction, self.optimizer)
                 for part in self.parts:
                     part.corrector = self.corrector
-        self._streams = [RandomStream(self.device, seed, index, replica) for replica in replicas]
-        self._message_dtype = messages
-        dtypes = (p.dtype for p in stage.parameters() if p.is_floating_point())
-        self._widen = None if messages is None else next(dtypes, torch.float32)  # what arrives narrowed, to this
+        self._stream = RandomStream(self.device, seed, index)
         self._hand_down = hand_down
         self._overlapped = method.overlapped
-        # This stage's R is in the tick of the head's F and B, so what the head sends down comes one tick too late: the
-        # stage keeps its own output, as the first part of the message from above.
+        # This stage's R is beside the head's B, so what the head sends down comes too late: the stage keeps its own
+        # output, as the first part of the message from above.
         self._hold_output = method.overlapped and below_head and self.parts[-1].reconstructs
         self._before_update = before_update
         self._after_backward = after_backward
@@ -231,38 +221,44 @@ class Worker:
         self.ledger.set("parameters", payload(stage.parameters()))
         self.ledger.set("buffers", payload(stage.buffers()))
 
-    def receive(self, message: Message, inbox: deque[Message]) -> None:
-        """Put a message that has arrived into one of the worker's inboxes; the second part of one joins the first."""
+    def receive(self, message: Message) -> None:
+        """Put a message that has arrived into the inbox of its direction; the second part of one joins the first."""
+        inbox = self.from_below if message.gradients is None else self.from_above
         message = message.to(self.device)
         self.ledger.add("messages", message.bytes())
         if inbox and inbox[-1].micro_batch == message.micro_batch:
             message = Message(message.micro_batch, inbox.pop().streams, message.gradients)
         inbox.append(message)
 
+    def receive_target(self, micro_batch: int, target: Tensor) -> None:
+        """Keep the target of a micro-batch until its forward, at the head."""
+        message = Message(micro_batch, (target,)).to(self.device)
+        self.ledger.add("messages", message.bytes())
+        self.targets.append(message)
+
     def forward(self, micro_batch: int) -> Message:
         """F: evaluate the oldest message from below. Returns the message upwards; at the head, the loss."""
         message = self._take(self.from_below, micro_batch)
         target = self._take(self.targets, micro_batch).tensors[0] if self.is_head else None
-        streams = widened(message.streams, self._widen)
+        self._forwards = micro_batch + 1
+        streams = message.streams
         assert streams is not None
-        stream = self._streams[micro_batch % len(self._streams)]
         version, ahead = self._weights_for(micro_batch)
         for part in self.parts:
             goal = target if part is self.parts[-1] else None
-            streams = part.forward(micro_batch, streams, goal, version, stream, ahead)
+            streams = part.forward(micro_batch, streams, goal, version, self._stream, ahead)
         if self.is_head:
             self._loss_gradient = Message(micro_batch, None, (torch.ones_like(streams[0]),))
             return Message(micro_batch, streams)
-        streams = narrowed(streams, self._message_dtype)
         if self._hold_output:
-            self.receive(Message(micro_batch, streams, ()), self.from_above)
+            self.receive(Message(micro_batch, streams, ()))
         return Message(micro_batch, streams)
 
     def reconstruct(self, micro_batch: int) -> Message | None:
         """R: give the last part its graph, by inversion of the message from above or from what was kept.
 
-        Under a method that overlaps all parts get theirs, because the stage below begins with what comes out of them in
-        the next tick, not after the backward here.
+        Under a method that overlaps all parts get theirs, because the stage below begins with what comes out of them
+        beside the backward here, not after it.
 
         Returns:
             What goes ahead to the stage below, if anything does.
@@ -272,12 +268,12 @@ class Worker:
         if self.parts[-1].reconstructs:
             message = self.from_above[0]
             assert message.micro_batch == micro_batch
-            streams = widened(message.streams, self._widen)
+            streams = message.streams
         for part in reversed(self.parts if self._overlapped else self.parts[-1:]):
             streams = part.reconstruct(streams, part.delay(self.version))
         if not (self._overlapped and self._hand_down):
             return None
-        return Message(micro_batch, narrowed(streams, self._message_dtype), ())
+        return Message(micro_batch, streams, ())
 
     @property
     def predicts(self) -> bool:
@@ -291,7 +287,7 @@ class Worker:
 
     @property
     def forward_apart(self) -> bool:
-        """Whether the R and B of a tick have nothing to do with its F, and could be done at the same time.
+        """Whether the R and B of a step have nothing to do with its F, and could be done at the same time.
 
         The head's B differentiates its F. And if there are buffers of which R has copies in their place, what F writes
         there meanwhile would be lost; BatchNorm's running statistics are not among them, they are F's alone.
@@ -303,10 +299,11 @@ class Worker:
         message = self._loss_gradient if self.is_head else self._take(self.from_above, micro_batch, account=False)
         assert message is not None
         assert message.micro_batch == micro_batch
-        gradients = widened(message.gradients, self._widen)
+        gradients = message.gradients
         assert gradients is not None
         streams = message.streams  # the last part has its graph since R; to it they say nothing new
         by_parameter: dict[Tensor, Tensor] | None = None if self._after_backward is None else {}
+        self.observed_staleness = max(self.observed_staleness, self._forwards - 1 - micro_batch)
         delay = self.parts[-1].delay(self.version)
         self._delays += delay
         for part in reversed(self.parts):
@@ -316,7 +313,7 @@ class Worker:
                 gradients,
                 input_gradient=self.index > 0 or part is not self.parts[0],
                 gradients_by_parameter=by_parameter,
-                stream=self._streams[micro_batch % len(self._streams)],
+                stream=self._stream,
             )
             gradients = input_gradients if input_gradients is not None else ()
         if self._after_backward is not None and by_parameter is not None:
@@ -329,19 +326,19 @@ class Worker:
         if self.index == 0:
             return None
         below = streams if self._hand_down and not self._overlapped else None
-        return Message(micro_batch, narrowed(below, self._message_dtype), narrowed(gradients, self._message_dtype))
+        return Message(micro_batch, below, gradients)
 
     def update(self) -> None:
         """U: one optimizer step with the mean of the gradients accumulated since the last."""
         for part in self.parts:
             part.retire_weights(self.version)
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        if self._own_backwards > 1 and gradients:
-            torch._foreach_div_(gradients, self._own_backwards)
-        for hook in self._before_update:
-            hook(self.index, self.version, self.stage)
+        if self._accumulation > 1 and gradients:
+            torch._foreach_div_(gradients, self._accumulation)
+        if self._before_update is not None:
+            self._before_update(self.index, self.version, self.stage)
         if self.corrector is not None:
-            self.corrector.update(self._delays / self._own_backwards)
+            self.corrector.update(self._delays / self._accumulation)
             self.ledger.set("optimizer", self._optimizer_bytes())
         elif self.optimizer is not None:
             self.optimizer.step()
@@ -359,7 +356,7 @@ class Worker:
         version, ahead, drawn_next = self.version, None, None
         if micro_batch is not None:
             version, ahead = self._weights_for(micro_batch)
-            drawn_next = self._streams[micro_batch % len(self._streams)].state
+            drawn_next = self._stream.state
         with replay(drawn_next, self.device):
             for part in self.parts:
                 streams = part.evaluate(streams, part.weights_of_forward(version, ahead))
@@ -392,7 +389,7 @@ class Worker:
             "gradients": {name: p.grad for name, p in self.stage.named_parameters() if p.grad is not None},
             "version": self.version,
             "parts": [part.state_dict() for part in self.parts],
-            "random": [stream.state for stream in self._streams] if len(self._streams) > 1 else self._streams[0].state,
+            "random": self._stream.state,
             **{name: [dict(vars(message)) for message in inbox] for name, inbox in self._inboxes()},
             **({} if self.corrector is None else {"corrector": self.corrector.state_dict(), "late": self._delays}),
         }
@@ -409,12 +406,7 @@ class Worker:
             gradient = state["gradients"].get(name)
             parameter.grad = None if gradient is None else gradient.to(self.device)
         self.version = state["version"]
-        random = state["random"]  # of one replica, or a list of each one's
-        random_states = random if random and not isinstance(random[0], Tensor) else [random]
-        if len(random_states) != len(self._streams):
-            raise ValueError(f"it is of {len(random_states)} replicas of the stage, here are {len(self._streams)}")
-        for stream, stream_state in zip(self._streams, random_states, strict=True):
-            stream.load(stream_state)
+        self._stream.load(state["random"])
         for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
         if self.corrector is not None:
@@ -424,8 +416,10 @@ class Worker:
             part.load_state_dict(part_state)
         for name, inbox in self._inboxes():
             inbox.clear()
-            for message in state[name]:
-                self.receive(Message(**message), inbox)
+            for entry in state[name]:
+                message = Message(**entry).to(self.device)
+                self.ledger.add("messages", message.bytes())
+                inbox.append(message)
         self.ledger.set("gradients", payload(p.grad for p in self._parameters if p.grad is not None))
         self.ledger.set("optimizer", self._optimizer_bytes())
 

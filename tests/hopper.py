@@ -34,7 +34,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from triton.backends.compiler import GPUTarget
 
 from petra_core import Pipeline, checks, finite, methods, models
-from petra_core.devices.compiled_ticks import CompiledTicks
+from petra_core.devices.compiled_steps import CompiledSteps
 from petra_core.devices.operations import BranchFunction
 from petra_core.randomness import RandomStream
 from petra_core.recipe import sgd
@@ -239,7 +239,7 @@ def tick(network: Callable[[], list[Any]], batch: int, size: int, autocast: torc
         labels = torch.randint(10, (batch,))
         optimizer = sgd(0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
         pipeline = Pipeline(stages, methods.PETRA, optimizer=optimizer, autocast=autocast)
-        ticks = CompiledTicks(pipeline, lambda work: work, lambda module, inputs: lambda *given: ())
+        ticks = CompiledSteps(pipeline, lambda work: work, lambda module, inputs: lambda *given: ())
         while not ticks.logged:
             ticks.step(images, labels)
         return next(iter(ticks.logged.values()))

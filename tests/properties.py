@@ -19,7 +19,7 @@ from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 
 EXACT = (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION)
-HELD_BETWEEN_TICKS = ("inputs", "side_bits", "stashed_weights", "messages", "graph")
+HELD_BETWEEN_STEPS = ("inputs", "side_bits", "stashed_weights", "messages", "graph")
 
 Data = Sequence[tuple[Tensor, Tensor]]
 
@@ -99,19 +99,20 @@ def assert_bytes_are_as_predicted(
     optimizer: OptimizerFactory,
     **settings: Any,
 ) -> tuple[Pipeline, tuple[StagePrediction, ...]]:
-    """Of every stage and kind, at the peak and between ticks. Returns: the full pipeline, and what was predicted."""
+    """Of every stage and kind, at the peak and between steps. Returns: the full pipeline, and what was predicted."""
     predicted = predict(stages, method, *batch, accumulation=accumulation, optimizer=optimizer, **settings)
     p = Pipeline(stages, method, accumulation=accumulation, optimizer=optimizer, seed=0, **settings)
-    largest = [dict.fromkeys(HELD_BETWEEN_TICKS, 0) for _ in stages]
+    largest = [dict.fromkeys(HELD_BETWEEN_STEPS, 0) for _ in stages]
     # While the pipeline fills all forwards see version 0; distinct versions fill the stash only after that.
     steady = dataclasses.replace(method, weights=methods.Weights.STASH) if "correction" in settings else method
-    for _ in range(steady.ticks_to_steady(len(stages), accumulation) + 2 * accumulation):
+    first = p.staleness[0]
+    for _ in range((2 * first if steady.stashes_weights else first) + 3 * accumulation):
         p.step(*batch)
         for stage, held in zip(p.memory().stages, largest, strict=True):
-            for kind in HELD_BETWEEN_TICKS:
+            for kind in HELD_BETWEEN_STEPS:
                 held[kind] = max(held[kind], stage.now[kind])
     for stage, held, prediction in zip(p.memory().stages, largest, predicted, strict=True):
         assert dict(stage.peak) == dict(prediction.peak), f"peak of stage {stage.stage}"
-        between = {kind: prediction.held[kind] for kind in HELD_BETWEEN_TICKS}
-        assert held == between, f"between ticks, stage {stage.stage}"
+        between = {kind: prediction.held[kind] for kind in HELD_BETWEEN_STEPS}
+        assert held == between, f"between steps, stage {stage.stage}"
     return p, predicted

@@ -16,6 +16,9 @@ that of the forward, theta_j^{e(m)+j}. x~_{j-1} is the inverse at reversible sta
 with theta_j^t ("approximate inputs": inverting with the stashed weights would be exact); everywhere else it is the
 x_{j-1} of the forward. A stage may have several parts; its backward goes through them one by one, each by these rules.
 
+With a vector of staleness d in place of the paper's ticks, forward m is at stage j at tick m T + j, and its backward at
+(m + d_j) T + 2J - j, with T = 2J + 1: everything has a tick of its own, and step m ends before tick (m + 1) T.
+
 Nothing here is shared with petra_core: functions of explicit weights, `torch.autograd.grad` through whole blocks, SGD
 written out. Slow and obvious; for toy networks.
 """
@@ -164,6 +167,19 @@ def copies(tensors: Named) -> Named:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
+def step_length(stages: Stages) -> int:
+    """T, the ticks of a step."""
+    return 2 * len(stages) + 1
+
+
+def after_step(history: list[Any], enter: int) -> list[Any]:
+    """What each stage of a history by ticks has after the step of the micro-batch that enters at tick `enter`.
+
+    The engine's step of a micro-batch is, at stage j, the paper's tick j later.
+    """
+    return [history[min(enter + j + 1, len(history) - 1)][j] for j in range(len(history[0]))]
+
+
 def entries(rule: MethodRule, stages: int, micro_batches: int) -> list[int]:
     """e(m) when the micro-batches follow each other as closely as the method allows."""
     return [m if rule.pipelined else m * (2 * stages - 1) for m in range(micro_batches)]
@@ -177,6 +193,7 @@ def simulate(
     batches: Sequence[tuple[Tensor, Tensor]],
     enters: Sequence[int],
     about: Delay | None = None,
+    staleness: Sequence[int] | None = None,
 ) -> ReferenceRun:
     """Evaluate the equations until all is finished.
 
@@ -186,8 +203,9 @@ def simulate(
         accumulation: k.
         sgd: the same for all stages.
         batches: (input, target) of micro-batch m.
-        enters: the tick e(m) at which it enters.
+        enters: the tick e(m) at which it enters; with `staleness` the step.
         about: what is done about delay.
+        staleness: of each stage; None: the ticks of the paper.
 
     """
     about = about or Delay()
@@ -208,13 +226,21 @@ def simulate(
     pending: list[list[int]] = [[] for _ in stages]  # micro-batches whose gradients wait for the update
     lateness = [0] * len(stages)  # their delays, summed
 
-    for tick in range(enters[-1] + 2 * last + 1):
+    def forward_at(enter: int, j: int) -> int:
+        return enter + j if staleness is None else enter * step_length(stages) + j
+
+    def backward_at(enter: int, j: int) -> int:
+        if staleness is None:
+            return enter + 2 * last - j
+        return (enter + staleness[j]) * step_length(stages) + 2 * len(stages) - j
+
+    for tick in range(backward_at(enters[-1], 0) + 1):
         now = history.weights[tick]
         history.weights.append(list(now))
         history.statistics.append([list(of_stage) for of_stage in history.statistics[tick]])
         for j, stage in enumerate(stages):
             may_be_late = j < last or about.lag > 0
-            for m in [m for m, enter in enumerate(enters) if enter + j == tick]:
+            for m in [m for m, enter in enumerate(enters) if forward_at(enter, j) == tick]:
                 value = upward[m, j - 1] if j else as_value(batches[m][0])
                 due = m // accumulation
                 forward_version[m, j] = max(due - about.lag, 0) if about.lag else version[j]
@@ -232,7 +258,7 @@ def simulate(
                     history.statistics[tick + 1][j][p] = statistics
                 upward[m, j] = value
 
-            for m in [m for m, enter in enumerate(enters) if enter + 2 * last - j == tick]:
+            for m in [m for m, enter in enumerate(enters) if backward_at(enter, j) == tick]:
                 message, delta = downward[m, j + 1] if j < last else (None, None)
                 history.gradients[j, m] = [{} for _ in stage]
                 corrected[j, m] = [{} for _ in stage]

@@ -107,6 +107,7 @@ def pipeline(
     method: Method = methods.PETRA,
     *,
     accumulation: int = 1,
+    staleness: Sequence[int] | None = None,
     optimizer: OptimizerFactory | None = sgd,
     seed: int | None = None,
     before_update: Callable[[int, int, Stage], None] | None = None,
@@ -116,6 +117,7 @@ def pipeline(
         copy.deepcopy(list(stages)),
         method,
         accumulation=accumulation,
+        staleness=staleness,
         optimizer=optimizer,
         seed=seed,
         before_update=before_update,
@@ -123,9 +125,11 @@ def pipeline(
 
 
 def train(p: Pipeline, data: Sequence[tuple[Tensor, Tensor]], *, drain: bool = True) -> list[float]:
-    """Losses in the order in which they come out."""
+    """Losses of the micro-batches; none in a process without the head."""
     losses = [p.step(x, y) for x, y in data]
-    return [loss.item() for loss in (*losses, *(p.drain() if drain else ())) if loss is not None]
+    if drain:
+        p.drain()
+    return [loss.item() for loss in losses if loss is not None]
 
 
 def measured(

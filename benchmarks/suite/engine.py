@@ -19,30 +19,12 @@ from torch import Tensor, nn
 import petra_core
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.models import ConcatStreams, SplitStreams
-from petra_core.schedule import Clock
 from petra_core.tape import Streams, as_streams, as_value, detached
 
 from .setting import METHODS, SGD, open_device, ticks_to_steady
 
 STAGES = [10, 32]
-TICKS = 100
 PAIRS = 15  # of a tick and of the same work without engine
-
-
-class ClockTicks:
-    """Seconds in which a clock decides who does what in 100 ticks; where only one micro-batch is allowed, with one."""
-
-    params = (STAGES, METHODS)
-    param_names = ("stages", "method")
-    version = "1"
-
-    def setup(self, stages: int, method: str) -> None:
-        self.clock = Clock(methods.by_name(method), stages, 1)
-
-    def time_100_ticks(self, stages: int, method: str) -> None:
-        clock = self.clock
-        for _ in range(TICKS):
-            clock.tick(enter=clock.may_enter)
 
 
 def tiny_stages(count: int) -> list[Stage]:
@@ -116,7 +98,7 @@ def beside(count: int) -> Beside:
         pipeline.step(x, y)
     bare = work_without_engine(tiny_stages(count), x, y)
     bare()
-    return Beside(lambda: pipeline.step(x, y), bare, sum(len(turn) for turn in recording.ticks[0]))
+    return Beside(lambda: pipeline.step(x, y), bare, len(recording))
 
 
 def overhead(count: int) -> float:
@@ -177,7 +159,6 @@ class Calls:
             pipeline.step(x, y)
         with pipeline.recording() as recording:
             pipeline.step(x, y)
-        actions = sum(len(turn) for tick in recording.ticks for turn in tick)
-        return calls_of_the_engine(lambda: pipeline.step(x, y)) / actions
+        return calls_of_the_engine(lambda: pipeline.step(x, y)) / len(recording)
 
     track_per_action.unit = "calls"  # type: ignore[attr-defined]  # asv reads it

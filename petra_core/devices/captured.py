@@ -1,26 +1,30 @@
-"""One tick recorded once and repeated from then on: on a GPU the whole tick as one CUDA graph.
+"""One step recorded once and repeated from then on: on a GPU the whole step as one CUDA graph.
 
-Within a tick of PETRA no stage waits for another: all forwards and backwards could run at once, even on one device.
-Backpropagation has no such freedom. But a GPU is quicker at the small kernels of a stage than the host is at asking for
-them, so nothing is won until the host is out of the way. A CUDA graph does that: the kernels of a tick, in branches
-that do not wait for one another (`OverStreams`), are recorded once, and the device repeats them at one word of the
-host.
+A GPU executes the small kernels of a stage faster than the host can launch them, so stages that could work at the same
+time gain nothing from it as long as the host launches each kernel. A CUDA graph removes the host: the kernels of
+a step, in branches that do not wait for one another (`OverStreams`), are recorded once, and the device repeats them at
+one launch.
 
-A graph repeats kernels at the addresses at which they were recorded. So whatever lives longer than a tick gets a home,
+In lockstep stages lag behind stage 0, stage j by j steps (`Pipeline.stagger`). Then no stage waits for another within
+a step: all forwards and backwards can run at once. With less staleness fewer can: in asynchronous 1F1B the forwards of
+a step follow one another up through the stages, beside the backwards of all stages. Backpropagation has no such
+freedom.
+
+A graph repeats kernels at the addresses at which they were recorded. So whatever lives longer than a step gets a home,
 memory that never moves: messages, targets, kept inputs, accumulated gradients. A home has four places or more, which
-are written in turn, so that nothing is read in the tick in which it is written (`petra_core.devices.homes`); weights,
+are written in turn, so that nothing is read in the step in which it is written (`petra_core.devices.homes`); weights,
 optimizer state and running statistics are changed in place anyway. So there is not one recording but a round of at
-least twelve, a multiple of k, since the number of a tick by k says which stages update in it. At a repetition Python
-only advances the clock. The rest of its part, versions and which tensors are where, follows from the number of the last
-step, so it is deferred until the pipeline is asked for its state or memory, is evaluated or takes a plain step.
+least twelve, a multiple of k, since the number of a step by k says which stages update in it. At a repetition Python
+only advances the counters. The rest of its part, versions and which tensors are where, follows from the number of the
+last step, so it is deferred until the pipeline is asked for its state or memory, is evaluated or takes a plain step.
 
-    place 0 ──▶ │ stage 0 │ ──▶ place 1        tick t + 1, from what tick t has left; all stages are independent
-    place 0 ──▶ │ stage 1 │ ──▶ place 1        tick t + 2 does the same from place 1 to place 2
+    place 0 ──▶ │ stage 0 │ ──▶ place 1        step m + 1, from what step m has left
+    place 0 ──▶ │ stage 1 │ ──▶ place 1        step m + 2 does the same from place 1 to place 2
 
-Methods that let one micro-batch pass at a time are recorded a micro-batch at a time, so backpropagation can be measured
-against PETRA with neither waiting for the host. Graphs and stashed weights of several micro-batches in flight have no
-fixed place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random numbers: a mask is drawn again from the
-state of the generator at its forward, for which Python has to ask.
+Methods that let one micro-batch pass at a time are recorded in the same way, so backpropagation can be measured against
+PETRA with neither waiting for the host. Graphs and stashed weights of several micro-batches in flight have no fixed
+place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random numbers: a mask is drawn again from the state
+of the generator at its forward, for which Python has to ask.
 
 The recorder is an argument: `cuda` here, an interpreter of single operations in the tests. So everything but `cuda` is
 tested without a GPU.
@@ -49,11 +53,11 @@ from petra_core.tape import Streams, Value, as_streams, combined
 from petra_core.tracing import Trace
 from petra_core.worker import Message, Worker
 
-__all__ = ["CapturedTicks", "OverStreams", "Record", "UnrecordableError", "cuda", "recorder"]
+__all__ = ["CapturedSteps", "OverStreams", "Record", "UnrecordableError", "cuda", "recorder"]
 
 
 class UnrecordableError(ValueError):
-    """The ticks of a pipeline cannot be recorded; the message says why. Its own steps can be taken."""
+    """The steps of a pipeline cannot be recorded; the message says why. Plain steps can be taken."""
 
 
 #: Does the work once, and returns what does it again on the same memory.
@@ -63,7 +67,7 @@ Record = Callable[[Callable[[], None]], Callable[[], None]]
 Batch = Callable[[], tuple[Value, Tensor]]
 
 
-class CapturedTicks:
+class CapturedSteps:
     """Steps of a pipeline, repeated from recordings as soon as all are alike: use `step` in place of `pipeline.step`.
 
     With `step_from` the recording includes how the micro-batch is made.
@@ -75,13 +79,13 @@ class CapturedTicks:
     compiled kernels, cannot be made while a device records.
 
     The pipeline remains whole between steps: it can be evaluated, saved and drained. After steps of its own, or a state
-    that was loaded, its memory is elsewhere, and it takes another `CapturedTicks`.
+    that was loaded, its memory is elsewhere, and it takes another `CapturedSteps`.
 
     Args:
         pipeline: with torch.optim.SGD or none. From now on SGD is the fused one, whose learning rate is a tensor, so
             that it may change; in the plain steps too, so that a resumed run computes what one in one piece does.
         record: what records.
-        conductor: does the actions of a recorded tick; None: one after the other.
+        conductor: does the actions of a recorded step; None: one after the other.
 
     Attributes:
         period: the number of recordings: one for each remainder of a step's number by it.
@@ -96,7 +100,8 @@ class CapturedTicks:
         self._pipeline = pipeline
         k, pipelined = pipeline.accumulation, pipeline.method.pipelined
         self.period = period(k) if pipelined else k
-        self._rehearsals = pipeline.depth + self.period if pipelined else max(2, k + 1)  # so many are still to be done
+        staleness = pipeline.staleness
+        self._rehearsals = staleness[0] + self.period if pipelined else max(2, k + 1)  # so many are still to be done
         self._record = record
         self._conductor = conductor or InOrder()
         self._homes = Homes(self.period)
@@ -106,7 +111,9 @@ class CapturedTicks:
         self._last_losses = torch.empty(0)  # of repetitions, a ring; made once their dtype is known
         self._enters: Streams = ()  # homes of a micro-batch of the caller and its target
         self._batch: Batch | None = None  # makes the micro-batches of recorded steps
-        self._ticks = pipeline._clock.tick_number
+        if pipelined:
+            pipeline.stagger()
+        self._position = _position(pipeline)
         for optimizer in pipeline.optimizers:
             for group in optimizer.param_groups:
                 device = group["params"][0].device
@@ -122,8 +129,9 @@ class CapturedTicks:
         """Let one micro-batch enter, as `Pipeline.step` does.
 
         Returns:
-            The loss (a scalar) of the micro-batch that reached the head; None while the pipeline fills. It lies in a
-            ring: after `petra_core.finite.LOOKED_AT_TOGETHER` more steps another loss is written there.
+            The loss (a scalar) of the micro-batch that the head has done in this step, which lags in lockstep; None
+            while the pipeline fills. It is in a ring: after `petra_core.finite.LOOKED_AT_TOGETHER` more steps another
+            loss is written there.
 
         Raises:
             NonFiniteError: a loss is infinite or not a number. On a GPU it may be noticed some steps later.
@@ -153,11 +161,12 @@ class CapturedTicks:
     def _step(self, batch: Batch, given: Streams) -> Tensor | None:
         """Take a step with what `batch` makes; of a micro-batch of the caller `given` has its tensors."""
         pipeline = self._pipeline
-        pipeline._refuse_after_broken_tick()
-        if pipeline._clock.tick_number != self._ticks:
+        pipeline._refuse_after_broken_step()
+        if (here := _position(pipeline)) != self._position:
             raise RuntimeError(
-                f"the pipeline is at tick {pipeline._clock.tick_number}, and the last recorded step left it at tick "
-                f"{self._ticks}; after anything else that moves it make new CapturedTicks"
+                f"the pipeline is at micro-batch {here[0]}, drained at {here[1]}, and the last recorded step left it "
+                f"at {self._position[0]}, drained at {self._position[1]}; after anything else that moves it make new "
+                f"CapturedSteps"
             )
         number = pipeline.micro_batches
         if not _is_full(pipeline):
@@ -166,7 +175,7 @@ class CapturedTicks:
             loss = self._rehearsed(number, batch, given)
         else:
             loss = self._recorded(number, batch, given)
-        self._ticks = pipeline._clock.tick_number
+        self._position = _position(pipeline)
         return loss
 
     def _rehearsed(self, number: int, batch: Batch, given: Streams) -> Tensor:
@@ -175,7 +184,7 @@ class CapturedTicks:
         pipeline = self._pipeline
         if self._loss is None:
             self._homes.welcome(_in_flight(pipeline))
-        self._homes.tick = number
+        self._homes.step = number
         with self._settling(InOrder()):
             loss = pipeline.step(*batch())
         assert loss is not None  # the pipeline is full
@@ -192,20 +201,24 @@ class CapturedTicks:
         self._take(number, batch, given)
         phase = number % self.period
         if phase in self._recordings:
-            pipeline._unfinished_tick = True  # so that an error leaves it refusing to go on
+            pipeline._unfinished_step = True  # so that an error leaves it refusing to go on
             self._recordings[phase]()
-            head = self._advance(number)
+            self._advance(number)
         else:
-            head = self._first(number)
-            pipeline._unfinished_tick = True
+            self._first(number)
+            pipeline._unfinished_step = True
         assert self._loss is not None
         if not len(self._last_losses):
             self._last_losses = self._loss.new_empty(finite.LOOKED_AT_TOGETHER)
-        loss = self._last_losses[head % len(self._last_losses)]
+        loss = self._last_losses[number % len(self._last_losses)]
         loss.copy_(self._loss)
-        pipeline._losses.add(head, loss, in_forward=False)
-        pipeline._unfinished_tick = False
+        pipeline._losses.add(self._head(number), loss, in_forward=False)
+        pipeline._unfinished_step = False
         return loss
+
+    def _head(self, number: int) -> int:
+        """Return the micro-batch whose forward the head does in the step in which a micro-batch enters."""
+        return number - self._pipeline.lags[-1]
 
     def _take(self, number: int, batch: Batch, given: Streams) -> None:
         """Have recorded steps take the micro-batches of `batch`, or what the caller has given.
@@ -241,45 +254,42 @@ class CapturedTicks:
         *streams, target = self._enters
         return tuple(streams), target
 
-    def _first(self, number: int) -> int:
-        """The first step of its phase, recorded. Returns the number of the micro-batch whose loss it gave."""
+    def _first(self, number: int) -> None:
+        """Do the first step of its phase, recorded."""
         pipeline, phase = self._pipeline, number % self.period
         pipeline._look_at_losses()
-        heads: list[int] = []
-        self._homes.tick = number
-        with without_looking(pipeline, heads), self._settling(self._conductor):
+        self._homes.step = number
+        with without_looking(pipeline), self._settling(self._conductor):
             self._recordings[phase] = self._record(self._whole_step)
         self._states[phase] = [as_left(worker, number, pipeline.accumulation) for worker in pipeline._workers]
-        return heads[-1]
 
     def _whole_step(self) -> None:
         """Do all that is recorded."""
         assert self._batch is not None
-        loss = self._pipeline.step(*self._batch())
+        inputs, target = self._batch()
+        with self._conductor.step() if isinstance(self._conductor, OverStreams) else contextlib.nullcontext():
+            loss = self._pipeline.step(inputs, target)
         assert loss is not None
         self._homes.fixed("loss", loss)
 
     @contextlib.contextmanager
     def _settling(self, conductor: InOrder) -> Iterator[None]:
-        """Context in which every action puts at home what it has made, where and when `conductor` has it done.
-
-        The deepest stages are first: their kernels leave most of a device idle, and larger ones can fill that.
-        """
+        """Context in which every action puts at home what it has made, where and when `conductor` has it done."""
         pipeline = self._pipeline
-        before, in_turn = pipeline.conductor, pipeline._in_turn
-        pipeline.conductor, pipeline._in_turn = _Settling(conductor, self._settle), in_turn[::-1]
-        # Of merged blocks most results stay within the stage, and what is narrowed is sent as another tensor.
+        before = pipeline.conductor
+        pipeline.conductor = _Settling(conductor, self._settle)
+        # Of merged blocks most results stay within the stage.
         at_home = [
             (worker, worker.stage)
             for worker in pipeline._workers
-            if isinstance(worker.stage, ReversibleStage) and pipeline.method.pipelined and worker._message_dtype is None
+            if isinstance(worker.stage, ReversibleStage) and pipeline.method.pipelined
         ]
         for worker, stage in at_home:
             stage.combine = partial(self._combined, worker)
         try:
             yield
         finally:
-            pipeline.conductor, pipeline._in_turn = before, in_turn
+            pipeline.conductor = before
             for _, stage in at_home:
                 stage.combine = combined
 
@@ -292,7 +302,7 @@ class CapturedTicks:
         return self._homes.combined(worker.index, name, operation, left, right)
 
     def _settle(self, worker: Worker, action: Action, new: Sent) -> Sent:
-        """Put at home what outlives the tick, of what an action of a worker has made and of what the worker keeps.
+        """Put at home what outlives the step, of what an action of a worker has made and of what the worker keeps.
 
         Returns:
             The messages of the action, `new`, as they are to be sent.
@@ -305,36 +315,43 @@ class CapturedTicks:
                     parameter.grad = homes.fixed(parameter, parameter.grad)
         if not self._pipeline.method.pipelined:  # nothing else is left when the step is over
             return new
+        # Stage j does its backward of a micro-batch `after[j]` steps after that has entered. What it sends down is used
+        # by the stage below and, in part, by the one below that; what it sends up in the same way by those above.
+        stage, lags = worker.index, self._pipeline.lags
+        after = [staleness + lag for staleness, lag in zip(self._pipeline.staleness, lags, strict=True)]
+        down = after[max(stage - 2, 0)] - after[stage]
+        up = lags[min(stage + 2, len(lags) - 1)] - lags[stage]
         if action.kind is Kind.FORWARD:
             for number, part in enumerate(worker.parts):
                 for place, entry in enumerate(part._memory):
-                    if place > 0:  # the oldest goes in this tick, in the head it is the only one
-                        needed = place + 2  # the backward hands it down, and the stage below a part of it once more
-                        entry.kept = homes.lasting((worker.index, number, place), entry.kept, needed)
-            for name, inbox in worker._inboxes():  # targets wait, and before and after stages with replicas all do
-                for place in range(int(name == "from_above"), len(inbox)):  # whose oldest goes in this tick too
-                    inbox[place] = self._message_at_home((worker.index, name, place), inbox[place], place + 2)
-        return [(stage, self._message_at_home((worker.index, action.kind), message, 3)) for stage, message in new]
+                    if place > 0:  # the oldest goes in this step, in the head it is the only one
+                        entry.kept = homes.lasting((stage, number, place), entry.kept, place + down)
+            for name, inbox in worker._inboxes():
+                for place in range(int(name == "from_above"), len(inbox)):  # whose oldest goes in this step too
+                    needed = place + (down if name == "from_above" else up + 1)
+                    inbox[place] = self._message_at_home((stage, name, place), inbox[place], needed)
+        needed = up if action.kind is Kind.FORWARD else down
+        return [(to, self._message_at_home((stage, action.kind), message, needed)) for to, message in new]
 
     def _message_at_home(self, key: Hashable, message: Message, needed: int) -> Message:
-        """The message where it can be read for as many ticks, if a home can have so many places (`Homes.lasting`)."""
+        """The message where it can be read for as many steps, if a home can have so many places (`Homes.lasting`)."""
         streams, gradients = (
             None if given is None else self._homes.lasting((key, name), given, needed)
             for name, given in (("streams", message.streams), ("gradients", message.gradients))
         )
         return Message(message.micro_batch, streams, gradients)
 
-    def _advance(self, number: int) -> int:
-        """Advance the numbers by a step. Returns that of the micro-batch whose loss the step gave."""
+    def _advance(self, number: int) -> None:
+        """Advance the counters by a step."""
         pipeline = self._pipeline
         pipeline.micro_batches += 1
-        ticks = [pipeline._clock.tick(enter=True)]
-        while not pipeline._clock.may_enter:
-            ticks.append(pipeline._clock.tick(enter=False))
+        limits = pipeline._limits()
         for recording in pipeline._recordings:
-            recording.ticks.extend(ticks)
+            steps = range(min(pipeline._done), max(limits))
+            turns = (turn for step in steps for turn in pipeline._turns(step, limits))
+            recording.extend((worker.index, action) for turn in turns for worker, action in turn)
+        pipeline._done = limits
         pipeline._deferred = partial(self._restore, number)
-        return next(a.number for tick in ticks for a in tick[-1] if a.kind is Kind.FORWARD)
 
     def _restore(self, number: int) -> None:
         """Give the workers what they have after step `number`, which was a repetition."""
@@ -349,8 +366,8 @@ class _Settling(InOrder):
         self._conductor = conductor
         self._settle = settle
 
-    def tick(self) -> contextlib.AbstractContextManager[None]:
-        return self._conductor.tick()
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        return self._conductor.together()
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
         def settled(worker: Worker, action: Action, sent: Sent) -> Tensor | None:
@@ -360,6 +377,11 @@ class _Settling(InOrder):
             return result
 
         return self._conductor.run(settled, worker, action, sent, trace)
+
+
+def _position(pipeline: Pipeline) -> tuple[int, int]:
+    """Return where a pipeline is: the micro-batches that have entered, in all and at the last drain."""
+    return pipeline.micro_batches, pipeline._drained
 
 
 def _in_flight(pipeline: Pipeline) -> Iterator[Tensor]:
@@ -405,72 +427,67 @@ def as_left(worker: Worker, number: int, k: int) -> Callable[[int], None]:
 
 
 def _check(pipeline: Pipeline) -> None:
-    """See that ticks of the pipeline can be recorded. Raises: UnrecordableError: they cannot."""
+    """Check that steps of the pipeline can be recorded. Raises: UnrecordableError: they cannot."""
     method = pipeline.method
     if method.pipelined and (method.keeps_graph or method.stashes_weights):
         raise UnrecordableError(
-            f"ticks of {method} cannot be recorded: it holds graphs or weights of several micro-batches, which have no "
+            f"steps of {method} cannot be recorded: it holds graphs or weights of several micro-batches, which have no "
             f"fixed place; PETRA, DSP and the methods that let one micro-batch pass at a time can"
         )
     if any(worker.corrector or worker.predicts for worker in pipeline._workers):
         raise UnrecordableError(
             "a correction for delay, or a prediction of weights, follows the stage's count of updates, which a "
-            "recorded tick does not see; take plain steps"
+            "recorded step does not see; take plain steps"
         )
     if method.overlapped or pipeline._channel is not None:
         raise UnrecordableError(
-            f"ticks are recorded of one process that works in order; {method} or a channel is in the way"
+            f"steps are recorded of one process that works in order; {method} or a channel is in the way"
         )
     if pipeline.trace is not None or any(w._before_update or w._after_backward for w in pipeline._workers):
         raise UnrecordableError(
-            "hooks and traces are called by Python, which a recorded tick does without; take them off"
+            "hooks and traces are called by Python, which a recorded step does without; take them off"
         )
     if any(type(optimizer) is not torch.optim.SGD for optimizer in pipeline.optimizers):
         kinds = ", ".join(sorted({type(optimizer).__name__ for optimizer in pipeline.optimizers}))
-        raise UnrecordableError(f"recorded ticks update by torch.optim.SGD, which has a fused form; got {kinds}")
+        raise UnrecordableError(f"recorded steps update by torch.optim.SGD, which has a fused form; got {kinds}")
 
 
 def _is_full(pipeline: Pipeline) -> bool:
-    """Whether all of the pipeline's ticks from now on are alike, but for who updates."""
-    full = not pipeline.method.pipelined or pipeline.in_flight == pipeline.depth
-    return full and all(worker.version for worker in pipeline._workers)
+    """Return whether all of the pipeline's steps from now on are alike, but for which stages update."""
+    lagging = pipeline._done == pipeline._limits()
+    return lagging and pipeline.in_flight == pipeline.staleness[0] and all(w.version for w in pipeline._workers)
 
 
 def _check_draws_nothing(pipeline: Pipeline) -> None:
     # Not what is kept of micro-batches in flight: of those that pass one at a time nothing is, between steps.
-    drawing = [worker.index for worker in pipeline._workers if any(stream.ever_drawn for stream in worker._streams)]
+    drawing = [worker.index for worker in pipeline._workers if worker._stream.ever_drawn]
     if drawing:
         raise UnrecordableError(
             f"stages {drawing} draw random numbers (dropout), and a backward could not draw those of its forward again "
-            f"without asking the generator for its state, which a recorded tick cannot; set dropout to 0"
+            f"without asking the generator for its state, which a recorded step cannot; set dropout to 0"
         )
 
 
 @contextlib.contextmanager
-def without_looking(pipeline: Pipeline, heads: list[int]) -> Iterator[None]:
-    """Context in which a tick asks nothing of the device: neither losses nor states of random generators."""
-    losses, pipeline._losses = pipeline._losses, _Unseen(heads)
-    streams = [worker._streams for worker in pipeline._workers]
+def without_looking(pipeline: Pipeline) -> Iterator[None]:
+    """Context in which a step asks nothing of the device: neither losses nor states of random generators."""
+    losses, pipeline._losses = pipeline._losses, _Unseen(())
+    streams = [worker._stream for worker in pipeline._workers]
     for worker in pipeline._workers:
-        worker._streams = [_Still()]
+        worker._stream = _Still()
     try:
         yield
     finally:
         pipeline._losses = losses
-        for worker, worker_streams in zip(pipeline._workers, streams, strict=True):
-            worker._streams = worker_streams
+        for worker, stream in zip(pipeline._workers, streams, strict=True):
+            worker._stream = stream
 
 
 class _Unseen(finite.PendingLosses):
-    """Losses that nobody may look at yet; `numbers` receives those of their micro-batches."""
-
-    def __init__(self, numbers: list[int]) -> None:
-        super().__init__(())
-        self._numbers = numbers
+    """Losses that nobody may look at yet."""
 
     def add(self, micro_batch: int, loss: Tensor, *, in_forward: bool = True) -> None:
-        del loss, in_forward
-        self._numbers.append(micro_batch)
+        del micro_batch, loss, in_forward
 
 
 class _Still(RandomStream):
@@ -487,33 +504,40 @@ class _Still(RandomStream):
 
 
 class OverStreams(InOrder):
-    """Puts the work of a tick into CUDA streams: a branch for each stage's F, and one for its R, B and U.
+    """Puts the work of a step into CUDA streams: a branch for each stage's F, and one for its R, B and U.
 
-    All branches begin together, and the tick ends with all. Between them only U waits for F, whose weights it changes.
-    The head has one branch, since its B differentiates its F, and so has a stage with buffers that an evaluation may
-    write (`Worker.forward_apart`). Branch n is in stream n mod the number of streams, the deepest stages' first.
+    All branches begin together, and the step ends with all. Within a stage U waits for F, whose weights it changes. The
+    head has one branch, since its B differentiates its F, and so has a stage with buffers that an evaluation may write
+    (`Worker.forward_apart`). Between stages a branch waits for that of a neighbour whose message it needs in the same
+    step: in lockstep, where each stage lags by a step behind the one below, none does. In asynchronous 1F1B each F
+    waits for the F below, and of stages with equal staleness each B waits for the B above. Branch n is in stream n mod
+    the number of streams, the deepest stages' first.
 
     F and R of a stage evaluate the same function, so each convolution could be one over both micro-batches. Of
     the 280 operations of RevNet-18, views not counted, that would save at most the 20 convolutions and 17 ReLUs of R.
     But BatchNorm is of each micro-batch alone, and to join its two results again is an operation for each of its 20
     layers; and F would no longer be beside B. So there are two.
 
-    Only within a recorded tick, where all that goes from stage to stage lies at home: elsewhere the allocator could
+    Only within a recorded step, where all that goes from stage to stage lies at home: elsewhere the allocator could
     give away a message's memory while another stream still reads it.
 
     Args:
         streams: at least one; 2 J - 1 are enough for all branches.
-        stages: J.
+        staleness: of every stage.
+        lags: of every stage (`Pipeline.stagger`).
 
     """
 
-    def __init__(self, streams: Sequence[torch.cuda.Stream], stages: int) -> None:
+    def __init__(self, streams: Sequence[torch.cuda.Stream], staleness: Sequence[int], lags: Sequence[int]) -> None:
         self._streams = streams
-        self._last = stages - 1
-        self._forwards: dict[int, torch.cuda.Event] = {}  # of each stage the end of its F
+        self._last = len(lags) - 1
+        self._waits_below, self._waits_above = waiting(staleness, lags)
+        self._forwards: dict[int, torch.cuda.Event] = {}  # of each stage the end of its F in this step
+        self._backwards: dict[int, torch.cuda.Event] = {}  # and of its B
 
     @contextlib.contextmanager
-    def tick(self) -> Iterator[None]:
+    def step(self) -> Iterator[None]:
+        """Surround a step: all streams begin where the caller's stream is, and the caller's waits for all of them."""
         caller = torch.cuda.current_stream(self._streams[0].device)
         for stream in self._streams:
             stream.wait_stream(caller)
@@ -522,16 +546,31 @@ class OverStreams(InOrder):
             caller.wait_stream(stream)
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
+        stage = worker.index
         apart = action.kind is Kind.FORWARD and worker.forward_apart
-        branch = 2 * (self._last - worker.index) - apart
+        branch = 2 * (self._last - stage) - apart
         stream = self._streams[branch % len(self._streams)]
         with torch.cuda.stream(stream):
+            if action.kind is Kind.FORWARD and stage in self._waits_below:
+                stream.wait_event(self._forwards[stage - 1])
+            if action.kind in (Kind.RECONSTRUCT, Kind.BACKWARD) and stage in self._waits_above:
+                stream.wait_event(self._backwards[stage + 1])
             if action.kind is Kind.UPDATE:
-                stream.wait_event(self._forwards[worker.index])
+                stream.wait_event(self._forwards[stage])
             result = super().run(act, worker, action, sent, trace)
             if action.kind is Kind.FORWARD:
-                self._forwards[worker.index] = stream.record_event()
+                self._forwards[stage] = stream.record_event()
+            elif action.kind is Kind.BACKWARD:
+                self._backwards[stage] = stream.record_event()
         return result
+
+
+def waiting(staleness: Sequence[int], lags: Sequence[int]) -> tuple[set[int], set[int]]:
+    """Return the stages whose F waits within a step for the F below, and those whose B waits for the B above."""
+    after = [number + lag for number, lag in zip(staleness, lags, strict=True)]
+    below = {stage for stage in range(1, len(lags)) if lags[stage] == lags[stage - 1]}
+    above = {stage for stage in range(len(lags) - 1) if after[stage] == after[stage + 1]}
+    return below, above
 
 
 def cuda_device(pipeline: Pipeline) -> torch.device:
@@ -545,8 +584,8 @@ def cuda_device(pipeline: Pipeline) -> torch.device:
     return device
 
 
-def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedTicks:
-    """Return the pipeline's ticks as CUDA graphs of its device.
+def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedSteps:
+    """Return the pipeline's steps as CUDA graphs of its device.
 
     Args:
         pipeline: to be recorded.
@@ -556,7 +595,7 @@ def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedTicks:
             another in any case.
 
     Raises:
-        UnrecordableError: the stages are not all on one CUDA device, or `CapturedTicks` has a reason to refuse.
+        UnrecordableError: the stages are not all on one CUDA device, or `CapturedSteps` has a reason to refuse.
         ValueError: there is no stream.
 
     """
@@ -567,14 +606,16 @@ def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedTicks:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
     conductor = None
     if streams > 1 and pipeline.method.pipelined:
-        conductor = OverStreams([shared_stream(device, 1 + n) for n in range(streams)], len(pipeline.stages))
-    return CapturedTicks(pipeline, recorder(device), conductor)
+        pipeline.stagger()
+        branches = [shared_stream(device, 1 + n) for n in range(streams)]
+        conductor = OverStreams(branches, pipeline.staleness, pipeline.lags)
+    return CapturedSteps(pipeline, recorder(device), conductor)
 
 
 def recorder(device: torch.device) -> Record:
     """What records as CUDA graphs of `device`, all of which share their memory.
 
-    What it is given must have been done in this process before, and more than once (see `CapturedTicks`). A graph has
+    What it is given must have been done in this process before, and more than once (see `CapturedSteps`). A graph has
     the addresses of what that uses and does not keep it: whoever repeats it does.
     """
     pool = torch.cuda.graph_pool_handle()

@@ -1,9 +1,12 @@
 """Messages to and from one neighbour over torch.distributed: an inlet and an outlet for each.
 
 The layout of messages is agreed once, by a header ahead of the first (`petra_core.distributed.layout`); from then on
-tensors alone travel. A header goes from CPU to CPU, over Gloo, and has arrived before anything that it tells of is
-started, so that the wire itself never carries two things of which one waits for the other. Receives are posted ahead,
-sends are kept until they have arrived.
+tensors alone travel. A header goes from CPU to CPU, over Gloo.
+
+Nobody waits for a send. What was sent is held until something has come back that the neighbour made after it had
+received it: then the send is over. Over Gloo receives are posted ahead, so that a message can arrive while its receiver
+computes: those of a step at its beginning, and for forwards one more, that of the step to come. `Inlet.close` and
+`Outlet.close` fill the last of these.
 
 Internal: `petra_core.distributed` sends and receives.
 """
@@ -15,13 +18,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from petra_core.distributed.exchange import OUTSIDE, Exchange, Peer, Transfer
+from petra_core.distributed.exchange import OUTSIDE, Peer, Transfer
 from petra_core.distributed.groups import CPU, ChannelError
 from petra_core.distributed.layout import HEADER_BYTES, Layouts, dense, flat, header_of, layout_of, layouts_in
 from petra_core.tape import Streams
 from petra_core.worker import Message
 
 __all__ = ["Inlet", "Outlet"]
+
+ASIDE = 1  # tag of evaluations, which a receive that was posted for training must not take
 
 
 @dataclass
@@ -45,21 +50,17 @@ class Outlet:
 
     Args:
         peer: the neighbour.
-        exchange: starts what is sent.
         wire: the device on which messages are sent.
-        may_travel: micro-batches whose messages may be on their way. Gloo says that one has arrived only to who waits
-            for it, and what is not waited for is kept for ever.
 
     Attributes:
         layouts: of all messages; None before the first.
 
     """
 
-    def __init__(self, peer: Peer, exchange: Exchange, wire: torch.device, may_travel: int) -> None:
-        self._peer, self._exchange, self._wire = peer, exchange, wire
+    def __init__(self, peer: Peer, wire: torch.device) -> None:
+        self._peer, self._wire = peer, wire
         self.layouts: Layouts | None = None
         self._sending: deque[Transfer] = deque()
-        self._recent: deque[int] = deque(maxlen=may_travel)
 
     def send(self, message: Message) -> None:
         """Send a message whose layout is that of the first.
@@ -70,10 +71,9 @@ class Outlet:
         """
         streams, gradients = dense(message.streams, self._wire), dense(message.gradients, self._wire)
         layouts: Layouts = (layout_of(streams), layout_of(gradients))
-        self._make_room(message.micro_batch)
         if self.layouts is None:
             self.layouts = layouts
-            self._tell(layouts, message.micro_batch)
+            self._sending.append(self._peer.send(header_of(layouts), message.micro_batch))
         elif layouts != self.layouts:
             raise ChannelError(
                 f"the message of micro-batch {message.micro_batch} from stage {self._peer.own_stage} to stage "
@@ -81,43 +81,28 @@ class Outlet:
                 f"of a run must be alike"
             )
         for tensor in (*(streams or ()), *(gradients or ())):
-            self._sending.append(self._exchange.send(flat(tensor), self._peer, message.micro_batch))
+            self._sending.append(self._peer.send(flat(tensor), message.micro_batch))
 
-    def send_outside_schedule(self, streams: Streams) -> None:
-        """Send a message outside the schedule, its layout with it."""
-        self._let_go_of_outside()
-        whole = dense(streams, self._wire)
-        assert whole is not None
-        self._make_room(OUTSIDE)
-        self._tell((layout_of(whole), None), OUTSIDE)
-        for stream in whole:
-            self._sending.append(self._exchange.send(flat(stream), self._peer, OUTSIDE))
-        self._exchange.end()
-
-    def settle(self) -> None:
-        """Wait until all that has been started is gone."""
-        while self._sending and self._sending[0].work is not None:
+    def let_go(self, last: int) -> None:
+        """Let go of the messages of all micro-batches up to `last`, which are known to have arrived."""
+        while self._sending and self._sending[0].micro_batch <= last:
             self._sending.popleft().wait()
 
-    def _tell(self, layouts: Layouts, micro_batch: int) -> None:
-        header = header_of(layouts)
-        self._sending.append(self._exchange.send(header, self._peer, micro_batch, at_once=True))
+    def send_aside(self, streams: Streams) -> None:
+        """Send a message of an evaluation, its layout with it, and wait until it has arrived."""
+        whole = dense(streams, self._wire)
+        assert whole is not None
+        sent = [self._peer.send(header_of((layout_of(whole), None)), OUTSIDE, ASIDE)]
+        sent += [self._peer.send(flat(stream), OUTSIDE, ASIDE) for stream in whole]
+        for transfer in sent:
+            transfer.wait()
 
-    def _let_go_of_outside(self) -> None:
-        """Let go of the evaluation before: its receiver took it before all ended that evaluation together.
-
-        All have one number, so that `_make_room` would keep those of a whole evaluation.
-        """
-        for transfer in self._sending:
-            if transfer.micro_batch == OUTSIDE:
-                transfer.wait()
-        self._sending = deque(transfer for transfer in self._sending if transfer.micro_batch != OUTSIDE)
-
-    def _make_room(self, micro_batch: int) -> None:
-        """Let go of what has arrived, and wait for what is older than those that may be on their way."""
-        if micro_batch not in self._recent:
-            self._recent.append(micro_batch)
-        while self._sending and (self._sending[0].arrived or self._sending[0].micro_batch not in self._recent):
+    def close(self, *, ahead: bool) -> None:
+        """Wait until all has arrived; fill the receive that the neighbour has posted ahead, if it does so."""
+        if ahead and self.layouts is not None:
+            for layout in (layout for side in self.layouts for layout in side or ()):
+                self._sending.append(self._peer.send(flat(layout.empty(self._wire)), OUTSIDE))
+        while self._sending:
             self._sending.popleft().wait()
 
 
@@ -126,63 +111,66 @@ class Inlet:
 
     Args:
         peer: the neighbour.
-        exchange: starts what is received.
         wire: the device on which messages arrive.
         answers: where the messages went that these are the gradients of; None for what comes from below.
 
     """
 
-    def __init__(self, peer: Peer, exchange: Exchange, wire: torch.device, answers: Outlet | None = None) -> None:
-        self._peer, self._exchange, self._wire, self._answers = peer, exchange, wire, answers
+    def __init__(self, peer: Peer, wire: torch.device, answers: Outlet | None = None) -> None:
+        self._peer, self._wire, self._answers = peer, wire, answers
+        self._posts_early = wire.type == "cpu"
         self._layouts: Layouts | None = None
         self._pending: deque[_Pending] = deque()
+        self._ahead: _Pending | None = None  # posted for the message of a step to come
 
     def expect(self, micro_batch: int) -> None:
-        """Expect, in the tick that begins, the message of this micro-batch, and post its receive if that can be now."""
-        self._pending.append(_Pending(micro_batch))
-        if self._layouts is not None and not self._exchange.batched:  # which would only hold the memory for a tick
-            self.post()
+        """Expect the message of this micro-batch in the step that begins, and post its receive if that can be now."""
+        pending, self._ahead = self._ahead or _Pending(micro_batch), None
+        pending.micro_batch = micro_batch
+        self._pending.append(pending)
+        if self._posts_early and self._layouts is not None:
+            self._post(pending, self._layouts)
+            self._post_ahead(self._layouts)
 
-    def post(self) -> None:
-        """Post, when a tick has been computed, the receive of what is expected in it, unless that is done.
+    def take(self, last: int | None) -> list[Message]:
+        """The messages of all micro-batches up to the last, None: all that are expected; waits for them.
 
         Raises:
             ChannelError: the neighbour is lost, or its messages do not fit.
 
         """
-        if self._pending and self._pending[-1].transfers is None:
-            pending = self._pending[-1]
+        messages = []
+        while self._pending and (last is None or self._pending[0].micro_batch <= last):
+            pending = self._pending[0]
             if self._layouts is None:
                 self._layouts = self._agreed(self._header(pending.micro_batch))
             self._post(pending, self._layouts)
-
-    def take(self, last: int | None) -> list[Message]:
-        """The messages of all micro-batches up to the last, None: all that are expected; waits for them."""
-        messages = []
-        while self._pending and (last is None or self._pending[0].micro_batch <= last):
-            self._pending[0].wait()
-            pending = self._pending.popleft()
+            if self._posts_early:
+                for later in self._pending:
+                    self._post(later, self._layouts)
+                self._post_ahead(self._layouts)
+            pending.wait()
+            self._pending.popleft()
             messages.append(Message(pending.micro_batch, pending.streams, pending.gradients))
         return messages
 
-    def take_outside_schedule(self) -> Streams:
-        """The streams of a message outside the schedule, whose layout comes with it."""
-        pending = _Pending(OUTSIDE)
-        self._post(pending, self._header(OUTSIDE))
-        self._exchange.end()
-        pending.wait()
-        assert pending.streams is not None
-        return pending.streams
+    def take_aside(self) -> Streams:
+        """The streams of a message of an evaluation, whose layout comes with it."""
+        layouts = self._header(OUTSIDE, ASIDE)
+        streams = tuple(layout.empty(self._wire) for layout in layouts[0] or ())
+        for transfer in [self._peer.receive(flat(stream), OUTSIDE, ASIDE) for stream in streams]:
+            transfer.wait()
+        return streams
 
-    def settle(self) -> None:
-        """Wait until all whose receives are started has arrived, without taking it."""
-        for pending in self._pending:
-            if pending.transfers is not None:
-                pending.wait()
+    def close(self) -> None:
+        """Take all that is expected, and what fills the receive that was posted ahead."""
+        self.take(None)
+        if self._ahead is not None:
+            self._ahead.wait()
 
-    def _header(self, micro_batch: int) -> Layouts:
+    def _header(self, micro_batch: int, tag: int = 0) -> Layouts:
         header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device=CPU)
-        self._exchange.receive(header, self._peer, micro_batch, at_once=True).wait()
+        self._peer.receive(header, micro_batch, tag).wait()
         return layouts_in(header)
 
     def _agreed(self, layouts: Layouts) -> Layouts:
@@ -192,16 +180,22 @@ class Inlet:
             if side is not None and [(t.dtype, t.shape) for t in side] != [(t.dtype, t.shape) for t in sent or ()]:
                 raise ChannelError(
                     f"stage {self._peer.own_stage} on rank {dist.get_rank()} sends stage {self._peer.stage} on rank "
-                    f"{dist.get_global_rank(self._exchange.group, self._peer.place)} the layout {sent}, and what comes "
+                    f"{dist.get_global_rank(self._peer.group, self._peer.place)} the layout {sent}, and what comes "
                     f"back has the layout {side}: the processes do not train the same network"
                 )
         return layouts
 
     def _post(self, pending: _Pending, layouts: Layouts) -> None:
+        if pending.transfers is not None:
+            return
         pending.streams, pending.gradients = (
             None if side is None else tuple(layout.empty(self._wire) for layout in side) for side in layouts
         )
         tensors: tuple[Tensor, ...] = (*(pending.streams or ()), *(pending.gradients or ()))
-        pending.transfers = [
-            self._exchange.receive(flat(tensor), self._peer, pending.micro_batch) for tensor in tensors
-        ]
+        pending.transfers = [self._peer.receive(flat(tensor), pending.micro_batch) for tensor in tensors]
+
+    def _post_ahead(self, layouts: Layouts) -> None:
+        """Post the receive of a step to come, of forwards: gradients come a step or more before they are used."""
+        if self._answers is None and self._ahead is None:
+            self._ahead = _Pending(OUTSIDE)
+            self._post(self._ahead, layouts)

@@ -11,10 +11,8 @@ The obvious way, DistributedDataParallel around the network, averages in the hoo
 it, and a pipeline has no such backward: each stage has its own, and updates at its own tick. So the mean is taken where
 a stage updates, after its k backwards: all its gradients in one flat bucket, one all-reduce in the group of the column.
 
-No deadlock: all replicas have the same clock, so the ranks of a column come to the updates of their stages in the same
-order; and whatever a rank waits for, a message or a mean, was due in an earlier tick or earlier in the same one. With
-NCCL a message and a mean are never under way at once (`before`): they are kernels of two communicators, and kernels
-that may wait for each other are not to be started in an order that differs between ranks.
+No deadlock: all replicas execute the same local programs, so the ranks of a column come to the updates of their stages
+in the same order; and what a rank waits for, a message or a mean, is made by actions that come before it in these.
 
 Weights stay bitwise equal in all replicas, because they begin equal and see the same mean: an all-reduce gives every
 rank the same bits (Gloo and NCCL alike: each part of the sum is made in one place, or in the same order everywhere).
@@ -26,7 +24,7 @@ not affect training.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 
 import torch
@@ -50,7 +48,6 @@ class Replicas:
     Attributes:
         index: number of this replica.
         count: R.
-        before: called before every all-reduce: where the ranks are in a pipeline too, its `ProcessChannel.settle`.
 
     """
 
@@ -61,7 +58,6 @@ class Replicas:
         self.count = len(self._ranks)
         self._group = new_group(ranks, wire, patience) if self.count > 1 else None
         self.index = self._ranks.index(dist.get_rank()) if self.count > 1 else 0
-        self.before: Callable[[], None] = lambda: None
         self._averaged = False  # whether buffers are means at the moment
 
     def average_gradients(self, index: int, version: int, stage: Stage) -> None:
@@ -130,7 +126,6 @@ class Replicas:
 
     def _sum(self, value: Tensor, what: str) -> Tensor:
         sent = value.to(self._wire, copy=True)
-        self.before()
         try:
             dist.all_reduce(sent, group=self._group)
         except RuntimeError as error:

@@ -1,13 +1,18 @@
-"""Run a small pipeline and draw the schedule that it executed: `python -m petra_core.drawing docs/schedule.svg`."""
+"""Run small pipelines and draw what they executed: `python -m petra_core.drawing docs/schedule.svg`."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from petra_core import methods
-from petra_core.drawing.execution import executed
-from petra_core.drawing.schedules import to_svg
+from petra_core.drawing.execution import executed, laid_out
+from petra_core.drawing.gantt import stacked, to_svg
 from petra_core.files import replacing
+from petra_core.methods import Method
+from petra_core.shares import even_partition, run_name, runs
+from petra_core.staleness import lockstep, one_f_one_b, per_device
+
+WINDOW = 28  # forwards, of the axis of time
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -16,15 +21,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("file", type=Path, help="the SVG to write")
     parser.add_argument("--method", default="PETRA", help="such as DSP (default PETRA)")
     parser.add_argument("--stages", type=int, default=4, help="J (default 4)")
-    parser.add_argument("--micro-batches", type=int, default=7, help="that enter before the drain (default 7)")
+    parser.add_argument(
+        "--devices", type=int, default=2, help="of the last picture, in which they share stages (default 2)"
+    )
+    parser.add_argument("--micro-batches", type=int, default=8, help="that enter before the drain (default 8)")
     parser.add_argument("-k", "--accumulation", type=int, default=1, help="micro-batches of an update (default 1)")
-    parser.add_argument("--highlight", type=int, help="micro-batch whose way is traced (default the second)")
     given = parser.parse_args(arguments)
     try:
         method = methods.by_name(given.method)
-        schedule = executed(method, given.stages, given.micro_batches, given.accumulation)
-        second = min(1, given.micro_batches - 1)
-        drawing = to_svg(schedule, highlight=second if given.highlight is None else given.highlight)
+        drawing = pictures(method, given.stages, given.devices, given.micro_batches, given.accumulation)
     except ValueError as error:
         parser.error(str(error))
     try:
@@ -32,6 +37,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
             file.write(f"{drawing}\n".encode())
     except OSError as error:
         parser.error(f"{given.file} cannot be written: {error.strerror}")
+
+
+def pictures(method: Method, stages: int, devices: int, micro_batches: int, accumulation: int) -> str:
+    """Return an SVG of lockstep, asynchronous 1F1B and fewer devices, one below the other; of other methods one alone.
+
+    Raises:
+        ValueError: a number is out of its range.
+
+    """
+    single, shared = (1,) * stages, even_partition(stages, devices)
+    ways = [("one stage per device, one micro-batch at a time", single, (0,) * stages)]
+    if method.pipelined:
+        ways = [
+            ("lockstep", single, lockstep(stages)),
+            ("asynchronous 1F1B", single, one_f_one_b(stages)),
+            (f"asynchronous 1F1B on {devices} devices", shared, per_device(shared)),
+        ]
+    drawn = []
+    for name, partition, staleness in ways:
+        actions = executed(method, stages, micro_batches, accumulation, staleness)
+        timeline = laid_out(actions, partition)
+        labels = {
+            device: f"stages {run_name(run)}" if len(run) > 1 else f"stage {run.start}"
+            for device, run in enumerate(runs(partition))
+        }
+        title = f"{method.title}, {name}: staleness {', '.join(map(str, staleness))}"
+        drawn.append(to_svg(timeline, title=title, span=(0, WINDOW), labels=labels, unit="forwards"))
+    return stacked(drawn, f"{method.title} on {stages} stages, k = {accumulation}")
 
 
 if __name__ == "__main__":

@@ -1,39 +1,45 @@
-"""The schedule of a pipeline that was really run.
+"""The actions of a pipeline that was really run, laid out in time.
 
-A schedule drawn from a formula shows what should happen. Here a small pipeline is run, its ticks are recorded as they
-are executed, and the recording is checked by the independent validator before anybody draws it.
+A schedule drawn from a formula shows what should happen. Here a small pipeline is run, its actions are recorded as they
+are executed, and each device does those of its stages in that order, as early as their messages allow
+(`petra_core.prediction.simulation`).
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from petra_core.methods import Method
 from petra_core.models import chain
 from petra_core.pipeline import Pipeline
-from petra_core.schedule import Schedule
-from petra_core.validation import validate
+from petra_core.prediction.simulation import Operation, simulate
+from petra_core.prediction.units import UNITS
+from petra_core.schedule import Action, Kind
+from petra_core.shares import owned
+from petra_core.timeline import Timeline
 
-__all__ = ["executed"]
+__all__ = ["executed", "laid_out"]
 
 
-def executed(method: Method, stages: int, micro_batches: int, accumulation: int = 1) -> Schedule:
-    """The schedule that a pipeline carried out: so many micro-batches in, then drained.
+def executed(
+    method: Method, stages: int, micro_batches: int, accumulation: int = 1, staleness: Sequence[int] | None = None
+) -> list[tuple[int, Action]]:
+    """Return the actions that a pipeline carried out, each with its stage: so many micro-batches in, then drained.
 
     Args:
         method: any of `petra_core.methods.ALL`.
         stages: J, at least 2; a chain of reversible blocks between a stem and a head.
-        micro_batches: at least 1; more than 2J - 1 of them show a full pipeline.
+        micro_batches: at least 1; more than the staleness of stage 0 show a full pipeline.
         accumulation: k.
+        staleness: as for `Pipeline`.
 
     Raises:
         ValueError: a number out of its range.
-        ScheduleError: what was executed breaks a dependency.
 
     """
     if stages < 2 or micro_batches < 1:
-        raise ValueError(f"a schedule has at least 2 stages and 1 micro-batch, got {stages} and {micro_batches}")
+        raise ValueError(f"a drawing has at least 2 stages and 1 micro-batch, got {stages} and {micro_batches}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = chain(stages - 2, num_classes=2, channels=2, in_channels=1)
@@ -42,6 +48,7 @@ def executed(method: Method, stages: int, micro_batches: int, accumulation: int 
         network,
         method,
         accumulation=accumulation,
+        staleness=staleness,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
         seed=0,
     )
@@ -49,8 +56,59 @@ def executed(method: Method, stages: int, micro_batches: int, accumulation: int 
         for _ in range(micro_batches):
             pipeline.step(images, labels)
         pipeline.drain()
-    validate(recording.schedule)
-    return recording.schedule
+    return recording
+
+
+def laid_out(actions: Sequence[tuple[int, Action]], partition: Sequence[int]) -> Timeline:
+    """Return executed actions as a timeline in the units of Table 1 (seconds), messages taking no time.
+
+    Args:
+        actions: each with its stage, in the order of execution.
+        partition: the number of stages of each device.
+
+    Raises:
+        ScheduleError: what was executed breaks a dependency.
+
+    """
+    stages, last = sum(partition), sum(partition) - 1
+    # A reconstruction needs what comes down from the stage above, beside whose backward it may be: its reconstruction.
+    reconstructing = {(stage, action.number) for stage, action in actions if action.kind is Kind.RECONSTRUCT}
+    ahead = _reconstructs_ahead(actions)
+
+    def needs(stage: int, action: Action) -> tuple[tuple[tuple[str, int, int], int], ...]:
+        number = action.number
+        if action.kind is Kind.FORWARD:
+            return ((("F", stage - 1, number), 0),) if stage else ()
+        if action.kind is Kind.UPDATE:
+            return ()
+        forward: tuple[tuple[str, int, int], int] = (("F", stage, number), 0)
+        if stage == last:
+            return (forward,)
+        above: tuple[str, int, int] = ("B", stage + 1, number)
+        if action.kind is Kind.RECONSTRUCT and ahead:
+            if (stage + 1, number) not in reconstructing:  # below the head it is of the stage's own output
+                return (forward,)
+            above = ("R", stage + 1, number)
+        return (forward, (above, 0))
+
+    devices = [
+        [
+            Operation((action.kind.value, stage, action.number), float(UNITS[action.kind]), needs(stage, action))
+            for stage, action in actions
+            if stage in own
+        ]
+        for own in owned(partition, stages)
+    ]
+    return simulate(devices)
+
+
+def _reconstructs_ahead(actions: Sequence[tuple[int, Action]]) -> bool:
+    """Whether reconstructions come before the backward of the stage above."""
+    place = {(stage, action): number for number, (stage, action) in enumerate(actions)}
+    return any(
+        action.kind is Kind.RECONSTRUCT and number < place[stage + 1, Action(Kind.BACKWARD, action.number)]
+        for (stage, action), number in place.items()
+    )
 
 
 @contextlib.contextmanager

@@ -1,21 +1,22 @@
 """A timeline as a picture: a lane a device, boxes as long as they took.
 
-`petra_core.drawing.schedules` shows a schedule, in which every tick is as wide as the next; whether devices wait for
-others is seen only on an axis of time. Simulated timelines and traces of real runs are drawn by the same routine, so
-the two can be laid side by side. Every box has its name and its times as a tooltip; its number stands in it where there
+Simulated timelines, traces of real runs and schedules in the units of Table 1 are drawn by the same routine, so they
+can be laid side by side. Every box has its name and its times as a tooltip; its number stands in it where there
 is room.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from xml.etree import ElementTree
 
-from petra_core.drawing.schedules import FILL
 from petra_core.drawing.svg import LANE, QUIET, RULE, canvas, line, rect, text
 from petra_core.schedule import Kind
 from petra_core.timeline import Event, Timeline
 
-__all__ = ["to_svg"]
+__all__ = ["stacked", "to_svg"]
+
+# Apart in lightness too, so that a grey print keeps them apart; dark text on each has a contrast above 7.
+FILL = {Kind.FORWARD: "#a6cee8", Kind.RECONSTRUCT: "#fbdf9d", Kind.BACKWARD: "#79c79a", Kind.UPDATE: "#b3261e"}
 
 #: By kind of an event; kinds that are not here are drawn as `wait` is.
 _MEANING = {
@@ -33,11 +34,33 @@ _MARGIN, _HEADER, _LABEL, _SHARE, _LEGEND = 16, 62, 74, 66, 44
 _WIDTH = 900  # of the axis of time
 _HEIGHT, _GAP = 22, 6  # of a lane, and between lanes
 _DIGIT = 6.5  # width of a digit of the font
+_SVG = "http://www.w3.org/2000/svg"
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
+def stacked(drawings: Sequence[str], title: str) -> str:
+    """Return drawings of `to_svg` one below the other, as one `<svg>` with this accessible name."""
+    panels = [ElementTree.fromstring(drawing) for drawing in drawings]
+    heights = [float(panel.get("height", 0)) for panel in panels]
+    width = max(float(panel.get("width", 0)) for panel in panels)
+    root = canvas(width, sum(heights), title, " ".join(panel.findtext(f"{{{_SVG}}}desc", "") for panel in panels))
+    del root.attrib["xmlns"]  # which the panels bring
+    for number, panel in enumerate(panels):
+        panel.set("y", f"{sum(heights[:number]):g}")
+        root.append(panel)
+    ElementTree.register_namespace("", _SVG)
+    for element in root.iter():
+        element.tag = element.tag if element.tag.startswith("{") else f"{{{_SVG}}}{element.tag}"
+    return ElementTree.tostring(root, encoding="unicode")
+
+
 def to_svg(
-    timeline: Timeline, *, title: str, span: tuple[float, float] | None = None, labels: Mapping[int, str] | None = None
+    timeline: Timeline,
+    *,
+    title: str,
+    span: tuple[float, float] | None = None,
+    labels: Mapping[int, str] | None = None,
+    unit: str | None = None,
 ) -> str:
     """Draw a timeline.
 
@@ -46,6 +69,7 @@ def to_svg(
         title: heading and accessible name.
         span: the part of it to draw, from and to, in seconds; all of it unless given.
         labels: what the lanes are called, such as "stages 0..3"; "device 0" and so on unless given.
+        unit: what the axis counts, where that is not seconds.
 
     Returns:
         The text of an `<svg>` element, of use as a file and inside HTML.
@@ -61,11 +85,13 @@ def to_svg(
     )
     if not end > begin:
         raise ValueError(f"a span of time ends after it begins, got {begin} to {end} seconds")
-    return _GanttDrawing(timeline, title, begin, end, labels or {}).svg()
+    return _GanttDrawing(timeline, title, begin, end, labels or {}, unit).svg()
 
 
 class _GanttDrawing:
-    def __init__(self, timeline: Timeline, title: str, begin: float, end: float, labels: Mapping[int, str]) -> None:
+    def __init__(
+        self, timeline: Timeline, title: str, begin: float, end: float, labels: Mapping[int, str], unit: str | None
+    ) -> None:
         self.timeline, self.title, self.labels = timeline, title, labels
         self.begin, self.end = begin, end
         self.events = events = [event for event in timeline.events if event.end > begin and event.begin < end]
@@ -74,7 +100,9 @@ class _GanttDrawing:
         work = [Event(e.device, e.name, max(e.begin, begin), min(e.end, end)) for e in events if e.name[0] in "FRBWU"]
         at_work = Timeline(tuple(work), timeline.devices)
         self.busy = [at_work.busy(device) for device in range(timeline.devices)]
-        self.unit, self.unit_name = next((unit for unit in _UNITS if end - begin >= unit[0]), _UNITS[-1])
+        self.unit, self.unit_name = (
+            (1.0, unit) if unit is not None else next((unit for unit in _UNITS if end - begin >= unit[0]), _UNITS[-1])
+        )
 
     def svg(self) -> str:
         width = self.left + _WIDTH + _SHARE + _MARGIN

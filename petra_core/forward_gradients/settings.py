@@ -15,15 +15,16 @@ Works of before are settings too. For a Gaussian v of d numbers E[<T, v> v] is T
 
 while E[<T, v> v / ||v||^2] is T/d: projected on noise, a step is too short by the number of dimensions.
 
-Facts of the released code (streethagore/ForwardLocalGradient, e262989) were read there. It says nothing of which of its
-faults the published numbers have; `Fault` reproduces each of those that change a training. Not here are its "span" of
-the batch's guesses, which calls the plain estimator, and its losses by similarity.
+Facts of the released code (streethagore/ForwardLocalGradient, e262989) were read there. Not here are its "span" of the
+batch's guesses, which calls the plain estimator, its losses by similarity, and three of its faults: the projection of a
+norm's bias is written over that of its weight, the estimator called sign is the projection, and auxiliary networks are
+trained only where the guess is their gradient.
 """
 
 import enum
 from dataclasses import dataclass
 
-__all__ = ["AXES", "EPS", "Derivative", "Fault", "ForwardGradient", "Guess", "Scaling", "Space", "Target"]
+__all__ = ["AXES", "EPS", "Derivative", "ForwardGradient", "Guess", "Scaling", "Space", "Target"]
 
 EPS = 1e-16  # of the released code; in float32 it counts once a sample's ||G_n|| is below about 1e-8
 
@@ -86,25 +87,12 @@ class Derivative(enum.Enum):
     JVP = "jvp"
 
 
-class Fault(enum.Enum):
-    """What the released code does otherwise than it seems to mean, by reading."""
-
-    #: A norm's bias: its projection is written over that of the norm's weight, and itself it takes the guess as it is
-    #: (a gradient; noise leaves it alone). Of WEIGHTS and BATCH_WEIGHTS.
-    BIAS = "bias_into_weight"
-    #: The estimator that is called sign is the projection.
-    SIGN = "sign_is_projected"
-    #: Auxiliary networks are trained only where the guess is their gradient, so the target LOCAL or NEXT may be that of
-    #: networks that stay as they were drawn.
-    AUXILIARY = "auxiliary_untrained"
-
-
 @dataclass(frozen=True)
 class ForwardGradient:
     """One algorithm of the family: a value.
 
     Raises:
-        ValueError: settings that contradict each other, or a fault that would change nothing.
+        ValueError: settings that contradict each other.
 
     """
 
@@ -113,7 +101,6 @@ class ForwardGradient:
     space: Space = Space.WEIGHTS
     scaling: Scaling = Scaling.PROJECTED
     derivative: Derivative = Derivative.PROJECTION
-    released: frozenset[Fault] = frozenset()
 
     def __post_init__(self) -> None:
         if self.derivative is Derivative.JVP and self.guess in (Guess.NEXT, Guess.GLOBAL):
@@ -126,26 +113,11 @@ class ForwardGradient:
                 f"one jvp for all weights is of the network's loss, the target {self.target.value!r} of several; "
                 f"use the target 'global', or another space"
             )
-        for fault in self.released:
-            if not self._shows(fault):
-                raise ValueError(f"the released code's fault {fault.value!r} needs {_NEEDS[fault]}; leave it out")
-
-    def _shows(self, fault: Fault) -> bool:
-        if fault is Fault.BIAS:
-            return self.space in (Space.WEIGHTS, Space.BATCH_WEIGHTS)
-        if fault is Fault.SIGN:
-            return self.scaling is Scaling.SIGN and self.space is Space.WEIGHTS
-        return self.target is not Target.GLOBAL and self.guess is not Guess.LOCAL
 
     @property
     def has_auxiliary(self) -> bool:
-        """Whether the losses of auxiliary networks of its own are its target or its guess."""
+        """Whether losses of auxiliary networks, each trained on its own, are its target or its guess."""
         return self.target is not Target.GLOBAL or self.guess in (Guess.LOCAL, Guess.NEXT)
-
-    @property
-    def trains_auxiliary(self) -> bool:
-        """Whether they are trained, each on its own loss."""
-        return self.has_auxiliary and Fault.AUXILIARY not in self.released
 
     @property
     def draws_networks(self) -> bool:
@@ -156,7 +128,7 @@ class ForwardGradient:
         words = [f"{self.guess.value} guess of the {self.target.value} target", self.space.value.replace("_", " ")]
         words += [self.scaling.value] * (self.scaling is not Scaling.PROJECTED)
         words += [self.derivative.value] * (self.derivative is not Derivative.PROJECTION)
-        return ", ".join([*words, *sorted(f"released {fault.value}" for fault in self.released)])
+        return ", ".join(words)
 
 
 #: The axes that have one value each, by their names in `ForwardGradient`.
@@ -166,9 +138,4 @@ AXES: dict[str, type[enum.Enum]] = {
     "space": Space,
     "scaling": Scaling,
     "derivative": Derivative,
-}
-_NEEDS = {
-    Fault.BIAS: "the space 'weights' or 'batch_weights'",
-    Fault.SIGN: "the scaling 'sign' in the space 'weights'",
-    Fault.AUXILIARY: "the target 'local' or 'next' and a guess other than 'local'",
 }

@@ -27,8 +27,8 @@ from petra_core.checks import Shapes, check_stages
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.finite import REMEDY, PendingLosses
 from petra_core.forward_gradients.evaluation import BlockEvaluation, Guessed, LocalBlock, dot, factors, trainable
-from petra_core.forward_gradients.layers import NORMS, Layer, layers_of, shares, shifted
-from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
+from petra_core.forward_gradients.layers import Layer, layers_of, shares, shifted
+from petra_core.forward_gradients.settings import Derivative, ForwardGradient, Guess, Space, Target
 from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
 from petra_core.randomness import RandomStream
 from petra_core.recipe import OptimizerFactory, set_rate
@@ -262,7 +262,7 @@ class ForwardGradients:
         output = evaluation.output.detach().requires_grad_()
         with evaluation.block.stream:
             loss = self._loss(network(output), target)
-        trained = name.value == "local" and self.settings.trains_auxiliary
+        trained = name.value == "local" and self.settings.has_auxiliary
         parameters = trainable(network) if trained else []
         activation, *gradients = torch.autograd.grad(loss, [output, *parameters])
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -271,7 +271,7 @@ class ForwardGradients:
 
     def _train_auxiliary(self, evaluation: BlockEvaluation, target: Tensor) -> None:
         """See that the block's own auxiliary network has been evaluated, whoever asks for its gradient."""
-        if self.settings.trains_auxiliary:
+        if self.settings.has_auxiliary:
             evaluation.at_output(Target.LOCAL)
 
     def _noise(self, block: LocalBlock, like: Tensor) -> Tensor:
@@ -394,7 +394,6 @@ class ForwardGradients:
 
     def _follow(self, evaluation: BlockEvaluation, guesses: Iterator[Guessed]) -> list[Guessed]:
         """Give a block its gradients along the guesses; returns those that have to wait for the other blocks'."""
-        scaling = Scaling.PROJECTED if Fault.SIGN in self.settings.released else self.settings.scaling
         kept = []
         sums: list[Tensor] = []  # of the tensors of the block <T, G>, ||T||^2, ||G||^2: [3, n]
         for guessed in guesses:
@@ -403,11 +402,11 @@ class ForwardGradients:
             if self.settings.space is Space.ALL_WEIGHTS:
                 kept.append(guessed)
                 continue
-            along = guessed.along(factors(guessed.product, squared, scaling))
+            along = guessed.along(factors(guessed.product, squared, self.settings.scaling))
             if guessed.layer is None:
                 evaluation.train(along)
             else:
-                self._set_gradient(guessed.layer, guessed.name, along.sum(0), guessed.guess)
+                guessed.layer.parameters[guessed.name].grad = along.sum(0)
         if not sums:  # a block without parameters, or all of them frozen: nothing is guessed of weights
             return kept
         product, target, guess = torch.stack(sums).sum(0)
@@ -415,27 +414,18 @@ class ForwardGradients:
         self.cosines[evaluation.block.index] = (product / lengths).mean()
         return kept
 
-    def _set_gradient(self, layer: Layer, name: str, gradient: Tensor, guess: Tensor) -> None:
-        parameters = layer.parameters
-        if name == "bias" and isinstance(layer.module, NORMS) and Fault.BIAS in self.settings.released:
-            parameters["weight"].grad = gradient
-            parameters["bias"].grad = None if self.settings.guess.is_noise else guess.sum(0)
-        else:
-            parameters[name].grad = gradient
-
     def _follow_together(self, guesses: Sequence[Guessed], product: Tensor) -> None:
         """In the space ALL_WEIGHTS, scale all guesses by one number, which follows from the product [1] of all."""
         squared = torch.stack([guessed.squared for guessed in guesses]).sum(0)
         factor = factors(product, squared, self.settings.scaling)
         for guessed in guesses:
             assert guessed.layer is not None
-            self._set_gradient(guessed.layer, guessed.name, guessed.along(factor).sum(0), guessed.guess)
+            guessed.layer.parameters[guessed.name].grad = guessed.along(factor).sum(0)
 
     # --- as of a pipeline
 
-    def drain(self) -> list[Tensor]:
-        """Nothing is ever in flight: an empty list."""
-        return []
+    def drain(self) -> None:
+        """Do nothing: nothing is ever in flight."""
 
     @torch.no_grad()
     def evaluate(self, inputs: Tensor) -> Tensor:
@@ -443,10 +433,6 @@ class ForwardGradients:
         with in_evaluation_mode(self.stages):
             output: Tensor = self.model(inputs)
         return output
-
-    def averaged_statistics(self) -> contextlib.AbstractContextManager[None]:
-        """Running statistics are those of one process: as they are."""
-        return contextlib.nullcontext()
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Use `learning_rate` for every parameter, from the next step on."""

@@ -1,18 +1,14 @@
 """Bytes that stages hold, from the bytes that a micro-batch takes at each: arithmetic alone.
 
-With the staleness s = 2(J - 1 - j) of stage j, in steady state,
+With the staleness s of stage j and s' of the stage above it (`petra_core.staleness`), in steady state,
 
     side_bits         held as often as inputs
-    inputs            held s times what a backward needs of the input, one more within a tick; none if reconstructed
-    graph             held as often under methods that keep graphs; else one graph of one block, within a tick only;
-                      under methods that overlap, of all blocks of the stage, from one tick to the next
+    inputs            held s times what a backward needs of the input, one more within a step; none if reconstructed
+    graph             held as often under methods that keep graphs; else one graph of one block, within a step only;
+                      under methods that overlap, of all blocks of the stage
     stashed_weights   ceil(s / k) copies; one where weights are double-buffered
-    messages          one input from below; from above one gradient, with the output beside it if that will be inverted;
-                      at the head the targets of J micro-batches, since they enter with the micro-batch
-
-Where stages are replicated over devices that take turns, s is that of their clock (`petra_core.ages`), messages
-wait longer, and each of r devices has every r-th micro-batch of what is counted here; a stash of weights is each one's
-own.
+    messages          s - s' gradients from above, with the output beside each if that will be inverted; within a step
+                      one more, or the input from below (at the head with the target)
 
 What is done about delay (`petra_core.delay`) may take more: a stash whatever the method, one copy for every prediction
 under way in place of every version, a buffer beside the optimizer's, or weights for one evaluation of one block.
@@ -25,10 +21,10 @@ any schedule it gives the most bytes that are held (`petra_core.prediction.holdi
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from petra_core.ages import ages, check_replicas
 from petra_core.delay import AVERAGE, Correction, ForwardWeights
 from petra_core.ledger import KINDS
 from petra_core.methods import Method
+from petra_core.staleness import chosen
 
 __all__ = ["Footprint", "StagePrediction", "graphs_at_once", "joined", "of_footprints"]
 
@@ -38,9 +34,9 @@ class StagePrediction:
     """Bytes of one stage in steady state, by kind.
 
     Attributes:
-        held: between ticks, at most (with k > 1 stashed weights come and go). Without "gradients", which between ticks
+        held: between steps, at most (with k > 1 stashed weights come and go). Without "gradients", which between steps
             are there or not, depending on k.
-        peak: within a tick, each kind at its own largest moment.
+        peak: within a step, each kind at its own largest moment.
 
     """
 
@@ -96,8 +92,8 @@ def of_footprints(
     footprints: Sequence[Footprint],
     method: Method,
     accumulation: int = 1,
-    replicas: Sequence[int] | None = None,
     *,
+    staleness: Sequence[int] | None = None,
     forward_weights: ForwardWeights = ForwardWeights.CURRENT,
     correction: Correction | None = None,
 ) -> tuple[StagePrediction, ...]:
@@ -107,27 +103,22 @@ def of_footprints(
         footprints: of each stage.
         method: that trains them.
         accumulation: k in 1..32.
-        replicas: the devices of each stage, one each by default; the prediction is what each of them holds.
+        staleness: as for `Pipeline`.
         forward_weights: as for `Pipeline`.
         correction: as for `Pipeline`.
 
     Raises:
-        ValueError: the replicas do not fit, or the method cannot be as late as this makes the first stage.
+        ValueError: the staleness is not one of the method.
 
     """
     count = len(footprints)
     settings = _Settings(method, accumulation, forward_weights is not ForwardWeights.CURRENT, correction)
-    shares = check_replicas(method, count, accumulation, replicas) or (1,) * count
-    forward, backward = ages(count, shares)
-    method.check_staleness(backward[0], accumulation)
+    vector = (*chosen(method, count, accumulation, staleness), 0)
     return tuple(
         _of_stage(
             _Waiting(
-                staleness=backward[index] - forward[index] if method.pipelined else 0,
-                below=forward[index] - forward[index - 1] if index else 0,
-                above=backward[index] - backward[index + 1] if index < count - 1 else 0,
-                targets=forward[-1],
-                share=shares[index],
+                staleness=vector[index],
+                above=vector[index] - vector[index + 1],
             ),
             footprint,
             settings if index < count - 1 or method.double_buffered else _Settings(method, accumulation),
@@ -174,25 +165,16 @@ def joined(footprints: Sequence[Footprint]) -> Footprint:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """For how many ticks a stage holds something, and so of how many micro-batches: one enters at every tick.
+    """For how many steps a stage holds something, and so of how many micro-batches.
 
     Attributes:
         staleness: from forward to backward.
-        below, above: of messages, from when they are sent to when they are used.
-        targets: of targets at the head, from when the micro-batch enters.
-        share: devices that take turns; of so many micro-batches each has one.
+        above: of messages, from when they are sent to when they are used.
 
     """
 
     staleness: int
-    below: int
     above: int
-    targets: int
-    share: int
-
-    def mine(self, ticks: int) -> int:
-        """Micro-batches of one device, at most, of as many in a row as there are ticks."""
-        return -(-ticks // self.share)
 
 
 @dataclass(frozen=True)
@@ -216,7 +198,7 @@ class _Settings:
         return not self.stashes and (self.predicts or averages)
 
     def copies(self, waiting: _Waiting, *, in_turn: bool) -> int:
-        """Stashed copies of the weights beside the current ones, between ticks or within a turn."""
+        """Stashed copies of the weights beside the current ones, between steps or within one."""
         if self.method.double_buffered:
             return 1
         if not self.stashes:
@@ -228,32 +210,26 @@ class _Settings:
     def _predictions(self, waiting: _Waiting, count: int) -> int:
         """Most predictions among so many micro-batches in a row: pairs of a version and the one it is to become."""
         staleness, k = waiting.staleness, self.accumulation
-        pairs = [((m - staleness) // k, m // k) for m in range(count + k * waiting.share)]
-        return max(
-            len({(now, due) for now, due in pairs[start : start + count : waiting.share] if now != due})
-            for start in range(k * waiting.share)
-        )
+        pairs = [((m - staleness) // k, m // k) for m in range(count + k)]
+        return max(len({(now, due) for now, due in pairs[start : start + count] if now != due}) for start in range(k))
 
 
 def _of_stage(waiting: _Waiting, footprint: Footprint, settings: _Settings) -> StagePrediction:
-    mine, method = waiting.mine, settings.method
-    stale, in_turn = mine(waiting.staleness), mine(waiting.staleness + 1)  # in a turn F comes before B
+    stale, in_turn = waiting.staleness, waiting.staleness + 1  # in a turn F comes before B
     buffer = footprint.trainable if settings.correction is not None and settings.correction.keeps_buffer else 0
     always = {
         "parameters": footprint.parameters,
         "buffers": footprint.buffers,
         "optimizer": footprint.optimizer + buffer,
     }
-    both = mine(waiting.below) * footprint.below + mine(waiting.above) * footprint.above
     held = {
         **always,
         "inputs": stale * footprint.kept,
         "graph": stale * footprint.lasting,
         "side_bits": stale * footprint.side,
         "stashed_weights": settings.copies(waiting, in_turn=False) * footprint.trainable,
-        "messages": both + mine(waiting.targets) * footprint.target if method.pipelined else 0,
+        "messages": waiting.above * footprint.above,
     }
-    arriving = both + (0 if waiting.below else footprint.below) + mine(waiting.targets + 1) * footprint.target
     peak = {
         **always,
         "gradients": footprint.trainable,
@@ -262,6 +238,6 @@ def _of_stage(waiting: _Waiting, footprint: Footprint, settings: _Settings) -> S
         "side_bits": in_turn * footprint.side,
         "stashed_weights": settings.copies(waiting, in_turn=True) * footprint.trainable
         + settings.evaluates_others * footprint.block,
-        "messages": arriving if method.pipelined else max(footprint.below + footprint.target, footprint.above),
+        "messages": waiting.above * footprint.above + max(footprint.below + footprint.target, footprint.above),
     }
     return StagePrediction({kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS})

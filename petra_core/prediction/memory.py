@@ -31,7 +31,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from petra_core.delay import Correction, ForwardWeights
 from petra_core.ledger import SavedTensors, payload
 from petra_core.methods import Method, check_accumulation
-from petra_core.narrowing import narrowed
 from petra_core.prediction.footprint import Footprint, StagePrediction, joined, of_footprints
 from petra_core.recipe import OptimizerFactory
 from petra_core.stages import HeadStage, Stage
@@ -51,7 +50,6 @@ def footprints(
     *,
     optimizer: OptimizerFactory | None = None,
     autocast: torch.dtype | None = None,
-    messages: torch.dtype | None = None,
     device: torch.device | None = None,
 ) -> tuple[Footprint, ...]:
     """Return the bytes that each stage takes for a micro-batch like `inputs`, `target`; arguments as in `predict`."""
@@ -62,10 +60,9 @@ def footprints(
         blocks = []
         for part in stage.parts():
             streams = tuple(_imitated(mode, stream, where) for stream in streams)
-            below = messages if index else None
             fake = _imitated_block(mode, part, where)
             with _evaluation_of(index):
-                block, streams = _of_block(fake, method, mode, streams, target, optimizer, autocast, below, messages)
+                block, streams = _of_block(fake, method, mode, streams, target, optimizer, autocast)
             blocks.append(block)
         whole = joined(blocks)
         if method.overlapped and not isinstance(stage.parts()[-1], HeadStage):  # whose R gives all blocks their graphs
@@ -81,10 +78,9 @@ def predict(
     target: Tensor,
     *,
     accumulation: int = 1,
+    staleness: Sequence[int] | None = None,
     optimizer: OptimizerFactory | None = None,
     autocast: torch.dtype | None = None,
-    messages: torch.dtype | None = None,
-    replicas: Sequence[int] | None = None,
     forward_weights: ForwardWeights = ForwardWeights.CURRENT,
     correction: Correction | None = None,
     device: torch.device | None = None,
@@ -97,10 +93,9 @@ def predict(
         inputs: a micro-batch; only shapes and dtypes are used.
         target: its target, of which only shape and dtype are used.
         accumulation: k in 1..32.
+        staleness: as for `Pipeline`.
         optimizer: as for `Pipeline`.
         autocast: as for `Pipeline`.
-        messages: as for `Pipeline`.
-        replicas: the devices of each stage, one each by default; the prediction is what each of them holds.
         forward_weights: as for `Pipeline`.
         correction: as for `Pipeline`.
         device: the device on which the stages will be trained, whose kernels decide what graphs save. None: the device
@@ -108,15 +103,18 @@ def predict(
             have are unknown here: a warning says so, and the prediction is the one for the CPU.
 
     Raises:
-        ValueError: k is not in 1..32, or the replicas do not fit.
+        ValueError: k is not in 1..32.
 
     """
     check_accumulation(accumulation)
-    per_stage = footprints(
-        stages, method, inputs, target, optimizer=optimizer, autocast=autocast, messages=messages, device=device
-    )
+    per_stage = footprints(stages, method, inputs, target, optimizer=optimizer, autocast=autocast, device=device)
     return of_footprints(
-        per_stage, method, accumulation, replicas, forward_weights=forward_weights, correction=correction
+        per_stage,
+        method,
+        accumulation,
+        staleness=staleness,
+        forward_weights=forward_weights,
+        correction=correction,
     )
 
 
@@ -216,10 +214,8 @@ def _of_block(
     target: Tensor,
     optimizer: OptimizerFactory | None,
     autocast: torch.dtype | None,
-    below: torch.dtype | None,
-    above: torch.dtype | None,
 ) -> tuple[Footprint, Streams]:
-    """Return the footprint of a block of fake tensors, and its output; messages are narrowed to dtypes."""
+    """Return the footprint of a block of fake tensors, and its output."""
     device = streams[0].device
     with (
         mode,
@@ -236,7 +232,7 @@ def _of_block(
     assert tape.outputs is not None
     is_head = isinstance(block, HeadStage)
     lasts, reconstructs = is_head or method.keeps_graph, method.reconstructs and block.invertible
-    sent = 0 if is_head else payload(narrowed(tape.outputs, above) or ())
+    sent = 0 if is_head else payload(tape.outputs)
     trainable = payload(parameter for parameter in block.parameters() if parameter.requires_grad)
     footprint = Footprint(
         parameters=payload(block.parameters()),
@@ -248,7 +244,7 @@ def _of_block(
         side=payload(block.side(streams)) if reconstructs else 0,
         lasting=saved.bytes if lasts else 0,
         passing=0 if lasts else saved.bytes,
-        below=payload(narrowed(streams, below) or ()),
+        below=payload(streams),
         above=2 * sent if reconstructs else sent,
         target=payload([target]) if is_head else 0,
     )

@@ -1,6 +1,6 @@
 """The operations of every device in their order: the schedules that `petra_core.prediction.simulation` plays.
 
-The methods of this engine are taken from the very clock that runs them (`petra_core.schedule`). Beside them stand the
+The methods of this engine are the local programs that it executes (`petra_core.schedule`). Beside them stand the
 synchronous pipelines that one would use instead, which wait at every update until the pipeline is empty: n
 micro-batches make one batch and one update.
 
@@ -10,23 +10,19 @@ micro-batches make one batch and one update.
     zero_bubble      the same as one_f_one_b with the gradients of the weights apart, done where a device would wait
                      (ZB-H1, Qi et al. 2023)
 
-A stage too heavy for one device can be replicated over several that take its micro-batches in turn: PipeDream's remedy.
-Such schedules, too, are the clock's (`petra_core.ages` has the rule). A replica does the forwards and backwards that
-are its own, and every update, which waits for the last backward of every replica since their gradients are added up.
-
 Stages and micro-batches are numbered from 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from petra_core.ages import ages, of_stages
 from petra_core.arguments import check_int
 from petra_core.methods import Method
-from petra_core.prediction.simulation import INSTANT, Cost, Link, Operation
-from petra_core.schedule import Kind, Turn, generate
-from petra_core.shares import in_turn, owned, replica_counts
+from petra_core.prediction.simulation import Cost, Operation
+from petra_core.schedule import Action, Kind, backward_actions
+from petra_core.shares import owned
+from petra_core.staleness import chosen
 
-__all__ = ["gpipe", "interleaved", "merged", "of_method", "one_f_one_b", "staleness", "zero_bubble"]
+__all__ = ["gpipe", "interleaved", "merged", "of_method", "one_f_one_b", "zero_bubble"]
 
 Devices = list[list[Operation]]
 Step = tuple[str, int, int]  # kind, chunk, micro-batch of the batch
@@ -38,26 +34,24 @@ def of_method(
     partition: Sequence[int],
     micro_batches: int,
     accumulation: int = 1,
-    replicas: Sequence[int] | None = None,
-    exchange: Link = INSTANT,
+    staleness: Sequence[int] | None = None,
 ) -> Devices:
-    """The operations of one of this engine's methods, as the engine runs it over several processes.
+    """Return the operations of one of this engine's methods, as the engine executes it over several processes.
 
     Args:
         method: the method.
         costs: of each stage.
-        partition: the number of stages of each part, their sum J.
+        partition: the number of stages of each device, their sum J.
         micro_batches: how many enter.
         accumulation: k.
-        replicas: of each part, the number of devices that take its micro-batches in turn; 1 unless given.
-        exchange: over which replicas add up their gradients; nothing else uses it meanwhile.
+        staleness: of each stage; None: lockstep, or zero where the method is not pipelined.
 
     Returns:
-        The operations of each device, those of a part's replicas side by side.
+        The operations of each device.
 
     Raises:
-        ValueError: the partition does not fit the costs, or the replicas the partition, k or the method; or the method
-            overlaps, which is not how a device works here.
+        ValueError: the partition does not fit the costs, or the staleness the method; or the method overlaps, which is
+            not how a device works here.
 
     """
     if method.overlapped:
@@ -65,36 +59,36 @@ def of_method(
             f"{method} overlaps the work of stages on one device, and here a device does one thing at a time; "
             f"REVERSIBLE_BACKPROPAGATION is the same work in order"
         )
-    parts = owned(partition, len(costs))
-    replicas = replica_counts(partition, replicas)
-    ticks = generate(method, len(costs), micro_batches, accumulation, of_stages(partition, replicas)).ticks
+    vector = chosen(method, len(costs), accumulation, staleness)
     return [
         [
-            _update(stage, tick[stage], action.number, replica, count, costs[stage], exchange)
-            if action.kind is Kind.UPDATE
-            else _operation(action.kind.value, stage, action.number, costs)
-            for tick in ticks
-            for stage in in_turn(stages, len(costs))
-            for action in tick[stage]
+            _operation(action.kind.value, stage, action.number, costs)
+            for step in range(micro_batches + vector[0])
+            for stage, action in _step(method, vector, own, step, micro_batches, accumulation)
             if action.kind is not Kind.RECONSTRUCT  # is part of the backward
-            if action.kind is Kind.UPDATE or action.number % count == replica
         ]
-        for stages, count in zip(parts, replicas, strict=True)
-        for replica in range(count)
+        for own in owned(partition, len(costs))
     ]
 
 
-def staleness(partition: Sequence[int], replicas: Sequence[int]) -> list[int]:
-    """Of each stage, the micro-batches that enter it between the forward and backward of one: b_j - f_j."""
-    forward, backward = ages(sum(partition), of_stages(partition, replicas))
-    return [b - f for f, b in zip(forward, backward, strict=True)]
+def _step(
+    method: Method, staleness: Sequence[int], own: range, step: int, micro_batches: int, accumulation: int
+) -> Iterator[tuple[int, Action]]:
+    """Yield what the stages of one device do in a step: forwards upwards, then backwards downwards."""
+    if step < micro_batches:
+        yield from ((stage, Action(Kind.FORWARD, step)) for stage in own)
+    for stage in reversed(own):
+        number = step - staleness[stage]
+        if 0 <= number < micro_batches:
+            for action in backward_actions(method, number, accumulation, head=stage == len(staleness) - 1):
+                yield stage, action
 
 
 def merged(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
-    """The costs of the merged stages (`petra_core.merge`), one for each part, so that J is the number of parts.
+    """The costs of the merged stages (`petra_core.merge`), one for each device, so that J is the number of parts.
 
-    The work is the same. Gradients come back sooner, after 2(P - 1 - p) micro-batches instead of 2(J - 1 - j), so less
-    waits for them; in return all stages of a part are passed one after the other within a tick.
+    In lockstep gradients come back sooner, after 2(P - 1 - p) micro-batches instead of 2(J - 1 - j); the same stages
+    with the staleness of `petra_core.staleness.per_device` compute the same.
 
     Raises:
         ValueError: the partition does not fit the costs.
@@ -187,15 +181,6 @@ def interleaved(costs: Sequence[Cost], partition: Sequence[int], micro_batches: 
 
 
 CHUNKS = 2  # of a device, under `interleaved`
-
-
-def _update(stage: int, turn: Turn, number: int, replica: int, count: int, cost: Cost, exchange: Link) -> Operation:
-    """The update of one of a stage's replicas, which waits for the backwards of all."""
-    [last] = [action.number for action in turn if action.kind is Kind.BACKWARD]
-    needs = tuple((("B", stage, m), 0) for m in range(last - count + 1, last + 1))
-    return Operation(
-        ("U", stage, number * count + replica), cost.update + exchange.all_reduce(cost.weights, count), needs
-    )
 
 
 def _one_f_one_b(device: int, devices: int, micro_batches: int) -> list[Step]:

@@ -3,10 +3,6 @@
 An equal number of stages a device is the obvious cut, and a bad one: the first stages of a residual network work on the
 largest images, and a pipeline is as fast as its slowest device. The best cut into consecutive runs is found exactly, by
 dynamic programming over (stages, devices): quadratic in the number of stages, which is small.
-
-Where one stage is heavier than a device's fair share, no cut helps. Then it may be replicated over several devices that
-take its micro-batches in turn (`petra_core.prediction.orders`): r replicas are r times as fast, less what it takes to
-add up their gradients at every update. The same dynamic programming finds cut and replicas together.
 """
 
 from collections.abc import Sequence
@@ -15,11 +11,9 @@ from functools import cache
 from itertools import accumulate
 from math import inf
 
-from petra_core.arguments import check_int
-from petra_core.prediction.simulation import INSTANT, Cost, Link
 from petra_core.shares import owned, run_name, runs
 
-__all__ = ["Cut", "assess", "plan", "replicated_plan"]
+__all__ = ["Cut", "assess", "plan"]
 
 
 @dataclass(frozen=True)
@@ -27,11 +21,10 @@ class Cut:
     """A cut of a row of stages, and the speed and memory to be expected of it.
 
     Attributes:
-        partition: the number of stages of each part.
-        seconds: of each part, for one micro-batch: the time between two that leave it.
-        bytes: held by each device of a part.
+        partition: the number of stages of each device.
+        seconds: of each device, for one micro-batch: the time between two that leave it.
+        bytes: held by each device.
         work: seconds for one micro-batch on one device that does everything.
-        replicas: the number of devices of each part.
 
     """
 
@@ -39,37 +32,33 @@ class Cut:
     seconds: tuple[float, ...]
     bytes: tuple[int, ...]
     work: float
-    replicas: tuple[int, ...]
 
     @property
     def devices(self) -> int:
-        """Number of devices, replicas counted."""
-        return sum(self.replicas)
+        """Number of devices."""
+        return len(self.partition)
 
     @property
     def slowest(self) -> float:
-        """Seconds of a tick: those of the slowest part."""
+        """Seconds of a tick: those of the slowest device."""
         return max(self.seconds)
 
     @property
     def speedup(self) -> float:
-        """Speed in multiples of that of one device, without messages between parts."""
+        """Speed in multiples of that of one device, without messages between devices."""
         return self.work / self.slowest if self.slowest else float(self.devices)
 
     @property
     def efficiency(self) -> float:
-        """Share of the devices' time in which they work, 0..1, without messages between parts."""
+        """Share of the devices' time in which they work, 0..1, without messages between devices."""
         return self.speedup / self.devices
 
     def __str__(self) -> str:
         lines = ["device  stages      time, ms   share   memory, MB"]
-        parts = zip(runs(self.replicas), runs(self.partition), self.seconds, self.bytes, strict=True)
-        for devices, stages, seconds, held in parts:
+        devices = zip(runs(self.partition), self.seconds, self.bytes, strict=True)
+        for device, (stages, seconds, held) in enumerate(devices):
             share = seconds / self.slowest if self.slowest else 1.0
-            lines.append(
-                f"{run_name(devices):>6}  {run_name(stages):<10} {1e3 * seconds:>9.3f} {share:>6.0%} "
-                f"{held / 1e6:>12.1f}"
-            )
+            lines.append(f"{device:>6}  {run_name(stages):<10} {1e3 * seconds:>9.3f} {share:>6.0%} {held / 1e6:>12.1f}")
         return "\n".join([*lines, f"expected: {self.speedup:.2f} times one device, efficiency {self.efficiency:.0%}"])
 
 
@@ -84,7 +73,7 @@ def assess(seconds: Sequence[float], partition: Sequence[int], *, held: Sequence
     parts = owned(partition, len(seconds))
     times = tuple(sum(seconds[stage] for stage in part) for part in parts)
     sizes = tuple(sum(held[stage] for stage in part) for part in parts)
-    return Cut(tuple(partition), times, sizes, sum(seconds), (1,) * len(parts))
+    return Cut(tuple(partition), times, sizes, sum(seconds))
 
 
 def plan(seconds: Sequence[float], devices: int, *, held: Sequence[int] | None = None, limit: int | None = None) -> Cut:
@@ -126,84 +115,6 @@ def plan(seconds: Sequence[float], devices: int, *, held: Sequence[int] | None =
     if smallest is None:
         raise _too_large(held, devices, limit)
     return assess(seconds, smallest[1], held=held)
-
-
-def replicated_plan(
-    costs: Sequence[Cost],
-    devices: int,
-    *,
-    accumulation: int = 1,
-    exchange: Link = INSTANT,
-    held: Sequence[int] | None = None,
-    limit: int | None = None,
-    most: int | None = None,
-) -> Cut:
-    """The cut and the replicas of its parts whose slowest part is fastest; among equals that of fewest devices.
-
-    With k a multiple of the number of devices and a link that takes no time, that is every device with all stages:
-    data parallelism. What speaks against it are the limit of memory and the gradients of all weights, exchanged at
-    every update.
-
-    Args:
-        costs: of each stage.
-        devices: how many there are; not all need be used.
-        accumulation: k; the replicas of a part divide it.
-        exchange: over which replicas add up their gradients.
-        held: bytes of each stage, without replicas. Replicas change staleness and so the bytes; the caller has to
-            compute them again for the cut (`petra_core.prediction.memory`).
-        limit: bytes that a device may hold.
-        most: replicas that a part may have; None: all devices.
-
-    Raises:
-        ValueError: there is no device, k is below 1, or no cut stays below the limit.
-
-    """
-    check_int("accumulation", accumulation, 1)
-    if devices < 1:
-        raise ValueError(f"there must be at least one device, got {devices}")
-    turn = [cost.forward + cost.backward for cost in costs]
-    held = _same_stages(turn, held)
-    time, update, size = [0.0, *accumulate(turn)], [0.0, *accumulate(c.update for c in costs)], [0, *accumulate(held)]
-    counts = [count for count in range(1, min(devices, most or devices) + 1) if accumulation % count == 0]
-
-    def pace(first: int, end: int, count: int) -> float:
-        """Seconds for a micro-batch of the stages first..end-1 over `count` devices."""
-        exchanged = sum(exchange.all_reduce(cost.weights, count) for cost in costs[first:end])
-        return (time[end] - time[first]) / count + (update[end] - update[first] + exchanged) / accumulation
-
-    @cache
-    def best(end: int, left: int) -> tuple[float, int, tuple[tuple[int, int], ...]] | None:
-        """The best cut of the first `end` stages on at most `left` devices: slowest, largest, (stages, replicas)s."""
-        if end == 0:
-            return 0.0, 0, ()
-        cuts = []
-        for first in range(end):
-            last = size[end] - size[first]
-            for count in counts:
-                below = best(first, left - count) if left >= count and (limit is None or last <= limit) else None
-                if below is not None:
-                    cuts.append(
-                        (
-                            max(below[0], pace(first, end, count)),
-                            max(below[1], last),
-                            (*below[2], (end - first, count)),
-                        )
-                    )
-        return min(cuts, default=None)
-
-    by_number = [cut for number in range(1, devices + 1) if (cut := best(len(costs), number)) is not None]
-    if not by_number:
-        raise _too_large(held, devices, limit)
-    cut = next(cut for cut in by_number if cut[0] <= by_number[-1][0])
-    partition, replicas = zip(*cut[2], strict=True)
-    parts = [(run.start, run.stop, count) for run, count in zip(runs(partition), replicas, strict=True)]
-    return Cut(
-        partition,
-        tuple(pace(*part) for part in parts),
-        tuple(size[end] - size[first] for first, end, _ in parts),
-        sum(turn) + update[-1] / accumulation,
-        replicas,
-    )
 
 
 def _same_stages(seconds: Sequence[float], held: Sequence[int] | None) -> Sequence[int]:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from petra_core import delay, methods
-from petra_core.ages import check_replicas
 from petra_core.forward_gradients import settings as forward
 from reproduce.cells import catalogue, transformers
 from reproduce.cells.base import Cell, CellError, near_matches
 
 __all__ = [
+    "REMOVED",
     "Cell",
     "CellError",
     "ComplexityCell",
@@ -40,7 +40,6 @@ __all__ = [
 ]
 
 PRECISIONS = ("float32", "tf32", "bf16")
-MESSAGES = ("float32", "bf16")
 OPTIMIZERS = ("sgd", "adamw", "nadam")
 FORWARD_WEIGHTS = tuple(weights.value for weights in delay.ForwardWeights)
 RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
@@ -50,6 +49,8 @@ RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (
 #: Networks with auxiliary ones, and the number of their blocks (`petra_core.models.blocks`).
 BLOCK_MODELS = {"resnet18_8b": 8, "resnet18_16b": 16}
 AUXILIARIES = ("cnn", "mlp", "linear")
+#: Settings that were removed, with the default that all records have.
+REMOVED: dict[str, Any] = {"messages": "float32", "stage_replicas": (), "released": ()}
 FORWARD_GRADIENT = "FORWARD_GRADIENT"  # the method's name: an algorithm beside those of the pipeline
 
 
@@ -110,15 +111,11 @@ class TrainedCell(NetworkCell):
     augmentation: str
     loader: str  # `ffcv`, `memory` or `torchvision`
     precision: str  # `float32`, `tf32` (CUDA; products with 10 bits of mantissa), `bf16` (autocast; streams in float32)
-    messages: str = "float32"  # or `bf16`: what stages send one another is rounded (`petra_core.narrowing`)
-    #: R, networks that are trained side by side, each on micro-batches of its own, with one mean gradient
-    #: (`petra_core.distributed.replicas`): R times the samples of an update.
+    #: R of data parallelism (`petra_core.distributed.replicas`): networks that are trained side by side, each on other
+    #: micro-batches, with one mean gradient: R times the samples of an update.
     replicas: int = 1
     #: With Nesterov momentum, or `adamw`, which is usual for transformers, or `nadam`.
     optimizer: str = "sgd"
-    #: Of each stage, the processes that take its micro-batches in turn; empty where no stage has several. It makes
-    #: gradients later (`petra_core.ages`), and so another cell.
-    stage_replicas: tuple[int, ...] = ()
     forward_weights: str = "current"  # or `predicted` or `predicted_linear` (`petra_core.delay`)
     correction: str = "none"  # or one of `petra_core.delay.CORRECTIONS`
     correction_value: float = 0.0  # its constant, for `rate` in epochs; 0 where the rule has none
@@ -131,9 +128,6 @@ class TrainedCell(NetworkCell):
         dataset = _checked_dataset(self)
         super()._check()
         _one_of("precision", self.precision, PRECISIONS)
-        _one_of("messages", self.messages, MESSAGES)
-        if self.coupling == "bdia" and self.messages != "float32":
-            raise CellError(f"the coupling bdia is exact in the bits of float32 streams, got messages {self.messages}")
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _at_least(self, 1, "epochs", "replicas")
         _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor")
@@ -152,9 +146,6 @@ class TrainedCell(NetworkCell):
 
     def _check_algorithm(self) -> None:
         super()._check_algorithm()
-        method, replicas = methods.by_name(self.method), self.stage_replicas
-        replicas = check_replicas(method, len(replicas), self.accumulation, replicas)
-        object.__setattr__(self, "stage_replicas", replicas)  # empty where each is one
         _check_delay(self)
 
     @property
@@ -164,11 +155,10 @@ class TrainedCell(NetworkCell):
         replicas = f"-r{self.replicas}" if self.replicas > 1 else ""
         optimizer = f"-{self.optimizer}" if self.optimizer != "sgd" else ""
         training = f"{self.dataset}-{self.coupled}-w{self.width}-{method}-k{self.accumulation}"
-        turns = "-replicated" if self.stage_replicas else ""
         ahead = f"-{self.forward_weights}" if self.forward_weights != "current" else ""
         correction = f"-{self.correction}" if self.correction != "none" else ""
         late = f"{ahead}{correction}".replace("_", "-")
-        return f"{training}{replicas}{turns}{optimizer}{late}-s{self.seed}"
+        return f"{training}{replicas}{optimizer}{late}-s{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,20 +235,23 @@ class ForwardGradientCell(TrainedCell):
     scaling: str  # `projected`, `plain` or `sign`
     derivative: str  # `projection`, or `jvp` for forward mode
     auxiliary: str  # kind of the auxiliary networks: `cnn`, `mlp` or `linear`
-    released: tuple[str, ...]  # faults of the released code that are to be reproduced
+
+    def without_defaults(self) -> dict[str, Any]:
+        """The settings less those at their default; with one that was removed, of which identities are made."""
+        return {**super().without_defaults(), "released": REMOVED["released"]}
 
     @property
     def algorithm(self) -> forward.ForwardGradient:
         """The settings as the core has them. Raises: ValueError: they contradict each other."""
         axes: dict[str, Any] = {name: kind(getattr(self, name)) for name, kind in forward.AXES.items()}
-        return forward.ForwardGradient(**axes, released=frozenset(map(forward.Fault, self.released)))
+        return forward.ForwardGradient(**axes)
 
     @property
     def slug(self) -> str:
         """Data set, model, target, guess, space and what else distinguishes cells of one grid."""
         usual = {"scaling": "projected", "derivative": "projection", "auxiliary": "cnn"}
         further = [value for name, usually in usual.items() if (value := getattr(self, name)) != usually]
-        words = ["forward", self.target, self.guess, self.space, *further, *self.released]
+        words = ["forward", self.target, self.guess, self.space, *further]
         way = "-".join(words).replace("_", "-")
         return f"{self.dataset}-{self.model}-w{self.width}-{way}-s{self.seed}"
 
@@ -268,7 +261,7 @@ class ForwardGradientCell(TrainedCell):
         if not is_forward_gradient(self.method):
             raise CellError(f"a {self.kind} cell has the method {FORWARD_GRADIENT}, got {self.method!r}")
         object.__setattr__(self, "method", FORWARD_GRADIENT)
-        pipelined: dict[str, Any] = {"accumulation": 1, "messages": "float32", "replicas": 1, "stage_replicas": ()}
+        pipelined: dict[str, Any] = {"accumulation": 1, "replicas": 1}
         pipelined |= {"forward_weights": "current", "correction": "none", "correction_value": 0.0}
         if self.precision == "bf16":
             raise CellError("the squares of guesses need float32: choose the precision float32 or tf32, got bf16")
@@ -280,9 +273,6 @@ class ForwardGradientCell(TrainedCell):
         for name, kind in forward.AXES.items():
             _one_of(name, getattr(self, name), tuple(choice.value for choice in kind))
         _one_of("auxiliary", self.auxiliary, AUXILIARIES)
-        for fault in self.released:
-            _one_of("fault of the released code", fault, tuple(choice.value for choice in forward.Fault))
-        object.__setattr__(self, "released", tuple(sorted(set(self.released))))
         self.algorithm  # noqa: B018  # contradictions are found by making it
 
 
@@ -359,6 +349,8 @@ KINDS = {cell.kind: cell for cell in CELLS}
 def from_dict(values: Mapping[str, Any]) -> Cell:
     """The cell with these settings, all that have no default, `kind` included; lists stand for tuples, as in JSON.
 
+    Settings that were removed may stand at the default that they had, as in older records.
+
     Raises: CellError: a key is unknown (near matches are listed) or missing, or a value of the wrong type or out of
     range; or there are no keys.
     """
@@ -366,6 +358,13 @@ def from_dict(values: Mapping[str, Any]) -> Cell:
         raise CellError(f"a cell has settings by name; got {values!r}")
     given = dict(values)
     kind = given.pop("kind", None)
+    for key, default in REMOVED.items():
+        value = given.pop(key, default)
+        if (tuple(value) if isinstance(value, list) else value) != default:
+            raise CellError(
+                f"the setting {key!r} was removed, and {value!r} went with it; records that are kept had {default!r} "
+                f"alone: use a version of this suite from before, or leave the setting out"
+            )
     if not isinstance(kind, str) or kind not in KINDS:
         raise CellError(f"a cell has a kind, one of {', '.join(KINDS)}; got {kind!r}")
     fields = dataclasses.fields(KINDS[kind])
@@ -450,7 +449,3 @@ def _check_delay(cell: TrainedCell) -> None:
         )
     if correction is delay.GAP_AWARE and not cell.learning_rate:
         raise CellError(f"the correction {cell.correction} measures gaps by the learning rate, which is 0: raise it")
-    if cell.stage_replicas:
-        raise CellError(
-            f"the correction {cell.correction} needs one process a stage, got replicas {cell.stage_replicas}"
-        )

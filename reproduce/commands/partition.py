@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from petra_core import methods
-from petra_core.ages import ages, of_stages
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import Link
 from reproduce.cells import catalogue
@@ -18,7 +17,7 @@ from reproduce.commands.train import DEFAULTS, cell_by_hand
 from reproduce.modelling import balance
 from reproduce.modelling.balance import Balance
 from reproduce.running import devices
-from reproduce.teams.partitioning import Shares
+from reproduce.teams.partitioning import written
 
 NETWORK, METHOD, SHARES, RUN = (
     grouped(name) for name in ("Network", "Method", "Processes and what connects them", "Where and how")
@@ -63,12 +62,6 @@ TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 @SHARES("--processes", type=click.IntRange(1), default=2, help="How many share the stages.")
 @SHARES("--memory-limit", type=MEMORY, help="What each may hold, such as 8GB: as predicted from shapes.")
 @SHARES(
-    "--replicate",
-    is_flag=True,
-    show_default=False,
-    help="Also show what it would give to put heavy stages on several devices that take turns; modelled.",
-)
-@SHARES(
     "--bandwidth",
     type=BANDWIDTH,
     show_default="without limit",
@@ -82,7 +75,6 @@ TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 def partition(
     processes: int,
     memory_limit: float | None,
-    replicate: bool,
     bandwidth: float | None,
     latency: float | None,
     device: str,
@@ -124,21 +116,16 @@ def partition(
         "even": measured.even(processes),
         "balanced": measured.best(processes, limit),
     }
-    if replicate:
-        plans["with replicas"] = measured.replicated(processes, link, limit)
     click.echo("\n".join(stage_lines(measured)))
     for name, plan in plans.items():
         click.echo("\n".join(["", *plan_lines(name, measured, plan, link)]))
     best = plans["balanced"]
     click.echo(f"\nto train so: {_options(best, threads)}")
-    if replicate:
-        click.echo(f"with replicas: {_options(plans['with replicas'], threads)}")
 
 
 def _options(plan: Cut, threads: int) -> str:
-    shares = Shares.of(plan.partition, plan.replicas)
     chosen = f" --threads {threads}" if threads != THREADS else ""
-    return f"--processes {shares.processes} --partition {shares}{chosen}"
+    return f"--processes {plan.devices} --partition {written(plan.partition)}{chosen}"
 
 
 def stage_lines(measured: Balance) -> Iterator[str]:
@@ -157,9 +144,9 @@ def stage_lines(measured: Balance) -> Iterator[str]:
 
 def plan_lines(name: str, measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
     """A cut, what is expected of it by arithmetic, and what simulation adds: waiting, messages, memory over time."""
-    yield f"{name}: {Shares.of(plan.partition, plan.replicas)}"
+    yield f"{name}: {written(plan.partition)}"
     yield str(plan)
-    filling, count = _micro_batches(measured, plan)
+    filling, count = _micro_batches(measured)
     timeline = measured.simulated(plan, link, count)
     pace = timeline.seconds_per_micro_batch(skip=filling, drop=filling)
     yield (
@@ -171,13 +158,11 @@ def plan_lines(name: str, measured: Balance, plan: Cut, link: Link) -> Iterator[
         yield f"  device {device}: idle {share:.0%} of {count} micro-batches, at most {peak / 1e6:.1f} MB"
 
 
-def _micro_batches(measured: Balance, plan: Cut) -> tuple[int, int]:
+def _micro_batches(measured: Balance) -> tuple[int, int]:
     """How many fill the pipeline, and how many are simulated: as many again and 8 updates between.
 
-    It is full when the first stage's first backward is done; replicas, through which messages take several ticks, make
-    that later (`petra_core.ages`).
+    It is full when the first stage's first backward is done.
     """
     k, count = measured.cell.accumulation, len(measured.costs)
-    age = ages(count, of_stages(plan.partition, plan.replicas))[1][0]
-    filling = -(-(age + 1) // k) * k
+    filling = -(-(2 * count - 1) // k) * k
     return filling, 2 * filling + 8 * k + 1

@@ -57,7 +57,6 @@ def train_here(
     where = devices.take(launched.local_device(device))
     torch.set_num_threads(threads)
     shares = _shares(cell, processes, partition)
-    cell = partitioning.replicated(cell, shares)
     team = _join(cell, shares, where, timedelta(minutes=patience))
     record = Record(output or Path("runs") / cell.name, cell)
     observers: list[Observer] = []
@@ -108,7 +107,7 @@ def _how(team: Team, threads: int) -> str:
     return "; ".join(filter(None, [many, team.notice]))
 
 
-def _shares(cell: TrainedCell, asked: int, partition: str) -> partitioning.Shares:
+def _shares(cell: TrainedCell, asked: int, partition: str) -> tuple[int, ...]:
     """Who has which stages. Raises: CellError: the network cannot be shared like that, or not among so many."""
     alone = not launched.in_a_team()
     if alone and partition == "balanced":
@@ -116,7 +115,7 @@ def _shares(cell: TrainedCell, asked: int, partition: str) -> partitioning.Share
     return partitioning.shares(cell, partition, 1 if alone else launched.processes_of_replica(asked, cell.replicas))
 
 
-def _join(cell: TrainedCell, shares: partitioning.Shares, device: torch.device, patience: timedelta) -> Team:
+def _join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, patience: timedelta) -> Team:
     if not launched.in_a_team():
         return ALONE
     from reproduce.teams import processes

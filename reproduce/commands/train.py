@@ -46,7 +46,7 @@ BY_RULE = (
 )
 #: Settings of forward gradients with their defaults: the paper's algorithm.
 FORWARD = {name: getattr(forward.ForwardGradient(), name).value for name in forward.AXES}
-FORWARD |= {"auxiliary": AUXILIARIES[0], "released": ""}
+FORWARD["auxiliary"] = AUXILIARIES[0]
 FORWARD_MODEL = next(iter(BLOCK_MODELS))
 SAME_RATE = 1e-12  # relative difference of two learning rates that are one, written and computed
 TRACED = 16  # micro-batches of a trace
@@ -133,12 +133,6 @@ def _choices(of: type[enum.Enum]) -> str:
 @GUESSES(
     "--auxiliary", show_default=FORWARD["auxiliary"], help=f"{', '.join(AUXILIARIES)}: networks with local losses."
 )
-@GUESSES(
-    "--released",
-    show_default="none",
-    metavar="FAULTS",
-    help=f"Faults of the released code to reproduce: {_choices(forward.Fault)}.",
-)
 @RECIPE("--epochs", default=DEFAULTS.epochs, help="Passes over the training set.")
 @RECIPE(
     "--learning-rate",
@@ -164,7 +158,6 @@ def _choices(of: type[enum.Enum]) -> str:
     help="Of weights, not of biases and BatchNorm.",
 )
 @RECIPE("--precision", default=DEFAULTS.precision, help="float32, tf32 (CUDA), bf16 (autocast; streams stay float32).")
-@RECIPE("--messages", default=DEFAULTS.messages, help="Between stages: float32, or bf16 (half the bytes, rounded).")
 @RECIPE("--seed", default=DEFAULTS.seed, help="Of initialisation, order, augmentation and dropout.")
 @RUN("--output", type=FOLDER, show_default="runs/<name of the cell>", help="For record and model.pt.")
 @RUN("--device", default="cpu", help="Device to train on, such as cuda:0.")
@@ -181,8 +174,7 @@ def _choices(of: type[enum.Enum]) -> str:
     "--partition",
     default="even",
     metavar="SIZES",
-    help="Stages of each process, such as 2,3,5, or 4x2,6: four over two processes that take turns, at the price of "
-    "more delay, and six on a third; even: in number; balanced: in time, by timing them first.",
+    help="Stages of each process, such as 2,3,5; even: in number; balanced: in time, by timing them first.",
 )
 @RUN(
     "--patience",
@@ -225,8 +217,8 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
             click.echo(f"--partition balanced is {partition}, from what the stages cost here and now", err=True)
             arguments += ["--partition", partition]  # the last one counts: all processes agree, after a new start too
         # A mistake is told once, not by every process.
-        shared = partitioning.replicated(cell, partitioning.shares(cell, partition, processes))
-        check_files(options["output"] or Path("runs") / shared.name, options["trace"], options["tensorboard"])
+        partitioning.shares(cell, partition, processes)
+        check_files(options["output"] or Path("runs") / cell.name, options["trace"], options["tensorboard"])
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
     from reproduce.commands.process import train_here  # torch
 
@@ -278,5 +270,4 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
     if not guesses:
         return TrainingCell(**values)
     axes = {name: FORWARD[name] if value is None else value for name, value in axes.items()}
-    axes["released"] = tuple(fault.strip() for fault in axes["released"].split(",") if fault.strip())
     return ForwardGradientCell(**values, **axes)

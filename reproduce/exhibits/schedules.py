@@ -1,18 +1,18 @@
-"""The schedules of all methods, drawn from runs.
+"""What all methods do, drawn from runs.
 
 A schedule drawn from a formula shows what should happen. Here a small pipeline of J = 4 stages is really run with
-each method while the report is made, its ticks are recorded as they are executed, checked by the independent
-validator, and that recording is drawn.
+each method while the report is made, its actions are recorded as they are executed, and that recording is laid out in
+time.
 """
 
 from collections.abc import Iterator
 from functools import cache
 
 from petra_core import methods
-from petra_core.drawing.execution import executed
-from petra_core.drawing.schedules import to_svg
+from petra_core.drawing.execution import executed, laid_out
+from petra_core.drawing.gantt import to_svg
 from petra_core.methods import Method
-from petra_core.prediction.units import idle_fraction
+from petra_core.schedule import written
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.records.frames import Frames
 from reproduce.show.content import Figure
@@ -20,20 +20,18 @@ from reproduce.show.content import Figure
 STAGES = 4
 ACCUMULATIONS = (1, 2)
 #: By whether the method is pipelined: enough to fill the pipeline, and to see it repeat.
-MICRO_BATCHES = {True: 7, False: 2}
-TRACED = 1  # micro-batch whose way is drawn
-DRAWN = (*methods.PAPER, methods.PAREPROP)  # PipeDream-2BW does in every tick what delayed gradients do
+MICRO_BATCHES = {True: 9, False: 2}
+DRAWN = (*methods.PAPER, methods.PAREPROP)  # PipeDream-2BW does in every step what delayed gradients do
 INTRODUCTION = (
-    f"Each drawing is a recording of a pipeline of J = {STAGES} stages that was run while this page was made, checked "
-    "by a validator that does not know the generator. One row a stage, one column a tick; boxes carry the number of "
-    "their micro-batch and are as wide as they are long in the units of Table 1. The way of micro-batch "
-    f"{TRACED} is traced."
+    f"Each drawing is a recording of a pipeline of J = {STAGES} stages that was run while this page was made, one "
+    "device per stage, pipelined methods in lockstep. Boxes carry the number of their micro-batch and are as wide as "
+    "they are long in the units of Table 1; each begins as early as the messages that it needs allow."
 )
 
 
 def whole(_: Frames) -> Iterator[Shown]:
     """A drawing a method for k = 1; the others folded."""
-    yield Sentence(f"What {len(DRAWN)} methods do in every tick, recorded from runs of a small pipeline.")
+    yield Sentence(f"What the stages of {len(DRAWN)} methods do, recorded from runs of a small pipeline.")
     first, *others = ACCUMULATIONS
     yield from (drawn(method, first) for method in DRAWN)
     yield from (Folded(drawn(method, k)) for k in others for method in DRAWN)
@@ -43,14 +41,17 @@ def whole(_: Frames) -> Iterator[Shown]:
 def drawn(method: Method, accumulation: int) -> Figure:
     """The schedule of a method. No record changes it, so it is drawn once a process."""
     entered = MICRO_BATCHES[method.pipelined]
-    schedule = executed(method, STAGES, entered, accumulation)
+    actions = executed(method, STAGES, entered, accumulation)
+    timeline = laid_out(actions, (1,) * STAGES)
     title = f"{method.title}, J = {STAGES}, k = {accumulation}"
+    idle = sum(timeline.idle(device) for device in range(STAGES)) / STAGES / timeline.seconds
     caption = (
-        f"{title}: {entered} micro-batches in {len(schedule.ticks)} ticks, filling and draining included; "
-        f"{idle_fraction(schedule):.0%} of the turns are idle."
+        f"{title}: {entered} micro-batches in the time of {timeline.seconds:g} forwards, with filling and draining; "
+        f"devices are idle for {idle:.0%} of it."
     )
     key = f"schedule-{method.name.lower().replace('_', '-')}-k{accumulation}"
-    return Figure(key, title, str(schedule), to_svg(schedule, highlight=TRACED, title=title), caption)
+    labels = {stage: f"stage {stage}" for stage in range(STAGES)}
+    return Figure(key, title, written(actions), to_svg(timeline, title=title, labels=labels, unit="forwards"), caption)
 
 
 EXHIBIT = Exhibit("schedules", "Schedules as executed", INTRODUCTION, whole=whole, folded="The same with k = 2")

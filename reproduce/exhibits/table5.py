@@ -10,7 +10,7 @@ from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
-from reproduce.modelling.arrangements import DEVICES, Arrangement, arrangements
+from reproduce.modelling.arrangements import DEVICES, arrangements
 from reproduce.modelling.modelled import timed_networks
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
@@ -109,10 +109,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 
 def _arrangements(sheet: Sheet) -> Table:
-    def parts(way: Arrangement) -> str:
-        cut = zip(way.plan.partition, way.plan.replicas, strict=True)
-        return ", ".join(f"{size}" if replicas == 1 else f"{size} on {replicas}" for size, replicas in cut)
-
     return table(
         key="table5-arrangements",
         caption=f"Ways to use {DEVICES} devices for PETRA, and before them one a stage; modelled from measured stage "
@@ -121,7 +117,7 @@ def _arrangements(sheet: Sheet) -> Table:
         fields=[
             words("network", lambda way: way.network.title),
             words("way", lambda way: way.name),
-            words("stages of each part", parts, hint="4 on 2: four stages, replicated over two devices"),
+            words("stages of each device", lambda way: ", ".join(map(str, way.plan.partition))),
             number("devices", lambda way: way.plan.devices),
             number("k", lambda way: way.accumulation),
             amount("staleness", lambda way: way.staleness, 0, hint="micro-batches from forward to backward at stage 0"),
@@ -129,10 +125,7 @@ def _arrangements(sheet: Sheet) -> Table:
             amount("idle, %", lambda way: 100 * way.idle, 1, hint="mean over the devices"),
             amount("peak memory, MB", lambda way: way.peak / MEGABYTE, 0, hint="of the device that holds most"),
         ],
-        notes=[
-            "Balanced: the cut that makes the slowest device fastest; merged: the stages of a device as one. Replicas "
-            "take micro-batches in turn and add up their gradients at every update."
-        ],
+        notes=["Balanced: the cut that makes the slowest device fastest; merged: the stages of a device as one."],
         grouped=True,
     )
 

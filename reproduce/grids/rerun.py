@@ -6,9 +6,8 @@ name of that and these two. Another is trained by hand, every setting written ou
 """
 
 from functools import cache
-from itertools import groupby
 
-from reproduce.cells.kinds import Cell, ForwardGradientCell, TrainingCell
+from reproduce.cells.kinds import REMOVED, Cell, ForwardGradientCell, TrainingCell
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.records.results import meaning
@@ -28,11 +27,9 @@ def command(cell: Cell) -> str:
         return f"python -m reproduce run {cell.scale} --only name={nearest.name}{''.join(changed)}"
     if not isinstance(cell, TrainingCell | ForwardGradientCell):
         return ""
-    settings = {name: value for name, value in cell.without_defaults().items() if name not in ("kind", "scale")}
-    if replicas := settings.pop("stage_replicas", ()):
-        parts = [(len([*stages]), count) for count, stages in groupby(replicas)]  # however it was cut, the same cell
-        settings["processes"] = sum(count for _, count in parts)
-        settings["partition"] = ",".join(f"{stages}x{count}" for stages, count in parts)
+    settings = {
+        name: value for name, value in cell.without_defaults().items() if name not in ("kind", "scale", *REMOVED)
+    }
     options = " ".join(f"--{name.replace('_', '-')} {_argument(value)}" for name, value in settings.items())
     return f"python -m reproduce train {options}"
 

@@ -4,15 +4,15 @@ Table 1 of the paper gives formulas per stage. To see a formula in a measurement
 network is the constant-width chain, and only its inner stages are looked at (stem and head are of other sizes). What
 is read:
 
-    activations   bytes of inputs and graphs that a stage holds while the head works on its micro-batch: the one
-                  moment, under every method, at which all stages below have finished their turn, so that nothing
-                  transient is seen
+    activations   bytes of inputs and graphs that a stage holds between two steps; where one micro-batch passes at a
+                  time, and nothing is held then, while the head works on it: nothing transient is seen at either
     parameters    stashed copies, the most at any such moment
     messages      upwards: all that a stage has received when the head works for the first time;
-                  downwards: the rest of the most that waits at a stage once gradients flow
+                  downwards: what waits between two steps, over the number of messages that the staleness says; one at
+                  a time the most that a stage has received
     FLOPs         torch's counter over the k turns of an update of the first inner stage, alone in its steady state
                   (`reproduce.measures.stage_alone`)
-    time          ticks of the executed schedule, units (`petra_core.prediction.units`), and seconds of the
+    time          ticks in lockstep, units (`petra_core.prediction.units`), and seconds of the
                   first inner stage's forward, backward and update, medians
 """
 
@@ -66,12 +66,13 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
         predictions = predict(stages, method, images, labels, accumulation=cell.accumulation, optimizer=SGD)
         pipeline = Pipeline(stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed)
         at_head: list[MemoryReport] = []  # each time that the head works
+        between: list[MemoryReport] = []  # after each step
         stages[-1].function.register_forward_pre_hook(lambda *_: at_head.append(pipeline.memory()))
         # Then the pipeline is full, every stash holds all its versions, and an update has passed.
         count = 2 * (method.staleness(0, len(stages)) + cell.accumulation) + 1
-        with pipeline.recording() as recording:
-            for _ in range(count):
-                pipeline.step(images, labels)
+        for _ in range(count):
+            pipeline.step(images, labels)
+            between.append(pipeline.memory())
         alone = _stage_alone(cell, method, stages[FIRST_INNER], feed, len(stages))
         with _flop_counter() as of_turns:
             for _ in range(cell.accumulation):
@@ -79,10 +80,9 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
         turns = [alone.turn() for _ in range(max(TIMED_TURNS, cell.accumulation))]
         with torch.no_grad(), _flop_counter() as of_forward:
             stages[FIRST_INNER](as_value(feed.inputs))
-    schedule = recording.schedule
     return {
         "stages": len(stages),
-        "rows": [_row(at_head, pipeline, stage) for stage in range(len(stages))],
+        "rows": [_row(at_head, between, pipeline, stage) for stage in range(len(stages))],
         # The mean over the k of an update: with stashed weights those before it can cost less.
         "stage_flops": int(of_turns.get_total_flops()) / cell.accumulation,
         "stage_forward_flops": int(of_forward.get_total_flops()),
@@ -91,9 +91,9 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
             "backward": statistics.median(turn.backward for turn in turns),
             "update": statistics.median(turn.update for turn in turns if turn.update is not None),
         },
-        "ticks_per_micro_batch": len(schedule.ticks) / count,
-        "units_overlapped": units_per_micro_batch(schedule, overlap=True),
-        "units_in_turn": units_per_micro_batch(schedule, overlap=False),
+        "ticks_per_micro_batch": 1.0 if method.pipelined else 2.0 * len(stages) - 1,
+        "units_overlapped": units_per_micro_batch(method, len(stages), overlap=True),
+        "units_in_turn": units_per_micro_batch(method, len(stages), overlap=False),
         "memory": [
             {"stage": stage.stage, "kind": kind, "measured": stage.peak[kind], "predicted": prediction.peak[kind]}
             for stage, prediction in zip(pipeline.memory().stages, predictions, strict=True)
@@ -128,16 +128,22 @@ def _flop_counter() -> FlopCounterMode:
     return counter
 
 
-def _row(at_head: Sequence[MemoryReport], pipeline: Pipeline, stage: int) -> dict[str, int | bool | None]:
-    reports = [report.stages[stage] for report in at_head]
-    upwards = reports[0].peak["messages"]
-    most = pipeline.memory().stages[stage].peak["messages"]
+def _row(
+    at_head: Sequence[MemoryReport], between: Sequence[MemoryReport], pipeline: Pipeline, stage: int
+) -> dict[str, int | bool | None]:
+    pipelined = pipeline.method.pipelined
+    reports = [report.stages[stage] for report in (between if pipelined else at_head)]
     inner = 0 < stage < len(pipeline.stages) - 1
+    down = None
+    if inner and pipelined:
+        waiting = pipeline.staleness[stage] - pipeline.staleness[stage + 1]
+        down = max(report.now["messages"] for report in reports) // waiting
+    elif inner:
+        down = pipeline.memory().stages[stage].peak["messages"]
     return {
         "stage": stage,
         "invertible": pipeline.stages[stage].invertible,
         **{kind: max(report.now[kind] for report in reports) for kind in COUNTED},
-        "message_up": upwards if inner else None,
-        # One at a time, a message from above never waits beside one from below.
-        "message_down": (most - upwards if pipeline.method.pipelined else most) if inner else None,
+        "message_up": at_head[0].stages[stage].peak["messages"] if inner else None,
+        "message_down": down,
     }

@@ -1,10 +1,10 @@
 """Gradient quality (Figures 5 and 6 of arXiv 2406.02052): three gradients of one micro-batch at one stage.
 
-For micro-batch m and stage j, with theta_i^t the weights of stage i before tick t,
+For micro-batch m and stage j of staleness d_j, with theta_i^t the weights of stage i before step t,
 
-    method        what the method itself computes at the stage's backward, in tick t = m + 2(J-1) - j
+    method        what the method itself computes at the stage's backward, in step t = m + d_j
     delayed       the exact gradient of the whole network with every stage's weights as they were when m went forward,
-                  theta_i^{m+i}: what delayed gradients with stashed weights and graphs compute
+                  theta_i^m: what delayed gradients with stashed weights and graphs compute
     end_to_end    the exact gradient of the whole network with the weights of the backward, theta_i^t at every stage i:
                   what a method without any delay would compute at that moment
 
@@ -19,8 +19,8 @@ left out: the exact gradient of a bias before a BatchNorm is zero, so all that c
 tensor for which a measure is not defined (a gradient that is zero) is left out of that measure's average. Norms are
 taken in float64.
 
-At the head the method's gradient is the delayed one: forward and backward are of one tick. The end-to-end one differs
-there too, since the stages below have been updated after m passed.
+At the head all three are the same: forward and backward are of one step. (In records of before the engine knew
+staleness the end-to-end gradient was with the weights of one tick, in which stage i of lockstep is i steps further.)
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -101,17 +101,15 @@ class _Gradients(FollowedMicroBatch):
 
     images: Tensor = field(kw_only=True)
     labels: Tensor = field(kw_only=True)
-    #: Of each stage that it has reached, as its forward there used them; let go when `delayed` is known.
-    weights: list[dict[str, Tensor]] = field(default_factory=list)
     delayed: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # of each stage whose backward is to come
-    end_to_end: dict[str, Tensor] = field(default_factory=dict)  # of the stage whose backward comes next
+    end_to_end: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # of the stages whose backward comes next
 
 
 class GradientQuality(Probe[_Gradients]):
     """Compares the three gradients of the micro-batches that are followed, at every stage.
 
     A micro-batch that is followed costs J further forwards of the network, about half as many backwards, and the memory
-    of one copy of the weights.
+    of one gradient of all weights.
     """
 
     subject = _Gradients
@@ -119,25 +117,21 @@ class GradientQuality(Probe[_Gradients]):
     def _follow(self, micro_batch: int, images: Tensor, labels: Tensor) -> _Gradients:
         return _Gradients(micro_batch, images=images.to(self._device), labels=labels.to(self._device))
 
-    def _before_tick(self, subject: _Gradients) -> None:
-        stages, age = self.pipeline.stages, subject.age
-        if age < len(stages):
-            subject.weights.append({name: p.detach().clone() for name, p in stages[age].named_parameters()})
-        if age < len(stages) - 1:
+    def _before_step(self, subject: _Gradients) -> None:
+        stages = self.pipeline.stages
+        due = [stage for stage, number in enumerate(self.pipeline.staleness) if number == subject.age]
+        if not due:
             return
-        if subject.weights:
-            everywhere = range(len(stages))
-            subject.delayed = exact_gradients(stages, subject.weights, subject.images, subject.labels, everywhere)
-            subject.weights = []
-        stage = 2 * (len(stages) - 1) - age
         current = [dict(stage.named_parameters()) for stage in stages]
-        subject.end_to_end = exact_gradients(stages, current, subject.images, subject.labels, [stage])[stage]
+        if subject.age == 0:
+            subject.delayed = exact_gradients(stages, current, subject.images, subject.labels, range(len(stages)))
+        subject.end_to_end = exact_gradients(stages, current, subject.images, subject.labels, due)
 
     def _compare(self, subject: _Gradients, backward: Backward) -> dict[str, float | None]:
         gradients: dict[str, Named] = {
             "method": backward.gradients,
             "delayed": subject.delayed.pop(backward.stage),
-            "end_to_end": subject.end_to_end,
+            "end_to_end": subject.end_to_end[backward.stage],
         }
         return {
             f"{a}/{b}/{measure}": value

@@ -20,7 +20,7 @@ class How:
     data_workers: int = 1  # threads or processes that decode images; the batches do not depend on it
     cuda_graphs: int | str = 0  # streams of steps as CUDA graphs (`devices.captured`), or BRANCHES; 0: plain steps
     sharing: int = 1  # workers of the CUDA device, which share its memory and its time
-    compiled: str = ""  # MODULES (`petra_core.devices.compiled`), STEPS (`devices.compiled_ticks`), or nothing
+    compiled: str = ""  # MODULES (`petra_core.devices.compiled`), STEPS (`devices.compiled_steps`), or nothing
 
     @property
     def compiled_as_recorded(self) -> bool | str:

@@ -2,12 +2,12 @@
 
 Several questions about PETRA are about one micro-batch on its way through the pipeline: how far is its gradient from
 the exact one, how far are its reconstructed inputs from the true ones? The obvious way, a second pipeline beside the
-first, would have to be kept in step with it. But all that such a question needs can be had between two ticks of the run
-itself, when nothing changes: the weights that the tick to come will use, and so everything that follows from them. What
-happens inside the tick is shown by the engine (`Pipeline(after_backward=...)`).
+first, would have to be kept in step with it. But all that such a question needs can be had between two steps of the run
+itself, when nothing changes: the weights that the step to come will use, and so everything that follows from them. What
+happens inside the step is shown by the engine (`Pipeline(after_backward=...)`).
 
-A probe follows some micro-batches, every so many of them. Micro-batch m of age a = t - m is before its forward at stage
-a (while a < J) and before its backward at stage 2(J-1) - a (once a >= J-1). The network is evaluated aside: running
+A probe follows some micro-batches, every so many of them. The forward of micro-batch m is in step m at every stage, its
+backward at stage j in step m + d_j (`petra_core.staleness`): at age 0 and d_j. The network is evaluated aside: running
 statistics and random numbers are as before. What has been taken for a comparison to come is part of a checkpoint, so a
 run that was stopped goes on to the same values.
 """
@@ -38,7 +38,7 @@ class FollowedMicroBatch:
     """A micro-batch that is followed, with what has been measured of it so far."""
 
     micro_batch: int
-    age: int = 0  # ticks since it entered, at the tick to come
+    age: int = 0  # steps since it entered, at the step to come
     values: Values = field(default_factory=dict)
 
 
@@ -69,11 +69,9 @@ class Probe(abc.ABC, Generic[S]):
         self._finished: list[dict[str, Any]] = []  # `micro_batch` and `measured` of those back at stage 0
 
     def watch(self, pipeline: Pipeline, micro_batches: int) -> None:
-        """Watch `pipeline`, of a pipelined method and trained with `micro_batches` in all, of which the last 2(J-1) are
-        not followed.
-        """
+        """Watch `pipeline`, of a pipelined method, for `micro_batches` in all; the last d_0 are not followed."""
         self.pipeline = pipeline
-        self._last = micro_batches - 1 - 2 * (len(pipeline.stages) - 1)
+        self._last = micro_batches - 1 - pipeline.staleness[0]
         self._network = nn.ModuleList(pipeline.stages)
         self._device = next((p.device for p in self._network.parameters()), torch.device("cpu"))
 
@@ -86,14 +84,14 @@ class Probe(abc.ABC, Generic[S]):
         for subject in self._in_flight.values():
             subject.age = number - subject.micro_batch
             with self._aside():
-                self._before_tick(subject)
+                self._before_step(subject)
 
     def after_backward(self, backward: Backward) -> None:
         """Measure what a backward comes to; to be given as `Pipeline(after_backward=...)`."""
         subject = self._in_flight.get(backward.micro_batch)
         if subject is None:
             return
-        if backward.stage != 2 * (len(self.pipeline.stages) - 1) - subject.age:  # in a drain: no step led here
+        if self.pipeline.staleness[backward.stage] != subject.age:  # in a drain
             del self._in_flight[backward.micro_batch]
             return
         with torch.no_grad():
@@ -135,8 +133,8 @@ class Probe(abc.ABC, Generic[S]):
         """Begin to follow a micro-batch that is about to enter; images and labels are copies."""
 
     @abc.abstractmethod
-    def _before_tick(self, subject: S) -> None:
-        """Take from the network what will be needed, with the weights of the tick to come."""
+    def _before_step(self, subject: S) -> None:
+        """Take from the network what will be needed, with the weights of the step to come."""
 
     @abc.abstractmethod
     def _compare(self, subject: S, backward: Backward) -> Mapping[str, float | None]:

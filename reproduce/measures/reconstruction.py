@@ -6,7 +6,8 @@ inexact, and each stage of an unbroken run of reversible stages adds to the erro
     rounding    the forward and its inversion are rounded, with the same weights too. Measured aside, without training
                 between them; `rounding_bfloat16` with streams of bfloat16 too, which the engine does not have
                 because of what is seen here
-    training    the engine's own inversion, with weights that may have been updated 2(J-1-j)/k times since the forward
+    training    the engine's own inversion, with weights that may have been updated d_j/k times since the forward, where
+                d_j is the staleness of the stage
 
 The error of a stage is |reconstructed - true| / |true|, norms over the whole micro-batch, for the whole `input` and for
 each of its two streams: `x`, at which F is evaluated and differentiated (the copy that the stage above handed down),
@@ -91,7 +92,6 @@ def _as(dtype: torch.dtype | None, streams: Streams) -> Streams:
 
 @dataclass
 class _Inputs(FollowedMicroBatch):
-    front: list[Tensor] = field(kw_only=True)  # the input of the stage whose forward comes next; empty at the head
     true: dict[int, list[Tensor]] = field(default_factory=dict)  # of the stages whose backward is still to come
 
 
@@ -110,23 +110,20 @@ class ReconstructionProbe(Probe[_Inputs]):
 
     def _follow(self, micro_batch: int, images: Tensor, labels: Tensor) -> _Inputs:
         images = images.to(self._device)
-        subject = _Inputs(micro_batch, front=[images])
+        subject = _Inputs(micro_batch)
         for cause, streams in (("rounding", None), ("rounding_bfloat16", torch.bfloat16)):
             for stage, errors in rounding_errors(self.pipeline.stages, images, streams).items():
                 self._note(subject, stage, {f"{cause}/{of}": error for of, error in errors.items()})
+        value: Value = images
+        for stage in range(len(self.pipeline.stages)):
+            if stage in self._reconstructing:
+                subject.true[stage] = list(as_streams(value))
+            if stage < len(self.pipeline.stages) - 1:
+                value = self.pipeline.forward_aside(stage, micro_batch, value)
         return subject
 
-    def _before_tick(self, subject: _Inputs) -> None:
-        stage = subject.age
-        if not subject.front:
-            return
-        if stage in self._reconstructing:
-            subject.true[stage] = subject.front
-        if stage < len(self.pipeline.stages) - 1:
-            outputs = self.pipeline.forward_aside(stage, subject.micro_batch, as_value(tuple(subject.front)))
-            subject.front = list(as_streams(outputs))
-        else:
-            subject.front = []
+    def _before_step(self, subject: _Inputs) -> None:
+        """Nothing more is needed: inputs are those of the forward."""
 
     def _compare(self, subject: _Inputs, backward: Backward) -> dict[str, float | None]:
         if backward.stage not in self._reconstructing:

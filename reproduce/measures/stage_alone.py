@@ -86,7 +86,7 @@ class StageAlone:
             seed=0,
             autocast=None,
             hand_down=feed.hand_down,
-            before_update=(),
+            before_update=None,
             after_backward=None,
         )
         self.bytes_up = self.bytes_down = 0
@@ -120,9 +120,9 @@ class StageAlone:
         return seconds, self._timed(self.worker.update) if due else None
 
     def _receive_from_below(self) -> None:
-        self.worker.receive(Message(self._forwards, self._feed.inputs), self.worker.from_below)
+        self.worker.receive(Message(self._forwards, self._feed.inputs))
         if self._feed.target is not None:
-            self.worker.receive(Message(self._forwards, (self._feed.target,)), self.worker.targets)
+            self.worker.receive_target(self._forwards, self._feed.target)
 
     def _receive_from_above(self) -> None:
         sent = self._sent.popleft()
@@ -130,7 +130,7 @@ class StageAlone:
         if self._gradients is None:
             self._gradients = tuple(GRADIENT_SCALE * torch.randn_like(stream) for stream in sent.streams)
         outputs = sent.streams if self._hands_back else None
-        self.worker.receive(Message(sent.micro_batch, outputs, self._gradients), self.worker.from_above)
+        self.worker.receive(Message(sent.micro_batch, outputs, self._gradients))
 
     def _forward(self) -> None:
         message = self.worker.forward(self._forwards)

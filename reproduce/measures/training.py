@@ -5,15 +5,20 @@ A pipeline is never empty between epochs (draining it would change the method), 
 pipeline, and with it the position in the data and the sums of the epoch under way. A run that was killed anywhere,
 continued by the same call, ends with the same weights and metrics, bit for bit (measured times excepted).
 
-With R replicas (`petra_core.distributed.replicas`) micro-batch m of an epoch is, at replica r, batch R·m + r of the
-epoch's order: no sample comes twice, and an epoch's last batches are left out where R does not divide them. All counts
-of micro-batches are those of one replica. Test batches are shared likewise, and the saved model has the mean running
-statistics.
+Under data parallelism (`petra_core.distributed.replicas`) micro-batch m of an epoch is, at replica r of R, batch
+R·m + r of the epoch's order: no sample comes twice, and an epoch's last batches are left out where R does not divide
+them. All counts of micro-batches are those of one replica. Test batches are shared in the same way, and the saved model
+has the mean running statistics.
+
+Records of before the engine knew staleness, when a clock of ticks moved it, differ in two columns of the same training,
+whose final weights and final accuracy are bitwise equal. A loss then counted in the epoch in which its micro-batch
+reached the head, J - 1 ticks later. And in the evaluation after an epoch, before the last, stage j had done j backwards
+less.
 
 One line of metrics an epoch:
 
     epoch                1 for the first
-    train_loss           mean over the micro-batches that reached the heads in the epoch; null if none did
+    train_loss           mean over the micro-batches of the epoch, each with the weights that its forward had
     learning_rate        of the epoch's last micro-batch
     test_accuracy        percent of the test set, measured with the pipeline full (drained after the last epoch); of
                          text, of the bytes that were to be found
@@ -36,12 +41,13 @@ from torch.nn import functional as F
 
 from petra_core import CheckpointError, NonFiniteError, Pipeline, Stage, checkpoint, methods
 from petra_core.delay import CORRECTIONS, RATE, Correction, ForwardWeights
-from petra_core.devices import captured, compiled, compiled_ticks
+from petra_core.devices import captured, compiled, compiled_steps
 from petra_core.finite import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.forward_gradients.training import ForwardGradients
 from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, nadam, sgd
 from petra_core.stages import sequential
+from petra_core.staleness import entering_meanwhile
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data import manifest
@@ -109,9 +115,9 @@ class Trainer:
             stages = networks.build(cell, self._loader.num_classes)
         self._replicas = context.team.replicas
         self.batches = self._batches_of_replica()
-        self._ticks: captured.CapturedTicks | None = None
+        self._recorded_steps: captured.CapturedSteps | None = None
         self._resident: ResidentBatches | None = None  # what recorded steps make their batches of
-        self._own_stages, self._turn = range(len(stages)), 0
+        self._own_stages = range(len(stages))
         self.pipeline: Engine = self._engine(stages)
         self._schedule = LearningRateSchedule(
             cell.learning_rate,
@@ -147,9 +153,8 @@ class Trainer:
         placed, channel = context.team.place(
             [stage.to(memory_format=MEMORY_FORMAT) for stage in stages], context.device
         )
-        _check_stage_replicas(cell, () if channel is None else channel.replicas)
         if channel is not None:
-            self._own_stages, self._turn = channel.stages, channel.replica
+            self._own_stages = channel.stages
         replica = [self._replicas.index] if self._replicas.index else []  # the first draws as one alone does
         pipeline = Pipeline(
             placed,
@@ -160,7 +165,6 @@ class Trainer:
             correction=correction(cell, self.batches),
             seed=derived_seed(cell.seed, DROPOUT, *replica),
             autocast=autocast(cell),
-            messages=torch.bfloat16 if cell.messages == "bf16" else None,
             before_update=self._replicas.average_gradients if cell.replicas > 1 else None,
             after_backward=None if probe is None else probe.after_backward,
             channel=channel,
@@ -176,12 +180,14 @@ class Trainer:
         if (streams := self._context.how.cuda_graphs) and isinstance(self.pipeline, Pipeline):
             try:
                 if self._context.how.compiled == STEPS:
-                    self._ticks = compiled_ticks.cuda(self.pipeline)
+                    self._recorded_steps = compiled_steps.cuda(self.pipeline)
                 else:
-                    self._ticks = captured.cuda(self.pipeline, streams=None if isinstance(streams, str) else streams)
+                    self._recorded_steps = captured.cuda(
+                        self.pipeline, streams=None if isinstance(streams, str) else streams
+                    )
             except captured.UnrecordableError as error:
                 self._step_plainly(error)
-            if self._ticks is not None and isinstance(source := self._loader.source, InMemory):
+            if self._recorded_steps is not None and isinstance(source := self._loader.source, InMemory):
                 self._resident = ResidentBatches(self._loader, source)
         while self.epoch < self._cell.epochs:
             self._train_epoch()
@@ -212,7 +218,7 @@ class Trainer:
         total = self._cell.epochs * self.batches
         before, started = self._seconds, time.perf_counter()
         for batch in self._batches_left():
-            self.pipeline.set_learning_rate(self._schedule(self.pipeline.micro_batches))
+            self._set_learning_rate(total)
             if self._probe is not None and batch is not None:
                 self._probe.before_step(*batch)
             if self._context.trace is not None and isinstance(self.pipeline, Pipeline):
@@ -225,13 +231,25 @@ class Trainer:
             self._seconds = before + time.perf_counter() - started
             self._save_or_stop()
         if self.epoch == self._cell.epochs - 1:
-            for loss in self.pipeline.drain():
-                self._count(loss)
+            self.pipeline.drain()
         if self._resident is not None and self.epoch + 1 < self._cell.epochs:
             self._resident.prepare(self.epoch + 1, self._replicas.index, self._replicas.count)
         self._read_losses()
         torch.zeros((), device=self._context.device).item()  # on a GPU: wait for the work before the clock is read
         self._seconds = before + time.perf_counter() - started
+
+    def _set_learning_rate(self, total: int) -> None:
+        """Set the rate of the step to come: at each stage that of the micro-batch that enters when it is reached.
+
+        A stage does its part for micro-batch m while later ones enter at stage 0 (`petra_core.staleness`), and learning
+        rates are of the moment.
+        """
+        number = self.pipeline.micro_batches
+        if isinstance(self.pipeline, Pipeline):
+            later = entering_meanwhile(self.pipeline.staleness)
+            self.pipeline.set_learning_rate(lambda stage: self._schedule(min(number + later[stage], total - 1)))
+        else:
+            self.pipeline.set_learning_rate(self._schedule(number))
 
     def _batches_left(self) -> Iterable[Batch | None]:
         """Return what is left of the epoch: its batches, or None for each that a step makes itself."""
@@ -243,12 +261,12 @@ class Trainer:
 
     def _step(self, batch: Batch | None) -> torch.Tensor | None:
         """Take a step with a batch; without one, with the next that is made on the device."""
-        if self._ticks is not None:
+        if self._recorded_steps is not None:
             try:
                 if batch is not None:
-                    return self._ticks.step(laid_out(batch[0]), batch[1])
+                    return self._recorded_steps.step(laid_out(batch[0]), batch[1])
                 assert self._resident is not None
-                return self._ticks.step_from(self._resident.batch)
+                return self._recorded_steps.step_from(self._resident.batch)
             except captured.UnrecordableError as error:
                 self._step_plainly(error)
         if batch is None:
@@ -257,7 +275,7 @@ class Trainer:
         return self.pipeline.step(laid_out(batch[0]), batch[1])
 
     def _step_plainly(self, error: captured.UnrecordableError) -> None:
-        self._ticks = None
+        self._recorded_steps = None
         self._context.observer.notice(f"--cuda-graphs, where steps are plain ones: {error}")
 
     def _save_or_stop(self) -> None:
@@ -295,8 +313,9 @@ class Trainer:
         self._unread.clear()
 
     def _end_epoch(self) -> None:
-        if isinstance(self._ticks, compiled_ticks.CompiledTicks) and self._ticks.uncompiled and self.epoch == 0:
-            self._context.observer.notice(f"--compile steps, where steps are plain ones: {self._ticks.uncompiled}")
+        steps = self._recorded_steps
+        if isinstance(steps, compiled_steps.CompiledSteps) and steps.uncompiled and self.epoch == 0:
+            self._context.observer.notice(f"--compile steps, where steps are plain ones: {steps.uncompiled}")
         self.pipeline.check_finite()  # else a run that broke in its last ticks would end with a result
         started = time.perf_counter()
         tested = self._evaluate()
@@ -331,7 +350,7 @@ class Trainer:
         stop = False
         as_they_are = compiled.uncompiled() if self._context.how.compiled == MODULES else contextlib.nullcontext()
         model = sequential(self.pipeline.stages)
-        with self._replicas.averaged_statistics(model), self.pipeline.averaged_statistics(), as_they_are:
+        with self._replicas.averaged_statistics(model), as_they_are:
             turns = range(-(-self._test.batches // self._replicas.count))  # as many as the first replica has batches
             own = self._test.share(self._replicas.index, self._replicas.count)
             for turn, batch in itertools.zip_longest(turns, own):
@@ -432,7 +451,7 @@ class Trainer:
             UnsupportedError: other processes would go on from another one.
 
         """
-        saved = load(self._record, self._own_stages, self._replicas.index, self._turn)
+        saved = load(self._record, self._own_stages, self._replicas.index)
         begun = {} if saved is None else saved[0]
         self._context.team.compare(f"{begun.get('epoch', 0)} epochs and {begun.get('batch', 0)} micro-batches")
         if saved is None:
@@ -466,16 +485,6 @@ class Trainer:
             self._record.keep_metrics(count)
 
 
-def _check_stage_replicas(cell: TrainedCell, replicas: tuple[int, ...]) -> None:
-    """Check the processes that take turns. Raises: UnsupportedError: they are not those that the cell needs."""
-    if replicas != cell.stage_replicas:
-        one = [1] * max(len(replicas), len(cell.stage_replicas))
-        raise UnsupportedError(
-            f"the cell has stages with {list(cell.stage_replicas) or one} replicas, and here are processes for "
-            f"{list(replicas) or one}: train it with `python -m reproduce train --processes P --partition 4x2,6`, say"
-        )
-
-
 def optimizer(cell: TrainedCell) -> OptimizerFactory:
     """A factory of the cell's optimizer, for the parameters of each stage."""
     if cell.optimizer != "sgd":
@@ -502,7 +511,7 @@ def save_model(pipeline: Engine, context: Context) -> None:
     """Write the plain sequential model's state dict, on the CPU, in `context.model_file`. Raises: StorageFullError."""
     assert context.model_file is not None
     model = sequential(pipeline.stages)
-    with context.team.replicas.averaged_statistics(model), pipeline.averaged_statistics():
+    with context.team.replicas.averaged_statistics(model):
         own_entries = {name: tensor.cpu() for name, tensor in model.state_dict().items() if not tensor.is_meta}
     state = context.team.gather(own_entries)
     if not context.team.leads:

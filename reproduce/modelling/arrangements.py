@@ -1,30 +1,26 @@
-"""Devices put to use in different ways: equal numbers of stages, balanced cuts, replicas of what is heavy.
+"""Devices put to use in different ways: equal numbers of stages, balanced cuts, merged stages.
 
 The paper's speed-up of 3.0 on 10 devices was held back by stages of unequal cost. What the remedies would give is
-simulated here from the measured costs of the same stages: the best cut, stages merged, a heavy stage on several devices
-that take its micro-batches in turn, and the whole network on every device.
+simulated here from the measured costs of the same stages: the best cut, and the stages of a device merged.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from petra_core import methods
-from petra_core.ages import of_stages
 from petra_core.prediction.footprint import Footprint, joined
 from petra_core.prediction.holding import peaks
-from petra_core.prediction.orders import merged, of_method, staleness
+from petra_core.prediction.orders import merged, of_method
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import INSTANT, Cost, simulate
 from petra_core.shares import runs
 from petra_core.timeline import Timeline
-from reproduce.modelling.balance import Balance
 from reproduce.modelling.modelled import Modelled, seconds_without_overlap
 
 __all__ = ["DEVICES", "Arrangement", "arrangements"]
 
 DEVICES = 10
-REPLICATED_WITH = (2, 4, 8, DEVICES)  # k, of which the numbers of replicas are divisors
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Arrangement:
     @property
     def staleness(self) -> int:
         """Micro-batches between forward and backward at stage 0."""
-        return staleness(self._stages[2], self.plan.replicas)[0]
+        return methods.PETRA.staleness(0, len(self._stages[0]))
 
     @property
     def pace(self) -> float:
@@ -54,12 +50,8 @@ class Arrangement:
 
     @property
     def idle(self) -> float:
-        """Share of the time in which a device waits, mean over the devices; every replica does every update."""
-        replicas = of_stages(self.plan.partition, self.plan.replicas)
-        busy = sum(
-            cost.forward + cost.backward + count * cost.update / self.accumulation
-            for cost, count in zip(self.network.costs, replicas, strict=True)
-        )
+        """Share of the time in which a device waits, mean over the devices."""
+        busy = sum(cost.forward + cost.backward + cost.update / self.accumulation for cost in self.network.costs)
         return 1 - busy / (self.plan.devices * self.pace)
 
     @property
@@ -80,10 +72,10 @@ class Arrangement:
     @cached_property
     def _run(self) -> tuple[Timeline, float]:
         """The run, and seconds for a micro-batch in its steady state."""
-        (costs, _, partition), replicas, k = self._stages, self.plan.replicas, self.accumulation
-        fill = -(-(staleness(partition, replicas)[0] + 8) // k) * k
+        (costs, _, partition), k = self._stages, self.accumulation
+        fill = -(-(self.staleness + 8) // k) * k
         measured = -(-16 // k) * k
-        order = of_method(methods.PETRA, costs, partition, 2 * fill + measured, k, replicas)
+        order = of_method(methods.PETRA, costs, partition, 2 * fill + measured, k)
         timeline = simulate(order, INSTANT)
         return timeline, timeline.seconds_per_micro_batch(skip=fill, drop=fill - 1)
 
@@ -97,8 +89,3 @@ def arrangements(network: Modelled) -> Iterator[Arrangement]:
         yield Arrangement(network, "equal numbers", balance.even(DEVICES))
         yield Arrangement(network, "balanced", best)
         yield Arrangement(network, "balanced, merged", best, merges=True)
-    for k in REPLICATED_WITH:
-        plan = Balance(replace(network.run.cell, accumulation=k), network.costs).replicated(DEVICES, INSTANT)
-        if max(plan.replicas) > 1:
-            name = "data parallelism" if plan.replicas == (DEVICES,) else "heavy stages replicated"
-            yield Arrangement(network, name, plan, k, merges=True)

@@ -15,11 +15,10 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from petra_core import methods
-from petra_core.ages import of_stages
 from petra_core.prediction.footprint import Footprint, of_footprints
 from petra_core.prediction.holding import peaks
 from petra_core.prediction.orders import of_method
-from petra_core.prediction.partition import Cut, assess, plan, replicated_plan
+from petra_core.prediction.partition import Cut, assess, plan
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.shares import even_partition
 from petra_core.timeline import Timeline
@@ -75,12 +74,8 @@ class Balance:
     @cached_property
     def held(self) -> tuple[int, ...]:
         """Peak bytes of each stage, every kind at its own largest moment, on one device a stage."""
-        return self.held_with(None)
-
-    def held_with(self, replicas: Sequence[int] | None) -> tuple[int, ...]:
-        """Peak bytes per device of each stage, with `replicas[j]` devices at stage j; None: one each."""
         method, accumulation = methods.by_name(self.cell.method), self.cell.accumulation
-        return tuple(stage.total for stage in of_footprints(self.footprints, method, accumulation, replicas))
+        return tuple(stage.total for stage in of_footprints(self.footprints, method, accumulation))
 
     @property
     def footprints(self) -> tuple[Footprint, ...]:
@@ -106,44 +101,10 @@ class Balance:
         except ValueError as error:
             raise CellError(str(error)) from None
 
-    def replicated(self, devices: int, exchange: Link, limit: int | None = None) -> Cut:
-        """The cut whose slowest part is fastest, with heavy stages replicated over several devices that take turns.
-
-        Replicas add up their gradients over `exchange`. The staleness of the stages below grows with them, and so what
-        these hold, which the search for a plan does not know. If the fastest plan is beyond the limit of bytes for
-        that, the fastest that is not comes of fewer replicas; with one each nothing is longer.
-
-        Raises:
-            CellError: there is no device, or no cut stays below the limit.
-
-        """
-        try:
-            plans = (self._replicated(devices, exchange, limit, most) for most in range(max(1, devices), 0, -1))
-            return next(cut for cut in plans if limit is None or max(cut.bytes) <= limit)
-        except ValueError as error:
-            raise CellError(str(error)) from None
-
-    def _replicated(self, devices: int, exchange: Link, limit: int | None, most: int) -> Cut:
-        """The fastest cut with `most` replicas of a stage, with the bytes that each device then really holds."""
-        cut = replicated_plan(
-            self.costs,
-            devices,
-            accumulation=self.cell.accumulation,
-            exchange=exchange,
-            held=self.held,
-            limit=limit,
-            most=most,
-        )
-        held = self.held_with(of_stages(cut.partition, cut.replicas))
-        return replace(cut, bytes=assess(self.seconds, cut.partition, held=held).bytes)
-
     def simulated(self, cut: Cut, link: Link, micro_batches: int) -> Timeline:
         """The simulated run of `micro_batches` under a cut, event by event."""
         method, accumulation = methods.by_name(self.cell.method), self.cell.accumulation
-        operations = of_method(
-            method, self.costs, cut.partition, micro_batches, accumulation, cut.replicas, exchange=link
-        )
-        return simulate(operations, link)
+        return simulate(of_method(method, self.costs, cut.partition, micro_batches, accumulation), link)
 
     def peaks(self, timeline: Timeline) -> tuple[int, ...]:
         """The most bytes that every device holds at any time of a timeline."""

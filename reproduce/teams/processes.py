@@ -4,9 +4,8 @@ Each is started with the environment that torchrun sets (RANK, WORLD_SIZE, MASTE
 by `reproduce.teams.launch`. The first thing they do is to compare what they are about to do: a rank with another
 version of the code or another configuration would train something that nobody asked for.
 
-They form a mesh of R replicas by P stage groups: rank r·P + p has the p-th share of the stages of replica r. Rank 0
-leads. Where stages of a replica are replicated themselves, for some processes to take turns at them, these are P
-processes all the same.
+They form a mesh of R replicas (data parallelism) by P stage groups: rank r·P + p has the p-th share of the stages of
+replica r. Rank 0 leads.
 
 What processes tell each other is bytes of JSON, or tensors read without running code: a pickle from whoever reached a
 port first would run as this user. Processes of `reproduce.teams.launch` prove to each other that they know the secret
@@ -40,14 +39,13 @@ from petra_core.distributed import ProcessChannel
 from petra_core.distributed.groups import CPU, ChannelError, backend
 from petra_core.distributed.replicas import Replicas
 from petra_core.distributed.sharded import Folder
-from petra_core.shares import places
 from petra_core.stages import Stage
 from reproduce.cells.kinds import TrainedCell
 from reproduce.records import provenance
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 from reproduce.teams.launch import launch_secret, meeting_place
-from reproduce.teams.partitioning import Shares
+from reproduce.teams.partitioning import written
 from reproduce.teams.team import Team, UnsupportedError, stage_name
 
 LARGEST_MESSAGE = 64 << 20  # bytes of what a process tells the others, tensors apart
@@ -55,7 +53,7 @@ WAIT = 2  # beside 0 and 1, what the leader announces while there is nothing to 
 DECIDE_EVERY = 16  # micro-batches between two moments at which a run can be stopped or saved
 
 
-def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: timedelta) -> "Processes":
+def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, patience: timedelta) -> "Processes":
     """Meet the other processes, each silent for so long at most.
 
     Raises:
@@ -82,7 +80,7 @@ def join(cell: TrainedCell, shares: Shares, device: torch.device, patience: time
     code, patch = provenance.code()
     mine = {
         "cell": cell.canonical,
-        "partition": str(shares),
+        "partition": written(shares),
         "torch": torch.__version__,
         "commit": code.get("commit"),
         "difference to the commit": hashlib.sha256(provenance.patch_bytes(patch)).hexdigest()[:12],
@@ -190,25 +188,25 @@ class Processes(Team):
     how long another process may be silent.
     """
 
-    def __init__(self, shares: Shares, device: torch.device, nccl: bool, notice: str, patience: timedelta) -> None:
+    def __init__(
+        self, shares: tuple[int, ...], device: torch.device, nccl: bool, notice: str, patience: timedelta
+    ) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.name, self.notice = f"rank {self.rank}: ", notice
         self._shares, self._nccl, self._patience = shares, nccl, patience
         self._wire = device if nccl else CPU
-        share = self.rank % shares.processes
-        self._row = range(self.rank - share, self.rank - share + shares.processes)  # of this replica
-        column = range(share, self.size, shares.processes)
+        share = self.rank % len(shares)
+        self._row = range(self.rank - share, self.rank - share + len(shares))  # of this replica
+        column = range(share, self.size, len(shares))
         self.replicas = Replicas(column, wire=self._wire, patience=patience)
         self._channel: ProcessChannel | None = None
-        self._parts = places(shares.partition, shares.replicas, shares.processes)
-        self.head = self.replicas.index * shares.replicas[-1]
+        self.head = self.replicas.index
 
     @property
     def environment(self) -> dict[str, Any]:
         return {
             "processes": self.size,
-            "partition": list(self._shares.partition),
-            **({"part_replicas": list(self._shares.replicas)} if self._shares.of_stages else {}),
+            "partition": list(self._shares),
             "backend": "nccl" if self._nccl else "gloo",
         }
 
@@ -222,30 +220,20 @@ class Processes(Team):
         return bool(go)
 
     def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], ProcessChannel | None]:
-        if self._shares.processes == 1:
+        if len(self._shares) == 1:
             return [stage.to(device) for stage in stages], None
-        self._channel = ProcessChannel(
-            self._shares.partition,
-            replicas=self._shares.replicas,
-            ranks=self._row,
-            wire=self._wire,
-            patience=self._patience,
-        )
-        self.replicas.before = self._channel.settle
+        self._channel = ProcessChannel(self._shares, ranks=self._row, wire=self._wire, patience=self._patience)
         own_stages = self._channel.stages
-        if own_stages.stop == len(stages):
-            self.head += self._channel.replica
         return [s.to(device) if j in own_stages else s.to("meta") for j, s in enumerate(stages)], self._channel
 
     def from_heads(self, values: Tensor) -> Tensor:
         everybody = [torch.empty_like(values, device="cpu") for _ in range(self.size)]
         dist.all_gather(everybody, values.cpu())
-        heads = [row for rank, row in enumerate(everybody) if rank % self._shares.processes in self._parts[-1]]
-        return torch.stack(heads).to(values.device)
+        return torch.stack(everybody[len(self._shares) - 1 :: len(self._shares)]).to(values.device)
 
     def rows(self, own_rows: Sequence[Any]) -> list[Any]:
         everybody = _everybodys(list(own_rows))
-        return [row for part in self._parts for row in everybody[part.start]]
+        return [row for rows in everybody[: len(self._shares)] for row in rows]
 
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
         if micro_batch % DECIDE_EVERY:  # in between nobody asks; at these all are at the same micro-batch
@@ -262,8 +250,9 @@ class Processes(Team):
         return bool(decision[0]), bool(decision[1])
 
     def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
-        replica, turn = self.replicas.index, 0 if self._channel is None else self._channel.replica
-        parts = {stage_name(index, replica, turn): state for index, state in enumerate(workers) if state is not None}
+        parts = {
+            stage_name(index, self.replicas.index): state for index, state in enumerate(workers) if state is not None
+        }
         if self.leads:
             parts["common"] = {**common, "stages": len(workers)}
         with explain_full_disk(f"to write {record.shards}"):
@@ -281,7 +270,7 @@ class Processes(Team):
                 )
 
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        first = self.replicas.index == 0 and (self._channel is None or self._channel.replica == 0)
+        first = self.replicas.index == 0
         mine = _tensor(checkpoint.encode(dict(state) if first else {}))
         sizes = _everybodys(len(mine))
         if not self.leads:

@@ -103,14 +103,13 @@ class Team:
 ALONE = Team()
 
 
-def load(record: Record, own_stages: range, replica: int = 0, turn: int = 0) -> tuple[dict[str, Any], list[Any]] | None:
+def load(record: Record, own_stages: range, replica: int = 0) -> tuple[dict[str, Any], list[Any]] | None:
     """Load what was saved last, by one process or by several, for any number of them to go on from.
 
     Args:
         record: of the run.
         own_stages: those whose states are wanted.
         replica: of the network.
-        turn: of those who have the same stages of it, and take turns, the one whose state is wanted.
 
     Returns:
         What is common, and the workers' states, at least those of `own_stages`; None: nothing was saved. All
@@ -122,7 +121,7 @@ def load(record: Record, own_stages: range, replica: int = 0, turn: int = 0) -> 
 
     """
     try:
-        return _load(record, own_stages, replica, turn)
+        return _load(record, own_stages, replica)
     except (CheckpointError, OSError):
         raise
     except Exception as error:
@@ -132,15 +131,15 @@ def load(record: Record, own_stages: range, replica: int = 0, turn: int = 0) -> 
         ) from error
 
 
-def _load(record: Record, own_stages: range, replica: int, turn: int) -> tuple[dict[str, Any], list[Any]] | None:
+def _load(record: Record, own_stages: range, replica: int) -> tuple[dict[str, Any], list[Any]] | None:
     from petra_core.distributed.sharded import Folder  # torch.distributed.checkpoint takes a second to import
 
     shards = Folder(record.shards)
     if shards.exists:
         [common] = shards.load(["common"]).values()
         _check(common, record.shards)
-        states = shards.load([stage_name(index, replica, turn) for index in own_stages])
-        return common, [states.get(stage_name(index, replica, turn)) for index in range(common["stages"])]
+        states = shards.load([stage_name(index, replica) for index in own_stages])
+        return common, [states.get(stage_name(index, replica)) for index in range(common["stages"])]
     if not record.checkpoint.exists():
         return None
     state = checkpoint.load(record.checkpoint)
@@ -162,7 +161,6 @@ def _check(common: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def stage_name(index: int, replica: int, turn: int = 0) -> str:
+def stage_name(index: int, replica: int) -> str:
     """The name of a stage's state in the checkpoint of several processes."""
-    stage = f"stage_{index}_turn_{turn}" if turn else f"stage_{index}"
-    return f"replica_{replica}_{stage}" if replica else stage
+    return f"replica_{replica}_stage_{index}" if replica else f"stage_{index}"

@@ -32,7 +32,7 @@ class TraceFile:
         """Begin or end the trace where it is time; to be called before every step."""
         number = pipeline.micro_batches
         if self._first is None:
-            self._first = number + pipeline.depth + 2
+            self._first = number + pipeline.staleness[0] + 2
         if number == self._first:
             self._trace = self._contexts.enter_context(pipeline.tracing(self._team.rank))
         if number == self._first + self._count:

@@ -32,7 +32,7 @@ from benchmarks.peers import __main__ as peers
 from benchmarks.recording import Recorder, command
 from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.devices import captured
-from petra_core.devices.captured import CapturedTicks
+from petra_core.devices.captured import CapturedSteps
 from petra_core.prediction.simulation import Cost, Link
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, Comparison, Series, read, read_all
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
@@ -80,8 +80,8 @@ def test_a_recorded_tick_is_compared_with_the_fastest_of_all_that_can_be_recorde
     """It was compared with backpropagation's tick alone, in as many streams, of which all but one waited."""
     modes: list[bool] = []
 
-    def cuda(pipeline: Pipeline, *, streams: int) -> CapturedTicks:
-        return CapturedTicks(pipeline, SharedMemoryRecorder())
+    def cuda(pipeline: Pipeline, *, streams: int) -> CapturedSteps:
+        return CapturedSteps(pipeline, SharedMemoryRecorder())
 
     def timed(function: Callable[[], object], device: torch.device) -> float:
         modes.append(torch.are_deterministic_algorithms_enabled())

@@ -36,7 +36,7 @@ from tests.compare import assert_bitwise_equal, assert_close
 from tests.petra_core.distributed.test_distributed import in_processes
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of, statistics_of, weights_of
 from tests.properties import assert_bytes_are_as_predicted, assert_resumes_bitwise
-from tests.reference import RULES, Delay, MethodRule, Named, Sgd, entries, simulate
+from tests.reference import RULES, Delay, MethodRule, Named, Sgd, after_step, entries, simulate
 
 TOLERANCE = 1e-12
 DAMPED = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, dampening=0.5)
@@ -143,7 +143,7 @@ def decay_of(weight: Tensor) -> float:
 def assert_follows(
     pattern: str, method: Method, k: int, rule: MethodRule, about: Delay, *, nesterov: bool = True, **settings: Any
 ) -> None:
-    """The engine's weights, statistics and losses are the reference's after every tick of thirty, and at the end."""
+    """The engine's weights, statistics and losses are the reference's after every step of thirty, and at the end."""
     stages, data = network(pattern), batches(30)
     reference = Sgd(lambda tick: RATE, MOMENTUM, nesterov, decay_of)
     history = simulate(stages, rule, k, reference, data, entries(rule, len(stages), len(data)), about=about)
@@ -151,11 +151,10 @@ def assert_follows(
     pipeline = pipeline_of(stages, method, k, optimizer=optimizer, **settings)
     losses: list[Tensor] = []
     for m, (x, y) in enumerate(data):
-        loss = pipeline.step(x, y)
-        losses += [] if loss is None else [loss]
-        assert_close(weights_of(pipeline), history.weights[m + 1], TOLERANCE)
-        assert_close(statistics_of(pipeline), history.statistics[m + 1], TOLERANCE)
-    losses += pipeline.drain()
+        losses.append(pipeline.step(x, y))
+        assert_close(weights_of(pipeline), after_step(history.weights, m), TOLERANCE)
+        assert_close(statistics_of(pipeline), after_step(history.statistics, m), TOLERANCE)
+    pipeline.drain()
     assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
     assert_close(losses, [history.losses[m] for m in range(len(data))], TOLERANCE)
 
@@ -574,4 +573,4 @@ def test_recorded_ticks_refuse_what_follows_the_count_of_updates() -> None:
     for settings in ({"correction": delay.RATE}, {"forward_weights": PREDICTED}):
         p = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=0, **settings)
         with pytest.raises(captured.UnrecordableError, match="count of updates"):
-            captured.CapturedTicks(p, lambda work: work)
+            captured.CapturedSteps(p, lambda work: work)

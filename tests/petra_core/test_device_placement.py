@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from petra_core import CheckpointError, Pipeline, Stage, methods, models
-from petra_core.devices.captured import CapturedTicks
+from petra_core.devices.captured import CapturedSteps
 from petra_core.finite import PendingLosses
 from petra_core.methods import Method
 from petra_core.randomness import RandomStream
@@ -136,7 +136,7 @@ def test_a_recorded_step_does_not_wait_either(gpu: None, method: Method) -> None
 
     pipeline = Pipeline(network(), method, accumulation=2, optimizer=toys.sgd)
     [(x, y), *_] = loader().epoch(0)
-    ticks = CapturedTicks(pipeline, record)
+    ticks = CapturedSteps(pipeline, record)
     while not ticks.recorded:
         with Watch():
             ticks.step(x, y)

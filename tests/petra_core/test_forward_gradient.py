@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from petra_core import BufferedStage, CheckpointError, HeadStage, NonFiniteError, Stage, recipe
 from petra_core.forward_gradients import training
 from petra_core.forward_gradients.layers import layers_of, observing, shares, shifted
-from petra_core.forward_gradients.settings import Derivative, Fault, ForwardGradient, Guess, Scaling, Space, Target
+from petra_core.forward_gradients.settings import Derivative, ForwardGradient, Guess, Scaling, Space, Target
 from petra_core.forward_gradients.training import ForwardGradients
 from petra_core.models import PointwiseConv2d, blocks
 from petra_core.models.transformer import SelfAttention
@@ -357,39 +357,6 @@ def test_forward_mode_holds_one_graph_at_a_time(monkeypatch: pytest.MonkeyPatch)
     assert peaks[Derivative.JVP][0] == max(peaks[Derivative.JVP][1])
 
 
-# --- the released code's faults, each with what it does
-
-
-def test_fault_of_biases_writes_them_over_the_weights_of_norms() -> None:
-    plain = trained(ForwardGradient())
-    faulty = trained(ForwardGradient(released=frozenset({Fault.BIAS})))
-    local = trained(ForwardGradient(Target.LOCAL, Guess.LOCAL))
-    for ours, theirs, guess in zip(faulty.stages[:-1], plain.stages[:-1], local.stages[:-1], strict=True):
-        conv, norm, _ = ours.function
-        torch.testing.assert_close(norm.weight.grad, theirs.function[1].bias.grad)  # the projection of the bias
-        torch.testing.assert_close(norm.bias.grad, guess.function[1].bias.grad)  # the guess as it is
-        torch.testing.assert_close(conv.weight.grad, theirs.function[0].weight.grad)  # all else is right
-
-
-def test_fault_of_sign_is_the_projection() -> None:
-    sign = ForwardGradient(scaling=Scaling.SIGN)
-    faulty = gradients(trained(replace(sign, released=frozenset({Fault.SIGN}))))
-    torch.testing.assert_close(faulty, gradients(trained(ForwardGradient())))
-    assert not torch.allclose(faulty, gradients(trained(sign)))
-
-
-def test_fault_of_auxiliary_networks_leaves_them_as_they_were_drawn() -> None:
-    settings = ForwardGradient(Target.LOCAL, Guess.GAUSSIAN, Space.ACTIVATIONS)
-    for released, moves in ((frozenset[Fault](), True), (frozenset({Fault.AUXILIARY}), False)):
-        trainer = trained(replace(settings, released=released), steps=2, rate=0.1)
-        begun = trained(replace(settings, released=released))
-        for now, then in zip(trainer.blocks[:-1], begun.blocks[:-1], strict=True):
-            assert now.auxiliary is not None
-            assert then.auxiliary is not None
-            pairs = zip(now.auxiliary.parameters(), then.auxiliary.parameters(), strict=True)
-            assert any(not torch.equal(p, q) for p, q in pairs) == moves
-
-
 # --- training as a whole
 
 
@@ -447,12 +414,6 @@ def test_pooling_is_that_of_torch() -> None:
 def test_bad_values_are_named() -> None:
     with pytest.raises(ValueError, match=r"guess 'global' comes down .* 'projection'"):
         ForwardGradient(guess=Guess.GLOBAL, derivative=Derivative.JVP)
-    with pytest.raises(ValueError, match="'bias_into_weight' needs the space 'weights'"):
-        ForwardGradient(space=Space.ACTIVATIONS, released=frozenset({Fault.BIAS}))
-    with pytest.raises(ValueError, match="'sign_is_projected' needs the scaling 'sign'"):
-        ForwardGradient(released=frozenset({Fault.SIGN}))
-    with pytest.raises(ValueError, match="'auxiliary_untrained' needs the target 'local' or 'next'"):
-        ForwardGradient(released=frozenset({Fault.AUXILIARY}))
     with pytest.raises(ValueError, match=r"local guess of the global target.* needs auxiliary networks"):
         ForwardGradients(network(), ForwardGradient())
     with pytest.raises(ValueError, match="at least two, got one"):

@@ -76,17 +76,15 @@ def test_training_with_dropout_is_that_of_reversible_backpropagation(family: str
     assert_bitwise_equal(trained(net, PAREPROP, data, seed=seed), expected)
 
 
-@pytest.mark.parametrize(("dtype", "messages"), [(torch.bfloat16, torch.bfloat16), (torch.float16, None)], ids=str)
-def test_training_with_narrow_messages_and_autocast_of_the_caller(
-    dtype: torch.dtype, messages: torch.dtype | None
-) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_training_with_autocast_of_the_caller(dtype: torch.dtype) -> None:
     """Autocast belongs to a thread: one that knew nothing of it would reconstruct in another precision."""
     net = [stage.float() for stage in toys.network(6)]
     data = [(x.float(), y) for x, y in toys.batches(4)]
     with torch.autocast("cpu", dtype=dtype):
-        expected = trained(net, REVERSIBLE_BACKPROPAGATION, data, messages=messages)
-        assert_bitwise_equal(trained(net, PAREPROP, data, messages=messages), expected)
-    assert trained(net, PAREPROP, data, messages=messages)[0] != expected[0]
+        expected = trained(net, REVERSIBLE_BACKPROPAGATION, data)
+        assert_bitwise_equal(trained(net, PAREPROP, data), expected)
+    assert trained(net, PAREPROP, data)[0] != expected[0]
 
 
 class Calling(nn.Module):
@@ -192,7 +190,7 @@ class FakeStream:
         self.log.append(f"{self.name} waits for {other.name}")
 
 
-def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_between_ticks(
+def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_in_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What torch is told, for which no GPU is needed."""
@@ -219,7 +217,7 @@ def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_between
 
     for stage in (2, 1):  # R of a stage, B of the one above
         side = SideBySide()  # another pipeline's: it has the same streams
-        with side.tick():
+        with side.together():
             for index, kind in ((stage, Kind.RECONSTRUCT), (stage + 1, Kind.BACKWARD)):
                 worker = Worker.__new__(Worker)
                 worker.index, worker.device = index, torch.device("cuda", 0)
@@ -232,7 +230,7 @@ def test_other_methods_do_one_thing_after_the_other_and_several_processes_are_re
     assert {type(conductor(method, one_process=True)) for method in methods.PAPER} == {InOrder}
 
     class Two(Channel):
-        stages, count, replicas, replica = range(2), 4, (1, 1, 1, 1), 0
+        stages, count, staleness = range(2), 4, ()
 
     Two.__abstractmethods__ = frozenset()
     with pytest.raises(ValueError, match=r"these are in several.* use PETRA there, or REVERSIBLE_BACKPROPAGATION"):

@@ -1,4 +1,4 @@
-"""The engine against the paper's equations, tick by tick; and their evaluation against simpler truths."""
+"""The engine against the paper's equations, step by step; and their evaluation against simpler truths."""
 
 import bisect
 import copy
@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, merge, methods, models
 from petra_core.recipe import sgd
+from petra_core.staleness import entering_meanwhile
 from tests import toys
 from tests.compare import assert_close, relative_error
-from tests.reference import RULES, ReferencePart, Sgd, entries, simulate
+from tests.reference import RULES, ReferencePart, Sgd, after_step, entries, simulate
 
 TOLERANCE = 1e-12
 
@@ -134,7 +135,7 @@ def statistics_of(pipeline: Pipeline) -> list[list[dict[str, Tensor]]]:
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 @pytest.mark.parametrize("pattern", NETWORKS)
-def test_weights_statistics_and_losses_after_every_tick(pattern, method):
+def test_weights_statistics_and_losses_after_every_step(pattern, method):
     """36 micro-batches with a drain among them, a learning rate that changes at each, Nesterov and decay."""
     stages, accumulation, rule = network(pattern), NETWORKS[pattern], RULES[method.name]
     parts = (24, 12)
@@ -145,7 +146,7 @@ def test_weights_statistics_and_losses_after_every_tick(pattern, method):
         start = enters[-1] + 2 * len(stages) - 1 if enters else 0
         enters += [start + enter for enter in entries(rule, len(stages), count)]
     reference = Sgd(
-        lambda tick: rates[bisect.bisect(enters, tick) - 1],  # that of the micro-batch that entered last
+        lambda tick: rates[bisect.bisect(enters, tick) - 1],  # that of the micro-batch that entered last, in ticks
         momentum=0.9,
         nesterov=True,
         weight_decay=lambda weight: 0.01 if weight.dim() > 1 else 0.0,
@@ -154,20 +155,19 @@ def test_weights_statistics_and_losses_after_every_tick(pattern, method):
     pipeline = pipeline_of(stages, method, accumulation, optimizer=sgd(1.0, weight_decay=0.01))
 
     losses: list[Tensor] = []
-    tick = 0
+    ends = [*(parts[0] - 1,) * parts[0], *(len(data) - 1,) * parts[1]]  # of the part that a micro-batch belongs to
+    later = entering_meanwhile(pipeline.staleness)
     for m, (x, y) in enumerate(data):
         if m == parts[0]:
-            losses += pipeline.drain()
-            tick = enters[m]
-            assert len(losses) == m
-            assert_close(weights_of(pipeline), history.weights[tick], TOLERANCE)
-        pipeline.set_learning_rate(rates[m])
-        loss = pipeline.step(x, y)
-        losses += [] if loss is None else [loss]
-        tick += 1 if method.pipelined else 2 * len(stages) - 1
-        assert_close(weights_of(pipeline), history.weights[tick], TOLERANCE)
-        assert_close(statistics_of(pipeline), history.statistics[tick], TOLERANCE)
-    losses += pipeline.drain()
+            pipeline.drain()
+            assert_close(weights_of(pipeline), history.weights[enters[m]], TOLERANCE)
+        # Stage j comes to a micro-batch j ticks later: then others have entered.
+        pipeline.set_learning_rate(lambda j, m=m: rates[min(m + later[j], ends[m])])
+        losses.append(pipeline.step(x, y))
+        end = enters[m] if method.pipelined else enters[m] + 2 * len(stages) - 2
+        for actual, expected in ((weights_of, history.weights), (statistics_of, history.statistics)):
+            assert_close(actual(pipeline), after_step(expected, end), TOLERANCE)
+    pipeline.drain()
     assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
     assert_close(statistics_of(pipeline), history.statistics[-1], TOLERANCE)
     assert_close(losses, [history.losses[m] for m in range(len(data))], TOLERANCE)

@@ -158,7 +158,6 @@ def test_a_state_of_another_pipeline_is_refused_and_the_pipeline_then_too() -> N
             fresh(method, k, seed=seed).load_state_dict(state)
     make = functools.partial(Pipeline, toys.network(3), methods.PETRA, optimizer=toys.sgd)
     for settings, message in (
-        ({"messages": torch.bfloat16}, r"has messages None, this pipeline has 'torch\.bfloat16'"),
         ({"autocast": torch.bfloat16}, r"has autocast None, this pipeline has 'torch\.bfloat16'"),
         ({"optimizer": None}, "state of stage 0 does not fit this pipeline: one of the two has an optimizer"),
     ):

@@ -35,7 +35,7 @@ def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -
     assert_bitwise_equal(traced.state_dict(), plain.state_dict())
     for stage in range(3):
         done = [f"{event.name[0]}{event.name[2]}" for event in trace.events if event.name[1] == stage]
-        assert done == [str(a) for a in recording.schedule.stage(stage) if a.kind.value != "R"]
+        assert done == [str(a) for of, a in recording if of == stage and a.kind.value != "R"]
     recorded = timeline([trace])
     assert min(event.begin for event in recorded.events) == 0
     ends = [0.0, *(event.end for event in recorded.events)]
@@ -66,7 +66,7 @@ def test_a_reconstruction_beside_a_backward_is_an_event_of_its_stage(
         toys.train(pipeline, toys.batches(2))
     for stage in range(4):
         done = [f"{event.name[0]}{event.name[2]}" for event in trace.events if event.name[1] == stage]
-        assert done == [str(action) for action in recording.schedule.stage(stage)]
+        assert done == [str(action) for of, action in recording if of == stage]
     assert all(event.end - event.begin >= SLOW for event in trace.events if event.name[:2] == ("R", 1))
     whole = timeline([trace])
     assert 0 < whole.busy(0) <= whole.seconds

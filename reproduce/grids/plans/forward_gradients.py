@@ -60,4 +60,4 @@ def _settings(scale: str, network: str, method: methods.Method, seed: int) -> di
 
 def _cell(plain: dict[str, Any], way: ForwardGradient, auxiliary: str) -> ForwardGradientCell:
     settings = plain | {name: getattr(way, name).value for name in AXES} | {"method": FORWARD_GRADIENT}
-    return ForwardGradientCell(**settings, auxiliary=auxiliary, released=())
+    return ForwardGradientCell(**settings, auxiliary=auxiliary)

@@ -1,4 +1,4 @@
-"""Ticks that are recorded and repeated: on fixed memory, at the numbers of a plain pipeline."""
+"""Steps that are recorded and repeated: on fixed memory, at the numbers of a plain pipeline."""
 
 import contextlib
 import copy
@@ -19,12 +19,12 @@ from torch.utils._pytree import tree_leaves
 from petra_core import NonFiniteError, Pipeline, finite, merge, methods
 from petra_core.concurrency import InOrder
 from petra_core.devices import captured
-from petra_core.devices.captured import CapturedTicks, OverStreams
+from petra_core.devices.captured import CapturedSteps, OverStreams
 from petra_core.devices.homes import period
 from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.models.revnet import revnet
-from petra_core.schedule import Action, Kind, generate
+from petra_core.schedule import Action, Kind
 from tests import toys
 from tests.compare import assert_bitwise_equal
 
@@ -44,7 +44,7 @@ def recordings_of(method: Method, k: int) -> int:
 def rehearsals(pipeline: Pipeline) -> int:
     """Steps before the first that is recorded, of a pipeline that is full."""
     k = pipeline.accumulation
-    return pipeline.depth + period(k) if pipeline.method.pipelined else max(2, k + 1)
+    return pipeline.staleness[0] + period(k) if pipeline.method.pipelined else max(2, k + 1)
 
 
 class WithBuffer(nn.Module):
@@ -119,18 +119,18 @@ class SharedMemoryRecorder:
 
 
 def fused(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
-    """As recorded ticks update."""
+    """As recorded steps update."""
     return torch.optim.SGD(parameters, lr=0.0625, momentum=0.9, nesterov=True, weight_decay=1e-3, fused=True)
 
 
-def made(stages: int, method: Method, k: int) -> Pipeline:
-    return toys.pipeline(toys.network(stages), method, accumulation=k, optimizer=fused, seed=3)
+def made(stages: int, method: Method, k: int, staleness: Sequence[int] | None = None) -> Pipeline:
+    return Pipeline(toys.network(stages), method, accumulation=k, staleness=staleness, optimizer=fused, seed=3)
 
 
-def addresses(ticks: CapturedTicks) -> list[int]:
+def addresses(ticks: CapturedSteps) -> list[int]:
     pipeline = ticks._pipeline
     pipeline.memory()  # brings what the workers hold up to date
-    tensors = [message for worker in pipeline._workers for message in worker.from_below for message in message.streams]
+    tensors = [message for worker in pipeline._workers for message in worker.from_above for message in message.tensors]
     kept = [t for worker in pipeline._workers for part in worker.parts for e in part._memory for t in e.kept]
     return [tensor.data_ptr() for tensor in (*tensors, *kept, *pipeline.model.parameters())]
 
@@ -138,13 +138,17 @@ def addresses(ticks: CapturedTicks) -> list[int]:
 @pytest.mark.parametrize(("stages", "k"), [(1, 3), (2, 1), (6, 1), (6, 3)])
 @pytest.mark.parametrize("method", RECORDED, ids=str)
 def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method, stages: int, k: int) -> None:
-    plain, other = made(stages, method, k), made(stages, method, k)
+    compare(method, stages, k, None)
+
+
+def compare(method: Method, stages: int, k: int, staleness: Sequence[int] | None) -> None:
+    plain, other = made(stages, method, k, staleness), made(stages, method, k, staleness)
     recordings = recordings_of(method, k)
     first = rehearsals(other)
     data = toys.batches(MANY + first + 2 * recordings + 2)
     toys.train(plain, data[:MANY], drain=False)
     toys.train(other, data[:MANY], drain=False)
-    ticks = CapturedTicks(other, SharedMemoryRecorder())
+    ticks = CapturedSteps(other, SharedMemoryRecorder())
     for number, (x, y) in enumerate(data[MANY:]):
         rate = 2.0 ** -(4 + number % 3)  # the same in float32, in which a recorded tick reads it
         plain.set_learning_rate(rate)
@@ -161,26 +165,27 @@ def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method,
     assert addresses(ticks) == homes
     assert_bitwise_equal(other.evaluate(data[0][0]), plain.evaluate(data[0][0]))
     assert other.memory().now() == plain.memory().now()
-    again = made(stages, method, k)
+    again = made(stages, method, k, staleness)
     again.load_state_dict(other.state_dict())
-    expected = plain.drain()
+    plain.drain()
     for pipeline in (other, again):  # Python goes on from there, in a plain pipeline too
-        assert_bitwise_equal(pipeline.drain(), expected)
+        pipeline.drain()
         assert_bitwise_equal(dict(pipeline.model.named_parameters()), dict(plain.model.named_parameters()))
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"messages": torch.bfloat16}, {"replicas": (1, 2, 1, 3, 1)}], ids=["", "narrowed", "replicas"]
-)
-def test_merged_and_replicated_stages_and_narrowed_messages_are_recorded_too(settings: Any) -> None:
-    """Of merged blocks some results stay inside; narrowed messages are other tensors; replicas let them wait."""
+@pytest.mark.parametrize("staleness", [(5, 4, 3, 2, 1, 0), (9, 9, 3, 3, 0, 0), (1, 1, 0, 0, 0, 0)], ids=str)
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
+def test_any_staleness_can_be_recorded(method: Method, staleness: tuple[int, ...]) -> None:
+    compare(method, 6, 3, staleness)
+
+
+def test_merged_stages_are_recorded_too() -> None:
+    """Of merged blocks some results stay inside."""
     first, *blocks, last = toys.network(8)
     stages = [first, merge(blocks[:2]), blocks[2], merge(blocks[3:5]), merge([blocks[5], last])]
-    plain, other = (
-        Pipeline(copy.deepcopy(stages), methods.PETRA, accumulation=6, optimizer=fused, **settings) for _ in range(2)
-    )
-    ticks = CapturedTicks(other, SharedMemoryRecorder())
-    for x, y in toys.batches(3 * plain.depth + 4 * period(6)):
+    plain, other = (Pipeline(copy.deepcopy(stages), methods.PETRA, accumulation=6, optimizer=fused) for _ in range(2))
+    ticks = CapturedSteps(other, SharedMemoryRecorder())
+    for x, y in toys.batches(3 * plain.staleness[0] + 4 * period(6)):
         assert_bitwise_equal(ticks.step(x, y), plain.step(x, y))
     assert ticks.recorded
     assert_bitwise_equal(comparable(other), comparable(plain))
@@ -204,17 +209,19 @@ def test_every_process_rehearses_before_it_records(method: Method, k: int) -> No
     # toys.sgd: its learning rate of 0.05 is another number in float32, and so in the fused update.
     whole, stopped, resumed = (toys.pipeline(toys.network(6), method, accumulation=k, seed=3) for _ in range(3))
     recorders = [SharedMemoryRecorder() for _ in range(3)]
-    ticks = CapturedTicks(whole, recorders[0])
+    ticks = CapturedSteps(whole, recorders[0])
     with whole.recording() as recording:
         losses = [ticks.step(x, y) for x, y in data]
-    assert recording.ticks == list(generate(method, 6, len(data), k).ticks[: whole._clock.tick_number])
-    assert (losses[0] is None) is method.pipelined
+    plain = toys.pipeline(toys.network(6), method, accumulation=k, seed=3)
+    with plain.recording() as expected:
+        toys.train(plain, data, drain=False)
+    assert recording == expected
     assert len(recorders[0].recorded) == recordings
-    ticks = CapturedTicks(stopped, recorders[1])
+    ticks = CapturedSteps(stopped, recorders[1])
     for x, y in data[:MANY]:
         ticks.step(x, y)
     resumed.load_state_dict(stopped.state_dict())
-    ticks = CapturedTicks(resumed, recorders[2])
+    ticks = CapturedSteps(resumed, recorders[2])
     recorded_before, again = [], []
     for x, y in data[MANY:]:
         recorded_before.append(len(recorders[2].recorded))
@@ -254,25 +261,33 @@ class Noting(InOrder):
         return result
 
 
-def may_overlap(one: tuple[int, Kind], other: tuple[int, Kind], apart: Sequence[bool]) -> bool:
+def may_overlap(one: tuple[int, Kind], other: tuple[int, Kind], apart: Sequence[bool], d: Sequence[int]) -> bool:
     """Whether `OverStreams` leaves a device free to do the two at once, given which stages have their F apart."""
-    if one[0] != other[0]:
-        return True
-    return apart[one[0]] and {one[1], other[1]} in ({Kind.FORWARD, Kind.RECONSTRUCT}, {Kind.FORWARD, Kind.BACKWARD})
+    forwards = [stage for stage, kind in (one, other) if kind is Kind.FORWARD]
+    backwards = [(stage, kind) for stage, kind in (one, other) if kind is not Kind.FORWARD]
+    if len(backwards) == 2:
+        return d[one[0]] != d[other[0]]
+    if len(forwards) == 2 or backwards[0][0] == len(apart) - 1:  # the head's B is behind all forwards
+        return False
+    [forward], [(stage, kind)] = forwards, backwards
+    return forward != stage or (apart[stage] and kind is not Kind.UPDATE)
 
 
+@pytest.mark.parametrize("staleness", [None, (3, 2, 2, 1, 1, 0)], ids=str)
 @pytest.mark.parametrize("k", [1, 4])
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
-def test_what_may_run_at_once_shares_no_memory_that_one_of_it_writes(method: Method, k: int) -> None:
+def test_what_may_run_at_once_shares_no_memory_that_one_of_it_writes(
+    method: Method, k: int, staleness: Sequence[int] | None
+) -> None:
     """Copies to homes had to wait for one another, and for all stages."""
     recorder = SharedMemoryRecorder()
     conductor = Noting(recorder)
     stages = toys.network(6)
     stages[4].function.append(WithBuffer().double())
-    pipeline = toys.pipeline(stages, method, accumulation=k, optimizer=fused)
+    pipeline = Pipeline(stages, method, accumulation=k, staleness=staleness, optimizer=fused)
     apart = [worker.forward_apart for worker in pipeline._workers]
     assert apart == [True, True, True, True, False, False]
-    ticks = CapturedTicks(pipeline, recorder, conductor)
+    ticks = CapturedSteps(pipeline, recorder, conductor)
     data = iter(toys.batches(100))
     while not ticks.recorded:
         tick, conductor.done = conductor.done, []
@@ -282,13 +297,13 @@ def test_what_may_run_at_once_shares_no_memory_that_one_of_it_writes(method: Met
             for stage, kind, operations in conductor.done
         ]
         for (one, (written, _)), (other, (also_written, read)) in itertools.permutations(touched, 2):
-            if may_overlap(one, other, apart):
+            if may_overlap(one, other, apart, pipeline.staleness):
                 assert not written & (also_written | read), f"{one} and {other}"
     assert len(tick) >= 3 * 5 + 2
 
 
-def copied_home(ticks: CapturedTicks, recording: Interpreter) -> int:
-    """Bytes that a recorded tick copies to homes."""
+def copied_home(ticks: CapturedSteps, recording: Interpreter) -> int:
+    """Bytes that a recorded step copies to homes."""
     return sum(
         args[0].nbytes
         for func, args, _, _ in recording.operations
@@ -301,7 +316,7 @@ def test_a_tick_copies_what_is_no_sum_of_streams_and_a_kept_input_once(method: M
     """Of RevNet-18. It copied all messages and kept inputs when all stages were done, and now a fifth of that."""
     recorder = SharedMemoryRecorder()
     pipeline = toys.pipeline(revnet(18, num_classes=10, width=8), method, accumulation=k, optimizer=fused)
-    ticks = CapturedTicks(pipeline, recorder)
+    ticks = CapturedSteps(pipeline, recorder)
     while not ticks.recorded:
         ticks.step(torch.randn(2, 3, 16, 16), torch.randint(0, 10, (2,)))
     copied = sum(copied_home(ticks, recording) for recording in recorder.recorded) / ticks.period
@@ -327,7 +342,7 @@ def test_a_tick_copies_what_is_no_sum_of_streams_and_a_kept_input_once(method: M
 def test_what_cannot_be_recorded_is_refused(method: Method, settings: Any, message: str) -> None:
     pipeline = Pipeline(toys.network(6), method, **{"optimizer": toys.sgd, **settings})
     with pytest.raises(ValueError, match=message):
-        CapturedTicks(pipeline, SharedMemoryRecorder())
+        CapturedSteps(pipeline, SharedMemoryRecorder())
 
 
 @pytest.mark.parametrize(("method", "seed"), [(methods.PETRA, None), (methods.BACKPROPAGATION, 3)], ids=str)
@@ -335,7 +350,7 @@ def test_random_numbers_are_refused(method: Method, seed: int | None) -> None:
     """Of one micro-batch at a time nothing waits between steps: its dropout was recorded, with wrong gradients."""
     pipeline = toys.pipeline(toys.network(4, dropout=0.5), method, seed=seed)
     recorder = SharedMemoryRecorder()
-    ticks = CapturedTicks(pipeline, recorder)
+    ticks = CapturedSteps(pipeline, recorder)
     with pytest.raises(ValueError, match=r"stages \[1, 2\] draw random numbers"):  # noqa: PT012
         for x, y in toys.batches(2 * MANY):
             ticks.step(x, y)
@@ -345,25 +360,25 @@ def test_random_numbers_are_refused(method: Method, seed: int | None) -> None:
 
 def test_another_shape_and_a_pipeline_that_has_moved_on_are_refused() -> None:
     pipeline, data = toys.pipeline(toys.network(3)), toys.batches(2 * MANY)
-    ticks = CapturedTicks(pipeline, SharedMemoryRecorder())
+    ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
     for x, y in data:
         ticks.step(x, y)
     assert ticks.recorded
     with pytest.raises(ValueError, match="all micro-batches of a run must be alike"):
         ticks.step(*toys.batches(1, size=3)[0])
     pipeline.step(*data[0])
-    words = f"is at tick {2 * MANY + 1}, and the last recorded step left it at tick {2 * MANY}"
+    words = f"is at micro-batch {2 * MANY + 1}, drained at 0, and the last recorded step left it at {2 * MANY}, drained"
     with pytest.raises(RuntimeError, match=words):
         ticks.step(*data[0])
     with pipeline.tracing(), pytest.raises(ValueError, match="take them off"):
-        CapturedTicks(pipeline, SharedMemoryRecorder())
+        CapturedSteps(pipeline, SharedMemoryRecorder())
 
 
 @pytest.mark.parametrize("error", [NonFiniteError, KeyboardInterrupt])
 def test_a_step_that_is_broken_off_leaves_nothing_that_could_be_saved(error: type[BaseException]) -> None:
-    """As a plain tick does: the state had weights that are not finite, or was half of one step and half of another."""
+    """As a plain step does: the state had weights that are not finite, or was half of one step and half of another."""
     pipeline, data = toys.pipeline(toys.network(3)), toys.batches(2 * MANY)
-    ticks = CapturedTicks(pipeline, SharedMemoryRecorder())
+    ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
     for x, y in data:
         ticks.step(x, y)
     if error is KeyboardInterrupt:
@@ -383,7 +398,7 @@ def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> No
     """It took 0.5 ms of every repeated step, for what nobody reads before the next one replaces it."""
     pipeline, plain = (made(3, methods.PETRA, 3) for _ in range(2))
     data = toys.batches(3 * MANY)
-    ticks = CapturedTicks(pipeline, SharedMemoryRecorder())
+    ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
     for x, y in data[:-MANY]:
         ticks.step(x, y)
         plain.step(x, y)
@@ -415,7 +430,7 @@ def test_losses_wait_in_a_ring_and_the_one_that_is_not_finite_is_named(monkeypat
     monkeypatch.setattr(finite, "LOOKED_AT_TOGETHER", 8)
     pipeline, plain = (made(3, methods.PETRA, 1) for _ in range(2))
     data = toys.batches(2 * MANY)
-    ticks = CapturedTicks(pipeline, SharedMemoryRecorder())
+    ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
     losses = [(ticks.step(x, y), plain.step(x, y)) for x, y in data]
     assert ticks.recorded
     storages = [_memory(loss) for loss, _ in losses[-10:]]
@@ -447,7 +462,7 @@ class Device:
 def test_a_recorded_step_makes_its_micro_batch_itself(method: Method) -> None:
     data = toys.batches(3 * MANY)
     plain, other = made(3, method, 2), made(3, method, 2)
-    ticks, source = CapturedTicks(other, SharedMemoryRecorder()), Device(data)
+    ticks, source = CapturedSteps(other, SharedMemoryRecorder()), Device(data)
     for x, y in data:
         assert_bitwise_equal(ticks.step_from(source.batch), plain.step(x, y))
     assert ticks.recorded
@@ -576,17 +591,20 @@ def test_a_forward_is_beside_the_backward_of_its_stage_and_the_update_waits_for_
 ) -> None:
     cuda = FakeCuda(monkeypatch)
     head, middle, stem = reversed(toys.pipeline(toys.network(3))._workers)
-    conductor = OverStreams([FakeStream(cuda, name) for name in "abc"], 3)  # type: ignore[list-item]  # stand-ins
-    with conductor.tick():
+    conductor = OverStreams([FakeStream(cuda, name) for name in "abc"], (4, 2, 0))  # type: ignore[list-item]  # stand-ins
+    with conductor.step():
+        for worker in (stem, middle, head):
+            conductor.run(lambda *_: None, worker, Action(Kind.FORWARD, 0), [], None)
         for worker in (head, middle, stem):
-            for kind in (Kind.FORWARD, *([] if worker is head else [Kind.RECONSTRUCT]), Kind.BACKWARD, Kind.UPDATE):
+            for kind in (*([] if worker is head else [Kind.RECONSTRUCT]), Kind.BACKWARD, Kind.UPDATE):
                 conductor.run(lambda *_: None, worker, Action(kind, 0), [], None)
     caller = "caller on cuda:1"
     assert cuda.said == [
         *(f"{name} waits for {caller}" for name in "abc"),
-        *("a works", "a is here: 0", "a works", "a works", "a waits for 0"),  # the head in one stream
-        *("b works", "b is here: 1", *["c works"] * 3, "c waits for 1"),
-        *("a works", "a is here: 2", *["b works"] * 3, "b waits for 2"),
+        *("a works", "a is here: 0", "a works", "a is here: 1", "a works", "a is here: 2"),  # forwards in one stream
+        *("a works", "a waits for 2", "a is here: 3", "a works", "a waits for 2"),  # the head behind them
+        *("b works", "b works", "b is here: 4", "b works", "b waits for 1"),
+        *("c works", "c works", "c is here: 5", "c works", "c waits for 0"),
         *(f"{caller} waits for {name}" for name in "abc"),
     ]
 

@@ -1,28 +1,53 @@
-"""What is drawn as executed was executed, and is what the generator predicts."""
+"""What is drawn as executed was executed, stage by stage in the order of its local program."""
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from petra_core import methods
 from petra_core.drawing.__main__ import main
-from petra_core.drawing.execution import executed
-from petra_core.schedule import generate
+from petra_core.drawing.execution import executed, laid_out
+from petra_core.errors import ScheduleError
+from petra_core.schedule import Action, Kind, program
+from petra_core.staleness import lockstep, one_f_one_b
 
 
-def test_what_ran_is_what_was_planned() -> None:
-    for method in (methods.PETRA, methods.PAREPROP):
-        assert executed(method, 4, 7, 2) == generate(method, 4, 7, 2)
+@pytest.mark.parametrize("staleness", [lockstep(4), one_f_one_b(4), (2, 2, 1, 0)], ids=str)
+def test_what_ran_are_the_local_programs(staleness: tuple[int, ...]) -> None:
+    actions = executed(methods.PETRA, 4, 9, 2, staleness)
+    for stage in range(4):
+        assert [action for of, action in actions if of == stage] == [*program(methods.PETRA, staleness, stage, 9, 2)]
     for stages, micro_batches in ((1, 7), (4, 0)):
         with pytest.raises(ValueError, match="at least 2 stages and 1 micro-batch"):
             executed(methods.PETRA, stages, micro_batches)
+
+
+def test_pipelines_of_one_stage_per_device_are_full_at_any_staleness_that_suffices() -> None:
+    """A micro-batch takes F 1 + R 1 + B 2 at each stage, if its device waits for nobody."""
+    for staleness, seconds in ((lockstep(4), 4), (one_f_one_b(4), 4), ((2, 2, 1, 0), 8)):
+        timeline = laid_out(executed(methods.PETRA, 4, 40, 1, staleness), (1,) * 4)
+        assert timeline.seconds_per_micro_batch(skip=10, drop=10) == pytest.approx(seconds), staleness
+
+
+def test_a_reconstruction_that_overlaps_is_beside_the_backward_above() -> None:
+    actions = executed(methods.PAREPROP, 4, 2)
+    timeline = laid_out(actions, (1,) * 4)
+    begins = {event.name: event.begin for event in timeline.events}
+    ends = {event.name: event.end for event in timeline.events}
+    for stage in range(3):
+        assert begins["R", stage, 1] < ends["B", stage + 1, 1]
+    assert timeline.seconds == 2 * 3 * 4, "3J"
+    order = [(0, Action(Kind.BACKWARD, 0)), (0, Action(Kind.FORWARD, 0)), (1, Action(Kind.FORWARD, 0))]
+    with pytest.raises(ScheduleError, match="device 0 waits before B0 of stage 0"):
+        laid_out([*order, (1, Action(Kind.BACKWARD, 0))], (1, 1))
 
 
 def test_command_draws_what_it_is_asked_for_and_refuses_what_cannot_be_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "schedule.svg"
-    for wrong in (["--method", "petr"], ["--stages", "1"], ["--highlight", "9"], ["-k", "0"]):
+    for wrong in (["--method", "petr"], ["--stages", "1"], ["--devices", "9"], ["-k", "0"]):
         with pytest.raises(SystemExit):
             main([str(file), *wrong])
         assert "error: " in capsys.readouterr().err
@@ -30,7 +55,12 @@ def test_command_draws_what_it_is_asked_for_and_refuses_what_cannot_be_drawn(
     with pytest.raises(SystemExit):
         main([str(tmp_path / "missing" / "schedule.svg")])
     assert f"{tmp_path / 'missing' / 'schedule.svg'} cannot be written: No such file" in capsys.readouterr().err
-    for micro_batches in (7, 1):  # the second, whose way is traced, or the only one
-        some = ["--micro-batches", str(micro_batches)]
-        main([str(file), "--method", "dsp", "--stages", "3", "-k", "2", *some])
-        assert "J = 3, k = 2" in file.read_text("utf-8")
+    for method, titles in (
+        ("dsp", ["lockstep: staleness 4, 2, 0", "1F1B: staleness 2, 1, 0"]),
+        ("pareprop", ["0, 0, 0"]),
+    ):
+        main([str(file), "--method", method, "--stages", "3", "-k", "2", "--micro-batches", "4"])
+        text = file.read_text("utf-8")
+        assert ElementTree.fromstring(text).get("aria-label", "").endswith("on 3 stages, k = 2")
+        for title in titles:
+            assert title in text

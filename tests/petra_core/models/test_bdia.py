@@ -47,7 +47,7 @@ def blocks(count: int, bits: int | None = 9, *, scale: float = 1.0) -> list[Bdia
 
 def there_and_back(stages: Sequence[BdiaStage], streams: Streams, *, with_bits: bool = True) -> Streams:
     """Forward through all stages, then the inverse of each with the random numbers of its forward."""
-    stream = RandomStream(CPU, 0, 0, 0)
+    stream = RandomStream(CPU, 0, 0)
     kept = []
     with torch.no_grad():
         for stage in stages:

@@ -69,9 +69,3 @@ def test_messages_are_held_by_who_waits_for_them() -> None:
     for micro_batches, held in ((3, (10, 2 * 3)), (1, (10, 0))):
         timeline = simulate(orders.of_method(methods.PETRA, [Cost(1, 1), Cost(2, 2)], (1, 1), micro_batches))
         assert peaks(timeline, footprints) == held
-
-
-def test_replicas_share_what_waits() -> None:
-    costs = [Cost(1, 1), Cost(2, 4), Cost(1, 1)]
-    timeline = simulate(orders.of_method(methods.PETRA, costs, (1, 1, 1), 24, 2, (1, 2, 1)))
-    assert peaks(timeline, [of_inputs(2)] * 3) == (2 * 9, 2 * 3, 2 * 3, 2)

@@ -1,7 +1,7 @@
 """The ledger measures, the formulas predict; neither knows the other, and both must say the same."""
 
 import copy
-import dataclasses
+import random
 from collections.abc import Callable
 
 import pytest
@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from petra_core import HeadStage, Pipeline, Stage, merge, methods, models
 from petra_core.ledger import KINDS, Ledger, MemoryReport, SavedTensors, StageMemory
 from petra_core.methods import Method
-from petra_core.prediction.footprint import Footprint, of_footprints
 from petra_core.prediction.memory import predict
-from petra_core.schedule import Kind, generate
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.properties import HELD_BETWEEN_TICKS, assert_bytes_are_as_predicted
+from tests.petra_core.test_staleness import random_vector
+from tests.properties import HELD_BETWEEN_STEPS, assert_bytes_are_as_predicted
 
 
 def batch(size: int = 2) -> tuple[Tensor, Tensor]:
@@ -52,6 +51,17 @@ def test_predicted_equals_measured_per_stage_and_kind(network: str, method: Meth
     assert_bytes_are_as_predicted(NETWORKS[network](), method, batch(), k, toys.sgd)
 
 
+@pytest.mark.parametrize("method", [method for method in methods.ALL if method.pipelined], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_predicted_equals_measured_for_any_staleness(method: Method, seed: int) -> None:
+    generator = random.Random(f"{method} {seed}")
+    stages = NETWORKS["chain5"]()
+    vector, k = random_vector(generator, len(stages)), generator.randint(1, 4)
+    if method.double_buffered:
+        k = max(k, vector[0])
+    assert_bytes_are_as_predicted(stages, method, batch(), k, toys.sgd, staleness=vector)
+
+
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_the_ledger_says_what_tensors_are_really_there(method: Method) -> None:
     # Walk over the tensors that the workers own, instead of the account of their coming and going.
@@ -66,7 +76,7 @@ def test_the_ledger_says_what_tensors_are_really_there(method: Method) -> None:
         ]
         messages = [
             tensor
-            for inbox in ("from_below", "from_above", "targets")
+            for inbox in ("from_below", "from_above")
             for message in worker[inbox]
             for tensor in (*(message["streams"] or ()), *(message["gradients"] or ()))
         ]
@@ -125,7 +135,7 @@ def test_report_prints_every_kind_and_sums_and_nothing_is_left_after_draining() 
         assert all(kind in str(report) for kind in KINDS)
         assert report.peak() <= report.peak(*KINDS)
         pipeline.drain()
-        assert pipeline.memory().now(*HELD_BETWEEN_TICKS, "gradients") == 0, method
+        assert pipeline.memory().now(*HELD_BETWEEN_STEPS, "gradients") == 0, method
 
 
 def test_a_reversible_stage_keeps_the_one_stream_that_its_function_reads() -> None:
@@ -140,60 +150,9 @@ def test_a_reversible_stage_keeps_the_one_stream_that_its_function_reads() -> No
     assert pipeline.memory().stages[1].now["inputs"] == stage.held["inputs"]
 
 
-@pytest.mark.parametrize("method", [method for method in methods.PAPER if method.pipelined], ids=str)
-@pytest.mark.parametrize("replicas", [(1, 1, 3, 1), (3, 2, 1, 2)], ids=str)
-def test_replicas_hold_what_their_clock_leaves_with_them(method: Method, replicas: tuple[int, ...]) -> None:
-    # Followed through a schedule, which knows nothing of the formulas: sets of micro-batches, and of versions.
-    unit = Footprint(0, 0, 0, trainable=1, kept=10**3, lasting=0, passing=0, below=10**6, above=10**9)
-    k, count = 6, len(replicas)
-    footprints = [unit] * (count - 1) + [dataclasses.replace(unit, above=0, target=10**12)]
-    schedule = generate(method, count, 150, k, replicas)
-    ticks = {
-        (action.kind, stage, action.number): number
-        for number, tick in enumerate(schedule.ticks)
-        for stage, turn in enumerate(tick)
-        for action in turn
-    }
-    for stage, prediction in enumerate(of_footprints(footprints, method, k, replicas)):
-        mine = range(0, 150, replicas[stage])  # of the first device; the others have as many
-        spans: dict[str, list[tuple[int, int]]] = {"inputs": [], "below": [], "above": [], "target": []}
-        for m in mine:
-            begin, end = ticks[Kind.FORWARD, stage, m], ticks[Kind.BACKWARD, stage, m]
-            spans["inputs"].append((begin, end))
-            if stage:
-                spans["below"].append((ticks[Kind.FORWARD, stage - 1, m], begin))
-            if stage < count - 1:
-                spans["above"].append((ticks[Kind.BACKWARD, stage + 1, m], end))
-            else:
-                spans["target"].append((ticks[Kind.FORWARD, 0, m], begin))
-        held, at_once = {}, {}
-        for kind, of_kind in spans.items():
-            between = [sum(begin <= tick < end for begin, end in of_kind) for tick in range(150)]
-            within = [sum(begin <= tick <= end for begin, end in of_kind) for tick in range(150)]
-            held[kind], at_once[kind] = max(between), max(within)
-        assert prediction.held["inputs"] == held["inputs"] * unit.kept
-        assert prediction.peak["inputs"] == at_once["inputs"] * unit.kept
-        messages = held["below"] * unit.below + held["above"] * unit.above + held["target"] * footprints[-1].target
-        assert prediction.held["messages"] == messages
-        if method.stashes_weights:
-            users: dict[int, set[int]] = {}
-            for tick in range(150):
-                version = sum(ticks[Kind.UPDATE, stage, u] < tick for u in range(150 // k))
-                old = {
-                    sum(ticks[Kind.UPDATE, stage, u] < begin for u in range(150 // k))
-                    for begin, end in spans["inputs"]
-                    if begin < tick <= end
-                }
-                users[tick] = {used for used in old if used < version}
-            assert prediction.held["stashed_weights"] == max(map(len, users.values()))
-
-
-def test_predicting_changes_nothing_and_without_replicas_nothing_is_predicted_otherwise() -> None:
+def test_predicting_changes_nothing() -> None:
     stages, (x, y) = NETWORKS["chain5"](), batch()
     before = copy.deepcopy([stage.state_dict() for stage in stages])
     for method in methods.PAPER:
-        usual = predict(stages, method, x, y, accumulation=2, optimizer=toys.sgd)
-        assert predict(stages, method, x, y, accumulation=2, optimizer=toys.sgd, replicas=[1] * 7) == usual
+        predict(stages, method, x, y, accumulation=2, optimizer=toys.sgd)
     assert_bitwise_equal([stage.state_dict() for stage in stages], before)
-    with pytest.raises(ValueError, match="3 replicas share the k=2"):
-        predict(stages, methods.PETRA, x, y, accumulation=2, replicas=[3, *[1] * 6])

@@ -8,6 +8,7 @@ from petra_core import methods
 from petra_core.errors import ScheduleError
 from petra_core.prediction import orders
 from petra_core.prediction.simulation import Cost, Link, Operation, simulate
+from petra_core.staleness import lockstep, one_f_one_b
 from petra_core.timeline import Event, Timeline
 
 UNIT = Cost(forward=1, backward=2)
@@ -63,6 +64,15 @@ def test_orders_as_drawn_by_hand(name: str) -> None:
     assert name != "petra" or timeline.seconds_per_micro_batch() == 3  # it waits only while it fills and drains
 
 
+def test_speed_without_latency_needs_one_micro_batch_per_device_and_lockstep_waits_for_no_message() -> None:
+    """A stage with its own device, F 1 and B 2; with equal numbers two devices work one after the other."""
+    for staleness, instant, slow in ((lockstep(4), 3.0, 3.0), (one_f_one_b(4), 3.0, 3.37), ((2, 1, 0, 0), 6.0, 6.5)):
+        order = orders.of_method(methods.PETRA, [UNIT] * 4, (1,) * 4, 200, staleness=staleness)
+        for link, expected in ((Link(), instant), (Link(latency=0.25), slow)):
+            pace = simulate(order, link).seconds_per_micro_batch(skip=80, drop=40)
+            assert pace == pytest.approx(expected, rel=0.01), (staleness, link)
+
+
 def test_a_slow_link_is_waited_for_and_carries_one_message_at_a_time() -> None:
     costs = [Cost(1, 1, up=2), Cost(1, 1, down=2)]
     instant = simulate(orders.of_method(methods.DSP, costs, (1, 1), micro_batches=2))
@@ -72,47 +82,6 @@ def test_a_slow_link_is_waited_for_and_carries_one_message_at_a_time() -> None:
         "01.......a.b",
         "....0a1b....",
     ]
-
-
-def test_a_heavy_stage_on_two_devices_that_take_turns() -> None:
-    """Its four units would set the pace alone; two replicas keep up with stages of two."""
-    costs = [Cost(1, 1), Cost(1, 3, update=1), Cost(1, 1)]
-    alone = simulate(orders.of_method(methods.PETRA, costs, (1, 1, 1), 24, 2))
-    assert alone.seconds_per_micro_batch(skip=8, drop=7) == 4.5
-    order = orders.of_method(methods.PETRA, costs, (1, 1, 1), 8, 2, (1, 2, 1))
-    assert picture(simulate(order)) == [
-        "01234567.ab....cd..ef..gh",
-        ".0.2.4aaa.|6ccc|eee|ggg|.",
-        "..1.3.5bbb|7ddd|fff|hhh|.",
-        "..0a1b2c3d4e5f6g7h.......",
-    ]
-    assert orders.staleness((1, 1, 1), (1, 2, 1)) == [8, 4, 0]
-    assert orders.staleness((2, 1), (1, 1)) == [methods.PETRA.staleness(stage, 3) for stage in range(3)]
-    names = [operation.name for operations in order for operation in operations]
-    assert len(set(names)) == len(names)
-    longer = simulate(orders.of_method(methods.PETRA, costs, (1, 1, 1), 24, 2, (1, 2, 1)))
-    assert longer.seconds_per_micro_batch(skip=8, drop=7) == 2.5  # half of the work, and every update
-
-
-@pytest.mark.parametrize(("replicas", "heavy"), [(1, 1), (2, 2), (4, 0)])
-def test_so_many_replicas_are_so_many_times_as_fast_wherever_they_are(replicas: int, heavy: int) -> None:
-    costs = [Cost(replicas, 2 * replicas) if stage == heavy else UNIT for stage in range(3)]
-    counts = [replicas if stage == heavy else 1 for stage in range(3)]
-    timeline = simulate(orders.of_method(methods.PETRA, costs, (1, 1, 1), 32, 4, counts))
-    assert timeline.seconds_per_micro_batch(skip=8, drop=11) == pytest.approx(3)
-
-
-def test_one_part_on_all_devices_is_data_parallelism() -> None:
-    """Every device does its share of k; then gradients are added up: 2(3 - 1) steps of a third of 6 bytes."""
-    cost = Cost(1, 2, update=1, weights=6)
-    order = orders.of_method(methods.PETRA, [cost], (1,), 6, 3, (3,), exchange=Link(latency=0.5, bandwidth=4))
-    timeline = simulate(order)
-    assert [(o.name, o.seconds) for o in order[1][:3]] == [
-        (("F", 0, 1), 1),
-        (("B", 0, 1), 2),
-        (("U", 0, 1), 1 + 4 * (0.5 + 2 / 4)),
-    ]
-    assert timeline.seconds == 2 * (3 + 5)
 
 
 def test_stages_made_one_wait_less() -> None:
@@ -164,8 +133,8 @@ def test_a_deadlock_is_named() -> None:
         (lambda: orders.gpipe([UNIT] * 3, (1, 1), 4), "a partition of 3 stages"),
         (lambda: orders.interleaved([UNIT] * 4, [1] * 4, 3), "a multiple of the 2 devices as micro-batches, got 3"),
         (lambda: orders.interleaved([UNIT] * 3, [1] * 3, 3), "even number of chunks, got 3"),
-        (lambda: orders.of_method(methods.PETRA, [UNIT] * 2, (1, 1), 4, 2, (2,)), "each of the 2 parts"),
-        (lambda: orders.of_method(methods.BACKPROPAGATION, [UNIT], (1,), 4, 4, (2,)), "one micro-batch pass at a time"),
+        (lambda: orders.of_method(methods.PETRA, [UNIT] * 2, (1, 1), 4, 2, (2,)), "one number per stage: expected 2"),
+        (lambda: orders.of_method(methods.DSP, [UNIT] * 2, (2, 1), 4), "a partition of 2 stages has that sum"),
     ],
 )
 def test_bad_input(make, message) -> None:

@@ -37,7 +37,7 @@ def call(*arguments):
 def test_help_names_every_setting_of_a_cell_in_its_group():
     text = call("train", "--help").output
     for field in dataclasses.fields(ForwardGradientCell):
-        if field.name not in ("scale", "stage_replicas"):  # the second is part of --partition
+        if field.name != "scale":
             assert f"--{field.name.replace('_', '-')}" in text
     places = [text.index(f"\n{group}:") for group in ("Network", "Data", "Method", "Forward gradients", "Recipe")]
     assert places == sorted(places)
@@ -196,7 +196,7 @@ def test_the_rule_gives_the_learning_rate_unless_it_is_set():
 
 
 def test_forward_gradients_by_hand_have_defaults_of_their_own():
-    cell = train.cell_by_hand({"method": "forward-gradient", "space": "activations", "released": ""})
+    cell = train.cell_by_hand({"method": "forward-gradient", "space": "activations"})
     assert isinstance(cell, ForwardGradientCell)
     assert (cell.model, cell.accumulation, cell.guess, cell.auxiliary) == ("resnet18_8b", 1, "local", "cnn")
 

@@ -11,4 +11,4 @@ def test_section_draws_every_method_at_every_k() -> None:
     assert len(drawn) == len(schedules.DRAWN) * len(schedules.ACCUMULATIONS)
     for figure in drawn:
         assert "F1" in figure.description
-        assert "of the turns are idle" in figure.caption
+        assert "devices are idle for" in figure.caption

@@ -62,28 +62,6 @@ def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
     assert "load before and after 0.5 and 1.5 on 2 cores (RevNet-18)" in table.notes[0]
 
 
-def test_ten_devices_put_to_use_in_other_ways(tmp_path: Path) -> None:
-    """The heavy stage of half of the work: two replicas help, four help more, and all data in parallel most."""
-    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
-    rows = sections.table(read(tmp_path), "table5-arrangements").rows
-    by_k = {row[4].text: [entry.text for entry in row] for row in reversed(rows)}
-    assert {k: by_k[k][6] for k in ("1", "2", "4", "10")} == {"1": "2.00", "2": "4.00", "4": "8.00", "10": "10.00"}
-    assert by_k["1"][5] == "18"  # delay
-    assert by_k["10"][1:6] == ["data parallelism", "10 on 10", "10", "10", "0"]
-
-
-def test_replicas_that_all_update_do_not_wait(tmp_path: Path) -> None:
-    """Under data parallelism each of ten devices updates every stage; nine of ten updates counted as waiting."""
-    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR, update=0.05))
-    rows = sections.table(read(tmp_path), "table5-arrangements").rows
-    assert (rows[-1][1].text, rows[-1][7].text) == ("data parallelism", "0.0")
-
-
-def test_where_nothing_is_heavy_nothing_is_replicated(tmp_path: Path) -> None:
-    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up([0.1] * 10, update=0.05))
-    assert [row[1].text for row in sections.table(read(tmp_path), "table5-arrangements").rows] == ["one device a stage"]
-
-
 def test_more_stages_than_devices_are_cut_evenly_by_cost_and_merged(tmp_path: Path) -> None:
     """The first of 18 stages takes twice as long, and an even cut gives its device another."""
     fake_records.begin(cells("smoke")[1], tmp_path).finish(made_up([0.2, *[0.1] * 17]))

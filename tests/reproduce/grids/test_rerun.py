@@ -12,7 +12,6 @@ from reproduce.commands import train as training
 from reproduce.grids import recipes, rerun, scales, selection
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import gradients
-from reproduce.teams import partitioning
 from tests.reproduce.cells.test_cells import FORWARD
 
 
@@ -51,7 +50,7 @@ def test_a_cell_that_left_the_grid_is_run_by_hand_and_what_no_command_makes_has_
             "smoke", "chain8", methods.DSP, 3, 5, scale="custom", learning_rate=1 / 3, drops=(1, 2), precision="bf16"
         ),
         recipes.cell("smoke", scale="custom", drops=(), momentum=0.0, warmup_epochs=0.0),
-        replace(FORWARD, scale="custom", guess="gaussian", target="local", released=("auxiliary_untrained",)),
+        replace(FORWARD, scale="custom", guess="gaussian", target="local"),
     ],
     ids=lambda cell: cell.slug,
 )
@@ -69,11 +68,3 @@ def test_the_command_of_a_cell_by_hand_gives_the_same_cell(cell: Cell, monkeypat
     with pytest.raises(click.UsageError):
         training.train(words[4:], standalone_mode=False)
     assert made == [cell]
-
-
-def test_the_command_of_a_cell_with_stages_replicated_shares_them_alike() -> None:
-    cell = recipes.cell("smoke", accumulation=4, scale="custom", stage_replicas=(2, 2, 2, 2, 1, 1, 1, 1, 1, 1))
-    words = shlex.split(rerun.command(cell))
-    partition, processes = (words[words.index(option) + 1] for option in ("--partition", "--processes"))
-    shares = partitioning.shares(cell, partition, int(processes))
-    assert partitioning.replicated(replace(cell, stage_replicas=()), shares) == cell

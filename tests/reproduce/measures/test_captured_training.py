@@ -9,7 +9,7 @@ import torch
 
 from petra_core import Pipeline, Stage
 from petra_core.devices import captured
-from petra_core.devices.captured import CapturedTicks
+from petra_core.devices.captured import CapturedSteps
 from reproduce.cells import networks
 from reproduce.measures.context import Observer
 from reproduce.measures.how import BRANCHES
@@ -25,13 +25,13 @@ LONG = dataclasses.replace(CHAIN, epochs=9, learning_rate=0.01)  # most of its s
 
 
 @pytest.fixture
-def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> list[CapturedTicks]:
+def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> list[CapturedSteps]:
     """Steps are recorded on the CPU; of every process what repeats them."""
-    made: list[CapturedTicks] = []
+    made: list[CapturedSteps] = []
 
-    def cuda(pipeline: Pipeline, *, streams: int | None) -> CapturedTicks:
+    def cuda(pipeline: Pipeline, *, streams: int | None) -> CapturedSteps:
         assert streams in (STREAMS, None)
-        made.append(CapturedTicks(pipeline, SharedMemoryRecorder()))
+        made.append(CapturedSteps(pipeline, SharedMemoryRecorder()))
         return made[-1]
 
     monkeypatch.setattr(captured, "cuda", cuda)
@@ -44,7 +44,7 @@ def weights(folder: Path) -> dict[str, Any]:
 
 
 def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(
-    tmp_path: Path, recorded_steps: list[CapturedTicks]
+    tmp_path: Path, recorded_steps: list[CapturedSteps]
 ) -> None:
     plainly, _ = run(LONG, tmp_path / "plain")
     assert not recorded_steps
@@ -57,7 +57,7 @@ def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(
     assert [entry.get("cuda_graphs") for entry in plainly.environments()] == [None]
 
 
-def test_a_stop_between_recorded_steps_changes_nothing(tmp_path: Path, recorded_steps: list[CapturedTicks]) -> None:
+def test_a_stop_between_recorded_steps_changes_nothing(tmp_path: Path, recorded_steps: list[CapturedSteps]) -> None:
     assert_a_stop_changes_no_bit(55, LONG, tmp_path, cuda_graphs=BRANCHES)
     assert [ticks.recorded for ticks in recorded_steps] == [True] * 3
 
@@ -71,7 +71,7 @@ class Told(Observer):
 
 
 def test_a_method_that_cannot_be_recorded_is_trained_by_plain_steps_with_a_notice(
-    tmp_path: Path, recorded_steps: list[CapturedTicks]
+    tmp_path: Path, recorded_steps: list[CapturedSteps]
 ) -> None:
     """Over a grid `run --cuda-graphs` made a problem of every such cell."""
     cell = dataclasses.replace(CHAIN, method="DELAYED_GRADIENTS", epochs=1, drops=())
@@ -84,7 +84,7 @@ def test_a_method_that_cannot_be_recorded_is_trained_by_plain_steps_with_a_notic
 
 
 def test_a_network_with_dropout_goes_on_by_plain_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded_steps: list[CapturedTicks]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded_steps: list[CapturedSteps]
 ) -> None:
     """Whether anything draws random numbers is known once the pipeline is full."""
     build, told = networks.build, Told()

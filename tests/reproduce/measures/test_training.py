@@ -259,10 +259,9 @@ def test_the_pipeline_is_full_between_epochs_and_drained_at_the_end(tmp_path, mo
     monkeypatch.setattr(Pipeline, "evaluate", spy)
     record, _ = run(SMALL, tmp_path)
     assert in_flight == [11, 18, 0]
-    # The first epoch's losses come 9 ticks late; the drain brings the last 9.
     assert all(line["train_loss"] is not None for line in record.metrics())
     record, _ = run(dataclasses.replace(SMALL, batch_size=300), tmp_path / "short")  # 4 micro-batches an epoch
-    assert [line["train_loss"] is None for line in record.metrics()] == [True, True, False]
+    assert all(line["train_loss"] is not None for line in record.metrics()), "each is known in its own step"
 
 
 def test_methods_share_initialisation_and_order(tmp_path, monkeypatch):
@@ -283,15 +282,14 @@ def test_methods_share_initialisation_and_order(tmp_path, monkeypatch):
     assert not any(torch.equal(a, b) for a, b in zip(seen["PETRA"], seen["BACKPROPAGATION"], strict=True))
 
 
-@pytest.mark.parametrize("of", ["precision", "messages"])
-def test_bf16_is_another_result(tmp_path, whole, of):
-    record, state = run(dataclasses.replace(CHAIN, **{of: "bf16"}), tmp_path)
+def test_bf16_is_another_result(tmp_path, whole):
+    record, state = run(dataclasses.replace(CHAIN, precision="bf16"), tmp_path)
     assert state.status is Status.DONE
     assert record.metrics()[0]["train_loss"] != whole(CHAIN)[0][0]["train_loss"]
 
 
 def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_checkpoint_kept(tmp_path, monkeypatch):
-    cell = dataclasses.replace(SMALL, learning_rate=1e18, warmup_epochs=0)
+    cell = dataclasses.replace(SMALL, learning_rate=30.0, warmup_epochs=0)
     record, state = run(cell, tmp_path / "at once")
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
     assert state.result["data"]["dataset"] == "digits", "a failure says of which data, too"
@@ -315,10 +313,9 @@ def test_weights_that_break_in_the_last_tick_are_no_result(tmp_path, monkeypatch
     drain = Pipeline.drain
 
     def broken(pipeline):
-        losses = drain(pipeline)
+        drain(pipeline)
         with torch.no_grad():
             next(pipeline.stages[4].parameters()).fill_(float("inf"))
-        return losses
 
     monkeypatch.setattr(Pipeline, "drain", broken)
     record, state = run(CHAIN, tmp_path)
@@ -440,7 +437,7 @@ def test_the_observer_hears_of_every_tick_and_epoch_and_the_process_is_left_as_i
 
     before = torch.get_rng_state()
     run(SMALL, tmp_path, observer=Count())
-    assert calls == {"ticks": 33, "losses": 33 - 9, "epochs": 3}
+    assert calls == {"ticks": 33, "losses": 33, "epochs": 3}
     assert inside == {(True, False, False)}, "deterministic kernels, and no pass over memory that is not needed"
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.are_deterministic_algorithms_enabled()
@@ -521,7 +518,7 @@ def test_seeds_do_not_share_the_numbers_of_dropout(tmp_path):
     for seed in (0, 1):
         cell = dataclasses.replace(CHAIN, seed=seed)
         trainer = training.Trainer(cell, Record(tmp_path, cell), Context())
-        states.append([stream.state for worker in trainer.pipeline._workers for stream in worker._streams])
+        states.append([worker._stream.state for worker in trainer.pipeline._workers])
         trainer.close()
     for (one,), (other,) in zip(*states, strict=True):
         assert not torch.equal(one, other)

@@ -16,7 +16,6 @@ from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.measures import stage_costs
 from reproduce.modelling import balance
-from reproduce.teams.partitioning import Shares
 from tests.reproduce.exhibits.test_table5 import made_up
 
 CELL = dataclasses.replace(
@@ -60,7 +59,6 @@ def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
     assert torch.get_num_threads() == before
     assert (timed.even(2).partition, timed.even(2).slowest) == ((2, 2), 12)
     assert timed.best(2).speedup == 2
-    assert timed.replicated(3, Link()).replicas == (2, 1)
     with pytest.raises(CellError, match="each of 5 devices needs a stage"):
         timed.best(5)
     with pytest.raises(CellError, match="stays below 10 bytes a device"):
@@ -72,31 +70,14 @@ def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("costs")
-@pytest.mark.parametrize(("sizes", "replicas"), [((2, 2), (1, 1)), ((1, 3), (4, 4)), ((4,), (4,))])
-def test_the_pace_that_is_printed_is_that_of_a_full_pipeline(sizes: tuple[int, ...], replicas: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 3), (4,)])
+def test_the_pace_that_is_printed_is_that_of_a_full_pipeline(sizes: tuple[int, ...]) -> None:
     timed = balance.measured(balance.of_training(dataclasses.replace(CELL, accumulation=4)), torch.device("cpu"))
-    plan = dataclasses.replace(timed.even(len(sizes)), partition=sizes, replicas=replicas)
+    plan = dataclasses.replace(timed.even(len(sizes)), partition=sizes)
     text = "\n".join(partition.plan_lines("it", timed, plan, Link()))
     printed = float(re.search(r"simulated: ([\d.]+) ms", text)[1]) / 1e3  # type: ignore[index]
     steady = timed.simulated(plan, Link(), 800).seconds_per_micro_batch(skip=300, drop=300)
     assert printed == pytest.approx(steady, rel=0.02)
-
-
-def test_what_replicas_above_make_a_stage_hold_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_costs, "timed", lambda *arguments: made_up([1.0, 2.0, 1.0, 1.0])["stages"])
-    cell = dataclasses.replace(CELL, method="DSP")  # keeps what it waits with
-    timed = balance.measured(balance.of_training(cell), torch.device("cpu"))
-    free = timed.replicated(5, Link())
-    assert Shares.of(free.partition, free.replicas) == Shares.of((1, 1, 1, 1), (1, 2, 1, 1))
-    assert free.bytes[0] > timed.held[0], "its micro-batches take longer to come back"
-    simulated = timed.peaks(timed.simulated(free, Link(), 60))[0]
-    assert timed.held[0] < simulated <= free.bytes[0]
-    assert timed.replicated(5, Link(), free.bytes[0]) == free
-    limited = timed.replicated(5, Link(), free.bytes[0] - 1)
-    assert max(limited.bytes) < free.bytes[0]
-    assert limited.slowest > free.slowest
-    with pytest.raises(CellError, match="stays below 10 bytes a device"):
-        timed.replicated(5, Link(), 10)
 
 
 @pytest.mark.usefixtures("costs")
@@ -112,7 +93,7 @@ def test_double_buffered_weights_are_two_versions_at_every_moment() -> None:
 @pytest.mark.usefixtures("costs")
 def test_the_command() -> None:
     arguments = ["partition", "--model", "chain2", "--dataset", "digits", "-k", "2", "--processes", "3"]
-    said = CliRunner().invoke(main, [*arguments, "--replicate", "--memory-limit", "1GB"], catch_exceptions=False)
+    said = CliRunner().invoke(main, [*arguments, "--memory-limit", "1GB"], catch_exceptions=False)
     assert said.exit_code == 0
     for line in (
         "even: 2,1,1",
@@ -120,10 +101,7 @@ def test_the_command() -> None:
         "simulated: 12000.000 ms a micro-batch, 1.50 times one device, efficiency 50%",
         "balanced: 1,1,2",
         "simulated: 9000.000 ms a micro-batch, 2.00 times one device, efficiency 67%",
-        "with replicas: 2x2,2",
-        "simulated: 6000.000 ms a micro-batch, 3.00 times one device, efficiency 100%",
         "to train so: --processes 3 --partition 1,1,2",
-        "with replicas: --processes 3 --partition 2x2,2",
     ):
         assert line in said.output.splitlines()
     more = CliRunner().invoke(main, [*arguments, "--threads", "2"], catch_exceptions=False).output

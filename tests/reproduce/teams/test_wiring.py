@@ -11,7 +11,6 @@ import torch
 from petra_core.distributed.groups import ChannelError
 from reproduce.grids import recipes
 from reproduce.teams import launch, processes
-from reproduce.teams.partitioning import Shares
 from reproduce.teams.processes import Processes, wiring
 from tests import toys
 from tests.petra_core.distributed.test_distributed import in_processes
@@ -51,7 +50,7 @@ def test_threads_are_compared_of_processes_on_a_processor_alone(monkeypatch: pyt
     monkeypatch.setattr(processes.dist, "init_process_group", lambda *_, **__: None)
     monkeypatch.setattr(processes, "_everybodys", everybodys)
     monkeypatch.setattr(processes, "Processes", lambda *given: given)
-    cpu, shares, patience = torch.device("cpu"), Shares.of((3, 3)), timedelta(minutes=1)
+    cpu, shares, patience = torch.device("cpu"), (3, 3), timedelta(minutes=1)
     joined = processes.join(recipes.cell("smoke"), shares, cpu, patience)
     assert joined[2:4] == wiring([("b", "cuda one"), ("a", "cpu")], True)  # type: ignore[index]  # a stand-in
 
@@ -74,7 +73,7 @@ def test_a_team_decides_now_and_then_and_says_when_another_process_is_lost(monke
 
 def placed(rank: int) -> None:
     cpu = torch.device("cpu")
-    team = Processes(Shares.of((2, 1)), cpu, nccl=False, notice="", patience=timedelta(minutes=1))
+    team = Processes((2, 1), cpu, nccl=False, notice="", patience=timedelta(minutes=1))
     _, channel = team.place(toys.network(3), cpu)
     assert channel is not None
     assert team.replicas.before == channel.settle
@@ -98,7 +97,7 @@ def met(rank: int, folder: str, lies: bool) -> None:
     processes.check_secret()
     told = processes._everybodys({"rank": rank, "text": "ü" * (1 + 1000 * rank)})
     assert told == [{"rank": 0, "text": "ü"}, {"rank": 1, "text": "ü" * 1001}]
-    team = Processes(Shares.of((1, 1)), torch.device("cpu"), nccl=False, notice="", patience=timedelta(minutes=1))
+    team = Processes((1, 1), torch.device("cpu"), nccl=False, notice="", patience=timedelta(minutes=1))
     team._channel = None
     if rank == 0:
         for go in (None, None, True):

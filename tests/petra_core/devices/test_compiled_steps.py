@@ -13,9 +13,9 @@ from torch import Tensor, fx, nn
 from torch._inductor import config as inductor_config
 
 from petra_core import BufferedStage, HeadStage, Pipeline, methods
-from petra_core.devices import compiled_ticks
+from petra_core.devices import compiled_steps
 from petra_core.devices.captured import UnrecordableError
-from petra_core.devices.compiled_ticks import CompiledTicks
+from petra_core.devices.compiled_steps import CompiledSteps
 from petra_core.devices.homes import period
 from petra_core.devices.operations import OperationLog, branch_functions, key_of
 from petra_core.methods import Method
@@ -38,7 +38,7 @@ def repeat(work: Callable[[], None]) -> Callable[[], None]:
 @pytest.mark.parametrize("method", RECORDED, ids=str)
 def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method, stages: int, k: int) -> None:
     plain, other = pair(method, stages, k)
-    ticks = CompiledTicks(other, repeat, uncompiled)
+    ticks = CompiledSteps(other, repeat, uncompiled)
     data = toys.batches(3 * plain.depth + 5 * period(k) + 3 * k)
     for number, (x, y) in enumerate(data):
         rate = 2.0 ** -(5 + number % 3)
@@ -65,7 +65,7 @@ def test_ticks_of_a_round_share_their_compiled_functions() -> None:
     """All ticks but those that update have the same operations: two functions for each stage, and those around them."""
     for k, kinds in ((1, 1), (3, 3)):
         _, other = pair(methods.PETRA, 4, k)
-        ticks = CompiledTicks(other, repeat, uncompiled)
+        ticks = CompiledSteps(other, repeat, uncompiled)
         for x, y in toys.batches(3 * other.depth + 4 * period(k)):
             ticks.step(x, y)
         assert ticks.recorded
@@ -85,7 +85,7 @@ def test_a_changed_operation_shows_in_the_losses() -> None:
         return module
 
     plain, other = pair(methods.PETRA, 3, 1)
-    ticks = CompiledTicks(other, repeat, without_updates)
+    ticks = CompiledSteps(other, repeat, without_updates)
     for x, y in toys.batches(3 * plain.depth + 4 * period(1)):
         plain.step(x, y)
         ticks.step(x, y)
@@ -98,7 +98,7 @@ def test_what_cannot_be_compiled_is_recorded_as_it_is() -> None:
         raise RuntimeError("no kernel\nfor this")
 
     plain, other = pair(methods.PETRA, 3, 2)
-    ticks = CompiledTicks(other, SharedMemoryRecorder(), failing)
+    ticks = CompiledSteps(other, SharedMemoryRecorder(), failing)
     for x, y in toys.batches(3 * plain.depth + 4 * period(2)):
         assert_bitwise_equal(ticks.step(x, y), plain.step(x, y))
     assert ticks.recorded
@@ -109,7 +109,7 @@ def test_what_cannot_be_compiled_is_recorded_as_it_is() -> None:
 def test_inductor_computes_what_a_plain_pipeline_does() -> None:
     plain, other = pair(methods.PETRA, 3, 1)
     with inductor_config.patch({"cpp.simdlen": 1, "compile_threads": 1}):
-        ticks = CompiledTicks(other, repeat, partial(compiled_ticks.inductor))
+        ticks = CompiledSteps(other, repeat, partial(compiled_steps.inductor))
         for x, y in toys.batches(3 * plain.depth + 3 * period(1)):
             torch.testing.assert_close(ticks.step(x, y), plain.step(x, y), rtol=1e-9, atol=1e-12)
     assert ticks.recorded
@@ -187,7 +187,7 @@ def test_momentum_is_written_out_and_what_is_unusual_stays_one_operation() -> No
 def test_cuda_refuses_stages_that_are_not_on_a_gpu() -> None:
     stages = [BufferedStage(nn.Linear(2, 2)), HeadStage(nn.Linear(2, 2))]
     with pytest.raises(UnrecordableError, match="a CUDA graph needs all stages on one CUDA device, they are on cpu"):
-        compiled_ticks.cuda(Pipeline(stages, methods.PETRA, optimizer=fused))
+        compiled_steps.cuda(Pipeline(stages, methods.PETRA, optimizer=fused))
 
 
 @pytest.mark.slow

@@ -1,14 +1,14 @@
-"""Recorded ticks whose operations are compiled: one function for each stage, fused across all that the engine does.
+"""Recorded steps whose operations are compiled: one function for each stage, fused across all that the engine does.
 
-`captured` records the kernels of a tick as Python launches them. Here Python does each tick of the round once more,
-and its operations are logged (`petra_core.devices.operations`), each under its stage: forward, reconstruction, backward
-and update of a stage are one branch, because within a tick no stage waits for another. Each branch becomes one function
-and is compiled; the ticks of a round do the same operations on other memory, so they share the compiled functions. What
-is recorded then are calls of these functions. The sums of the coupling, casts of weights and messages, copies to fixed
-buffers and the update by SGD are fused with the kernels that make their arguments.
+`captured` records the kernels of a step as Python launches them. Here Python does each step of the round once more,
+and its operations are logged (`petra_core.devices.operations`), each under its stage. In lockstep no stage waits for
+another within a step, so forward, reconstruction, backward and update of a stage are one branch. Each branch becomes
+one function and is compiled; the steps of a round do the same operations on other memory, so they share the compiled
+functions. What is recorded then are calls of these functions. The sums of the coupling, casts of weights and messages,
+copies to fixed buffers and the update by SGD are fused with the kernels that make their arguments.
 
-Methods that let one micro-batch pass at a time wait between stages, so there forward and backward of a stage are
-branches of their own, and all are done in one stream.
+With less staleness than in lockstep, and under methods that let one micro-batch pass at a time, stages wait for one
+another within a step. There forward and backward of a stage are branches of their own, and all are done in one stream.
 
 Compiled functions round differently from the plain step: losses agree to rounding, not to the bit. Where the operations
 of a step cannot be compiled, the plain step is recorded, as `captured` does, and `uncompiled` says why.
@@ -23,12 +23,13 @@ from torch import Tensor, fx
 from petra_core.concurrency import Act, InOrder, Sent, shared_stream
 from petra_core.devices.captured import (
     Batch,
-    CapturedTicks,
+    CapturedSteps,
     OverStreams,
     Record,
     as_left,
     cuda_device,
     recorder,
+    waiting,
     without_looking,
 )
 from petra_core.devices.operations import BranchFunction, OperationLog, branch_functions, key_of
@@ -38,7 +39,7 @@ from petra_core.tape import Streams
 from petra_core.tracing import Trace
 from petra_core.worker import Worker
 
-__all__ = ["CompiledTicks", "Compiler", "cuda", "inductor"]
+__all__ = ["CompiledSteps", "Compiler", "cuda", "inductor"]
 
 Function = Callable[..., Sequence[Tensor]]
 #: Turns a graph into what computes the same, given example inputs.
@@ -66,18 +67,19 @@ class _ByBranch(InOrder):
             self._log.branch = "after"
 
 
-class CompiledTicks(CapturedTicks):
+class CompiledSteps(CapturedSteps):
     """Steps of a pipeline from recordings of compiled functions: use `step` in place of `pipeline.step`.
 
-    See `CapturedTicks`, which it is but for what is recorded. The round of recordings is preceded by one in which each
-    of its ticks is logged.
+    See `CapturedSteps`, which it is but for what is recorded. The round of recordings is preceded by one in which each
+    of its steps is logged.
 
     Args:
-        pipeline: As for `CapturedTicks`.
-        record: As for `CapturedTicks`.
+        pipeline: As for `CapturedSteps`.
+        record: As for `CapturedSteps`.
         compiler: Compiles the function of a branch.
-        streams: CUDA streams over which the branches of a tick are spread; none: they run one after the other.
-        executor: As for `CapturedTicks`, for steps that cannot be compiled.
+        streams: CUDA streams over which the branches of a step are spread, which only branches that do not wait for one
+            another allow; none: they run one after the other.
+        executor: As for `CapturedSteps`, for steps that cannot be compiled.
 
     Attributes:
         uncompiled: Why the plain step is recorded; None while nothing has failed.
@@ -102,7 +104,7 @@ class CompiledTicks(CapturedTicks):
 
     @property
     def logged(self) -> dict[int, list[BranchFunction]]:
-        """The functions of each tick that is logged and not yet recorded, by its number in the round."""
+        """The functions of each step that is logged and not yet recorded, by its number in the round."""
         return {number: [branch for _, branch in calls] for number, calls in self._calls.items()}
 
     @property
@@ -119,10 +121,10 @@ class CompiledTicks(CapturedTicks):
         """Do a step by Python on its fixed memory, and make functions of its operations."""
         pipeline = self._pipeline
         self._take(number, batch, given)
-        self._homes.tick = number
-        log, heads = OperationLog("before"), list[int]()
-        executor = _ByBranch(log, by_stage=pipeline.method.pipelined)
-        with without_looking(pipeline, heads), self._settling(executor), log:
+        self._homes.step = number
+        log = OperationLog("before")
+        executor = _ByBranch(log, by_stage=_stages_work_alone(pipeline))
+        with without_looking(pipeline), self._settling(executor), log:
             self._whole_step()
         self._states[number % self.period] = [as_left(w, number, pipeline.accumulation) for w in pipeline._workers]
         try:
@@ -135,7 +137,7 @@ class CompiledTicks(CapturedTicks):
         self._rehearsals -= 1
         assert self._loss is not None
         loss = self._loss.clone()
-        pipeline._losses.add(heads[-1], loss, in_forward=False)
+        pipeline._losses.add(self._head(number), loss, in_forward=False)
         return loss
 
     def _function(self, branch: BranchFunction) -> Function:
@@ -149,17 +151,18 @@ class CompiledTicks(CapturedTicks):
             self._compiled[key] = function
         return self._compiled[key]
 
-    def _first(self, number: int) -> int:
+    def _first(self, number: int) -> None:
         if self.uncompiled:
-            return super()._first(number)
+            super()._first(number)
+            return
         calls = self._calls.pop(number % self.period)
         self._pipeline._look_at_losses()
         self._recordings[number % self.period] = self._record(lambda: self._run(calls))
-        return self._advance(number)
+        self._advance(number)
 
     @torch.no_grad()
     def _run(self, calls: Sequence[tuple[Function, BranchFunction]]) -> None:
-        """Call the functions of a tick, each in the stream of its branch, after those whose results it reads."""
+        """Call the functions of a step, each in the stream of its branch, after those whose results it reads."""
         if not self._streams:
             for function, branch in calls:
                 _call(function, branch)
@@ -198,16 +201,23 @@ def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     return copies
 
 
-def cuda(pipeline: Pipeline, compiler: Compiler = inductor) -> CompiledTicks:
-    """Return the pipeline's ticks as CUDA graphs of compiled functions, a stream for each branch where stages overlap.
+def _stages_work_alone(pipeline: Pipeline) -> bool:
+    """Return whether within a step no stage waits for another one."""
+    return pipeline.method.pipelined and not any(waiting(pipeline.staleness, pipeline.lags))
+
+
+def cuda(pipeline: Pipeline, compiler: Compiler = inductor) -> CompiledSteps:
+    """Return the pipeline's steps as CUDA graphs of compiled functions, a stream for each branch in lockstep.
 
     Raises:
         UnrecordableError: The stages are not all on one CUDA device, or the pipeline cannot be recorded.
 
     """
     device = cuda_device(pipeline)
-    if not pipeline.method.pipelined:
-        return CompiledTicks(pipeline, recorder(device), compiler)
-    stages = len(pipeline.stages)
-    streams = [shared_stream(device, 1 + n) for n in range(2 * stages - 1)]
-    return CompiledTicks(pipeline, recorder(device), compiler, streams, OverStreams(streams, stages))
+    if pipeline.method.pipelined:
+        pipeline.stagger()
+    if not _stages_work_alone(pipeline):
+        return CompiledSteps(pipeline, recorder(device), compiler)
+    streams = [shared_stream(device, 1 + n) for n in range(2 * len(pipeline.stages) - 1)]
+    executor = OverStreams(streams, pipeline.staleness, pipeline.lags)
+    return CompiledSteps(pipeline, recorder(device), compiler, streams, executor)

@@ -1,0 +1,202 @@
+"""The staleness vector: any valid one against brute force and other arrangements of the same; others are refused."""
+
+import copy
+import itertools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from petra_core import CheckpointError, Pipeline, checkpoint, methods
+from petra_core.methods import Method
+from petra_core.models import group
+from petra_core.recipe import sgd
+from petra_core.staleness import chosen, entering_meanwhile, lockstep, one_f_one_b, per_device
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close
+from tests.petra_core.test_petra_semantics import batches, network, pipeline_of, statistics_of, weights_of
+from tests.reference import RULES, Delay, Sgd, simulate, step_length
+
+PIPELINED = [method for method in methods.PAPER if method.pipelined]
+TOLERANCE = 1e-12
+
+
+def random_vector(generator: random.Random, stages: int) -> tuple[int, ...]:
+    """One in which neighbours are often equal, and the steps otherwise of 1, 2 or more."""
+    rises = [generator.choice((0, 0, 1, 1, 2, 3)) for _ in range(stages - 1)]
+    return (*reversed([*itertools.accumulate(rises)]), 0)
+
+
+class OneUpdateBehind(Delay):
+    """PipeDream-2BW: all micro-batches of an update have the weights before the last."""
+
+    lag = 1
+
+
+def brute_force_rule(method: Method) -> tuple[Any, Delay | None]:
+    if method is methods.PIPEDREAM_2BW:
+        return RULES["DELAYED_GRADIENTS"], OneUpdateBehind()
+    return RULES[{"PAREPROP": "REVERSIBLE_BACKPROPAGATION"}.get(method.name, method.name)], None
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+@pytest.mark.parametrize("case", range(4))
+def test_any_vector_is_what_brute_force_gives_after_every_step(method: Method, case: int) -> None:
+    generator = random.Random(f"{method} {case}")
+    stages = (1, 8, generator.randint(2, 7), generator.randint(2, 7))[case]
+    net = network(" ".join(["b", *generator.choices("brr", k=stages - 2), "h"][-stages:] if stages > 1 else ["h"]))
+    if stages == 1:
+        net = [[net[0][0]._replace(module=torch.nn.Sequential(torch.nn.Linear(5, 3)).double())]]
+    vector = random_vector(generator, stages) if method.pipelined else (0,) * stages
+    k = generator.randint(1, 5)
+    if method.double_buffered:
+        k = max(k, vector[0], 1)
+    count = 2 * vector[0] + 3 * k + 2
+    data, (rule, about) = batches(count), brute_force_rule(method)
+    rates = [0.05 * (1 + m % 5) / 5 for m in range(count + vector[0] + 1)]
+    length = step_length(net)
+    reference = Sgd(lambda tick: rates[min(tick // length, count - 1)], 0.9, nesterov=True)
+    history = simulate(net, rule, k, reference, data, range(count), about, vector)
+    pipeline = pipeline_of(net, method, k, optimizer=sgd(1.0, weight_decay=0.0), staleness=vector)
+    for m, (x, y) in enumerate(data):
+        pipeline.set_learning_rate(rates[m])
+        loss = pipeline.step(x, y)
+        assert loss is not None
+        end = min((m + 1) * length, len(history.weights) - 1)
+        assert_close(weights_of(pipeline), history.weights[end], TOLERANCE)
+        assert_close(statistics_of(pipeline), history.statistics[end], TOLERANCE)
+        if m >= vector[0]:
+            assert_close(loss, history.losses[m], TOLERANCE)
+    pipeline.drain()
+    assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
+    assert [worker.observed_staleness for worker in pipeline._workers] == list(vector)
+    updates = count // k
+    assert [worker.version for worker in pipeline._workers] == [updates] * stages
+
+
+@pytest.mark.parametrize("method", PIPELINED, ids=str)
+def test_delay_in_updates_is_counted_from_the_vector(method: Method) -> None:
+    """floor(m/k) - floor((m - d_j)/k) updates between the forward and the backward of micro-batch m - d_j."""
+    vector, k = (7, 4, 4, 2, 0), 3
+    pipeline = toys.pipeline(toys.network(5), method, accumulation=k, staleness=vector)
+    delays: list[tuple[int, int, int]] = []
+    for worker in pipeline._workers:
+        original = worker.backward
+
+        def noted(m: int, worker: Any = worker, original: Any = original) -> Any:
+            delays.append((worker.index, m, worker.parts[-1].delay(worker.version)))
+            return original(m)
+
+        worker.backward = noted  # type: ignore[method-assign]
+    toys.train(pipeline, toys.batches(30))
+    assert len(delays) == 30 * 5
+    for stage, m, delay in delays:
+        updates_at_forward = max(m - vector[stage], 0) // k  # of the backwards before it
+        assert delay == m // k - updates_at_forward
+
+
+@pytest.mark.parametrize("method", PIPELINED, ids=str)
+def test_without_staleness_methods_are_backpropagation(method: Method) -> None:
+    """By the bit where inputs are kept; where they are reconstructed, by the bit of reversible backpropagation."""
+    net, data = toys.network(6), toys.batches(12)
+    trained = toys.pipeline(net, method, accumulation=2, staleness=(0,) * 6)
+    losses = toys.train(trained, data)
+    exact = methods.REVERSIBLE_BACKPROPAGATION if method.reconstructs else methods.BACKPROPAGATION
+    for other, tolerance in ((exact, 0.0), (methods.BACKPROPAGATION, 1e-12)):
+        plain = toys.pipeline(net, other, accumulation=2)
+        expected = toys.train(plain, data)
+        if tolerance:
+            assert_close(torch.tensor(losses), torch.tensor(expected), tolerance)
+            assert_close(toys.weights(trained), toys.weights(plain), 1e-11)
+        elif not (method.reconstructs and method.stashes_weights):  # which evaluates twice, with other graphs
+            assert losses == expected
+            assert_bitwise_equal(toys.weights(trained), toys.weights(plain))
+
+
+@pytest.mark.parametrize("method", PIPELINED, ids=str)
+@pytest.mark.parametrize("sizes", [(3, 2, 2), (1, 5, 1), (7,), (1,) * 7], ids=str)
+def test_merged_stages_are_equal_numbers(method: Method, sizes: Sequence[int]) -> None:
+    net, data = toys.network(7), toys.batches(20)
+    apart = toys.pipeline(net, method, accumulation=2, staleness=per_device(sizes, slack=1))
+    merged = toys.pipeline(group(copy.deepcopy(net), sizes), method, accumulation=2)
+    assert merged.staleness == lockstep(len(sizes))
+    assert toys.train(apart, data, drain=False) == toys.train(merged, data, drain=False)
+    apart.drain()
+    merged.drain()
+    for one, other in zip(apart.model.parameters(), merged.model.parameters(), strict=True):
+        assert_bitwise_equal(one, other)
+
+
+@pytest.mark.parametrize("method", [*PIPELINED, methods.PIPEDREAM_2BW], ids=str)
+def test_a_run_is_resumed_bitwise_at_any_micro_batch(method: Method, tmp_path: Path) -> None:
+    vector, k = (5, 5, 3, 1, 1, 0), 5 if method.double_buffered else 2
+    data = toys.batches(14)
+
+    def fresh() -> Pipeline:
+        return toys.pipeline(toys.network(6, dropout=0.3), method, accumulation=k, staleness=vector, seed=4)
+
+    whole = fresh()
+    expected = toys.train(whole, data)
+    for stop in (1, 4, 5, 6, 9):
+        stopped, resumed = fresh(), fresh()
+        losses = toys.train(stopped, data[:stop], drain=False)
+        state = stopped.state_dict()
+        for worker, of_worker in zip(stopped._workers, state["workers"], strict=True):
+            above = worker.index + 1
+            gap = vector[worker.index] - vector[above] if above < 6 else 0
+            assert len(of_worker["from_above"]) == min(gap, max(stop - (vector[above] if above < 6 else 0), 0))
+            assert len(of_worker["parts"][0]["memory"]) == min(vector[worker.index], stop)
+        checkpoint.save(tmp_path / "state.pt", state)
+        resumed.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
+        assert losses + toys.train(resumed, data[stop:]) == expected
+        assert_bitwise_equal(resumed.state_dict(), whole.state_dict())
+
+
+def test_vectors_of_known_schedules() -> None:
+    assert lockstep(4) == (6, 4, 2, 0)
+    assert one_f_one_b(4) == (3, 2, 1, 0)
+    assert per_device((3, 2, 2, 3)) == (3, 3, 3, 2, 2, 1, 1, 0, 0, 0)
+    assert per_device((2, 1, 1), slack=0.5) == (3, 3, 2, 0)
+    assert entering_meanwhile(lockstep(5)) == (0, 1, 2, 3, 4)
+    assert entering_meanwhile((3, 3, 2, 0)) == (0, 0, 0, 1)
+    assert chosen(methods.PETRA, 3, 1) == (4, 2, 0)
+    assert chosen(methods.PAREPROP, 3, 1) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "vector", "message"),
+    [
+        (methods.PETRA, (2, 1), r"one number per stage: expected 3, got 2 in \(2, 1\)"),
+        (methods.PETRA, (1, 2, 0), r"of stage 0 must be at least that of stage 1, 2, .* got 1 in \(1, 2, 0\)"),
+        (methods.PETRA, (2, 1, 1), r"of the head, stage 2, must be 0, got 1 in \(2, 1, 1\)"),
+        (methods.PETRA, (2, 1, -1), r"of stage 2 must be at least that of stage 3, 0|must be at least"),
+        (methods.PETRA, (2, 1.0, 0), r"of stage 1 must be an int, got 1\.0"),
+        (
+            methods.BACKPROPAGATION,
+            (2, 1, 0),
+            "BACKPROPAGATION lets one micro-batch pass .* got 2 at stage 0",
+        ),
+        (methods.PIPEDREAM_2BW, (2, 1, 0), "the 2 micro-batches under way .* got k=1: raise k to 2 or more"),
+    ],
+)
+def test_vectors_that_are_none_are_refused(method: Method, vector: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        toys.pipeline(toys.network(3), method, staleness=vector)
+
+
+def test_devices_without_stages_and_negative_slack_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"each device has at least one stage, got the sizes \(2, 0\)"):
+        per_device((2, 0))
+    with pytest.raises(ValueError, match=r"slack is at least 0, got -0\.5"):
+        per_device((2, 1), slack=-0.5)
+
+
+def test_states_of_another_vector_or_of_the_old_clock_are_refused() -> None:
+    state = toys.pipeline(toys.network(3)).state_dict()
+    with pytest.raises(CheckpointError, match=r"has staleness \[4, 2, 0\], this pipeline has \[2, 1, 0\]"):
+        toys.pipeline(toys.network(3), staleness=one_f_one_b(3)).load_state_dict(state)
+    with pytest.raises(CheckpointError, match=r"when a clock of ticks moved the pipeline.* start it from the"):
+        toys.pipeline(toys.network(3)).load_state_dict({**state, "format": 1})
