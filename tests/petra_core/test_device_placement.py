@@ -158,13 +158,13 @@ def test_a_state_goes_on_from_wherever_it_was_read_to(gpu: None, method: Method,
     for worker in whole._workers:
         for part in worker.parts:  # as if from a stage with dropout
             for entry in part._memory:
-                entry.random = worker._streams[0].state
+                entry.random = worker._stream.state
     state = tree_map(lambda leaf: leaf.to(read_to) if isinstance(leaf, Tensor) else leaf, whole.state_dict())
     again = Pipeline(network(), method, optimizer=toys.sgd, seed=0)
     again.load_state_dict(state)
     assert again.in_flight == whole.in_flight
     for worker in again._workers:
-        random = [*worker._streams[0].state, *(t for p in worker.parts for e in p._memory for t in e.random)]
+        random = [*worker._stream.state, *(t for p in worker.parts for e in p._memory for t in e.random)]
         assert {tensor.device.type for tensor in random} == {"cpu"}
     with Watch():
         again.step(*batches[0])
@@ -209,7 +209,7 @@ def test_a_state_of_the_cpu_goes_on_on_a_gpu(gpu: None, drawn: bool) -> None:
             again.load_state_dict(state)
         return
     again.load_state_dict(state)
-    assert {len(worker._streams[0].state) for worker in again._workers} == {2}
+    assert {len(worker._stream.state) for worker in again._workers} == {2}
     with Watch():
         again.step(*batches[0])
 

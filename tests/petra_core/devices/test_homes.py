@@ -17,7 +17,7 @@ def test_a_tensor_passed_on_stays_where_it_lies_until_its_place_is_written_again
     [first] = homes.lasting("a", (number(0),), 3)
     places = [first.data_ptr()]
     for tick in range(1, 2 * PLACES):
-        homes.tick = tick
+        homes.step = tick
         [again] = homes.lasting("b", (first,), 3)
         assert (again is first) == (tick < PLACES - 1)
         first = again
@@ -36,7 +36,7 @@ def test_a_queue_keeps_its_values_and_hardly_moves(length: int, rounds: int, mos
     homes.welcome(queue)
     moves = []
     for tick in range(length + 2 * rounds):
-        homes.tick = tick
+        homes.step = tick
         if tick == length + rounds:
             homes.close()
         queue.append(number(tick))
@@ -54,7 +54,7 @@ def test_a_part_of_a_home_lies_well_too_and_a_copy_has_the_layout_of_what_is_cop
     [image] = homes.lasting("image", (torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),), 3)
     assert image.is_contiguous(memory_format=torch.channels_last)
     half = image[:1]
-    homes.tick = 1
+    homes.step = 1
     assert homes.lasting("half", (half,), 3)[0] is half
 
 
