@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from petra_core import delay, methods
 from petra_core.forward_gradients import settings as forward
 from reproduce.cells import catalogue, transformers
+from reproduce.cells import timing as timings
 from reproduce.cells.base import Cell, CellError, near_matches
 
 __all__ = [
@@ -119,6 +120,9 @@ class TrainedCell(NetworkCell):
     forward_weights: str = "current"  # or `predicted` or `predicted_linear` (`petra_core.delay`)
     correction: str = "none"  # or one of `petra_core.delay.CORRECTIONS`
     correction_value: float = 0.0  # its constant, for `rate` in epochs; 0 where the rule has none
+    timing: str = timings.LOCKSTEP  # of a pipelined method: `lockstep`, `1f1b` or `1f1b+S` (`reproduce.cells.timing`)
+    #: Numbers of blocks of each stage of the pipeline, such as (3, 2, 2, 3); none: each block is a stage.
+    stages: tuple[int, ...] = ()
 
     @property
     def epochs_expected(self) -> int:
@@ -146,6 +150,7 @@ class TrainedCell(NetworkCell):
 
     def _check_algorithm(self) -> None:
         super()._check_algorithm()
+        timings.check(self)
         _check_delay(self)
 
     @property
@@ -158,7 +163,9 @@ class TrainedCell(NetworkCell):
         ahead = f"-{self.forward_weights}" if self.forward_weights != "current" else ""
         correction = f"-{self.correction}" if self.correction != "none" else ""
         late = f"{ahead}{correction}".replace("_", "-")
-        return f"{training}{replicas}{optimizer}{late}-s{self.seed}"
+        timing = f"-{self.timing}" if self.timing != timings.LOCKSTEP else ""
+        timing += f"-d{'.'.join(map(str, self.stages))}" if self.stages else ""
+        return f"{training}{replicas}{optimizer}{late}{timing}-s{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +270,7 @@ class ForwardGradientCell(TrainedCell):
         object.__setattr__(self, "method", FORWARD_GRADIENT)
         pipelined: dict[str, Any] = {"accumulation": 1, "replicas": 1}
         pipelined |= {"forward_weights": "current", "correction": "none", "correction_value": 0.0}
+        pipelined |= {"timing": timings.LOCKSTEP, "stages": ()}
         if self.precision == "bf16":
             raise CellError("the squares of guesses need float32: choose the precision float32 or tf32, got bf16")
         for name, only in pipelined.items():

@@ -18,6 +18,7 @@ from reproduce.records.record import State, Status
 RECIPE = (
     *("dataset", "image_size", "batch_size", "epochs", "warmup_epochs", "drops", "drop_factor", "optimizer"),
     *("momentum", "weight_decay", "augmentation", "loader", "precision", "coupling", "forward_weights", "correction"),
+    *("timing", "stages"),
 )
 
 
@@ -56,6 +57,7 @@ def _by_method(cell: Cell) -> bool:
 def _recipe(cell: TrainingCell) -> tuple[str, ...]:
     values = {name: getattr(cell, name) for name in RECIPE}
     values["drops"] = ", ".join(map(str, cell.drops)) or "none"
+    values["stages"] = ", ".join(map(str, cell.stages)) or "one block each"
     values["learning_rate"] = rates.described(cell.optimizer, rates.reference_of(cell))
     return tuple(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
 

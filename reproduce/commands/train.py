@@ -109,6 +109,19 @@ def _choices(of: type[enum.Enum]) -> str:
     help="Micro-batches of an update, 1 to 32.",
 )
 @METHOD(
+    "--timing",
+    default=DEFAULTS.timing,
+    help="Of a pipelined method: lockstep (the paper's), 1f1b (asynchronous 1F1B: half its staleness), or 1f1b+S with "
+    "slack for latency.",
+)
+@METHOD(
+    "--stages",
+    metavar="SIZES",
+    show_default="every block",
+    help="Blocks of each stage, one device each, such as 3,2,2,3: fewer stages, less staleness. A number alone, such "
+    "as 4: cut by predicted costs. Any number of processes gives the same result (--processes).",
+)
+@METHOD(
     "--forward-weights",
     default=DEFAULTS.forward_weights,
     help=f"{', '.join(FORWARD_WEIGHTS)}: those that the stage will have at the backward, along the momentum.",
@@ -231,7 +244,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
 
     Raises: CellError: a setting is wrong.
     """
-    values = {**asdict(DEFAULTS), **dict.fromkeys(BY_RULE), "drops": "", **settings, "scale": "custom"}
+    values = {**asdict(DEFAULTS), **dict.fromkeys(BY_RULE), "drops": "", "stages": "", **settings, "scale": "custom"}
     axes = {name: values.pop(name, None) for name in FORWARD}
     guesses = is_forward_gradient(values["method"])
     if given := [name for name, value in axes.items() if value is not None and not guesses]:
@@ -255,6 +268,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
         values["drops"] = tuple(int(drop) for drop in values["drops"].split(",") if drop.strip())
     except ValueError:
         raise CellError(f"drops are epochs separated by commas, got {values['drops']!r}") from None
+    values["stages"] = _sizes(values["stages"])
     if not values["drops"]:
         values["drop_factor"] = DEFAULTS.drop_factor  # without effect: one training has one identity
     given = values["learning_rate"]
@@ -271,3 +285,11 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
         return TrainingCell(**values)
     axes = {name: FORWARD[name] if value is None else value for name, value in axes.items()}
     return ForwardGradientCell(**values, **axes)
+
+
+def _sizes(stages: str | None) -> tuple[int, ...]:
+    """Return the numbers of blocks of each stage, from what `--stages` says. Raises: CellError: it says no numbers."""
+    try:
+        return tuple(int(size) for size in (stages or "").split(",") if size.strip())
+    except ValueError:
+        raise CellError(f"stages are numbers of blocks separated by commas, such as 3,2,2,3; got {stages!r}") from None

@@ -48,7 +48,7 @@ from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, nadam, sgd
 from petra_core.stages import sequential
 from petra_core.staleness import entering_meanwhile
-from reproduce.cells import catalogue, networks
+from reproduce.cells import catalogue, networks, timing
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data import manifest
 from reproduce.data.loader import Batch, InMemory
@@ -160,6 +160,7 @@ class Trainer:
             placed,
             method,
             accumulation=cell.accumulation,
+            staleness=timing.vector(cell),
             optimizer=optimizer(cell),
             forward_weights=ForwardWeights(cell.forward_weights),
             correction=correction(cell, self.batches),

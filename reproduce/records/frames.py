@@ -27,9 +27,16 @@ from pandas import DataFrame
 
 from petra_core.files import replacing
 from petra_core.forward_gradients import settings as forward
-from reproduce.cells import catalogue, rates
+from reproduce.cells import catalogue, rates, timing
 from reproduce.cells.base import Cell
-from reproduce.cells.kinds import ComplexityCell, MeasuredCell, MemoryCell, StageCostCell, TrainedCell
+from reproduce.cells.kinds import (
+    ComplexityCell,
+    ForwardGradientCell,
+    MeasuredCell,
+    MemoryCell,
+    StageCostCell,
+    TrainedCell,
+)
 from reproduce.cells.networks import title_of
 from reproduce.records.broken import broken
 from reproduce.records.lost_commits import LOST
@@ -43,7 +50,7 @@ from reproduce.words import conjunction, count
 RUNS = (
     *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "coupling", "network", "method", "k"),
     *("batch_size", "epochs", "warmup_epochs", "learning_rate", "reference_rate", "optimizer", "seed"),
-    *("forward_weights", "correction", "correction_value"),
+    *("forward_weights", "correction", "correction_value", "timing", "stages", "staleness"),
     *(*forward.AXES, "auxiliary"),
     *("precision", "loader", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
@@ -56,7 +63,7 @@ HISTORY = ("machine", "figure", "method", "setting", "date", "commit", "value")
 SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round", "value")
 
 #: What runs of one recipe may differ in; the learning rate as it follows from k.
-_VARIED = ("model", "stem", "width", "coupling", "method", "accumulation", "seed", "learning_rate")
+_VARIED = ("model", "stem", "width", "coupling", "method", "accumulation", "seed", "learning_rate", "timing", "stages")
 #: How far a record is, the least first.
 _ORDER = (Status.NOT_RUN.value, Status.PARTIAL.value, Status.FAILED.value, Status.DONE.value)
 _MEASURED = ("test_accuracy", "best_test_accuracy", "test_bits_per_byte", "train_loss", "peak_bytes")
@@ -356,6 +363,8 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     return row | {
         "network": title_of(cell),
         "optimizer": cell.optimizer,
+        "stages": ",".join(map(str, cell.stages)),
+        "staleness": None if isinstance(cell, ForwardGradientCell) else (timing.vector(cell) or (0,))[0],
         "reference_rate": rates.reference_of(cell),
         "recipe": _recipe(cell),
         "arithmetic": arithmetic,

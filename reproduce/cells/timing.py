@@ -1,0 +1,111 @@
+"""Timing of a pipelined method: the staleness vector from two settings that people choose.
+
+    --timing lockstep      the paper's counting: gradients come back after twice the way to the head
+    --timing 1f1b          asynchronous 1F1B, the order of PipeDream: the smallest staleness at full speed
+    --timing 1f1b+0.5      with slack for latency: 1.5 times the staleness of 1F1B, rounded up; lockstep is 1f1b+1
+    --stages 3,2,2,3       blocks that form a stage of the pipeline, one device each; none: each block is a stage
+
+The vector has one number per block (`petra_core.staleness`): blocks of one stage have the same. Methods that let one
+micro-batch pass at a time have no timing.
+"""
+
+import functools
+import re
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from petra_core import methods, staleness
+from reproduce.cells.base import CellError
+
+if TYPE_CHECKING:
+    from reproduce.cells.kinds import TrainedCell
+
+__all__ = ["LOCKSTEP", "ONE_F_ONE_B", "blocks", "check", "slack", "title", "vector"]
+
+LOCKSTEP, ONE_F_ONE_B = "lockstep", "1f1b"
+
+
+def slack(timing: str) -> float:
+    """Return s of a staleness (1 + s) (P - 1 - p) on P devices: 1 in lockstep, 0 in asynchronous 1F1B.
+
+    Raises:
+        CellError: there is no such timing.
+
+    """
+    if timing == LOCKSTEP:
+        return 1.0
+    if match := re.fullmatch(r"1f1b(?:\+(\d+(?:\.\d+)?))?", timing):
+        return float(match[1] or 0)
+    raise CellError(
+        f"timing must be {LOCKSTEP}, {ONE_F_ONE_B}, or {ONE_F_ONE_B}+S with a slack S such as {ONE_F_ONE_B}+0.5, "
+        f"got {timing!r}"
+    )
+
+
+def blocks(cell: "TrainedCell") -> int:
+    """Return J, the number of blocks of the cell's network, stem and head included."""
+    names = ("model", "stem", "width", "image_size", "coupling", "dataset")
+    return _blocks(tuple((name, getattr(cell, name)) for name in names))
+
+
+@functools.cache
+def _blocks(settings: tuple[tuple[str, Any], ...]) -> int:
+    """Return the number of blocks of a network that is built without memory, for which torch is imported."""
+    from reproduce.cells import networks
+
+    network: Any = SimpleNamespace(**dict(settings))
+    return len(networks.outlined(network))
+
+
+def check(cell: "TrainedCell") -> None:
+    """Check timing and stages of a cell; stages of one block each are written as none.
+
+    Raises:
+        CellError: they are wrong, or the method has no timing.
+
+    """
+    if (cell.timing, cell.stages) == (LOCKSTEP, ()):
+        return
+    if not methods.by_name(cell.method).pipelined:
+        raise CellError(
+            f"{cell.method} lets one micro-batch pass at a time, so it has neither timing nor stages; got timing "
+            f"{cell.timing}, stages {_written(cell.stages)}: leave both out"
+        )
+    slack(cell.timing)
+    count = blocks(cell)
+    if cell.stages and (sum(cell.stages) != count or min(cell.stages) < 1):
+        raise CellError(
+            f"stages are the numbers of blocks of each, 1 or more, and {cell.model} has {count} blocks (stem and head "
+            f"included); got {_written(cell.stages)}, which has {sum(cell.stages)}"
+        )
+    if set(cell.stages) == {1}:
+        object.__setattr__(cell, "stages", ())
+    vector(cell)
+
+
+def vector(cell: "TrainedCell") -> tuple[int, ...] | None:
+    """Return the staleness of each block of a cell; None for a method that has none.
+
+    Raises:
+        CellError: k is too small for it.
+
+    """
+    method = methods.by_name(cell.method)
+    if not method.pipelined:
+        return None
+    chosen = staleness.per_device(cell.stages or [1] * blocks(cell), slack(cell.timing))
+    try:
+        return staleness.chosen(method, len(chosen), cell.accumulation, chosen)
+    except ValueError as error:
+        raise CellError(str(error)) from None
+
+
+def title(timing: str, stages: tuple[int, ...] = ()) -> str:
+    """Return how sentences and tables name a timing, such as "asynchronous 1F1B, 4 stages"."""
+    more = slack(timing)
+    name = "lockstep" if more == 1 else "asynchronous 1F1B" if more == 0 else f"asynchronous 1F1B + {more:g}"
+    return f"{name}, {len(stages)} stages" if stages else name
+
+
+def _written(stages: tuple[int, ...]) -> str:
+    return ",".join(map(str, stages)) or "none"
