@@ -43,6 +43,8 @@ COMPLEXITY = ComplexityCell(
     seed=0,
 )
 OTHER_VALUES = {
+    "timing": "1f1b",
+    "stages": (5, 5),
     "scale": "paper",
     "image_size": 32,
     "model": "revnet34",

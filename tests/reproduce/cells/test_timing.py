@@ -1,0 +1,72 @@
+"""Timing and stages of a cell: the staleness vector that follows, and what is refused."""
+
+import dataclasses
+
+import pytest
+
+from petra_core import methods, staleness
+from reproduce.cells import networks, timing, transformers
+from reproduce.cells.kinds import CellError, TrainedCell
+from reproduce.grids import recipes
+
+REVNET = recipes.cell("smoke", "revnet18", methods.PETRA, 4)
+
+
+def at(**settings: object) -> TrainedCell:
+    return dataclasses.replace(REVNET, **settings)  # type: ignore[arg-type]  # wrong values are a subject here
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (18, 16, 14, 12, 10, 8, 6, 4, 2, 0)),
+        ({"timing": "1f1b"}, (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)),
+        ({"timing": "1f1b+0.5"}, (14, 12, 11, 9, 8, 6, 5, 3, 2, 0)),
+        ({"timing": "1f1b", "stages": (3, 2, 2, 3)}, (3, 3, 3, 2, 2, 1, 1, 0, 0, 0)),
+        ({"stages": (5, 5)}, (2, 2, 2, 2, 2, 0, 0, 0, 0, 0)),
+        ({"stages": (10,)}, (0,) * 10),
+    ],
+)
+def test_vector_of_a_cell(settings: dict[str, object], expected: tuple[int, ...]) -> None:
+    assert timing.vector(at(**settings)) == expected
+
+
+def test_lockstep_is_slack_one_and_stages_of_one_block_are_none() -> None:
+    assert timing.vector(REVNET) == staleness.lockstep(10) == timing.vector(at(timing="1f1b+1"))
+    one_each = at(stages=(1,) * 10)
+    assert (one_each, one_each.identity) == (REVNET, REVNET.identity)
+    assert timing.vector(at(method="BACKPROPAGATION")) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"timing": "1F1B"}, "timing must be lockstep, 1f1b, or 1f1b"),
+        ({"timing": "1f1b+"}, r"got '1f1b\+'"),
+        ({"stages": (3, 3)}, r"revnet18 has 10 blocks .*; got 3,3, which has 6"),
+        ({"stages": (12, -2)}, "1 or more"),
+        ({"timing": "1f1b", "method": "BACKPROPAGATION"}, "one micro-batch pass at a time, .* leave both out"),
+        ({"stages": (5, 5), "method": "PAREPROP"}, "got timing lockstep, stages 5,5"),
+        ({"timing": "1f1b", "method": "PIPEDREAM_2BW"}, "raise k to 9 or more"),
+    ],
+)
+def test_wrong_timing_is_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(CellError, match=message):
+        at(**settings)
+
+
+def test_title_of_a_timing() -> None:
+    assert timing.title("lockstep") == "lockstep"
+    assert timing.title("1f1b", (3, 2, 2, 3)) == "asynchronous 1F1B, 4 stages"
+    assert timing.title("1f1b+0.5") == "asynchronous 1F1B + 0.5"
+
+
+def test_slug_tells_the_timing() -> None:
+    assert at(timing="1f1b", stages=(5, 5)).slug == "digits-revnet18-w8-petra-k4-1f1b-d5.5-s0"
+
+
+def test_blocks_are_counted_of_every_network() -> None:
+    small = {"width": 6, "image_size": 32}
+    for model in ("vit_micro", "revswin_micro", "revmvit_micro"):
+        cell = at(model=model, stem="patch4", **{**small, "width": transformers.MODELS[model].width})
+        assert timing.blocks(cell) == len(networks.outlined(cell))
