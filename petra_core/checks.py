@@ -259,14 +259,14 @@ def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_sta
         )
     if state["format"] != STATE_FORMAT:
         raise CheckpointError(f"the state has format {state['format']!r}, this version reads {STATE_FORMAT!r}")
-    for key, value in settings.items():
-        said = state.get(key, UNCORRECTED if key == "delay" else value)
-        if said != value:
-            raise CheckpointError(f"the state has {key} {said!r}, this pipeline has {value!r}")
     if absent := {"workers", "random"} - state.keys():
         raise CheckpointError(f"this is not the state of a pipeline: it has no {min(absent)!r} entry")
     if len(state["workers"]) != stages:
         raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
+    for key, value in settings.items():
+        said = state.get(key, UNCORRECTED if key == "delay" else value)
+        if said != value:
+            raise CheckpointError(f"the state has {key} {said!r}, this pipeline has {value!r}")
     missing = [index for index in own_stages if state["workers"][index] is None]
     if missing:
         raise CheckpointError(f"the state is another process's: stages {missing} are not in it")

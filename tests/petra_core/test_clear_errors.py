@@ -291,7 +291,7 @@ def test_clear_errors(case: str) -> None:
 
 
 def test_a_lower_learning_rate_is_advised_where_weights_are_broken() -> None:
-    p = made(network(), methods.PETRA, optimizer=lambda q: torch.optim.SGD(q, lr=1e300))
+    p = made(network(), methods.PETRA, optimizer=lambda q: torch.optim.SGD(q, lr=float("inf")))
     with pytest.raises(NonFiniteError, match="lower the learning rate") as caught:
         step(p, 12)
     assert "all weights are finite" not in str(caught.value)
