@@ -77,8 +77,9 @@ class Pipeline:
             does what all would do, in the order in which they would (`petra_core.ages`); over several, the channel says
             how many there are. None: one each.
         inspect: whether to inspect the first micro-batches (`petra_core.inspection`) and refuse a stage that would not
-            train as plain autograd trains it. Later micro-batches are not inspected. `petra_core.check` does the same
-            without training.
+            train as plain autograd trains it; some blocks are then evaluated twice. Later micro-batches are not
+            inspected. False for measurements that count evaluations or memory from the first micro-batch on.
+            `petra_core.check` does the same without training.
 
     Attributes:
         micro_batches: how many have entered.
@@ -111,7 +112,7 @@ class Pipeline:
         after_backward: AfterBackward | None = None,
         channel: Channel | None = None,
         replicas: Sequence[int] | None = None,
-        inspect: bool = False,
+        inspect: bool = True,
     ) -> None:
         self.stages = tuple(stages)
         check_stages(self.stages)
@@ -146,7 +147,7 @@ class Pipeline:
         hooks: list[BeforeUpdate] = [] if channel is None or self._count == 1 else [channel.average_gradients]
         hooks += [] if before_update is None else [before_update]
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
-        self._inspection = Inspection(self.stages) if inspect else None
+        self._inspection = Inspection(self.stages, autocast, narrowed=messages is not None) if inspect else None
         self._workers = [
             Worker(
                 self.stages[index],
