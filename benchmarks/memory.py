@@ -79,7 +79,8 @@ def train(run: MemoryRun) -> MemoryReport:
     method = methods.by_name(run.method)
     with torch.device(run.device):
         stages, (images, labels) = run.stages(), run.micro_batch()
-    pipeline = Pipeline(stages, method, accumulation=run.accumulation, optimizer=SGD, seed=0)
+    # Without inspection, whose graphs would be in what the allocator counts.
+    pipeline = Pipeline(stages, method, accumulation=run.accumulation, optimizer=SGD, seed=0, inspect=False)
     for _ in range(method.ticks_to_steady(len(stages), run.accumulation) + 1):
         pipeline.step(images, labels)
     return pipeline.memory()

@@ -107,7 +107,8 @@ def stepping(run: ParepropRun, device: torch.device, *, side_by_side: bool = Tru
     torch.manual_seed(0)
     with torch.device(device):
         stages, batch = run.stages(), run.micro_batch()
-    pipeline = Pipeline(stages, run.method, optimizer=SGD, seed=0)
+    # Without inspection, whose graphs would be in what the allocator counts.
+    pipeline = Pipeline(stages, run.method, optimizer=SGD, seed=0, inspect=False)
     if not side_by_side:
         pipeline.conductor = InOrder()
     step = partial(pipeline.step, *batch)

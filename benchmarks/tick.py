@@ -206,11 +206,12 @@ def full_pipeline(
     *,
     compiled: bool = False,
     autocast: torch.dtype | None = None,
+    inspect: bool = True,
 ) -> Pipeline:
     """A pipeline that has taken so many micro-batches that every stage is busy and no buffer grows any more."""
     if compiled:
         compile_functions(stages)
-    pipeline = Pipeline(stages, method, optimizer=sgd, seed=0, autocast=autocast)
+    pipeline = Pipeline(stages, method, optimizer=sgd, seed=0, autocast=autocast, inspect=inspect)
     for _ in range(method.ticks_to_steady(len(stages), 1)):
         pipeline.step(x, y)
     return pipeline

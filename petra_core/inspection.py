@@ -11,20 +11,24 @@ other gradients. Here every block is inspected in its first forwards and backwar
     a second evaluation                  gives the same output and draws the same random numbers, also where an
                                          attribute that it counts with is far ahead; only of blocks that will be
                                          evaluated again
+    the evaluation of its backward       gives the same output as the forward, if both have the same weights
 
 Outputs are compared up to `ROUNDING` roundings of their largest magnitude on a CPU and under
 `torch.use_deterministic_algorithms(True)`, since some kernels round differently with a graph than without; otherwise on
-a GPU up to `TOLERANCE` of it (`TOLERANCE_AUTOCAST` in mixed precision), since some kernels add in any order.
+a GPU up to `TOLERANCE` of it, since some kernels add in any order; in mixed precision up to `TOLERANCE_AUTOCAST`.
+Where the backward evaluates at a reconstructed input, it is compared up to `RECONSTRUCTED`.
 Buffers, attributes and generators are restored after a second evaluation.
 
-A function that is impure with a small probability can pass: stochastic depth by a generator that only a closure knows
-is found when two evaluations differ.
+Not found are: a function that is impure with a small probability, such as stochastic depth by a generator that only a
+closure knows, until two evaluations differ; a number or a NumPy array that one stage makes of a micro-batch and another
+stage reads, under a pipelined method that keeps graphs, since nothing is evaluated again there; what a block reads of
+another one inside a module that torch.compile has compiled; and what begins after the first micro-batches.
 """
 
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +37,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from petra_core.environment import StageWeights
 from petra_core.errors import Finding, StageError
@@ -46,10 +51,16 @@ INSPECTED = 3  # micro-batches of each block
 ROUNDING = 64.0
 TOLERANCE = 1e-3
 TOLERANCE_AUTOCAST = 2.0**-5
+#: Relative difference of an output at a reconstructed input, which has the rounding errors of all stages above.
+RECONSTRUCTED = {torch.float64: 1e-6, torch.float32: 2e-2}
+RECONSTRUCTED_ROUGHLY = 0.3  # in mixed precision
 FAR = 10**6  # evaluations
 
 _PLAIN = (int, float, complex, bool, str, type(None))
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+
+#: Of tensors: dtype, Euclidean norm and a projection.
+Projections = tuple[tuple[torch.dtype, float, float], ...]
 
 PURE = (
     "its backward evaluates it again, so it must be a pure function: draw random numbers from torch's global generator "
@@ -63,25 +74,33 @@ class Inspection:
 
     Args:
         stages: of the pipeline.
+        autocast: dtype of the pipeline's mixed precision, or None for the caller's.
 
     Attributes:
         findings: what was found so far, where it is collected (`petra_core.check`); None: the first finding is raised.
 
     """
 
-    def __init__(self, stages: Sequence[Stage]) -> None:
+    def __init__(self, stages: Sequence[Stage], autocast: torch.dtype | None = None) -> None:
         self.findings: list[Finding] | None = None
+        self._autocast = autocast
         self._owners: dict[Tensor, tuple[int, str]] = {
             parameter: (index, name)
             for index, stage in enumerate(stages)
             for name, parameter in stage.named_parameters()
         }
-        # Which block has computed a tensor, by its storage, while that lives.
+        # Which block has computed or received a tensor, by its storage, while that lives.
         self._origins: dict[StorageWeakRef, BlockInspection] = {}
+        # Which block's input a leaf of a graph stands for, while the leaf lives.
+        self._inputs: MutableMapping[Tensor, BlockInspection] = WeakIdKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes for a copy, which holds no weak references."""
-        return self.__dict__ | {"_origins": {}}
+        return self.__dict__ | {"_origins": {}, "_inputs": WeakIdKeyDictionary()}
+
+    def mixed(self, device: torch.device) -> bool:
+        """Return whether blocks on a device compute in mixed precision."""
+        return self._autocast is not None or torch.is_autocast_enabled(device.type)
 
     def block(
         self, stage: Stage, index: int, device: torch.device, *, recomputes: bool, replaces: bool
@@ -117,6 +136,20 @@ class Inspection:
         """Note which block has computed what is stored there."""
         self._origins.update(dict.fromkeys(storages, block))
 
+    def received(self, streams: Streams, block: "BlockInspection") -> None:
+        """Note which block has received what no block has computed, such as a copy of an output."""
+        for stream in streams:
+            self._origins.setdefault(storage_reference(stream), block)
+
+    def stand_for_inputs(self, leaves: Streams, block: "BlockInspection") -> None:
+        """Note that leaves stand for the input of a block."""
+        for leaf in leaves:
+            self._inputs[leaf] = block
+
+    def input_of(self, leaf: Tensor) -> "BlockInspection | None":
+        """Return the block for whose input a leaf stands, if it does."""
+        return self._inputs.get(leaf)
+
     def forget(self, block: "BlockInspection") -> None:
         """Forget what a block has computed."""
         self._origins = {storage: origin for storage, origin in self._origins.items() if origin is not block}
@@ -129,6 +162,7 @@ class BlockInspection:
         replaces: whether evaluations may have other weights than the module's own.
         index: number of the stage that the block belongs to.
         parameters: of the block.
+        projections: of what its function returned in the last forward, if that was inspected.
 
     """
 
@@ -145,11 +179,17 @@ class BlockInspection:
         self._recomputes = recomputes
         self._forwards = self._backwards = 0
         self._drew: set[str] = set()  # from which generators the first evaluation drew
+        self.projections: Projections = ()
 
     @property
     def done(self) -> bool:
         """Whether enough micro-batches have been inspected."""
-        return self._forwards >= INSPECTED and self._backwards >= INSPECTED
+        return not self.evaluates and self._backwards >= INSPECTED
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether forwards are still evaluated a second time."""
+        return self._forwards < INSPECTED
 
     @property
     def _compiled(self) -> bool:
@@ -159,24 +199,37 @@ class BlockInspection:
 
     @property
     def _tolerance(self) -> float:
-        if self._device.type == "cpu" or torch.are_deterministic_algorithms_enabled():
-            return 0.0
-        return TOLERANCE_AUTOCAST if torch.is_autocast_enabled(self._device.type) else TOLERANCE
+        if self._whole.mixed(self._device):
+            return TOLERANCE_AUTOCAST
+        return 0.0 if self._device.type == "cpu" or torch.are_deterministic_algorithms_enabled() else TOLERANCE
+
+    def _allowed(self, dtype: torch.dtype) -> float:
+        """Return the relative difference up to which two evaluations at one input are equal."""
+        # Some kernels (attention, LSTM) round differently with a graph than without.
+        return max(self._tolerance, ROUNDING * torch.finfo(dtype).eps if dtype.is_floating_point else 0.0)
 
     @contextlib.contextmanager
     def evaluation(self, inputs: Streams) -> Iterator[None]:
         """Context around a forward, which sees what it reads and writes besides its input and output."""
-        if self._forwards >= INSPECTED:
-            yield
+        reads = _Reads(self._whole, self, inputs)
+        reading = contextlib.nullcontext() if self._compiled else reads
+        if not self.evaluates:  # what comes back from a later stage is read only after some more forwards
+            self.projections = ()
+            with reading:
+                yield
+            self._whole.computed(reads.made, self)
+            self._report_foreign(reads)
             return
         given = [stream.clone() for stream in inputs]
         weights = _fingerprints(self._stage) if self._recomputes or self.replaces else {}
         generators = _Generators(self._function)
-        reads = _Reads(self._whole, self, inputs)
-        with contextlib.nullcontext() if self._compiled else reads:
+        outputs: list[Any] = []
+        with reading, self._function_outputs(outputs):
             yield
+        self.projections = _projections(outputs)
         self._drew = generators.moved()
         self._whole.computed(reads.made, self)
+        self._whole.received(inputs, self)
         for before, stream in zip(given, inputs, strict=True):
             if _difference(before, stream, 0.0) is not None:
                 self._report(
@@ -192,24 +245,71 @@ class BlockInspection:
                     "its backward evaluates the forward again, or with stashed weights, so the write would be repeated "
                     "or lost: make it a buffer that this forward does not read, or write it in before_update",
                 )
-        for origin, what in reads.foreign.items():
-            self._report(
-                None,
-                f"reads a tensor that stage {origin.index} has computed, in {what}, and that did not arrive as a "
-                f"stream",
-                f"a tensor kept in an attribute, a list or a closure belongs to another micro-batch by then: return it "
-                f"from stage {origin.index} as one more stream and pass it on",
-            )
+        self._report_foreign(reads)
         if reads.generators and self._recomputes:
             self._report(None, "draws random numbers from a torch.Generator of its own", PURE)
 
-    def compare(self, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
+    def _report_foreign(self, reads: "_Reads") -> None:
+        for origin, what in reads.foreign.items():
+            self._report(
+                None,
+                f"reads a tensor that stage {origin.index} has computed or received, in {what}, and that did not "
+                f"arrive as a stream",
+                f"a tensor kept in an attribute, a list or a closure belongs to another micro-batch by then: return it "
+                f"from stage {origin.index} as one more stream and pass it on",
+            )
+
+    @contextlib.contextmanager
+    def _function_outputs(self, outputs: list[Any]) -> Iterator[None]:
+        """Context in which what the block's function returns is added to a list, unless it is compiled."""
+        if not self._recomputes or self._compiled:
+            yield
+            return
+        handle = self._function.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    @contextlib.contextmanager
+    def evaluation_of_backward(self, before: Projections, *, reconstructs: bool) -> Iterator[None]:
+        """Context around the evaluation for a backward, whose output is compared with that of its forward.
+
+        Args:
+            before: `projections` of the forward, which had the same weights.
+            reconstructs: whether the input is reconstructed, with rounding errors.
+
+        """
+        outputs: list[Any] = []
+        with self._function_outputs(outputs):
+            yield
+        now = _projections(outputs)
+        if len(before) != len(now):
+            return
+        for (dtype, length, one), (_, _, other) in zip(before, now, strict=True):
+            allowed = self._allowed(dtype)
+            if reconstructs:
+                rough = self._whole.mixed(self._device)
+                allowed = max(allowed, RECONSTRUCTED_ROUGHLY if rough else RECONSTRUCTED.get(dtype, 0.0))
+            difference = abs(one - other) / length if length > 0 else abs(one - other)
+            if difference > allowed:  # not where one is nan: `NonFiniteError` says more
+                self._report(
+                    None,
+                    f"gives another output in its backward than in its forward, with the same weights (relative "
+                    f"difference {difference:.1g}, allowed {allowed:.1g}), so it depends on something that has changed "
+                    f"since then, such as a number, array or tensor that a module keeps in an attribute, a list or a "
+                    f"closure",
+                    PURE + "; pass what another stage needs to it as a stream",
+                )
+
+    def compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
         """Evaluate the block a second time and compare. Attributes and generators are as before afterwards.
 
         A module may count its evaluations if its output does not depend on their number. So if an attribute has
         changed, a third evaluation finds it far ahead.
 
         Args:
+            inputs: of the block.
             outputs: of the first evaluation.
             again: evaluates the block with a graph, and says whether it drew the random numbers of the first
                 evaluation.
@@ -222,8 +322,11 @@ class BlockInspection:
         stage, combine = self._stage, None
         if isinstance(stage, ReversibleStage):  # another `combine` may write where a message is
             combine, stage.combine = stage.combine, combined
+        reads = _Reads(self._whole, self, inputs)
         try:
-            tape, same_draws = again()
+            with contextlib.nullcontext() if self._compiled else reads:
+                tape, same_draws = again()
+            self._whole.computed(reads.made, self)  # which replaces what the first evaluation has kept somewhere
             drew = generators.moved() & self._drew
             changed = {
                 place: value for place, value in _attributes(self._function).items() if attributes.get(place) != value
@@ -268,23 +371,23 @@ class BlockInspection:
         if len(outputs) != len(again.outputs):
             return f"{len(outputs)} tensors, then {len(again.outputs)}"
         for number, (first, second) in enumerate(zip(outputs, again.outputs, strict=True)):
-            # Some kernels (attention, LSTM) round differently with a graph than without.
-            rounding = ROUNDING * torch.finfo(first.dtype).eps if first.is_floating_point() else 0.0
-            tolerance = max(self._tolerance, rounding)
+            tolerance = self._allowed(first.dtype)
             difference = _difference(first, second, tolerance)
             if difference is not None:
                 return f"relative difference {difference:.1g} of stream {number}, allowed {tolerance:.1g}"
         return None
 
-    def walk(self, roots: Sequence[Node], inputs: Streams, weights: StageWeights) -> None:
+    def walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
         """See that the leaves of a graph are the block's input and its weights."""
         self._forwards += 1
-        own = {id(weight) for weight in weights.values()}
+        self._whole.stand_for_inputs(tape.leaves(), self)
+        own = {id(tensor) for tensor in (*weights.values(), *tape.leaves())}
         given = {storage_reference(stream) for stream in inputs}
-        for leaf in _leaves(roots):
-            if id(leaf) in own or storage_reference(leaf) in given:
-                continue
-            self._report_leaf(leaf)
+        for leaf in _leaves(tape.roots()):
+            # A module may detach its input and differentiate with respect to that, which is nobody else's leaf.
+            is_own = id(leaf) in own or (storage_reference(leaf) in given and self._whole.input_of(leaf) is None)
+            if not is_own:
+                self._report_leaf(leaf)
 
     def differentiated(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
         """Look at the gradients of one backward; `parameters` are their names."""
@@ -300,8 +403,14 @@ class BlockInspection:
             self._whole.forget(self)
 
     def _report_leaf(self, leaf: Tensor) -> None:
-        owner = self._whole.owner(leaf)
-        if owner is not None and owner[0] == self.index:
+        owner, receiver = self._whole.owner(leaf), self._whole.input_of(leaf)
+        if receiver is not None:
+            self._report(
+                None,
+                f"depends on the input of stage {receiver.index} through a tensor that did not arrive as a stream",
+                f"tensors pass between stages only as streams: pass it on from stage {receiver.index} as one more",
+            )
+        elif owner is not None and owner[0] == self.index:
             self._report(
                 owner[1],
                 "is read past the module that it is registered in (a list, a closure or another reference to it)",
@@ -531,6 +640,18 @@ def _attributes(function: nn.Module) -> dict[tuple[nn.Module, str], Any]:
         for key, value in vars(module).items()
         if type(value) in _PLAIN
     }
+
+
+@torch.no_grad()
+def _projections(outputs: Any) -> Projections:
+    """Return a projection of each floating-point tensor: two tensors differ in it about as much as they differ."""
+    projections = []
+    for tensor in _tensors(outputs):
+        if tensor.is_floating_point() and tensor.layout is torch.strided:
+            values = tensor.detach().reshape(-1).double()
+            pattern = torch.arange(values.numel(), dtype=torch.float64, device=values.device).mul_(1.7).cos_()
+            projections.append((tensor.dtype, float(values.norm()), float(values @ pattern)))
+    return tuple(projections)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

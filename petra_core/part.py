@@ -29,7 +29,7 @@ from torch import Tensor
 from petra_core.buffers import FrozenBuffers
 from petra_core.corrections import Corrector
 from petra_core.environment import BackwardWatch, StageWeights, Weights, precision
-from petra_core.inspection import BlockInspection, Inspection, Structure
+from petra_core.inspection import BlockInspection, Inspection, Projections, Structure
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.methods import Method
 from petra_core.ownership import OwnedOutputs
@@ -54,6 +54,7 @@ class _Entry:
     buffers: Sequence[Tensor] | None = None  # copies that it was recorded with; None: the module's own
     ahead: tuple[float, ...] = ()  # how the forward's weights were predicted (`Ahead.how`)
     predicted: StageWeights | None = None  # those weights, where they will be needed again
+    projections: Projections = ()  # of the function's output, where the forward was inspected
 
 
 class Ahead(NamedTuple):
@@ -192,10 +193,12 @@ class Part:
             else:
                 with torch.no_grad():
                     outputs = detached(self.evaluate(inputs, predicted))
-        if inspected is not None:
+        if inspected is not None and inspected.evaluates:
             self._inspect(inspected, inputs, outputs, stream, tape, weights or predicted)
         outputs = self._owned(outputs, inputs)
         entry = _Entry(micro_batch, version, kept, stream.drawn, tape, weights)
+        if inspected is not None:
+            entry.projections = inspected.projections
         if predicted is not None and ahead is not None and self._keeps_weights:
             self._keep_predicted(entry, ahead.how, predicted)
         elif predicted is not None:
@@ -242,8 +245,8 @@ class Part:
                     tape = self.stage.record(inputs)
                     return tape, not differ(begin if stream.drawn is None else end, capture(self._device))
 
-            tape = inspected.compare(outputs, again)
-        inspected.walk(tape.roots(), inputs, self._trainable if weights is None else weights)
+            tape = inspected.compare(inputs, outputs, again)
+        inspected.walk(tape, inputs, self._trainable if weights is None else weights)
 
     @contextlib.contextmanager
     def _unwritten(self, inputs: Streams) -> Iterator[None]:
@@ -291,7 +294,11 @@ class Part:
         elif self.corrector is not None:
             entry.weights = self.corrector.backward_weights(self._trainable, delay)
             self._ledger.add("stashed_weights", payload((entry.weights or {}).values()))
+        compared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._inspected is not None and entry.projections and delay == 0 and entry.weights is None:
+            compared = self._inspected.evaluation_of_backward(entry.projections, reconstructs=self.reconstructs)
         with (
+            compared,
             self._precision(),
             torch.enable_grad(),
             self.frozen,

@@ -78,8 +78,9 @@ class Pipeline:
             makes the pipeline with the same arguments and takes the same steps, which is compared; it trains its own
             stages, and the others may be on the meta device. Needs a seed. None: all stages are trained here.
         inspect: whether to inspect the first micro-batches (`petra_core.inspection`) and refuse a stage that would not
-            train as plain autograd trains it. Later micro-batches are not inspected. `petra_core.check` does the same
-            without training.
+            train as plain autograd trains it; some blocks are then evaluated twice. Later micro-batches are not
+            inspected. False for measurements that count evaluations or memory from the first micro-batch on.
+            `petra_core.check` does the same without training.
 
     Attributes:
         micro_batches: how many have entered.
@@ -113,7 +114,7 @@ class Pipeline:
         before_update: BeforeUpdate | None = None,
         after_backward: AfterBackward | None = None,
         channel: Channel | None = None,
-        inspect: bool = False,
+        inspect: bool = True,
     ) -> None:
         self.stages = tuple(stages)
         check_stages(self.stages)
@@ -140,7 +141,7 @@ class Pipeline:
             "autocast": None if autocast is None else str(autocast),
         }
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
-        self._inspection = Inspection(self.stages) if inspect else None
+        self._inspection = Inspection(self.stages, autocast) if inspect else None
         self._workers = [
             Worker(
                 self.stages[index],

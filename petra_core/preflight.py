@@ -115,7 +115,6 @@ def _check(
         optimizer=optimizer,
         autocast=autocast,
         before_update=note,
-        inspect=True,
     )
     assert pipeline._inspection is not None
     pipeline._inspection.findings = findings

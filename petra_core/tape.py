@@ -84,6 +84,10 @@ class Tape(abc.ABC):
         """Return the nodes at which the graph ends, for inspection. Subclasses without any are not inspected."""
         return []
 
+    def leaves(self) -> Streams:
+        """Return the leaves that stand for the input in the graph, for inspection."""
+        return ()
+
     def forget(self) -> None:
         """Let go of inputs and outputs, once they are sent on; what the graph needs of them, the graph holds."""
         self.inputs = self.outputs = None
@@ -166,6 +170,9 @@ class ModuleTape(Tape):
     def roots(self) -> list[Node]:
         return [end.edge.node for end in self._ends if end is not None]
 
+    def leaves(self) -> Streams:
+        return self._leaves
+
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
@@ -193,6 +200,9 @@ class CouplingTape(Tape):
 
     def roots(self) -> list[Node]:
         return [] if self._end is None else [self._end.edge.node]
+
+    def leaves(self) -> Streams:
+        return (self.leaf,)
 
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True

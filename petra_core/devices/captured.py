@@ -44,6 +44,7 @@ from torch import Tensor
 from petra_core import finite
 from petra_core.concurrency import Act, InOrder, Sent, shared_stream
 from petra_core.devices.homes import Homes, period
+from petra_core.inspection import INSPECTED
 from petra_core.ledger import payload
 from petra_core.pipeline import Pipeline
 from petra_core.randomness import RandomStream
@@ -74,9 +75,10 @@ class CapturedSteps:
 
     The first steps are plain ones, until the pipeline is as full as it gets. Then they are rehearsals, done by Python
     with all that they make put at home: until nothing else is in flight and each recording to come has been rehearsed,
-    k + 1 times and twice at least. So every stage has once done all that it does, also where a pipeline is full from
-    the beginning, after a resume: what libraries make at their first use in a process, such as handles, plans and
-    compiled kernels, cannot be made while a device records.
+    k + 1 times, and at least as often as a stage is inspected (`petra_core.inspection`), which asks the device for
+    values. So every stage has once done all that it does, also where a pipeline is full from the beginning, after a
+    resume: what libraries make at their first use in a process, such as handles, plans and compiled kernels, cannot be
+    made while a device records.
 
     The pipeline remains whole between steps: it can be evaluated, saved and drained. After steps of its own, or a state
     that was loaded, its memory is elsewhere, and it takes another `CapturedSteps`.
@@ -101,7 +103,7 @@ class CapturedSteps:
         k, pipelined = pipeline.accumulation, pipeline.method.pipelined
         self.period = period(k) if pipelined else k
         staleness = pipeline.staleness
-        self._rehearsals = staleness[0] + self.period if pipelined else max(2, k + 1)  # so many are still to be done
+        self._rehearsals = staleness[0] + self.period if pipelined else max(INSPECTED, k + 1)  # to be done
         self._record = record
         self._conductor = conductor or InOrder()
         self._homes = Homes(self.period)

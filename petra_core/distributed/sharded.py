@@ -5,9 +5,12 @@ write its own file; which of several checkpoints is whole is what it leaves open
 and a small file beside them, replaced atomically once all ranks are done, names the one that counts:
 
     <folder>/
-        latest.json       {"checkpoint": "step-000120"}
+        latest.json       {"checkpoint": "step-000120", "sha256": {".metadata": "…", "__0_0.distcp": "…"}}
         step-000120/      written by all ranks; .metadata says what is where
         step-000180/      being written, or left over from a kill: ignored, and cleared by the next save
+
+The small file also has the SHA-256 of every file of the checkpoint. Each file is compared with it before it is read, so
+a damaged or exchanged one is refused by name, and no damaged table of contents is unpickled.
 
 What the small file names is never written to: a checkpoint of the same number as the one before, as at the end of an
 epoch and again after its evaluation, is another folder.
@@ -18,8 +21,10 @@ back without running code.
 
 import contextlib
 import errno
+import hashlib
 import json
 import pickle
+import re
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,6 +46,7 @@ from petra_core.files import replacing
 
 __all__ = ["Folder"]
 
+TABLE = ".metadata"  # of contents, as torch calls it
 ZIP_WRITER = "inline_container.cc"  # of torch.save, in the RuntimeError that it makes of an error while writing
 
 
@@ -93,9 +99,16 @@ class Folder:
         with _without_warning(), _plain_errors(target):
             save_state_dict(encoded, storage_writer=writer, no_dist=not dist.is_initialized())
         with _together():
+            patterns = [f"__{dist.get_rank() if dist.is_initialized() else 0}_*", *([TABLE] if leads else [])]
+            hashes = [{path.name: _sha256(path) for pattern in patterns for path in sorted(target.glob(pattern))}]
+        if dist.is_initialized():
+            own, hashes = hashes[0], [{}] * dist.get_world_size()
+            dist.all_gather_object(hashes, own)
+        with _together():
             if leads:
+                every = {name: value for of_rank in hashes for name, value in of_rank.items()}
                 with replacing(self._pointer) as file:
-                    file.write(json.dumps({"checkpoint": target.name}).encode())
+                    file.write(json.dumps({"checkpoint": target.name, "sha256": every}).encode())
                 for other in self.path.glob("step-*"):
                     if other != target:
                         shutil.rmtree(other)
@@ -130,22 +143,22 @@ class Folder:
             CheckpointError: there is none, it is damaged, or it has no such part.
 
         """
+        target, hashes = self._pointed()
         try:
-            target = self.path / json.loads(self._pointer.read_text())["checkpoint"]
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{self.path} holds no whole checkpoint") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{self._pointer} is damaged: {error}; {ADVICE}") from error
-        try:
-            with (target / ".metadata").open("rb") as table:
+            _check_file(target / TABLE, hashes)
+            with (target / TABLE).open("rb") as table:
                 _Restricted(table).load()  # torch reads it without such care
             reader = FileSystemReader(target)
-            contents = reader.read_metadata().state_dict_metadata
+            metadata = reader.read_metadata()
+            contents = metadata.state_dict_metadata
             sizes = {name: part.size for name, part in contents.items() if isinstance(part, TensorStorageMetadata)}
             names = list(names)
             missing = [name for name in names if name not in sizes]
             if missing:
                 raise CheckpointError(f"{target} has no part {', '.join(missing)}; it has {', '.join(sizes)}")
+            places = metadata.storage_data or {}
+            for file in sorted({place.relative_path for index, place in places.items() if index.fqn in names}):
+                _check_file(target / file, hashes)
             encoded = {name: torch.empty(sizes[name], dtype=torch.uint8) for name in names}
             with _without_warning():
                 load_state_dict(encoded, storage_reader=reader, no_dist=True)
@@ -153,10 +166,38 @@ class Folder:
             raise CheckpointError(f"{target} is damaged or not whole ({error}); {ADVICE}") from error
         return {name: checkpoint.decode(bytes(part.numpy()), f"{name} of {target}") for name, part in encoded.items()}
 
+    def _pointed(self) -> tuple[Path, dict[str, str]]:
+        """Return the folder of the last whole checkpoint, and the SHA-256 of its files by name."""
+        try:
+            pointer = json.loads(self._pointer.read_text())
+            name, hashes = pointer["checkpoint"], pointer["sha256"]
+            if not re.fullmatch(r"step-\d+(-again)?", name):
+                raise ValueError(f"it names {name!r}, expected a folder beside it such as step-000000120")
+            return self.path / name, dict(hashes)
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{self.path} holds no whole checkpoint") from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise CheckpointError(f"{self._pointer} is damaged: {what}; {ADVICE}") from error
+
     def remove(self) -> None:
         """Remove the folder; of several ranks only one calls this. Killed in the middle, it leaves no checkpoint."""
         self._pointer.unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_file(path: Path, hashes: Mapping[str, str]) -> None:
+    """Raise CheckpointError if a file has not the SHA-256 that was noted when it was written."""
+    actual, expected = _sha256(path), hashes.get(path.name)
+    if actual != expected:
+        raise CheckpointError(
+            f"{path} is damaged: its SHA-256 is {actual}, expected {expected or 'one that is noted'}; {ADVICE}"
+        )
 
 
 PATHS = {"Path", "PosixPath", "PurePosixPath"}

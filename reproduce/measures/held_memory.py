@@ -45,7 +45,10 @@ def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     _check_fits(cell, sum(stage.total for stage in prediction), context.device)
     witness = Witness(context.device)
     with synthetic(cell, catalogue.by_name(cell.dataset).num_classes, context.device) as (stages, images, labels):
-        pipeline = Pipeline(stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed)
+        # Without inspection, whose graphs would be in what the process has grown.
+        pipeline = Pipeline(
+            stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed, inspect=False
+        )
         ticks = method.ticks_to_steady(len(stages), cell.accumulation)
         for tick in range(ticks):
             if context.should_stop():

@@ -18,6 +18,7 @@ from benchmarks import (
     bdia,
     forward_gradients,
     growth,
+    inspecting,
     memory,
     overhead,
     pareprop,
@@ -58,6 +59,45 @@ def test_a_tick_is_compared_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert record.setting["width"] == 2
     assert str(tmp_path) not in record.command
     assert "held between ticks, predicted: BACKPROPAGATION" in capsys.readouterr().out
+
+
+def test_ticks_with_and_without_an_inspection_are_compared_in_steady_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspected: list[list[bool]] = []  # of each timed tick, the blocks that are still inspected
+
+    def timed(step: Callable[[], object]) -> float:
+        parts = [part for worker in step.func.__self__._workers for part in worker.parts]  # type: ignore[attr-defined]  # partial
+        inspected.append([part._inspected is not None for part in parts])
+        step()
+        return 2.0 + len(inspected) % 2
+
+    monkeypatch.setattr(inspecting, "processor_time", timed)
+    tiny = [
+        "--network",
+        "chain2",
+        "--width",
+        "2",
+        "--batch",
+        "2",
+        "--methods",
+        "PETRA",
+        "--rounds",
+        "7",
+        "--ticks",
+        "2",
+    ]
+    record = inspecting.main([*tiny, "--record", "--records", str(tmp_path)])
+    assert read(tmp_path / "benchmarks" / "inspecting.json") == record
+    assert len(inspected) == 7 * 2 * 2
+    assert not any(map(any, inspected))
+    assert len(record.ratios(record.comparisons[0])) == 7
+    assert [goal.high for goal in record.goals] == [1.03]
+
+
+def test_the_upper_bound_of_a_median_is_an_order_statistic() -> None:
+    assert inspecting.upper_bound(range(25)) == 17  # 17 or fewer of 25 coins show heads with 0.978, 16 with 0.946
+    assert inspecting.upper_bound([3.0, 1.0]) == 3.0
 
 
 def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:

@@ -43,11 +43,11 @@ def with_residual(change: Callable[[nn.Module], nn.Module]) -> list[Stage]:
 
 
 def narrow(dtype: torch.dtype) -> Pipeline:
-    return Pipeline([stage.to(dtype) for stage in network()], methods.PETRA, inspect=True)
+    return Pipeline([stage.to(dtype) for stage in network()], methods.PETRA)
 
 
 def sparse(kind: type[nn.Embedding]) -> Pipeline:
-    return Pipeline([BufferedStage(kind(4, 4, sparse=True)), *network()[1:]], methods.PETRA, inspect=True)
+    return Pipeline([BufferedStage(kind(4, 4, sparse=True)), *network()[1:]], methods.PETRA)
 
 
 def gathered() -> object:
@@ -68,7 +68,7 @@ def gathered() -> object:
 def post_accumulate() -> Pipeline:
     net = network()
     next(net[1].parameters()).register_post_accumulate_grad_hook(lambda parameter: None)
-    return Pipeline(net, methods.BACKPROPAGATION, inspect=True)
+    return Pipeline(net, methods.BACKPROPAGATION)
 
 
 def scripted(method: Method) -> Pipeline:

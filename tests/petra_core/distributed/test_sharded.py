@@ -1,6 +1,8 @@
 """Checkpoints of several processes: whole or not there, and read by any number of them."""
 
 import contextlib
+import hashlib
+import json
 import os
 import pickle
 import resource
@@ -124,19 +126,47 @@ def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
     data = bytearray(file.read_bytes())
     data[bytes(data).index(torch.arange(3.0).numpy().tobytes()) + 5] ^= 1  # a bit of a weight
     file.write_bytes(data)
-    with pytest.raises(CheckpointError, match="damaged"):
+    with pytest.raises(CheckpointError, match=r"__0_0\.distcp is damaged: its SHA-256 is [0-9a-f]{64}, expected"):
         folder.load(["stage_0"])
     file.unlink()
     with pytest.raises(CheckpointError, match="damaged or not whole"):
         folder.load(["stage_0"])
     monkeypatch.chdir(tmp_path)
-    (folder.path / "step-000000001" / ".metadata").write_bytes(pickle.dumps(MakesFolder()))
+    table = folder.path / "step-000000001" / ".metadata"
+    table.write_bytes(pickle.dumps(MakesFolder()))
+    with pytest.raises(CheckpointError, match=r"\.metadata is damaged: its SHA-256 is"):
+        folder.load(["stage_0"])
+    pointer = json.loads((folder.path / "latest.json").read_text())
+    pointer["sha256"][".metadata"] = hashlib.sha256(table.read_bytes()).hexdigest()  # a forged one too runs nothing
+    (folder.path / "latest.json").write_text(json.dumps(pointer))
     with pytest.raises(CheckpointError, match=r"posix\.mkdir, which no checkpoint needs"):
         folder.load(["stage_0"])
     assert not (tmp_path / "evil").exists()
-    (folder.path / "latest.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"latest.json is damaged"):
-        folder.load(["stage_0"])
+    for text, reason in (
+        ("{", "Expecting property name"),
+        ('{"checkpoint": "step-000000001"}', "'sha256' is missing"),
+        (
+            '{"checkpoint": "../step-000000001", "sha256": {}}',
+            r"it names '\.\./step-000000001', expected a folder beside",
+        ),
+    ):
+        (folder.path / "latest.json").write_text(text)
+        with pytest.raises(CheckpointError, match=rf"latest\.json is damaged: {reason}"):
+            folder.load(["stage_0"])
+
+
+def test_a_flipped_bit_anywhere_is_found_by_the_name_of_its_file(tmp_path: Path) -> None:
+    """In the table of contents it was a MemoryError, an AttributeError, or not noticed."""
+    folder = Folder(tmp_path)
+    folder.save(1, PARTS)
+    for file in (tmp_path / "step-000000001").iterdir():
+        data = file.read_bytes()
+        for place in range(0, len(data), max(1, len(data) // 50)):
+            file.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+            with pytest.raises(CheckpointError, match=rf"{file.name} is damaged"):
+                folder.load(PARTS)
+        file.write_bytes(data)
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
 
 
 class MakesFolder:
