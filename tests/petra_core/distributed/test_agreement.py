@@ -205,7 +205,7 @@ def gather(rank: int, partition: tuple[int, ...], which: tuple[Method, ...]) -> 
     for method in which:
         alone = test_distributed.make(count, method, 2, None)
         channel = ProcessChannel(partition)
-        shared = test_distributed.make(count, method, 2, None, channel)
+        shared = test_distributed.make(count, method, 2, channel)
         for p in (alone, shared):
             toys.train(p, toys.batches(2 * count + 3), drain=False)  # full
         state, expected = shared.gather(), alone.model.state_dict()
