@@ -21,7 +21,7 @@ from tests.petra_core.distributed.test_distributed import in_processes
 def ahead_of_the_rank_above(rank: int, staleness: tuple[int, ...]) -> None:
     """Rank 0 ends step m + gap - 1 before rank 1 begins step m: whatever else that waited for would never come."""
     gap, count = staleness[1] - staleness[2], 9
-    channel = ProcessChannel((2, 1))
+    channel = ProcessChannel((2, 1), compare_every=None)  # a comparison waits for all ranks
     pipeline = Pipeline(
         toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=7, channel=channel, staleness=staleness
     )
