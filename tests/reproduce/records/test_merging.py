@@ -423,6 +423,23 @@ def test_a_merge_publishes_finished_records_that_are_still_in_folders(there, her
     assert len(scan(here).records) == 2
 
 
+def test_finished_folders_of_older_code_are_listed_and_moved_to_volumes_without_a_source(here, tmp_path):
+    record = train(CELL, tmp_path / "elsewhere", 95.0)
+    folder = here / "smoke" / CELL.name
+    unpack(record.read(), folder)
+    assert "in a folder: `records merge` moves it to its volume" in call("list", "--records", here).output
+    before = snapshot(here)
+    assert "1 would be moved from a folder here to a volume" in call("merge", "--dry-run", "--records", here).output
+    assert snapshot(here) == before
+    result = call("merge", "--records", here)
+    assert result.output == f"PUBLISHED {folder}: done\n1 moved from a folder here to a volume\n"
+    assert result.exit_code == 0
+    assert not folder.exists()
+    assert snapshot(here) == snapshot(tmp_path / "elsewhere")
+    assert "in a folder" not in call("list", "--records", here).output
+    assert call("merge", "--records", here).output == f"no finished record in {here} is in a folder\n"
+
+
 def test_the_command_refuses_what_makes_no_sense_and_a_folder_that_cannot_be_written_to(here, tmp_path):
     here.mkdir()
     assert "name the others" in call("merge", here, "--records", here).output
