@@ -262,7 +262,7 @@ class QuarterHour:
     def _choose(self, cells: Sequence[Candidate], where: speed.Device) -> Candidate | None:
         """Return the first cell without a result that fits into the time, as far as that is known."""
         roots = self.output / "records", ROOT / DEFAULT_ROOT
-        speeds = speed.recorded(record for root in roots for record in scan(root).records)
+        speeds = speed.recorded(run for root in roots for run in scan(root).records)
         for candidate in cells:
             cell = candidate.cell
             states = [Record.of(cell, root).state() for root in roots]
@@ -379,7 +379,7 @@ def summary(hour: QuarterHour, options: argparse.Namespace) -> str:
     lines += [f"{name}: {said or 'passed'}" for name, said in hour.outcomes.items()]
     lines += [f"{name}: {reason}" for name, reason in hour.refused.items()]
     cells = scan(hour.output / "records")
-    lines += [f"{record.path.name}: {state.reached}" for record, state in cells.records]
+    lines += [f"{run.cell.name}: {run.state.reached}" for run in cells.records]
     return "\n".join([*lines, *map(str, cells.problems)]) + "\n"
 
 

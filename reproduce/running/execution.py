@@ -20,7 +20,7 @@ from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.measures.context import MEMORY_FORMAT, Context
 from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
-from reproduce.records.record import DIVERGED, OUT_OF_MEMORY, Record, State, Status
+from reproduce.records.record import DIVERGED, OUT_OF_MEMORY, Record, State
 from reproduce.teams.team import UnsupportedError
 from reproduce.words import conjunction
 
@@ -64,8 +64,7 @@ def execute(record: Record, context: Context) -> State:
             context.observer.notice(f"took over {record.path} from {hold.taken_from}: its process is gone")
         state = record.state()
         if state.final:
-            if state.status is Status.DONE:  # a kill between the result and the removal leaves it
-                record.remove_checkpoint()
+            record.publish()  # a kill after the result leaves the folder
             context.team.tell(go=False)
             return state
         context.observer.begin()

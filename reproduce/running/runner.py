@@ -23,8 +23,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from reproduce.cells.kinds import Cell
-from reproduce.records.locks import LockedError
+from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record, RecordError, State, Status
+from reproduce.records.storage import StorageError
 from reproduce.running import worker
 from reproduce.running.interrupts import Interrupt, ignored
 from reproduce.running.progress import GridBar
@@ -90,21 +91,22 @@ def _todo(cells: Sequence[Cell], root: Path, outcome: GridOutcome, *, retry_fail
             outcome.states[cell] = state = _retry(Record.of(cell, root))
         if not state.final:
             todo.append(cell)
-        elif state.status is Status.DONE:
+        elif state.finished:
             _tidy(Record.of(cell, root))
     return todo
 
 
 def _tidy(record: Record) -> None:
-    """Remove the checkpoint that a kill left beside a result, unless another command is about to."""
-    if record.resumable:
-        with contextlib.suppress(LockedError), record.lock():
-            record.remove_checkpoint()
+    """Publish a finished record that a kill left in its folder, unless another command is about to."""
+    if record.path.exists():
+        # Its result counts from the folder too, which is therefore no reason to stop.
+        with contextlib.suppress(LockedError, LockLostError, StorageError), record.lock():
+            record.publish()
 
 
 def _retry(record: Record) -> State:
     """Forget a failure, unless another command has done so already, and works on it perhaps."""
-    with contextlib.suppress(LockedError), record.lock():
+    with contextlib.suppress(LockedError, LockLostError), record.lock():
         if record.state().status is Status.FAILED:
             record.retry()
     return record.state()

@@ -116,7 +116,7 @@ def test_all_of_it_in_small_and_what_it_leaves_is_merged(tmp_path: Path, capsys:
     merged = CliRunner().invoke(reproduce, ["records", "merge", archive, "--records", str(home)])
     assert merged.exit_code == 0, merged.output
     assert merged.output.splitlines()[-1] == f"{1 + len(measured)} brought"
-    assert [str(state) for _, state in scan(home).records] == ["done"]
+    assert [str(run.state) for run in scan(home).records] == ["done"]
     assert quarter_hour.main(options) == 0
     assert "passed (" not in capsys.readouterr().out, "nothing is done twice"
 

@@ -16,7 +16,9 @@ from reproduce.exhibits._exhibit import section
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
+from reproduce.records import benchmarks, volumes
 from reproduce.records.frames import Frames
+from reproduce.records.record import scan
 from reproduce.records.results import read
 from reproduce.report.headline import first_screen
 from reproduce.show.content import Block, Figure, Listing, Section, Table
@@ -29,14 +31,21 @@ SHOWN = tuple(exhibit for exhibit in EXHIBITS if exhibit.key not in ("history", 
 
 
 def chosen(root: Path) -> Path:
-    """A folder of records at `root`, with those of records.txt and no others."""
-    for name in (HERE / "records.txt").read_text().split():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        if (COMMITTED / name).is_file():  # of a benchmark; links to files are refused
-            shutil.copy(COMMITTED / name, root / name)
-        else:
-            (root / name).symlink_to(COMMITTED / name)
+    """Fill a folder of records at `root` with those of records.txt and no others."""
+    names = names_of_records()
+    for run in scan(COMMITTED).records:
+        if f"{run.cell.scale}/{run.cell.name}" in names:
+            volumes.publish(run, root)
+    for name in names:
+        if name.startswith(benchmarks.FOLDER):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(COMMITTED / name, root / name)  # links to files are refused
     return root
+
+
+def names_of_records() -> list[str]:
+    """Return the names in records.txt: scale and name of a cell, or the file of a benchmark."""
+    return (HERE / "records.txt").read_text().split()
 
 
 def texts(root: Path, *keys: str) -> Iterator[tuple[str, str]]:

@@ -40,21 +40,29 @@ LATER = {
 def finished(study: dict[str, Any]) -> list[dict[str, Any]]:
     """Every finished record of the study's scale, data set, network and length, whatever its other settings."""
     same = ("scale", "dataset", "model", "width", "epochs", "precision")
+    folder = RECORDS / study["scale"]
+    codes = {line["id"]: line.get("code") for line in lines_of(folder / "provenance.jsonl")}
     found = []
-    for file in sorted((RECORDS / study["scale"]).rglob("config.json")):
-        cell = LATER | json.loads(file.read_text())["cell"]
-        if cell.get("epochs") is None or any(cell.get(name) != study[name] for name in same):
-            continue
-        if not (file.parent / "result.json").exists():
-            continue
-        epochs = [json.loads(line) for line in (file.parent / "metrics.jsonl").read_text().splitlines()]
-        if len(epochs) < cell["epochs"] or epochs[-1]["test_accuracy"] <= 20:
-            continue
-        codes = json.loads((file.parent / "code.json").read_text())["entries"]
-        last = min(10, cell["epochs"] - max(cell["drops"]))
-        accuracy = np.mean([epoch["test_accuracy"] for epoch in epochs[-last:]])
-        found.append({"cell": cell, "accuracy": float(accuracy), "commits": {code["commit"] for code in codes}})
+    for file in sorted(folder.glob("training-*.jsonl")):
+        records = defaultdict(list)
+        for line in lines_of(file):
+            records[line["id"], line["run"]].append(line)
+        for first, *epochs, last in records.values():
+            cell = LATER | first["cell"]
+            if cell.get("epochs") is None or any(cell.get(name) != study[name] for name in same):
+                continue
+            assert (first["t"], last["t"]) == ("cell", "result")
+            if len(epochs) < cell["epochs"] or epochs[-1]["test_accuracy"] <= 20:
+                continue
+            averaged = min(10, cell["epochs"] - max(cell["drops"]))
+            accuracy = np.mean([epoch["test_accuracy"] for epoch in epochs[-averaged:]])
+            commits = {codes[key]["commit"] for key in first["codes"]}
+            found.append({"cell": cell, "accuracy": float(accuracy), "commits": commits})
     return found
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in dict.fromkeys(file.read_text().splitlines())]
 
 
 def settings(cell: dict[str, Any]) -> str:

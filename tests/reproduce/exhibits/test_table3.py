@@ -23,6 +23,7 @@ from reproduce.modelling.buffer_rules import (
     revnet_sizes,
 )
 from reproduce.modelling.held import COUNTED
+from reproduce.records import volumes
 from reproduce.records.record import Record
 from reproduce.show.content import Entry, Figure, Section, Standing, Tone
 from tests import fake_records, sections
@@ -113,6 +114,7 @@ def test_a_count_that_departs_from_the_prediction_is_an_alert(tmp_path: Path, mo
     held(tmp_path, monkeypatch, wanted)
     result = measured(wanted)
     more = [{**row, "peak": row["peak"] + 10**5} if row["stage"] == 3 else row for row in result["rows"]]
+    volumes.remove(wanted, tmp_path)
     fake_records.begin(wanted, tmp_path).finish({**result, "rows": more})
     section = sections.made(table3.EXHIBIT, tmp_path)
     (row,) = rows(section)
@@ -158,6 +160,7 @@ def test_where_the_system_does_not_say_how_a_process_grew_there_is_nothing(
 ) -> None:
     wanted = small(methods.PETRA)
     held(tmp_path, monkeypatch, wanted)
+    volumes.remove(wanted, tmp_path)
     fake_records.begin(wanted, tmp_path).finish({**measured(wanted), "process": None})
     (row,) = rows(sections.made(table3.EXHIBIT, tmp_path))
     assert row["really held, MB: process"].text == ""

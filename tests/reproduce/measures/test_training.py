@@ -21,7 +21,7 @@ from reproduce.data.sources import open_data
 from reproduce.measures import training
 from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.measures.how import How
-from reproduce.records.record import Record, Status
+from reproduce.records.record import Record, Status, scan
 from reproduce.records.storage import StorageFullError
 from reproduce.running.execution import execute
 from reproduce.running.runner import run_grid
@@ -82,7 +82,8 @@ def recorded(folder):
 
 def records(root):
     """What the finished records of a grid say, by their names."""
-    return {file.parent.name: recorded(file.parent) for file in root.glob("*/*/result.json")}
+    runs = [run for run in scan(root).records if run.state.final]
+    return {run.cell.name: ([*map(without_times, run.metrics)], without_times(run.result)) for run in runs}
 
 
 def outcome(folder):

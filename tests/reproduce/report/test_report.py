@@ -43,10 +43,10 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 1), root, 60.0)
     damaged = Record.of(recipes.cell("smoke", "resnet18", methods.DSP), root)
     fake_records.train(damaged.cell, root, 95.0)  # type: ignore[arg-type]  # a training cell, as made above
-    (damaged.path / "result.json").write_text('{"schema": 1, "iden')
+    (fake_records.in_folder(damaged).path / "result.json").write_text('{"schema": 1, "iden')
     foreign = Record.of(recipes.cell("smoke", "resnet18", methods.PETRA), root)
     fake_records.train(foreign.cell, root, 95.0)  # type: ignore[arg-type]
-    config = foreign.path / "config.json"  # as another version of the suite may have written it
+    config = fake_records.in_folder(foreign).path / "config.json"  # as another version of the suite may have written it
     config.write_text(json.dumps({**json.loads(config.read_text()), "schema": 99}))
     return root
 
