@@ -496,7 +496,7 @@ def test_the_parameters_of_a_loss_are_trained(method: Method) -> None:
     temperature, expected = net[-1].loss.temperature, twin[-1].module.temperature
     assert_close(temperature, expected)
     assert temperature != 1
-    assert net[-1].loss.count == 24 - p.in_flight + (0 if not method.pipelined else 3)
+    assert net[-1].loss.count == 24  # no evaluation of the inspection counts
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
