@@ -63,7 +63,6 @@ def _published(papers: Iterable[tuple[Sheet, Samples]], arithmetic: str) -> Iter
         ],
         grouped=True,
     )
-    yield from (statements.compare(*of) for of in known.values())
 
 
 def _held(frames: Frames) -> Table:

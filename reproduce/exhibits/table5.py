@@ -34,7 +34,7 @@ def largest(frames: Frames) -> Sheet | None:
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """The published values beside what is modelled at the paper's scale, and other ways at the largest."""
-    papers = next(sheets(frames, "table5"))
+    papers = sheets(frames, "table5")[0]
     states = papers.runs.set_index("model")["state"]
     speedups = {m.run.cell.model: m.speedup for m in timed_networks(papers)}
     yield table(

@@ -32,7 +32,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """The fragments, what each stage is predicted to hold, drawn and in numbers, and its layers."""
     from reproduce.measures.held_memory import predicted
 
-    planned = next(sheets(frames, "table6")).planned
+    planned = sheets(frames, "table6")[0].planned
     cells = {cell.dataset: cell for cell in planned if isinstance(cell, MemoryCell)}
     every = {dataset: predicted(cells[dataset]) for dataset in DATASETS}
     cell, stages = cells["imagenet"], every["imagenet"]

@@ -10,7 +10,7 @@ from reproduce.exhibits import length
 from reproduce.grids import recipes, scales
 from reproduce.grids.plans import length as plan
 from reproduce.grids.plans import table2
-from reproduce.show.content import MINUS, Figure, Section, Standing, Table
+from reproduce.show.content import MINUS, Figure, Section, Table
 from tests import fake_records, sections
 from tests.sections import sheets
 
@@ -116,7 +116,6 @@ def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None
 
 def test_nothing_run_is_said(tmp_path: Path) -> None:
     shown = section(tmp_path)
-    assert shown.standing is Standing.NOT_RUN
     assert not [block for block in shown.blocks if isinstance(block, Table | Figure)]
 
 

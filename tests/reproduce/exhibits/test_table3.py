@@ -136,7 +136,7 @@ def test_what_did_not_fit_and_what_was_not_run_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("finished", "more", "standing"),
-    [(3, 0.0, Standing.SMALL_SCALE), (4, 0.0, Standing.REPRODUCED), (4, 0.1, Standing.DIFFERS)],
+    [(3, 0.0, Standing.IN_PART), (4, 0.0, Standing.REPRODUCED), (4, 0.1, Standing.DIFFERS)],
 )
 def test_it_is_reproduced_where_as_much_is_held_as_was_published(
     tmp_path: Path, finished: int, more: float, standing: Standing
@@ -150,7 +150,7 @@ def test_it_is_reproduced_where_as_much_is_held_as_was_published(
         row = {"stage": 0, "kind": "parameters", "held": size, "peak": size, "predicted": size}
         result = {"stages": 1, "ticks": 1, "rows": [row], "at_once": size, "process": None}
         fake_records.begin(wanted, tmp_path).finish(result)
-    assert sections.made(table3.EXHIBIT, tmp_path).standing is standing
+    assert sections.standing_of("table3", tmp_path) is standing
 
 
 def test_where_the_system_does_not_say_how_a_process_grew_there_is_nothing(

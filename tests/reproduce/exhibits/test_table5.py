@@ -10,6 +10,7 @@ from reproduce.exhibits import table5
 from reproduce.grids.plans import PLANS
 from reproduce.published import Mark
 from reproduce.show.content import TIMES, Section, Standing
+from reproduce.show.statements import ClaimVerdict
 from tests import fake_records, sections
 
 FOUR = [0.1, 0.4, 0.2, 0.1, *[0.0] * 6]  # forwards of RevNet-18's ten stages, of which four cost anything
@@ -114,7 +115,8 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
     fake_records.begin(cells("paper")[0], tmp_path).finish(made_up([0.1] * 10))
     section = read(tmp_path)
-    assert section.standing is Standing.SMALL_SCALE, "modelled is not measured"
+    verdicts = [of.verdict for of in sections.judged("table5", tmp_path)]
+    assert verdicts == [ClaimVerdict.OPEN, ClaimVerdict.UNKNOWN], "modelled is not measured"
     assert f"RevNet-18 10.0{TIMES} with J = 10 (3.0{TIMES} second-hand)" in section.sentence
     assert section.count == "2 of 8 cells"
     assert sections.table(section, "table5-arrangements").caption.endswith("scale “paper”.")
@@ -129,7 +131,7 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
 
 def test_without_measurements_there_are_the_published_values_alone(tmp_path: Path) -> None:
     section = read(tmp_path)
-    assert section.standing is Standing.NOT_RUN
+    assert sections.standing_of("table5", tmp_path) is Standing.NOT_RUN
     assert [table.key for table in sections.tables(section)] == ["table5"]
 
 
