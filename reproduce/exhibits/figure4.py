@@ -96,7 +96,7 @@ def _sentence(sheet: Sheet, gaps: Mapping[int, Difference], matched: Samples) ->
         else ""
     )
     return Sentence(
-        f"{sheet.after.capitalize()} PETRA − backpropagation at the same effective batch is {said} points.{fewer}"
+        f"{sheet.after.capitalize()} PETRA − backpropagation at the same effective batch is {said}, in points.{fewer}"
     )
 
 

@@ -48,8 +48,12 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
     for devices, of in list(ways.groupby("devices"))[:1]:
         both = of.iloc[0], of[of["staleness"] == 0].nlargest(1, "efficiency").iloc[0]
-        petra, best = (f"{w['title']} {w['efficiency']:.0%} in {w['peak'] / MEGABYTE:,.0f} MB" for w in both)
-        yield Sentence(f"Efficiency modelled on {devices} devices: {petra}; the best without staleness, {best}.")
+        petra, best = both
+        yield Sentence(
+            f"In the model PETRA keeps {devices} devices {100 * petra['efficiency']:.0f} % efficient with "
+            f"{petra['peak'] / MEGABYTE:,.0f} MB each; {best['title'].lower()} over links that take no time reaches "
+            f"{100 * best['efficiency']:.0f} % with {best['peak'] / MEGABYTE:,.0f} MB."
+        )
     yield (
         f"Modelled, event by event, from the measured stage costs of Table 5, with k = {BATCH} micro-batches of "
         f"{timed[0].run.cell.batch_size} images an update unless stated. On P devices lie 2P blocks, two each: the "

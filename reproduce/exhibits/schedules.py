@@ -22,7 +22,11 @@ ACCUMULATIONS = (1, 2)
 #: By whether the method is pipelined: enough to fill the pipeline, and to see it repeat.
 MICRO_BATCHES = {True: 7, False: 2}
 TRACED = 1  # micro-batch whose way is drawn
-DRAWN = (*methods.PAPER, methods.PAREPROP)  # PipeDream-2BW does in every tick what delayed gradients do
+DRAWN = (
+    methods.PETRA,
+    *(m for m in methods.PAPER if m is not methods.PETRA),
+    methods.PAREPROP,
+)  # PipeDream-2BW does in every tick what delayed gradients do
 INTRODUCTION = (
     f"Each drawing is a recording of a pipeline of J = {STAGES} stages that was run while this page was made, checked "
     "by a validator that does not know the generator. One row a stage, one column a tick; boxes carry the number of "
@@ -33,7 +37,9 @@ INTRODUCTION = (
 
 def whole(_: Frames) -> Iterator[Shown]:
     """A drawing a method for k = 1; the others folded."""
-    yield Sentence(f"What {len(DRAWN)} methods do in every tick, recorded from runs of a small pipeline.")
+    yield Sentence(
+        f"The drawings show what {len(DRAWN)} methods do in every tick, recorded from runs of a small pipeline."
+    )
     first, *others = ACCUMULATIONS
     yield from (drawn(method, first) for method in DRAWN)
     yield from (Folded(drawn(method, k)) for k in others for method in DRAWN)

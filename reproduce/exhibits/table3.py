@@ -47,8 +47,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
     reproduced = sum(not less(row) and f"{row[0].published_rule_saved:.1f}" == row[1]["saving_percent"] for row in rows)
     petra, stated = rows[-1]
     yield Sentence(
-        f"{reproduced} of {len(rows)} published rows follow to the digit from a rule; counted consistently, PETRA "
-        f"saves {petra.consistent_rule_saved:.1f} % instead of {stated['saving_percent']} %.",
+        f"{reproduced} of {len(rows)} published rows can be derived to the last digit. With inputs counted in the same "
+        f"way everywhere PETRA saves {petra.consistent_rule_saved:.1f} %, not {stated['saving_percent']} %.",
         Tone.GOOD if reproduced == len(rows) else Tone.ALERT,
     )
     yield table(

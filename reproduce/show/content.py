@@ -100,6 +100,8 @@ class Figure:
     svg: str
     caption: str  # what it shows, at which scale
     scale: str = ""  # name of the scale that all of it is of; empty: of none or of several
+    #: Box of the first panel in the units of the drawing (x, y, width, height), without axes; empty: all of it.
+    panel: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -244,7 +244,8 @@ def facet(
         if beside:
             description += f" Beside: {beside_label}."
         svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
-    return Figure(key, title, description, svg, caption)
+        box = plots.box_of(drawing, panels[0])
+    return Figure(key, title, description, svg, caption, panel=box)
 
 
 def _axes(axes: Axes, *, xlog: bool, ylog: bool, ticks: Sequence[float] | None) -> None:

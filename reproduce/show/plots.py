@@ -15,6 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
@@ -140,6 +141,14 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
             element.set(name, _light(name, value))
     _share_styles(root, short)
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def box_of(drawing: Drawing, axes: Axes) -> tuple[float, ...]:
+    """Return x, y, width and height of a panel in the units of the SVG, once it is drawn."""
+    width, height = (72 * inches for inches in drawing.get_size_inches())
+    place = axes.get_position()
+    box = place.x0 * width, (1 - place.y1) * height, place.width * width, place.height * height
+    return tuple(round(float(value), 1) for value in box)
 
 
 def _share_styles(root: ElementTree.Element, prefix: str) -> None:

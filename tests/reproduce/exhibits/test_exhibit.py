@@ -14,6 +14,6 @@ def test_a_run_that_has_begun_does_not_take_the_place_of_an_answer(tmp_path: Pat
     for method in (PETRA, EXACT):
         fake_records.train(recipes.cell("small", "revnet18", method, 1), tmp_path, 60.0)
     fake_records.train(recipes.cell("paper", "revnet18", PETRA, 1), tmp_path, 60.0, epochs=1)
-    known = "PETRA − backpropagation at k = 1, points: 0.0 (one run each) after 3 epochs (scale “small”)."
+    known = "PETRA − backpropagation at k = 1 is 0.0 (one run each) after 3 epochs, in points (scale “small”)."
     assert sections.made(length.EXHIBIT, tmp_path).sentence == known
     assert "(scale “small”)" in sections.made(table2.EXHIBIT, tmp_path).sentence
