@@ -246,11 +246,16 @@ def _of_formula(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence
     holding = [m for m in known if _follows(m, name)]
     return Evidence(
         sheet.scale,
-        f"reversible chains, J = {known[0].place['J']} to {known[-1].place['J']}, scale “{sheet.scale}”",
+        f"reversible chains, {_stages(known)}, scale “{sheet.scale}”",
         f"counted in {len(holding)} of {count(len(known), 'measurement')}",
         tuple(m.cell.name for m in known),
         holds=len(holding) == len(known),
     )
+
+
+def _stages(known: Sequence[Measured]) -> str:
+    stages = sorted({m.place["J"] for m in known})
+    return f"J = {stages[0]}" if len(stages) == 1 else f"J = {stages[0]} to {stages[-1]}"
 
 
 def _follows(m: Measured, name: str) -> bool:
