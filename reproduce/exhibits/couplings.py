@@ -57,7 +57,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"{sheet.after.capitalize()} under PETRA the relative error at the bottom of {BLOCKS[-1]} blocks is "
         f"{conjunction(said)}; {broken} are broken."
         if said
-        else f"No run with {BLOCKS[-1]} blocks has been made yet.",
+        else f"No error at {BLOCKS[-1]} blocks has been measured yet; {broken} are broken.",
         known=bool(said),
     )
     if wrecks:

@@ -55,7 +55,7 @@ def test_petra_stands_beside_the_published_value_at_its_best_k_and_says_which(tm
     assert (begun["", "ours§"].text, begun["", "our k§"].text) == (f"41 of 300 epochs; 2 {TIMES} not run", "8")
     assert section.findings[1].text.startswith("Table 2: 1 of 27 published values have a run")
     assert section.findings[0].text.startswith(
-        "Table 2: our means at the paper's scale (float32) differ from the published values by "
+        "Table 2: our run of the paper's size differs from the published values by "
     )
 
 
