@@ -24,7 +24,7 @@ from reproduce.words import count, some
 
 LISTED = 3  # of cells that a finding names; the list of cells has all
 MACHINE = ("environment", "device", "cuda", "cudnn", "processor", "cores", "threads", "python", "platform")
-TONES = {Status.DONE: Tone.PLAIN, Status.FAILED: Tone.ALERT, Status.PARTIAL: Tone.MISSING}
+TONES = {Status.DONE: Tone.PLAIN, Status.FAILED: Tone.OURS, Status.PARTIAL: Tone.MISSING}
 INTRODUCTION = (
     "Every number above is computed from records, lines of plain text for each cell: its whole configuration, code, "
     "environment, and the metrics of every epoch. The list of cells at the end names for each the code (C), the "
@@ -91,8 +91,11 @@ def whole(frames: Frames) -> Iterator[Shown]:
 def _devices(runs: Sequence[Run[Any]]) -> str:
     """How many ran on processors and on GPUs; a cell that was stopped may have gone on on the other."""
     kinds = [{environment["device"] == "cpu" for environment in run.environments} for run in runs]
-    both = f", {mixed} on one after the other" if (mixed := kinds.count({True, False})) else ""
-    return f"{count(kinds.count({True}), 'cell')} ran on CPUs, {kinds.count({False}) or 'none'} on a GPU{both}."
+    both = f", {mixed} began on a GPU and ended on a CPU" if (mixed := kinds.count({True, False})) else ""
+    cells = kinds.count({True})
+    return (
+        f"{cells:,} {'cell' if cells == 1 else 'cells'} ran on CPUs, {kinds.count({False}) or 'none'} on a GPU{both}."
+    )
 
 
 def _settings(environment: Mapping[str, Any]) -> str:

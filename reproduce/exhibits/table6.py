@@ -32,15 +32,15 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """The fragments, what each stage is predicted to hold, drawn and in numbers, and its layers."""
     from reproduce.measures.held_memory import predicted
 
-    planned = next(sheets(frames, "table6")).planned
+    planned = sheets(frames, "table6")[0].planned
     cells = {cell.dataset: cell for cell in planned if isinstance(cell, MemoryCell)}
     every = {dataset: predicted(cells[dataset]) for dataset in DATASETS}
     cell, stages = cells["imagenet"], every["imagenet"]
     sizes, setting = revnet_sizes(18, cell.dataset, cell.batch_size), f"ImageNet, batch {cell.batch_size}"
     total, inputs = sum(stage.total for stage in stages), sum(stage.peak["inputs"] for stage in stages)
     yield Sentence(
-        f"Of the {total / GIGABYTE:.2f} GB predicted for RevNet-18 ({setting}), {100 * inputs / total:.0f} % are "
-        "inputs that buffered stages keep."
+        f"RevNet-18 is predicted to need {total / GIGABYTE:.1f} GB ({setting}); {100 * inputs / total:.0f} % of it are "
+        "the inputs that its non-reversible stages must keep."
     )
     such = {
         "one stage": sorted(stage.total / GIGABYTE for stage in stages),

@@ -9,16 +9,20 @@ as `Row`s that carry a `Mark`:
     unknown        its paper reports it, its values were not at hand; shown as unknown, never invented
 
 A file with a `source` column marks row by row; the others were read in the paper as a whole. `exhibits.csv` lists
-every table and figure of the paper, those of unknown values too. `pareprop.csv` and `bdia.csv` are of other papers
-(arXiv 2306.09342 and 2407.09093), of which second-hand and unknown are said likewise; `forward_gradients.csv` has what
-others than arXiv 2306.06968, of which no value was at hand, report of forward gradients on CIFAR-10, on other networks
-than ours.
+every table and figure of the paper, those of unknown values too. `claims.json` has the sentences that the suite tests,
+each with a predicate and the cells that decide it (`reproduce.exhibits.claims`). `pareprop.csv` and `bdia.csv` are
+of other papers (arXiv 2306.09342 and 2407.09093), with the same marks. `forward_gradients.csv` has what others than
+arXiv 2306.06968, of which no value was at hand, report of forward gradients on CIFAR-10, on other networks than ours.
 """
 
 import csv
 import enum
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
+from typing import Any
 
 PAPER_TITLE = "PETRA: Parallel End-to-end Training with Reversible Architectures"
 PAPER_REFERENCE = "ICLR 2025, arXiv:2406.02052"
@@ -82,6 +86,71 @@ class Row:
     def number(self, column: str) -> float:
         """The value of a column, in the unit that the column's name states. Raises: ValueError: it is no number."""
         return float(self.fields[column])
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper that the suite tests.
+
+    Attributes:
+        key: Unique name.
+        exhibit: Key of the exhibit that it is about.
+        paper: Short name of the paper.
+        sentence: The claim.
+        mark: How well it is known.
+        predicate: What has to hold: `is` (equal, below, above, not below, holds), and where they apply `value`, `unit`
+            and `digits`.
+        tests: The tests, the paper's own size first: scale, plan, measure, cells, and the terms of a difference.
+
+    """
+
+    key: str
+    exhibit: str
+    paper: str
+    sentence: str
+    mark: Mark
+    predicate: Mapping[str, Any]
+    tests: Sequence[Mapping[str, Any]]
+
+    @property
+    def quoted(self) -> str:
+        """The sentence in quotation marks, with how well it is known."""
+        return f"“{self.sentence}” ({self.mark.value})"
+
+
+@cache
+def claims() -> tuple[Claim, ...]:
+    """Return all claims in the order of `claims.json`."""
+    found = []
+    for of in _claims_file()["claims"]:
+        fields = {name: of[name] for name in ("key", "exhibit", "paper", "sentence", "predicate", "tests")}
+        found.append(Claim(mark=Mark(of["source"]), **fields))
+    return tuple(found)
+
+
+def quoted(exhibit: str) -> str:
+    """Quote the claims about an exhibit, one after the other.
+
+    Raises:
+        ValueError: There is none.
+
+    """
+    known = [claim.quoted for claim in claims() if claim.exhibit == exhibit]
+    if not known:
+        others = sorted({claim.exhibit for claim in claims()})
+        raise ValueError(f"claims.json has no claim about {exhibit!r}; it has claims about {', '.join(others)}")
+    return " ".join(known)
+
+
+def remarks(kind: str) -> list[str]:
+    """Return the sentences of the reproducibility report of a kind: "easy", "difficult" or "not_published"."""
+    return list(_claims_file()[kind])
+
+
+@cache
+def _claims_file() -> dict[str, Any]:
+    text = (resources.files(__name__) / "claims.json").read_text(encoding="utf-8")
+    return json.loads(text)  # type: ignore[no-any-return]  # a mapping, as its test says
 
 
 def read(name: str) -> list[Row]:

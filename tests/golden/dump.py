@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reproduce.exhibits._exhibit import section
+from reproduce.exhibits.claims import judge
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
@@ -26,8 +27,10 @@ from reproduce.show.content import Block, Figure, Listing, Section, Table
 HERE = Path(__file__).parent
 COMMITTED = HERE.parents[1] / "reports" / "records"
 HEADLINES = "headlines"
-#: Where the code ran that made a record is no matter of how it is shown; schedules and asv's history are of no record.
-SHOWN = tuple(exhibit for exhibit in EXHIBITS if exhibit.key not in ("history", "provenance", "schedules"))
+CLAIMS = "claims"
+#: Where the code ran that made a record, and how long, is no matter of how it is shown; schedules and asv's history are
+#: of no record.
+SHOWN = tuple(exhibit for exhibit in EXHIBITS if exhibit.key not in ("history", "provenance", "schedules", "cost"))
 
 
 def chosen(root: Path) -> Path:
@@ -59,12 +62,13 @@ def texts(root: Path, *keys: str) -> Iterator[tuple[str, str]]:
         words = [f"{answer.title} {answer.text}" for answer in answers]
         words += [f"{one.sentence} | {one.figure.caption} | {one.figure.description}" for one in pictures]
         yield HEADLINES, "\n".join(words) + "\n"
+    if not keys or CLAIMS in keys:
+        yield CLAIMS, "".join(f"{of.claim.key}: {of.verdict.value}: {of.found}\n" for of in judge(frames))
 
 
 def lines_of(shown: Section) -> Iterator[str]:
     """The text of a section."""
-    standing = shown.standing.value if shown.standing else "-"
-    yield f"SECTION {shown.key}: {shown.title} [{standing}] {shown.count}"
+    yield f"SECTION {shown.key}: {shown.title} {shown.count}".rstrip()
     yield f"sentence: {shown.sentence}"
     for finding in shown.findings:
         yield f"finding [{finding.tone.value}] {finding.text}"
