@@ -96,6 +96,7 @@ def partition(
     """
     training = cell_by_hand(settings)
     cell = balance.of_training(training, repetitions)
+    vector = timing.vector(training)
     method = methods.by_name(cell.method)
     if method.overlapped:
         same = methods.REVERSIBLE_BACKPROPAGATION.name
@@ -114,21 +115,20 @@ def partition(
             bar.length = count
             bar.update(index - bar.pos)
 
-        measured = replace(balance.measured(cell, where, begin), staleness=timing.vector(training))
+        measured = replace(balance.measured(cell, where, begin), staleness=vector)
         bar.update((bar.length or 0) - bar.pos)
     plans = {
         "even": measured.even(processes),
         "balanced": measured.best(processes, limit),
     }
     click.echo("\n".join(stage_lines(measured)))
-    if method.pipelined:
-        vector = ", ".join(map(str, measured.staleness or ()))
-        click.echo(f"{timing.title(training.timing, training.stages)}: staleness {vector}")
+    if vector is not None:
+        click.echo(f"{timing.title(training.timing, training.stages)}: staleness {', '.join(map(str, vector))}")
     for name, plan in plans.items():
         click.echo("\n".join(["", *plan_lines(name, measured, plan, link)]))
     best = plans["balanced"]
     click.echo(f"\nto train so: {_options(best, threads)}")
-    if method.pipelined and processes > 1:
+    if vector is not None and processes > 1:
         click.echo("\n".join(["", *staleness_lines(measured, best, link)]))
 
 
