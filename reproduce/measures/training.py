@@ -141,7 +141,7 @@ class Trainer:
         how = context.how
         method = methods.by_name(cell.method)
         try:
-            method.check_staleness(method.staleness(0, len(stages)), cell.accumulation)
+            vector = timing.vector(cell)
         except ValueError as error:
             raise UnsupportedError(str(error)) from None
         if probe is not None and context.team.size > 1:
@@ -161,7 +161,7 @@ class Trainer:
             placed,
             method,
             accumulation=cell.accumulation,
-            staleness=timing.vector(cell),
+            staleness=vector,
             optimizer=optimizer(cell),
             forward_weights=ForwardWeights(cell.forward_weights),
             correction=correction(cell, self.batches),
