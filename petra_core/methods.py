@@ -7,7 +7,7 @@ and micro-batches either pass one at a time or follow each other:
     method                        input of the backward   weights of the backward   micro-batches
     BACKPROPAGATION               in the kept graph       current (= forward's)     one at a time
     REVERSIBLE_BACKPROPAGATION    reconstructed           current (= forward's)     one at a time
-    DELAYED_GRADIENTS (PipeDream) in the kept graph       forward's, stashed        in a row
+    DELAYED_GRADIENTS             in the kept graph       forward's, stashed        in a row
     DSP                           stashed, recomputed     current                   in a row
     APPROXIMATE_INPUTS            reconstructed           forward's, stashed        in a row
     PETRA                         reconstructed           current                   in a row
@@ -19,11 +19,16 @@ of Table 4.) PaReprop (arXiv 2306.09342) is reversible backpropagation in anothe
 the stage below it reconstructs its input and graph already (`petra_core.concurrency`). The arithmetic is the same.
 PipeDream-2BW (arXiv 2006.09503) delays every stage by one update, whatever its place: all micro-batches of an update
 have the weights before the last, of which a stage keeps one copy beside the current ones. So all of them have to be on
-their way before the next update, which takes k of at least the staleness of the first stage, 2(J - 1) micro-batches.
+their way before the next update, which takes k of at least the staleness of the first stage: J - 1 micro-batches in
+asynchronous 1F1B, 2(J - 1) in lockstep.
 
-PACI (arXiv 2606.07881), with current weights, recomputed inputs and an update after every k-th backward, is DSP here:
-`by_name` knows it by that name too. Its asynchronous 1F1B is DSP with the staleness J - 1 - j, half of lockstep's
-(`petra_core.staleness`).
+A method says nothing about when gradients come back: that is its staleness (`petra_core.staleness`), which every
+method with micro-batches in a row takes as a vector, by default that of lockstep, the counting of the paper. A
+published system is a method at one timing, and those in `SYSTEMS` are all at asynchronous 1F1B, half of lockstep:
+
+    PIPEDREAM (arXiv 1806.03377)       DELAYED_GRADIENTS
+    PACI (arXiv 2606.07881)            DSP: current weights, recomputed inputs, an update after every k-th backward
+    PIPEDREAM_2BW (arXiv 2006.09503)   the method of that name, k of at least J - 1
 
 "Reconstructed" holds for stages that can be inverted; one that cannot keeps its input first-in first-out and
 recomputes, under every method that does not keep graphs. To invert a stage is to evaluate its function, always with the
@@ -142,23 +147,28 @@ PAPER: tuple[Method, ...] = (
 )
 #: All methods, in the order in which they are listed.
 ALL: tuple[Method, ...] = (*PAPER, PAREPROP, PIPEDREAM_2BW)
-#: Other works' names for what a method here does.
-ALIASES: dict[str, Method] = {"PIPEDREAM": DELAYED_GRADIENTS, "PACI": DSP}
+#: Published systems by name: what each does at asynchronous 1F1B (`petra_core.staleness.one_f_one_b`).
+SYSTEMS: dict[str, Method] = {"PIPEDREAM": DELAYED_GRADIENTS, "PACI": DSP, "PIPEDREAM_2BW": PIPEDREAM_2BW}
 
 
 def by_name(name: str) -> Method:
-    """The method called `name`; case, spaces and hyphens do not matter.
+    """The method called `name`, or that of the published system; case, spaces and hyphens do not matter.
 
     Raises:
         ValueError: there is none; the message lists the near matches.
 
     """
-    wanted = name.strip().upper().replace("-", "_").replace(" ", "_")
+    wanted = normalized(name)
     methods = {method.name: method for method in ALL}
-    if wanted in methods or wanted in ALIASES:
-        return methods.get(wanted) or ALIASES[wanted]
+    if wanted in methods or wanted in SYSTEMS:
+        return methods.get(wanted) or SYSTEMS[wanted]
     near = difflib.get_close_matches(wanted, methods, n=3, cutoff=0.4) or list(methods)
     raise ValueError(f"there is no method {name!r}; did you mean {', '.join(near)}?")
+
+
+def normalized(name: str) -> str:
+    """A name as methods and systems are written: upper case, with underscores."""
+    return name.strip().upper().replace("-", "_").replace(" ", "_")
 
 
 MAX_ACCUMULATION = 32

@@ -216,6 +216,14 @@ class Pipeline:
         return tensors if self._channel is None else self._channel.gather(tensors)
 
     @property
+    def observed_staleness(self) -> tuple[int, ...]:
+        """Of each stage of this process, the most micro-batches that have entered between a forward and its backward.
+
+        Counted as the actions are executed: of the whole training it equals `staleness`, if the pipeline has filled.
+        """
+        return tuple(worker.observed_staleness for worker in self._workers)
+
+    @property
     def in_flight(self) -> int:
         """Micro-batches that have entered and whose last backward is still to come."""
         return min(self.staleness[0], self.micro_batches - self._drained)

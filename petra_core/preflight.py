@@ -58,6 +58,7 @@ def check(
     *,
     method: Method = PETRA,
     accumulation: int = 1,
+    staleness: Sequence[int] | None = None,
     optimizer: OptimizerFactory | None = None,
     autocast: torch.dtype | None = None,
 ) -> Report:
@@ -69,6 +70,7 @@ def check(
         target: its target, what the loss takes.
         method: of the pipeline.
         accumulation: k of the pipeline.
+        staleness: of the pipeline.
         optimizer: of the pipeline.
         autocast: of the pipeline.
 
@@ -77,7 +79,7 @@ def check(
     devices = {device for device in devices_of(stages) if device.type == "cuda"} if _are_stages(stages) else set()
     with torch.random.fork_rng([device.index or 0 for device in devices]):
         try:
-            _check(stages, inputs, target, method, accumulation, optimizer, autocast, findings)
+            _check(stages, inputs, target, method, accumulation, staleness, optimizer, autocast, findings)
         except StageError as error:
             findings.append(error.finding)
         except Exception as error:
@@ -97,6 +99,7 @@ def _check(
     target: Tensor,
     method: Method,
     accumulation: int,
+    staleness: Sequence[int] | None,
     optimizer: OptimizerFactory | None,
     autocast: torch.dtype | None,
     findings: list[Finding],
@@ -112,6 +115,7 @@ def _check(
         copy.deepcopy(list(stages)),
         method,
         accumulation=accumulation,
+        staleness=staleness,
         optimizer=optimizer,
         autocast=autocast,
         before_update=note,

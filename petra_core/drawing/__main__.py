@@ -12,7 +12,7 @@ from petra_core.methods import Method
 from petra_core.shares import even_partition, run_name, runs
 from petra_core.staleness import lockstep, one_f_one_b, per_device
 
-WINDOW = 28  # forwards, of the axis of time
+WINDOW = 64  # forwards, of the axis of time
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -20,16 +20,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m petra_core.drawing", description=__doc__)
     parser.add_argument("file", type=Path, help="the SVG to write")
     parser.add_argument("--method", default="PETRA", help="such as DSP (default PETRA)")
-    parser.add_argument("--stages", type=int, default=4, help="J (default 4)")
+    parser.add_argument("--stages", type=int, default=8, help="J (default 8)")
     parser.add_argument(
-        "--devices", type=int, default=2, help="of the last picture, in which they share stages (default 2)"
+        "--devices", type=int, help="of the last picture, in which they share stages (default half of J)"
     )
-    parser.add_argument("--micro-batches", type=int, default=8, help="that enter before the drain (default 8)")
+    parser.add_argument("--micro-batches", type=int, default=16, help="that enter before the drain (default 16)")
     parser.add_argument("-k", "--accumulation", type=int, default=1, help="micro-batches of an update (default 1)")
     given = parser.parse_args(arguments)
     try:
         method = methods.by_name(given.method)
-        drawing = pictures(method, given.stages, given.devices, given.micro_batches, given.accumulation)
+        devices = max(1, given.stages // 2) if given.devices is None else given.devices
+        drawing = pictures(method, given.stages, devices, given.micro_batches, given.accumulation)
     except ValueError as error:
         parser.error(str(error))
     try:

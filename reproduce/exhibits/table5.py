@@ -139,7 +139,10 @@ def _arrangements(sheet: Sheet) -> Table:
             amount("idle, %", lambda way: 100 * way.idle, 1, hint="mean over the devices"),
             amount("peak memory, MB", lambda way: way.peak / MEGABYTE, 0, hint="of the device that holds most"),
         ],
-        notes=["Balanced: the cut that makes the slowest device fastest; merged: the stages of a device as one."],
+        notes=[
+            "Balanced: the cut that makes the slowest device fastest; merged: the stages of a device as one. In "
+            "lockstep, which has twice the staleness of asynchronous 1F1B, unless stated."
+        ],
         grouped=True,
     )
 

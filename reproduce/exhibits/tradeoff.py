@@ -28,7 +28,8 @@ EXACT = methods.BACKPROPAGATION.name
 INTRODUCTION = (
     "Accuracy is as trained here; bytes are of the device that holds most, time is for a micro-batch in the steady "
     "state. Both are simulated event by event from the stages' costs as measured on one device, over links that take "
-    "no time, neighbouring stages sharing a device by the best cut. A synchronous pipeline has the accuracy of "
+    "no time, neighbouring stages sharing a device by the best cut; pipelined methods are in lockstep. A synchronous "
+    "pipeline has the accuracy of "
     "backpropagation and empties at every update of k micro-batches. Modelled devices run freely, so that what waits "
     "for a slow stage is held beside it; measured is the fullest stage of the run in one process, tick by tick."
 )

@@ -131,6 +131,7 @@ class Trainer:
         self._unread: list[torch.Tensor] = []  # losses of the epoch that are not in the sum yet: reading one waits
         self._seconds = 0.0
         self._peaks: list[dict[str, int]] = []  # of every stage, before the last resume
+        self._observed: list[int] = []  # staleness of every stage, before the last resume
         self._saved = time.monotonic()
         self._saving_seconds = 0.0  # of the last checkpoint
 
@@ -140,7 +141,7 @@ class Trainer:
         how = context.how
         method = methods.by_name(cell.method)
         try:
-            method.check_staleness(method.staleness(0, len(stages)), cell.accumulation)
+            vector = timing.vector(cell)
         except ValueError as error:
             raise UnsupportedError(str(error)) from None
         if probe is not None and context.team.size > 1:
@@ -160,7 +161,7 @@ class Trainer:
             placed,
             method,
             accumulation=cell.accumulation,
-            staleness=timing.vector(cell),
+            staleness=vector,
             optimizer=optimizer(cell),
             forward_weights=ForwardWeights(cell.forward_weights),
             correction=correction(cell, self.batches),
@@ -395,12 +396,20 @@ class Trainer:
             return now
         return [{key: max(old[key], new[key]) for key in new} for old, new in zip(self._peaks, now, strict=True)]
 
+    def observed_staleness(self) -> list[int]:
+        """Of every stage, the most micro-batches that entered between a forward and its backward; empty without any."""
+        if not isinstance(self.pipeline, Pipeline):
+            return []
+        now = self._context.team.rows(list(self.pipeline.observed_staleness))
+        return list(map(max, self._observed, now)) if self._observed else now
+
     def result(self) -> dict[str, Any]:
         """The result of the finished run; on the leader of a team alone, elsewhere empty."""
-        stages = self.peaks()
+        stages, observed = self.peaks(), self.observed_staleness()
         if not self._context.team.leads:
             return {}
         metrics = self._record.metrics()
+        vector = self.pipeline.staleness if isinstance(self.pipeline, Pipeline) else None
         last_drop = max(self._cell.drops, default=0)
         best = max(metrics[last_drop:], key=lambda line: line["test_accuracy"])  # the first of equals
         seconds = sum(line["train_seconds"] for line in metrics)
@@ -416,6 +425,7 @@ class Trainer:
             "micro_batches": self.pipeline.micro_batches,
             "peak_bytes": metrics[-1]["peak_bytes"],
             "stages": stages,
+            **({"staleness": list(vector), "observed_staleness": observed} if vector is not None else {}),
         }
 
     # --- stop and resume
@@ -436,6 +446,7 @@ class Trainer:
             "losses": losses[:, 1],
             "seconds": self._seconds,
             "peaks": self.peaks(),
+            "observed": self.observed_staleness(),
             "data": self._data,
             "pipeline": pipeline,
             "probe": None if self._probe is None else self._probe.state_dict(),
@@ -479,6 +490,7 @@ class Trainer:
             self._loss_sum = float(state["loss_sum"][head])
             self._losses = int(state["losses"][head])
             self._seconds, self._peaks = float(state["seconds"]), list(state["peaks"])
+            self._observed = list(state.get("observed", ()))  # none of before staleness was observed
         self._keep_metrics(state["epoch"])
 
     def _keep_metrics(self, count: int) -> None:

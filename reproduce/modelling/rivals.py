@@ -10,6 +10,7 @@ from petra_core.prediction import orders
 from petra_core.prediction.footprint import Footprint, joined, of_footprints
 from petra_core.prediction.holding import peaks
 from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
+from petra_core.staleness import per_device
 from petra_core.timeline import Timeline
 from reproduce.grids import recipes
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
@@ -30,8 +31,9 @@ T = TypeVar("T")
 Efficiency = Callable[[int, Link], float]  # of so many micro-batches an update, over such links
 
 RIVALS = (
-    Way("PETRA", methods.PETRA),
-    Way("Delayed gradients (PipeDream)", methods.DELAYED_GRADIENTS),
+    Way("PETRA, lockstep", methods.PETRA),
+    Way("PETRA, asynchronous 1F1B", methods.PETRA, fall=1),
+    Way("PipeDream (asynchronous 1F1B)", methods.DELAYED_GRADIENTS, fall=1),
     *PIPELINES,
     Way("Interleaved 1F1B", methods.DELAYED_GRADIENTS, orders.interleaved, chunks=orders.CHUNKS),
     Way("Zero-bubble (ZB-H1)", methods.DELAYED_GRADIENTS, orders.zero_bubble),
@@ -117,13 +119,13 @@ class RivalChain:
         return self._outcome(rival.title, efficiency, peak)
 
     def _pipelined(self, rival: Way) -> RivalOutcome:
-        costs, stages = self._costs(rival), of_footprints(self._footprints(rival), rival.method, BATCH)
+        costs, vector = self._costs(rival), per_device([1] * self.devices, slack=rival.fall - 1)
+        stages = of_footprints(self._footprints(rival), rival.method, BATCH, staleness=vector)
 
         def efficiency(batch: int, link: Link) -> float:
-            return self._efficiency(batch, seconds_when_full(costs, link, batch))
+            return self._efficiency(batch, seconds_when_full(costs, link, batch, rival.fall))
 
-        peak, staleness = max(stage.total for stage in stages), rival.method.staleness(0, self.devices)
-        return self._outcome(rival.title, efficiency, peak, staleness)
+        return self._outcome(rival.title, efficiency, max(stage.total for stage in stages), vector[0])
 
     def _data_parallel(self) -> RivalOutcome:
         """The outcome of data parallelism: every device has all blocks, gradients are added up once a batch."""

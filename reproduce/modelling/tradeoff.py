@@ -1,9 +1,9 @@
 """What it takes to train a network on P devices, way by way, from what its stages cost on one.
 
 A way is a method of this engine, or a synchronous pipeline that trains as backpropagation does. Stages stay as many as
-the network has, whatever P is, since their number decides the delays and so the accuracy; neighbours share a device by
-the cut that makes the slowest one fastest. Runs are simulated event by event over links that take no time
-(`petra_core.prediction.simulation`), bytes followed through them (`petra_core.prediction.holding`).
+the network has, whatever P is, and methods are in lockstep, since both decide the delays and so the accuracy;
+neighbours share a device by the cut that makes the slowest one fastest. Runs are simulated event by event over links
+that take no time (`petra_core.prediction.simulation`), bytes followed through them (`petra_core.prediction.holding`).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,6 +33,7 @@ class Way:
     order: Order | None = None  # of a synchronous pipeline, which empties at every update; None: the method's own
     chunks: int = 1  # stages of a device that are not neighbours
     merged: bool = False  # whether the stages of a device are one stage, with fewer delays; pipelines always merge
+    fall: int = 2  # of the staleness from device to device, of a method's own order: 2 in lockstep, 1 in async. 1F1B
 
     @property
     def trains_as(self) -> Method:

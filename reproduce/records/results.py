@@ -79,6 +79,7 @@ _IF_THERE: dict[type[Cell], dict[str, reading.Check]] = {
         **dict.fromkeys(("train_seconds", "evaluation_seconds", "images_per_second", "test_bits_per_byte"), amount),
         **dict.fromkeys(("parameters", "micro_batches", "best_epoch"), whole),
         "stages": list_of(dict_of(amount)),
+        **dict.fromkeys(("staleness", "observed_staleness"), list_of(whole)),
     },
 }
 _MEASURED = dict_of(list_of(or_null(number)))

@@ -9,6 +9,7 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
+from petra_core.staleness import lockstep
 from reproduce.cells.kinds import MemoryCell
 from reproduce.exhibits import table3
 from reproduce.grids.plans import PLANS
@@ -85,7 +86,7 @@ def test_held_and_published_rule_differ_by_four_known_terms(method: Method, mode
     assert all(extra % BATCH_COUNTER == 0 for extra in norms.values())
     stem, head = sizes[0], sizes[-1]
     reversible = [size for size in sizes[1:-1] if not size.buffered]
-    images = stem.staleness * sum(stem.streams) if method.reconstructs else 0  # which the rule leaves out
+    images = lockstep(len(sizes))[0] * sum(stem.streams) if method.reconstructs else 0  # which the rule leaves out
     rebuilt = sum(size.streams[0] for size in reversible) if method.reconstructs else 0  # a message, not kept
     expected = memory(sizes, method, PUBLISHED_RULE) + images - rebuilt + head.streams[1] + sum(norms.values())
     assert sum(row["peak"] for row in measured(wanted)["rows"] if row["kind"] in COUNTED) == expected

@@ -130,9 +130,16 @@ def test_a_cell_trains_to_a_result(tmp_path):
     assert result["test_accuracy"] == metrics[-1]["test_accuracy"] > 80
     assert result["micro_batches"] == 2 * 89
     assert len(result["stages"]) == 10
+    assert result["staleness"] == result["observed_staleness"] == [0] * 10
     assert metrics[0]["train_loss"] > metrics[1]["train_loss"]
     assert metrics[1]["learning_rate"] == cell.learning_rate
     assert not record.checkpoint.exists()
+
+
+def test_observed_staleness_is_that_of_the_timing(tmp_path):
+    cell = dataclasses.replace(CHAIN, method="PETRA", timing="1f1b", stages=(2, 3, 2))
+    record, _ = run(cell, tmp_path)
+    assert record.result()["staleness"] == record.result()["observed_staleness"] == [2, 2, 1, 1, 1, 0, 0]
 
 
 def test_the_model_left_behind_has_the_recorded_accuracy_and_a_finished_cell_is_not_run_again(tmp_path, monkeypatch):
