@@ -1,4 +1,4 @@
-"""The few comparisons that were declared before their runs; every other comparison is exploratory.
+"""The few comparisons that the report decides by; every other comparison is exploratory.
 
 They are declared in `primary.json`, each as two cells without seed, so that nobody picks a comparison after its result.
 Comparisons of a family answer one question and are corrected together; one that has no runs yet counts all the same. A
@@ -28,10 +28,10 @@ from reproduce.words import count
 SHORT = 12  # epochs; the paper trains for 300
 OUTCOME = "final_accuracy"
 INTRODUCTION = (
-    "These comparisons were declared before their runs, in families; the p-values of a family are corrected "
-    "together by Holm's method, those without runs included. The family “report” is what the report rests on. The "
-    "staleness families were declared on 27 November 2026: after 3 epochs with seeds 3 to 5, since seeds 0 to 2 "
-    "produced the hypothesis, and for longer trainings with seeds 0 to 5. All other differences of the report are "
+    "These comparisons were chosen for the whole report, in families; the p-values of a family are corrected together "
+    "by Holm's method, those without runs included. The staleness families were declared before their first runs, on "
+    "27 November 2026: after 3 epochs with seeds 3 to 5, since seeds 0 to 2 produced the hypothesis, and for longer "
+    "trainings with seeds 0 to 5. All other differences of the report are "
     "exploratory: each has its interval, and one in twenty such intervals excludes 0 where nothing differs. The "
     "outcome is the mean test accuracy over the last epochs, those after the last drop of the learning rate, at "
     f"most {AVERAGED}. The second outcome is the mean training loss over the same epochs; in the staleness "
