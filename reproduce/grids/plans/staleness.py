@@ -16,7 +16,7 @@ from reproduce.cells import rates
 from reproduce.cells.kinds import Cell, ReconstructionCell, TrainingCell
 from reproduce.cells.timing import LOCKSTEP, ONE_F_ONE_B
 from reproduce.grids import recipes
-from reproduce.grids.plans import corrections, depth, length, stability, tradeoff, transformers
+from reproduce.grids.plans import corrections, depth, length, stability, table5, tradeoff, transformers
 
 Stages = tuple[int, ...]
 
@@ -55,7 +55,7 @@ POINTS: dict[str, tuple[Point, ...]] = {
 }
 #: By number of devices, the cut of RevNet-18 whose slowest stage is fastest at this width, and the k at which a
 #: pipeline that empties, or keeps one older version of the weights, is compared.
-DEVICES: dict[int, tuple[Stages, int]] = {2: ((5, 5), 4), 4: ((2, 2, 2, 4), 4), 10: ((), 16)}
+DEVICES: dict[int, tuple[Stages, int]] = {2: ((3, 7), 4), 4: ((2, 2, 2, 4), 4), 10: ((), 16)}
 RIVALS = (PETRA, DELAYED, DSP, methods.PIPEDREAM_2BW)
 RATES = (0.5, 2.0)  # times the recipe's, which the curve has
 #: Cures of delay that are combined with less staleness, and the learning rates that are tried, times the recipe's.
@@ -114,6 +114,7 @@ def confirming() -> Iterator[Cell]:
 def devices() -> Iterator[Cell]:
     """What users of 2, 4 and 10 devices get, and the costs of the stages, from which bytes and times are modelled."""
     yield tradeoff.cells("small")[0]
+    yield from table5.cells("small")
     for seed in recipes.seeds("small"):
         for number, (_, k) in DEVICES.items():
             for updates in dict.fromkeys((1, k)):
@@ -208,19 +209,20 @@ def longest() -> Iterator[Cell]:
 
 
 def deep() -> Iterator[Cell]:
-    """The chain of 50 stages of the study of depth."""
+    """The chain of 50 stages of the study of depth, which has lockstep and backpropagation."""
     probe_every, seeds, changes = depth.GRIDS["small"]
     for seed in seeds:
-        for point in DEEP_POINTS:
+        yield trained(EXACT, PAPER, 1, seed, f"chain{DEEP}", **changes)
+        for point in (PAPER, *DEEP_POINTS):
             settings = recipes.settings("small", f"chain{DEEP}", PETRA, 1, seed, **changes)
             yield ReconstructionCell(**settings | point.changes, probe_every=probe_every)
 
 
 def mapped() -> Iterator[Cell]:
-    """The stability map of the study of stability, under PETRA with less staleness."""
+    """PETRA's part of the map of the study of stability, which has lockstep, with less staleness."""
     epochs, warmups = stability.GRIDS["small"]
     for warmup in reversed(warmups):
-        for point in MAP_POINTS:
+        for point in (PAPER, *MAP_POINTS):
             for k in sorted(recipes.ACCUMULATIONS):
                 for rate in stability.REFERENCE_RATES:
                     brief = {"warmup_epochs": warmup, "epochs": epochs, "drops": ()}
