@@ -10,22 +10,23 @@ micro-batch pass at a time have no timing. A published system (`petra_core.metho
 1F1B: its name chooses both.
 """
 
-import functools
 import re
 from collections.abc import Sequence
 from math import floor
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from petra_core import methods, staleness
+from petra_core.sizes import HierarchicalSize
+from reproduce.cells import transformers
 from reproduce.cells.base import CellError
 
 if TYPE_CHECKING:
-    from reproduce.cells.kinds import TrainedCell
+    from reproduce.cells.kinds import NetworkCell, TrainedCell
 
 __all__ = ["LOCKSTEP", "ONE_F_ONE_B", "blocks", "check", "covering", "of_system", "slack", "title", "vector"]
 
 LOCKSTEP, ONE_F_ONE_B = "lockstep", "1f1b"
+RESIDUAL_BLOCKS = {18: 10, 34: 18, 50: 18}  # by the number of layers, of every residual family
 
 
 def slack(timing: str) -> float:
@@ -68,19 +69,20 @@ def of_system(method: str, timing: str | None) -> str:
     return ONE_F_ONE_B if timing is None else timing
 
 
-def blocks(cell: "TrainedCell") -> int:
-    """Return J, the number of blocks of the cell's network, stem and head included."""
-    names = ("model", "stem", "width", "image_size", "coupling", "dataset")
-    return _blocks(tuple((name, getattr(cell, name)) for name in names))
-
-
-@functools.cache
-def _blocks(settings: tuple[tuple[str, Any], ...]) -> int:
-    """Return the number of blocks of a network that is built without memory, for which torch is imported."""
-    from reproduce.cells import networks
-
-    network: Any = SimpleNamespace(**dict(settings))
-    return len(networks.outlined(network))
+def blocks(cell: "NetworkCell") -> int:
+    """Return J, the number of blocks of the cell's network, stem and head included; the network is not built."""
+    model = cell.model
+    if match := re.fullmatch(r"chain(\d+)", model):
+        return int(match[1]) + 2
+    if match := re.fullmatch(r"resnet18_(\d+)b", model):
+        return int(match[1])
+    if model not in transformers.MODELS:
+        return RESIDUAL_BLOCKS[int(model[-2:])]
+    size, family = transformers.MODELS[model], model.partition("_")[0]
+    if isinstance(size, HierarchicalSize):
+        between = len(size.depths) - 1 if family == "revswin" else 0  # blocks that halve the resolution
+        return sum(size.depths) + between + 2
+    return size.depth + (1 if family == "vit" else 2)
 
 
 def check(cell: "TrainedCell") -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
-from reproduce.grids.plans import PLANS
+from reproduce.grids.plans import IN_ORDER, PLANS
 
 #: Option of the command line -> setting of a cell.
 CONDITIONS = {"models": "model", "methods": "method", "k": "accumulation", "datasets": "dataset"}
@@ -23,7 +23,7 @@ def select(
     seeds: Sequence[str] = (),
     only: Sequence[str] = (),
 ) -> list[Cell]:
-    """The cells of a scale that fulfil all conditions, in its order.
+    """The cells of a scale that fulfil all conditions, in its order, or in that of a plan that has its own.
 
     Args:
         grid: the cells to choose from, all of one scale.
@@ -40,7 +40,8 @@ def select(
     asked: list[str] = []
     if tables:
         shown = _cells_of(tables, grid[0].scale)
-        cells = [cell for cell in cells if cell in shown]
+        ordered = all(_comparable(table) in IN_ORDER for table in tables)
+        cells = list(shown) if ordered else [cell for cell in cells if cell in shown]
         asked.append(f"--tables {','.join(tables)}")
     wanted = [(f"--{name} {','.join(values)}", CONDITIONS[name], values) for name, values in conditions.items()]
     wanted.append((f"--seeds {','.join(seeds)}", "seed", _first(seeds[0], grid) if len(seeds) == 1 else seeds))
@@ -144,10 +145,10 @@ def _text(value: object) -> str:
     return "+".join(map(str, value)) or "none" if isinstance(value, tuple | list) else str(value).lower()
 
 
-def _cells_of(tables: Sequence[str], scale: str) -> set[Cell]:
+def _cells_of(tables: Sequence[str], scale: str) -> dict[Cell, None]:
     """The cells that these exhibits need. Raises: CellError: there is no such exhibit, or it has no cells here."""
     plans = {_comparable(name): plan for name, plan in PLANS.items()}
-    chosen: set[Cell] = set()
+    chosen: dict[Cell, None] = {}
     for table in tables:
         if _comparable(table) not in plans:
             raise CellError(f"--tables {table}: {near_matches(table.lower(), PLANS)}")
@@ -157,5 +158,5 @@ def _cells_of(tables: Sequence[str], scale: str) -> set[Cell]:
             raise CellError(
                 f"--tables {table}: it has no cells at the scale {scale}; these have: {', '.join(with_cells)}"
             )
-        chosen.update(cells)
+        chosen |= dict.fromkeys(cells)
     return chosen

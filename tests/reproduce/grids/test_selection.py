@@ -90,6 +90,16 @@ def test_tables_choose_the_cells_that_they_need():
     assert chosen
 
 
+def test_a_plan_in_its_own_order_keeps_it_where_it_is_asked_for_alone():
+    grid, planned = grid_of("small"), PLANS["staleness"]("small")
+    alone = selection.select(grid, {}, tables=["Staleness"], only=["seed=0,4"])
+    assert alone == [cell for cell in planned if cell.seed in (0, 4)]
+    place = {cell: place for place, cell in enumerate(grid)}
+    assert alone != sorted(alone, key=place.__getitem__)
+    both = selection.select(grid, {}, tables=["staleness", "table2"])
+    assert both == sorted(both, key=place.__getitem__)
+
+
 @pytest.mark.parametrize("scale", scales.SCALES)
 def test_the_commands_of_the_report_choose_what_their_section_needs(scale):
     grid = grid_of(scale)
