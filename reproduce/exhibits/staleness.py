@@ -5,7 +5,7 @@ the paper's counting, has twice as many as asynchronous 1F1B, and one stage per 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from pandas import DataFrame, concat
@@ -25,7 +25,7 @@ from reproduce.modelling.modelled import Modelled, timed_networks
 from reproduce.records.frames import Sheet, settings_key
 from reproduce.show import facets, plots
 from reproduce.show.compare import Difference, Sample, Samples, bounded, means
-from reproduce.show.content import MEGABYTE, TIMES, Table, Tone, short_title
+from reproduce.show.content import MEGABYTE, TIMES, Entry, Table, Tone, short_title
 from reproduce.show.tables import amount, compared, judged, mean, number, table, words
 from reproduce.words import conjunction
 
@@ -427,6 +427,10 @@ def _stable(sheet: Sheet) -> Table:
     samples = means(runs, "test_accuracy", ["warmup_epochs", "k", "timing", "stages", "reference_rate"])
     rates = sorted(set(runs["reference_rate"]))
     points = [(point.timing, ",".join(map(str, point.stages))) for point in (plan.PAPER, *plan.MAP_POINTS)]
+
+    def largest(point: tuple[str, str], row: tuple[float, int]) -> Entry:
+        return stable_rate({rate: samples[*row, *point, rate] for rate in rates})
+
     return table(
         key=f"staleness-{sheet.key}-stable",
         caption="PETRA on the chain of 8: the largest rate, of 256 samples, up to which nothing breaks, by timing.",
@@ -434,10 +438,7 @@ def _stable(sheet: Sheet) -> Table:
         fields=[
             number("warm-up, epochs", lambda row: row[0], 1),
             number("k", lambda row: row[1]),
-            *(
-                words(_timing(*point), lambda row, p=point: stable_rate({r: samples[*row, *p, r] for r in rates}))
-                for point in points
-            ),
+            *(words(_timing(*point), partial(largest, point)) for point in points),
         ],
         notes=["One run at each point."],
     )

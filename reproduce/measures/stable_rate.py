@@ -43,15 +43,14 @@ def is_stable(rate: float, tau: int, curvature: float = 1.0, method: Method = me
         method: any pipelined one.
 
     """
-    stem = BufferedStage(nn.Linear(1, 1, bias=False, dtype=torch.float64))
-    weight = stem.module.weight
-    nn.init.ones_(weight)
+    linear = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    weight = nn.init.ones_(linear.weight)
 
     def quadratic(output: Tensor, _: Tensor) -> Tensor:
         return (curvature * output.square() / 2).mean()
 
     pipeline = Pipeline(
-        [stem, HeadStage(nn.Identity(), quadratic)],
+        [BufferedStage(linear), HeadStage(nn.Identity(), quadratic)],
         method,
         staleness=(tau, 0),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
