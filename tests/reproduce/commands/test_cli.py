@@ -241,7 +241,7 @@ def test_a_number_of_stages_is_cut_by_predicted_costs_and_said(capsys):
 def test_several_processes_are_told_what_as_many_stages_would_give():
     cell = train.cell_by_hand({"method": "PETRA"})
     said = fewer_stages.sentence(cell, 4)
-    assert said.startswith("4 stages in place of 10 (--timing 1f1b --stages 3,2,2,3) would change the staleness of ")
+    assert said.startswith("one stage per process (--timing 1f1b --stages 3,2,2,3) would change the staleness of ")
     assert "from 18 to 3 micro-batches" in said
     assert "up to 11% of" in said
     assert "(--timing 1f1b) would" in fewer_stages.sentence(cell, 10)
