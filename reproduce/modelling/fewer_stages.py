@@ -32,7 +32,7 @@ def sentence(cell: TrainedCell, processes: int) -> str:
     turn = max(cost.forward + cost.backward for cost in costs)
     options = f"--timing {timing.ONE_F_ONE_B}" + (f" --stages {written(sizes)}" if set(sizes) != {1} else "")
     return (
-        f"{processes} stages in place of {len(vector)} ({options}) would change the staleness of stage 0 from "
+        f"one stage per process ({options}) would change the staleness of stage 0 from "
         f"{vector[0]} to {processes - 1} micro-batches, and so the result; by predicted costs, latency of a message "
         f"would still be hidden up to {latency / turn:.0%} of the slowest stage's time for a micro-batch"
     )
