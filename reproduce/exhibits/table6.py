@@ -6,6 +6,7 @@ which stage, and what each holds under PETRA by kind, predicted from shapes, bes
 
 from collections.abc import Iterator
 
+from petra_core.staleness import lockstep
 from reproduce import published as published_tables
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import MemoryCell
@@ -87,13 +88,13 @@ def whole(frames: Frames) -> Iterator[Shown]:
         key="table6-imagenet",
         caption=f"Partition of RevNet-18 and memory per stage under PETRA, predicted ({setting}, k = 1). "
         "1 MB = 10⁶ bytes.",
-        rows=zip(sizes, networks.outlined(cell), stages, strict=True),
+        rows=zip(sizes, networks.outlined(cell), stages, lockstep(len(sizes)), strict=True),
         fields=[
             number("stage j", lambda row: row[0].stage),
             words("layers", lambda row: networks.layers_of(row[1]), hint="“/2” is a stride of 2"),
             words("kind", lambda row: "buffered" if row[0].buffered else "reversible" if row[1].invertible else "head"),
             amount("parameters", lambda row: row[0].parameters / 4, 0),
-            amount("staleness", lambda row: row[0].staleness, 0, hint="micro-batches between forward and backward"),
+            amount("staleness", lambda row: row[3], 0, hint="micro-batches between forward and backward"),
             amounts(SHOWN, lambda row: {kind: of / MEGABYTE for kind, of in row[2].peak.items()}, 1, group=PREDICTED),
             amount("all", lambda row: row[2].total / MEGABYTE, 1, group=PREDICTED, hint="with BatchNorm's statistics"),
         ],
