@@ -390,6 +390,19 @@ def test_another_shape_and_a_pipeline_that_has_moved_on_are_refused() -> None:
         CapturedSteps(pipeline, SharedMemoryRecorder())
 
 
+def test_a_copy_of_a_pipeline_is_brought_up_to_date_itself() -> None:
+    """The copy had the bookkeeping that repeated steps defer, which then changed the workers of the original."""
+    pipeline = made(3, methods.PETRA, 1)
+    ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
+    for x, y in toys.batches(2 * MANY):
+        ticks.step(x, y)
+    assert ticks.recorded
+    copied = copy.deepcopy(pipeline)
+    for one in (copied, pipeline):
+        one.drain()
+    assert_bitwise_equal(comparable(copied), comparable(pipeline))
+
+
 @pytest.mark.parametrize("error", [NonFiniteError, KeyboardInterrupt])
 def test_a_step_that_is_broken_off_leaves_nothing_that_could_be_saved(error: type[BaseException]) -> None:
     """As a plain step does: the state had weights that are not finite, or was half of one step and half of another."""

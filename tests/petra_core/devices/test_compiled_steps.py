@@ -113,6 +113,15 @@ def test_what_cannot_be_compiled_is_recorded_as_it_is() -> None:
     assert ticks.uncompiled == "RuntimeError: no kernel"
 
 
+def test_random_numbers_are_refused_before_a_step_is_logged() -> None:
+    """A logged step does not ask generators for their state, so its backward drew other masks than its forward."""
+    ticks = CompiledSteps(toys.pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=3), repeat, uncompiled)
+    with pytest.raises(UnrecordableError, match=r"stages \[1, 2\] draw random numbers"):  # noqa: PT012  # after some steps
+        for x, y in toys.batches(6 * period(1)):
+            ticks.step(x, y)
+    assert not ticks.logged
+
+
 @pytest.mark.slow
 def test_inductor_computes_what_a_plain_pipeline_does() -> None:
     plain, other = pair(methods.PETRA, 3, 1)
