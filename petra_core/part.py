@@ -65,9 +65,9 @@ class Held:
     Attributes:
         queue: which one of the stage.
         place: in the queue; 0 for the oldest.
-        user: kind of the action that takes the oldest entry out.
-        tensors: those that are held.
-        exchange: has the stage hold others, of the same contents elsewhere.
+        user: kind of the action that removes the oldest entry.
+        tensors: what is held.
+        exchange: replaces them, by tensors with the same contents in other memory.
 
     """
 
@@ -460,7 +460,7 @@ class Part:
     def snapshot(self) -> Callable[[int, int], None]:
         """Return a function that puts the entries of now back, with later numbers.
 
-        It takes the steps and the updates since now. Graphs and stashed weights are left out, so there must be none.
+        It takes the numbers of steps and of updates since now. For methods that keep no graphs and stash no weights.
         """
         entries = [replace(entry) for entry in self._memory]
 
