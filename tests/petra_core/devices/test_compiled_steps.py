@@ -208,10 +208,14 @@ def test_cuda_refuses_stages_that_are_not_on_a_gpu() -> None:
 
 
 @pytest.mark.slow
-def test_a_compiled_tick_of_the_paper_has_a_third_of_the_launches() -> None:
-    """RevNet-18, 64 images, bf16: as plain operations it has more than 500 (docs/benchmarks.md)."""
-    command = [sys.executable, "-m", "tests.hopper", "--precision", "bf16"]
+@pytest.mark.parametrize(("timing", "generated"), [("lockstep", 180), ("1f1b", 250)])
+def test_a_compiled_tick_of_the_paper_has_less_than_half_of_the_launches(timing: str, generated: int) -> None:
+    """RevNet-18, 64 images, bf16: as plain operations it has more than 500 (docs/benchmarks.md).
+
+    In asynchronous 1F1B the forward of a stage cannot be fused with its backward.
+    """
+    command = [sys.executable, "-m", "tests.hopper", "--precision", "bf16", "--timing", timing]
     root = Path(__file__).parents[3]
     counted = json.loads(subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout)
-    assert sum(stage["triton"] for stage in counted.values()) <= 180
-    assert sum(stage["library"] for stage in counted.values()) <= 80
+    assert sum(branch["triton"] for branch in counted.values()) <= generated
+    assert sum(branch["library"] for branch in counted.values()) <= 80
