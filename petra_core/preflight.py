@@ -138,7 +138,7 @@ def _check(
 def _static_findings(pipeline: Pipeline) -> list[Finding]:
     """What can be said without an evaluation."""
     findings = []
-    for worker in pipeline._workers:
+    for worker in pipeline.workers:
         if not any(module.training for module in worker.stage.modules()):
             what = "is in evaluation mode: no dropout, and BatchNorm with running statistics"
             findings.append(Finding(worker.index, None, what, "call train() on it, unless that is intended"))

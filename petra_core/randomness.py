@@ -97,11 +97,13 @@ class RandomStream:
         state: of the generators of this stream; None for the global generators.
         drawn: the state with which the last forward began, for its `replay`; None if it drew nothing.
         ever_drawn: whether any forward has drawn, since the stream was made.
+        active: False while nothing draws and no generator may be asked for its state.
 
     """
 
     drawn: RandomState | None = None
     ever_drawn = False
+    active = True
 
     def __init__(self, device: torch.device, seed: int | None, stage: int) -> None:
         self._device = device
@@ -123,6 +125,8 @@ class RandomStream:
             self.state = (*(tensor.cpu() for tensor in state), *self._first[len(state) :])[: len(self._first)]
 
     def __enter__(self) -> None:
+        if not self.active:
+            return
         outside = capture(self._device)
         self._begin, self._outside = self.state or outside, outside
         if self.state is not None:
@@ -131,6 +135,9 @@ class RandomStream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self.active:
+            self.drawn = None
+            return
         end = capture(self._device)
         self.drawn = self._begin if differ(self._begin, end) else None
         self.ever_drawn = self.ever_drawn or self.drawn is not None

@@ -83,12 +83,16 @@ def _first(number: str, grid: Sequence[Cell]) -> list[str]:
     return [str(seed) for seed in seeds[: int(number)]]
 
 
-def with_settings(cells: Iterable[Cell], *, loader: str | None = None, precision: str | None = None) -> list[Cell]:
-    """The cells with another loader or precision, where they have one: then they are other cells.
+def with_settings(
+    cells: Iterable[Cell], *, loader: str | None = None, precision: str | None = None, timing: str | None = None
+) -> list[Cell]:
+    """The cells with another loader, precision or timing, where they have one: then they are other cells.
 
-    Raises: CellError: there is no such loader for a data set, or no such precision, or a cell cannot have it.
+    Raises:
+        CellError: there is no such loader for a data set, or no such precision or timing, or a cell cannot have it.
+
     """
-    given = {"loader": loader, "precision": precision}
+    given = {"loader": loader, "precision": precision, "timing": timing}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     changed: dict[Cell, None] = {}
     refused: dict[str, str] = {}  # by kind of cell

@@ -34,7 +34,7 @@ def test_a_step_gives_the_loss_of_its_micro_batch(stages: int, method: Method) -
     assert p.in_flight == min(7, p.staleness[0])
     p.drain()
     assert p.in_flight == 0
-    assert [worker.observed_staleness for worker in p._workers] == [min(d, 6) for d in p.staleness]
+    assert [worker.observed_staleness for worker in p.workers] == [min(d, 6) for d in p.staleness]
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -44,7 +44,7 @@ def test_a_forward_aside_has_the_next_forwards_weights_and_keeps_nothing(method:
     value, later = torch.randn(4, 3, 6, 6, dtype=torch.float64), toys.batches(20, seed=2)
     before = copy.deepcopy(p.stages)
     assert toys.train(p, later[:14], drain=False) == toys.train(alone, later[:14], drain=False)
-    assert [worker.version for worker in p._workers] == [1] * 4
+    assert [worker.version for worker in p.workers] == [1] * 4
     for number, stage in enumerate(p.stages):
         used = before[number] if method.double_buffered else stage  # the version before the only update
         with torch.no_grad():

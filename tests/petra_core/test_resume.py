@@ -51,7 +51,7 @@ def test_resume_keeps_the_strides_of_every_message(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "state.pt", undisturbed.state_dict())
     resumed = make()
     resumed.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
-    for one, other in zip(undisturbed._workers, resumed._workers, strict=True):
+    for one, other in zip(undisturbed.workers, resumed.workers, strict=True):
         for inbox, copy_of_it in ((one.from_below, other.from_below), (one.from_above, other.from_above)):
             for message, copied in zip(inbox, copy_of_it, strict=True):
                 tensors, copies = ((*(m.streams or ()), *(m.gradients or ())) for m in (message, copied))

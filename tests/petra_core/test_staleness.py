@@ -72,9 +72,9 @@ def test_any_vector_is_what_brute_force_gives_after_every_step(method: Method, c
             assert_close(loss, history.losses[m], TOLERANCE)
     pipeline.drain()
     assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
-    assert [worker.observed_staleness for worker in pipeline._workers] == list(vector)
+    assert [worker.observed_staleness for worker in pipeline.workers] == list(vector)
     updates = count // k
-    assert [worker.version for worker in pipeline._workers] == [updates] * stages
+    assert [worker.version for worker in pipeline.workers] == [updates] * stages
 
 
 @pytest.mark.parametrize("method", PIPELINED, ids=str)
@@ -83,7 +83,7 @@ def test_delay_in_updates_is_counted_from_the_vector(method: Method) -> None:
     vector, k = (7, 4, 4, 2, 0), 3
     pipeline = toys.pipeline(toys.network(5), method, accumulation=k, staleness=vector)
     delays: list[tuple[int, int, int]] = []
-    for worker in pipeline._workers:
+    for worker in pipeline.workers:
         original = worker.backward
 
         def noted(m: int, worker: Any = worker, original: Any = original) -> Any:
@@ -144,7 +144,7 @@ def test_a_run_is_resumed_bitwise_at_any_micro_batch(method: Method, tmp_path: P
         stopped, resumed = fresh(), fresh()
         losses = toys.train(stopped, data[:stop], drain=False)
         state = stopped.state_dict()
-        for worker, of_worker in zip(stopped._workers, state["workers"], strict=True):
+        for worker, of_worker in zip(stopped.workers, state["workers"], strict=True):
             above = worker.index + 1
             gap = vector[worker.index] - vector[above] if above < 6 else 0
             assert len(of_worker["from_above"]) == min(gap, max(stop - (vector[above] if above < 6 else 0), 0))

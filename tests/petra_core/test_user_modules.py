@@ -316,7 +316,7 @@ def test_a_message_does_not_change_when_a_buffer_does() -> None:
     for x, y in batches(3):
         p.step(x, y)
     buffer = p.stages[0].function.mean
-    for message in p._workers[1].from_below:
+    for message in p.workers[1].from_below:
         assert message.streams is not None
         assert message.streams[1].untyped_storage().data_ptr() != buffer.untyped_storage().data_ptr()
 
@@ -989,7 +989,7 @@ def test_in_steady_state_an_inspected_pipeline_does_the_same_operations(method: 
         data = batches(24)
         for x, y in data[:12]:
             p.step(x, y)
-        assert all(part._inspected is None for worker in p._workers for part in worker.parts)
+        assert all(part._inspected is None for worker in p.workers for part in worker.parts)
         assert not any(module._forward_hooks for module in p.model.modules())
         with Operations() as operations:
             for x, y in data[12:]:
@@ -1023,6 +1023,6 @@ def test_only_blocks_that_evaluate_again_are_differentiated_with_care(method: Me
     for wrap in (plainly, Checkpointed, EvaluatedAgain):
         p = made(network(wrap), method)
         step(p, 14)
-        careful = [part._evaluates_again for worker in p._workers for part in worker.parts]
+        careful = [part._evaluates_again for worker in p.workers for part in worker.parts]
         assert careful == [False, wrap is not plainly, wrap is not plainly, False]
-        assert all(part._watched_backwards == 0 for worker in p._workers for part in worker.parts)
+        assert all(part._watched_backwards == 0 for worker in p.workers for part in worker.parts)

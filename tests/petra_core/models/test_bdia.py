@@ -170,7 +170,7 @@ def test_under_petra_inputs_are_the_more_wrong_the_further_below() -> None:
             errors.setdefault(backward.stage, []).append(float((of - exact).norm() / exact.norm()))
 
     p = Pipeline(network(depth=9), methods.PETRA, optimizer=toys.sgd, seed=0, after_backward=look)
-    for worker in p._workers[1:-1]:
+    for worker in p.workers[1:-1]:
         forward = worker.parts[0].forward
 
         def noting(m: int, inputs: Streams, *rest: Any, index: int = worker.index, forward: Any = forward) -> Streams:

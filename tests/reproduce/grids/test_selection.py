@@ -139,6 +139,10 @@ def test_another_loader_or_precision_makes_other_cells():
     ] * 2
     assert not {cell.identity for cell in chosen} & {cell.identity for cell in CELLS}
     assert selection.with_settings(CELLS) == CELLS
+    timed = selection.with_settings([recipes.cell("smoke")], timing="1f1b")
+    assert timed == [recipes.cell("smoke", timing="1f1b")]
+    with pytest.raises(CellError, match="BACKPROPAGATION lets one micro-batch pass at a time"):
+        selection.with_settings([recipes.cell("smoke", method=methods.BACKPROPAGATION)], timing="1f1b")
     twins = [CELLS[0], dataclasses.replace(CELLS[0], loader="memory")]
     assert len(selection.with_settings(twins, loader="memory")) == 1, "what becomes the same is run once"
     with pytest.raises(CellError, match="loader must be ffcv or torchvision for imagenet, got 'memory'"):

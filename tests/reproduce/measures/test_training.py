@@ -526,7 +526,7 @@ def test_seeds_do_not_share_the_numbers_of_dropout(tmp_path):
     for seed in (0, 1):
         cell = dataclasses.replace(CHAIN, seed=seed)
         trainer = training.Trainer(cell, Record(tmp_path, cell), Context())
-        states.append([worker._stream.state for worker in trainer.pipeline._workers])
+        states.append([worker.stream.state for worker in trainer.pipeline.workers])
         trainer.close()
     for (one,), (other,) in zip(*states, strict=True):
         assert not torch.equal(one, other)
