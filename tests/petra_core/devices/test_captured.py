@@ -435,8 +435,16 @@ def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> No
         plain.step(x, y)
     assert ticks.recorded
     restored: list[int] = []
-    states = ticks._states
-    ticks._states = {n: [lambda number: restored.append(number), *state] for n, state in states.items()}
+    interrupts: list[bool] = []
+
+    def noted(restore: Callable[[], None]) -> None:
+        restored.append(pipeline.micro_batches - 1)
+        restore()
+        if interrupts:
+            interrupts.pop()
+            raise KeyboardInterrupt
+
+    ticks._snapshots = {n: functools.partial(noted, restore) for n, restore in ticks._snapshots.items()}
     for x, y in data[-MANY:]:
         ticks.step(x, y)
         plain.step(x, y)
@@ -446,10 +454,9 @@ def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> No
     assert restored == [len(data) - 1]
     ticks.step(*data[0])
     plain.step(*data[0])
-    ticks._states = {n: [state[0], interrupt_number, *state[1:]] for n, state in states.items()}
+    interrupts.append(True)
     with pytest.raises(KeyboardInterrupt):
         pipeline.evaluate(data[0][0])
-    ticks._states = states
     assert_bitwise_equal(pipeline.evaluate(data[0][0]), plain.evaluate(data[0][0]))
     assert_bitwise_equal(comparable(pipeline), comparable(plain))  # what was interrupted is done whole
     pipeline.drain()
@@ -506,10 +513,6 @@ def test_a_recorded_step_makes_its_micro_batch_itself(method: Method) -> None:
     other.drain()
     plain.drain()
     assert_bitwise_equal(comparable(other), comparable(plain))
-
-
-def interrupt_number(number: int) -> None:
-    raise KeyboardInterrupt
 
 
 class FakeCuda:
