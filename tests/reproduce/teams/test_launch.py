@@ -357,7 +357,7 @@ def test_a_signal_between_two_starts_ends_all(monkeypatch: pytest.MonkeyPatch) -
 def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path, start: Start) -> None:
     (tmp_path / "file").write_text("")
     for wrong, message in (
-        (("--cuda-graphs", "4"), "is for CUDA devices"),
+        (("--cuda-graphs", "4"), "needs a CUDA device"),
         (("--output", str(tmp_path / "file" / "run")), "--output: nothing can be written to"),
     ):
         process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", *wrong)
