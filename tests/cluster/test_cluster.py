@@ -27,7 +27,7 @@ GRID = ("smoke", "--tables", "accuracy", "--models", "chain8", "--k", "4", "--me
 #: The last of two numbers of epochs counts: enough that there is time to disturb them.
 NETWORK = (*CELL, "--epochs", "20", "--learning-rate", "0.02")
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-SAVED = "stopping: every worker finishes its tick, and training is saved"
+SAVED = "stopping: every worker finishes its tick and saves its training"
 
 
 @pytest.fixture(scope="session")

@@ -76,8 +76,8 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["run", "smoke", "--checkpoint-minutes", "nan"], "'nan' is not a number"),
         (["train", "--trace-micro-batches", "5"], "--trace-micro-batches: --trace is missing"),
         (["run", "smoke", "-v"], "--verbose: --dry-run is missing"),
-        (["train", "--cuda-graphs", "4"], "--cuda-graphs 4 is for CUDA devices, and this is cpu"),
-        (["train", "--cuda-graphs"], "--cuda-graphs branches is for CUDA devices, and this is cpu"),
+        (["train", "--cuda-graphs", "4"], "--cuda-graphs 4 needs a CUDA device, got cpu"),
+        (["train", "--cuda-graphs"], "--cuda-graphs branches needs a CUDA device, got cpu"),
         (["run", "--cuda-graphs", "smoke"], "'smoke' is no number of streams: expected 0, 1, 2, … or branches"),
     ],
 )

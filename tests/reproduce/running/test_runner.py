@@ -334,7 +334,7 @@ def test_a_worker_that_gives_no_sign_of_life_is_named_and_killed_once_the_run_is
     listener.listen({ours: (0, process)}, interrupt)
     named = f"worker 0 (process {process.pid}), which runs {CELLS[0].slug}, "
     assert any(f"{named}has given no sign of life" in text for text in said)
-    assert any(f"{named}does not answer, and is killed" in text for text in said)
+    assert any(f"{named}does not respond and is killed" in text for text in said)
     assert "exit code -9" in outcome.problems[CELLS[0]]
 
 
