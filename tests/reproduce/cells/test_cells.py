@@ -231,7 +231,7 @@ def test_forward_gradients_are_a_kind_whose_every_setting_counts():
             {"released": ["bias_into_weight"]},
             r"setting 'released' was removed, and \['bias_into_weight'\] went with it",
         ),
-        ({"guess": "global", "derivative": "jvp"}, "the guess 'global' comes down through other blocks"),
+        ({"guess": "global", "derivative": "jvp"}, "the guess 'global' needs a backward through other blocks"),
         ({"model": "revnet18"}, "need auxiliary networks, which resnet18_8b and resnet18_16b have"),
         ({"stem": "imagenet"}, "there is no stem 'imagenet'"),
         ({"method": "PETRA"}, "a forward_gradient cell has the method FORWARD_GRADIENT, got 'PETRA'"),
