@@ -1,4 +1,4 @@
-"""Run small pipelines and draw what they executed: `python -m petra_core.drawing docs/schedule.svg`."""
+"""Run small pipelines and draw the actions that they executed: `python -m petra_core.drawing docs/schedule.svg`."""
 
 import argparse
 from collections.abc import Sequence
@@ -16,7 +16,12 @@ WINDOW = 64  # forwards, of the axis of time
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line. Raises: SystemExit: it is wrong."""
+    """Run the command line.
+
+    Raises:
+        SystemExit: If an argument is invalid or the file cannot be written.
+
+    """
     parser = argparse.ArgumentParser(prog="python -m petra_core.drawing", description=__doc__)
     parser.add_argument("file", type=Path, help="the SVG to write")
     parser.add_argument("--method", default="PETRA", help="such as DSP (default PETRA)")
@@ -41,10 +46,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def pictures(method: Method, stages: int, devices: int, micro_batches: int, accumulation: int) -> str:
-    """Return an SVG of lockstep, asynchronous 1F1B and fewer devices, one below the other; of other methods one alone.
+    """Return one SVG with the schedules of a method, one below the other.
+
+    A pipelined method is drawn in lockstep, in asynchronous 1F1B and in asynchronous 1F1B on fewer devices. Any other
+    method has a single schedule.
+
+    Args:
+        method: The method.
+        stages: Number of stages J.
+        devices: Number of devices in the last picture.
+        micro_batches: Number of micro-batches before the drain.
+        accumulation: Micro-batches per update, k.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: If a number is out of range.
 
     """
     single, shared = (1,) * stages, even_partition(stages, devices)
