@@ -1,8 +1,8 @@
-"""The methods of the paper as values of one engine.
+"""The training methods, defined as settings of one engine.
 
-Every method is the same machine with three settings; the last two methods have one more each. When the gradient of a
-micro-batch comes back to a stage, the stage needs the *input* of its forward and the *weights* to differentiate with;
-and micro-batches either pass one at a time or follow each other:
+Every method is the same algorithm with three settings; the last two methods have one more each. For the backward of a
+micro-batch a stage needs the *input* of its forward and the *weights* to differentiate with. Micro-batches either pass
+the network one at a time or follow each other:
 
     method                        input of the backward   weights of the backward   micro-batches
     BACKPROPAGATION               in the kept graph       current (= forward's)     one at a time
@@ -25,11 +25,11 @@ PACI (arXiv 2606.07881), with current weights, recomputed inputs and an update a
 `by_name` knows it by that name too. Its asynchronous 1F1B is DSP with the staleness J - 1 - j, half of lockstep's
 (`petra_core.staleness`).
 
-"Reconstructed" holds for stages that can be inverted; one that cannot keeps its input first-in first-out and
-recomputes, under every method that does not keep graphs. To invert a stage is to evaluate its function, always with the
-current weights, those of the moment at which it happens. Where the backward differentiates with these too (PETRA), that
-one evaluation is also its graph. APPROXIMATE_INPUTS differentiates with older weights, so it evaluates the function
-twice: with the current ones to invert, with the stashed ones for the graph.
+"Reconstructed" applies to invertible stages. In every method that does not keep graphs, a stage that is not invertible
+buffers its inputs in first-in, first-out order and recomputes. Inverting a stage means evaluating its function, always
+with the weights that are current at that time. If the backward uses the same weights (PETRA), this evaluation also
+records the graph. APPROXIMATE_INPUTS differentiates with older weights, so it evaluates the function twice: with the
+current weights to invert, and with the stashed weights for the graph.
 """
 
 import difflib
@@ -38,32 +38,33 @@ from dataclasses import dataclass
 
 
 class Inputs(enum.Enum):
-    """Where the backward of a stage takes its input from."""
+    """The source of the input in the backward of a stage."""
 
-    GRAPH = "graph"  # the forward's autograd graph, input included, is kept
-    STASH = "stash"  # the input is kept, the graph is recomputed from it
+    GRAPH = "graph"  # the forward's autograd graph, including the input, is kept
+    STASH = "stash"  # the input is stashed, and the graph is recomputed from it
     RECONSTRUCTION = "reconstruction"  # the input is reconstructed from the output by inverting the stage
 
 
 class Weights(enum.Enum):
-    """Which weights the backward of a stage differentiates with."""
+    """The weights that the backward of a stage differentiates with."""
 
     CURRENT = "current"
-    STASH = "stash"  # those of the forward of the same micro-batch, one copy for every version in flight
+    STASH = "stash"  # the weights of the same micro-batch's forward, with one copy per version in flight
 
 
 @dataclass(frozen=True)
 class Method:
-    """One training method: a value, not a class hierarchy.
+    """A training method. Methods are values, not subclasses.
 
     Attributes:
-        name: its identifier, as in `methods.PETRA`.
-        title: how tables and figures call it.
-        inputs: where the backward takes its input from.
-        weights: which weights the backward uses.
-        pipelined: whether micro-batches may follow each other (else one enters once the one before it is finished).
-        overlapped: whether a stage reconstructs beside the backward of the stage above.
-        double_buffered: whether forward and backward use the weights before the last update, at every stage.
+        name: Identifier, as in `methods.PETRA`.
+        title: Name in tables and figures.
+        inputs: Source of the input in the backward.
+        weights: Weights in the backward.
+        pipelined: Whether micro-batches may follow each other. Otherwise one enters after the previous one has
+            finished.
+        overlapped: Whether a stage reconstructs concurrently with the backward of the stage above.
+        double_buffered: Whether forward and backward use the weights before the last update, at every stage.
 
     """
 
@@ -77,39 +78,40 @@ class Method:
 
     @property
     def keeps_graph(self) -> bool:
-        """Whether the graph of a forward lives until its backward."""
+        """Whether the graph of a forward is kept until its backward."""
         return self.inputs is Inputs.GRAPH
 
     @property
     def reconstructs(self) -> bool:
-        """Whether stages that can be inverted reconstruct their inputs."""
+        """Whether invertible stages reconstruct their inputs."""
         return self.inputs is Inputs.RECONSTRUCTION
 
     @property
     def stashes_weights(self) -> bool:
-        """Whether the forward's weights are kept for the backward."""
+        """Whether the weights of the forward are stashed for the backward."""
         return self.weights is Weights.STASH
 
     def staleness(self, stage: int, stages: int) -> int:
-        """Staleness in lockstep (`petra_core.staleness`): 2(J - 1 - j) when pipelined, else 0."""
+        """Return the staleness in lockstep (`petra_core.staleness`): 2(J - 1 - j) if pipelined, else 0."""
         return 2 * (stages - 1 - stage) if self.pipelined else 0
 
     def ticks_to_steady(self, stages: int, accumulation: int) -> int:
-        """Micro-batches, in lockstep, until every stage has updated and every stash of weights holds all its versions.
+        """Return the number of micro-batches in lockstep until the pipeline is in steady state.
 
-        While a pipeline fills all forwards see the first version; a stash is full only after as many steps again.
+        In steady state every stage has updated, and every weight stash contains its maximal number of versions. While
+        the pipeline fills, all forwards use the first version, so stashes need twice that time to fill.
         """
         staleness = self.staleness(0, stages)
         return (2 * staleness if self.stashes_weights else staleness) + accumulation
 
     def check_staleness(self, staleness: int, accumulation: int) -> None:
-        """Raise ValueError if the first stage's staleness is more than this method allows at this k."""
+        """Raise ValueError if the first stage's staleness exceeds the maximum of this method at this k."""
         if self.double_buffered and accumulation < staleness:
             k_can_be = staleness <= MAX_ACCUMULATION
             raise_k = f"raise k to {staleness} or more (up to {MAX_ACCUMULATION}), or " if k_can_be else ""
             raise ValueError(
-                f"{self} keeps two versions of the weights, so the {staleness} micro-batches under way at the first "
-                f"stage must belong to two updates at most; got k={accumulation}: {raise_k}merge stages"
+                f"{self} keeps two versions of the weights, so the {staleness} micro-batches in flight at the first "
+                f"stage must belong to at most two updates; got k={accumulation}: {raise_k}merge stages"
             )
 
     def __str__(self) -> str:
@@ -131,7 +133,7 @@ PIPEDREAM_2BW = Method(
     "PIPEDREAM_2BW", "PipeDream-2BW", Inputs.GRAPH, Weights.STASH, pipelined=True, double_buffered=True
 )
 
-#: The methods of PETRA's paper, which its tables compare with each other.
+#: The methods that the tables of the PETRA paper compare.
 PAPER: tuple[Method, ...] = (
     BACKPROPAGATION,
     REVERSIBLE_BACKPROPAGATION,
@@ -168,8 +170,8 @@ def check_accumulation(accumulation: int) -> int:
     """Return `accumulation` (k) if it is an int in 1..32, the range of the paper's sweep.
 
     Raises:
-        TypeError: it is not an int.
-        ValueError: it is out of range.
+        TypeError: If it is not an int.
+        ValueError: If it is out of range.
 
     """
     if isinstance(accumulation, bool) or not isinstance(accumulation, int):

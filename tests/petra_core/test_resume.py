@@ -118,7 +118,7 @@ def test_a_state_of_a_gpu_goes_on_on_the_cpu_unless_it_has_drawn(seed: int | Non
     assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
     drawing = fresh(methods.PETRA, 1)
     toys.train(drawing, data[:9], drain=False)
-    message = "stage 1 does not fit.*drawn random numbers .* on a device of another kind, and on cpu"
+    message = "stage 1 does not fit.*drawn random numbers .* on another type of device, and cpu cannot"
     with pytest.raises(CheckpointError, match=message):
         fresh(methods.PETRA, 1).load_state_dict(as_from_a_gpu(drawing.state_dict()))
 

@@ -179,7 +179,7 @@ def test_vectors_of_known_schedules() -> None:
             (2, 1, 0),
             "BACKPROPAGATION lets one micro-batch pass .* got 2 at stage 0",
         ),
-        (methods.PIPEDREAM_2BW, (2, 1, 0), "the 2 micro-batches under way .* got k=1: raise k to 2 or more"),
+        (methods.PIPEDREAM_2BW, (2, 1, 0), "the 2 micro-batches in flight .* got k=1: raise k to 2 or more"),
     ],
 )
 def test_vectors_that_are_none_are_refused(method: Method, vector: tuple[int, ...], message: str) -> None:
@@ -198,5 +198,5 @@ def test_states_of_another_vector_or_of_the_old_clock_are_refused() -> None:
     state = toys.pipeline(toys.network(3)).state_dict()
     with pytest.raises(CheckpointError, match=r"has staleness \[4, 2, 0\], this pipeline has \[2, 1, 0\]"):
         toys.pipeline(toys.network(3), staleness=one_f_one_b(3)).load_state_dict(state)
-    with pytest.raises(CheckpointError, match=r"when a clock of ticks moved the pipeline.* start it from the"):
+    with pytest.raises(CheckpointError, match=r"saved between two ticks of a clock.* restart it from the"):
         toys.pipeline(toys.network(3)).load_state_dict({**state, "format": 1})

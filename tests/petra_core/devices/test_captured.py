@@ -458,7 +458,7 @@ def test_losses_wait_in_a_ring_and_the_one_that_is_not_finite_is_named(monkeypat
     assert_bitwise_equal([loss for loss, _ in losses[-8:]], [loss for _, loss in losses[-8:]])
     pipeline.check_finite()
     later = [(x * float("nan") if number == 3 else x, y) for number, (x, y) in enumerate(toys.batches(40))]
-    with pytest.raises(NonFiniteError, match="that was noticed some steps later") as caught:  # noqa: PT012  # see above
+    with pytest.raises(NonFiniteError, match="this was detected some steps later") as caught:  # noqa: PT012  # see above
         for step, (x, y) in enumerate(later):  # noqa: B007  # says when
             ticks.step(x, y)
     assert caught.value.micro_batch == 2 * MANY + 3

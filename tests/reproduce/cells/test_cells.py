@@ -143,13 +143,19 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
         ({"correction": "gap_aware", "learning_rate": 0.0}, "gap_aware measures gaps by the learning rate, which is 0"),
         ({"messages": "bf16"}, "setting 'messages' was removed, and 'bf16' went with it; .* had 'float32' alone"),
         ({"stage_replicas": [2, 1]}, r"setting 'stage_replicas' was removed, and \[2, 1\] went with it"),
-        ({"correction": "average", "correction_value": 0.1, "method": "DELAYED_GRADIENTS"}, "DELAYED_GRADIENTS keeps"),
-        ({"forward_weights": "predicted", "method": "BACKPROPAGATION"}, "would do nothing; choose a pipelined method"),
+        (
+            {"correction": "average", "correction_value": 0.1, "method": "DELAYED_GRADIENTS"},
+            "DELAYED_GRADIENTS stashes",
+        ),
+        (
+            {"forward_weights": "predicted", "method": "BACKPROPAGATION"},
+            "would have no effect; choose a pipelined method",
+        ),
         ({"forward_weights": "predicted", "optimizer": "nadam"}, "nadam looks ahead by itself"),
         ({"model": "revvit_tiny"}, "stem of a transformer is patch<P> .* got 'cifar'"),
         (
             {"model": "revvit_tiny", "stem": "patch4"},
-            r"width of revvit_tiny \(published: 192\): 4 channels cannot be shared out to 3 heads",
+            r"width of revvit_tiny \(published: 192\): 4 channels cannot be divided among 3 heads",
         ),
         ({"model": "revvit_tiny", "stem": "patch5", "width": 6}, "16 pixels cannot be divided into patches of 5"),
         (

@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_refused(short: Corpus, monkeypatch: pytest.MonkeyP
         ({"dataset": "digits", "image_size": 8}, "takes text, and digits has images; choose the data set pydoc"),
         ({"stem": "patch2"}, "the stem of revroberta_micro, which reads text, is bytes"),
         ({"image_size": 4}, "image_size, the bytes of a sequence, must be 8 to 1024 for pydoc, got 4"),
-        ({"width": 7}, "7 channels cannot be shared out to 3 heads"),
+        ({"width": 7}, "7 channels cannot be divided among 3 heads"),
     ):
         with pytest.raises(CellError) as caught:
             replace(CELL, **changes)  # type: ignore[arg-type]

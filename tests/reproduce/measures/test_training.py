@@ -306,7 +306,7 @@ def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_che
     monkeypatch.setattr(PendingLosses, "add", lambda losses, *given, **_: losses._waiting.append(given))
     record, state = run(cell, tmp_path / "late")
     assert (state.status, state.reason, record.result()["stage"]) == (Status.FAILED, "diverged", None)
-    assert "cannot be told any more which stage it comes from" in record.result()["detail"]
+    assert "the stage in which it originated is unknown" in record.result()["detail"]
 
 
 def test_weights_that_break_in_the_last_tick_are_no_result(tmp_path, monkeypatch):
