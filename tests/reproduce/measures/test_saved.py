@@ -95,7 +95,7 @@ CONTRADICTIONS: dict[str, Change] = {
     },
     **{
         f"pipeline without {name}": lambda state, name=name: state["pipeline"].pop(name)  # type: ignore[misc]  # so is this
-        for name in ("method", "accumulation", "delay", "autocast", "clock", "micro_batches", "shapes")
+        for name in ("method", "accumulation", "staleness", "delay", "micro_batches", "drained", "behind", "shapes")
     },
     **{
         f"worker without {name}": lambda state, name=name: state["workers"][1].pop(name)  # type: ignore[misc]  # and this
@@ -120,7 +120,7 @@ def test_a_checkpoint_that_contradicts_its_cell_is_refused_and_left(tmp_path: Pa
 
 
 def test_forward_gradients_compare_too(tmp_path: Path) -> None:
-    axes = {**FORWARD, "released": ()}
+    axes = dict(FORWARD)
     values = {field.name: getattr(CHAIN, field.name) for field in dataclasses.fields(CHAIN)}
     cell = ForwardGradientCell(
         **{**values, **axes, "model": "resnet18_8b", "stem": "cifar", "method": "forward-gradient", "accumulation": 1}

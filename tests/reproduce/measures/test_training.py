@@ -418,7 +418,7 @@ def test_a_bad_checkpoint_is_named_and_left_alone(tmp_path):
     for harm, message in (
         (file.read_bytes()[:-1000], named),
         (other.read_bytes(), named),
-        (of_another_cell, "is that of another cell; move it away"),
+        (of_another_cell, "belongs to another cell; move it away"),
         (b"hello", named),
     ):
         file.write_bytes(harm)
