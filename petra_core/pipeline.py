@@ -34,6 +34,7 @@ from petra_core.checks import (
     check_state,
     check_target,
 )
+from petra_core.clipping import Clip, check_clip, norms
 from petra_core.concurrency import Sent, conductor
 from petra_core.delay import Correction, ForwardWeights, check_delay_settings, described
 from petra_core.errors import CheckpointError
@@ -71,7 +72,9 @@ class Pipeline:
         autocast: dtype of automatic mixed precision inside the stages, such as torch.bfloat16; weights and
             the streams between stages stay float32. None: as the caller's own autocast context says.
         before_update: called as (stage index, version, stage) when each parameter's `.grad` holds the mean gradient of
-            an update, just before it; may change the gradients (clipping).
+            an update, just before it; may change the gradients.
+        clip: clipping of the gradients of an update by their norm (`petra_core.clipping`); after `before_update`. None:
+            no clipping.
         after_backward: called with a `petra_core.worker.Backward` after every backward of every stage: its gradients,
             and its input as reconstructed or kept. For measurements; it must not change what it is given.
         channel: connects this process to others that own some of the stages (`petra_core.distributed`). Every process
@@ -94,8 +97,8 @@ class Pipeline:
         TypeError: something among the stages is no stage, or a setting is of another kind than it must be.
         ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
             (`petra_core.checks.check_residual`), k is out of range, the staleness is no vector of the method,
-            autocast has no such dtype, forward weights or a correction do not fit the method or the optimizer, a
-            stage's optimizer has parameters of other stages.
+            autocast has no such dtype, forward weights, a correction or clipping do not fit the method or the
+            optimizer, a stage's optimizer has parameters of other stages.
 
     """
 
@@ -113,6 +116,7 @@ class Pipeline:
         autocast: torch.dtype | None = None,
         before_update: BeforeUpdate | None = None,
         after_backward: AfterBackward | None = None,
+        clip: Clip | None = None,
         channel: Channel | None = None,
         inspect: bool = True,
     ) -> None:
@@ -122,6 +126,10 @@ class Pipeline:
         self.accumulation = check_accumulation(accumulation)
         check_settings(method, optimizer, forward_weights, correction, autocast)
         check_delay_settings(method, forward_weights, correction)
+        check_clip(clip, method)
+        if clip is not None and clip.per_stage:
+            before_update = clip.after(before_update)
+        self._clip = None if clip is None or clip.per_stage else clip  # of all stages together
         self.micro_batches = 0
         check_channel(channel, len(self.stages), seed)
         self._channel = channel
@@ -173,7 +181,8 @@ class Pipeline:
         self._unfinished_step = False
         self._learning_rate: float | None = None  # of stage 0, that was set last
         if channel is not None:
-            channel.check_settings({**self._settings, "method": method, "seed": seed}, self.stages, optimizer)
+            settings = {**self._settings, "method": method, "seed": seed, "clip": clip}
+            channel.check_settings(settings, self.stages, optimizer)
         self._deferred: Callable[[], None] | None = None  # brings the workers' bookkeeping up to date
         self._loading = False
 
@@ -512,6 +521,8 @@ class Pipeline:
             for turn in self._turns(step, limits):
                 new_loss = self._perform(turn)
                 loss = new_loss if new_loss is not None else loss
+            if self._clip is not None and (step + 1) % self.accumulation == 0:
+                self._update_together(self._clip, step // self.accumulation)
         self._done = [max(done, limit) for done, limit in zip(self._done, limits, strict=True)]
         return loss
 
@@ -530,7 +541,7 @@ class Pipeline:
             if number is None:
                 continue
             actions = backward_actions(self.method, number, self.accumulation, head=worker.is_head)
-            turn = [(worker, action) for action in actions]
+            turn = [(worker, action) for action in actions if self._clip is None or action.kind is not Kind.UPDATE]
             if self.method.overlapped:  # R of the stage below is done here, beside B; the own R was done above
                 turn = [(worker, action) for worker, action in turn if action.kind is not Kind.RECONSTRUCT]
                 if worker.is_head:
@@ -538,6 +549,16 @@ class Pipeline:
                 if worker.index > 0:
                     turn.insert(0, (self._workers[worker.index - 1], Action(Kind.RECONSTRUCT, number)))
             yield turn
+
+    def _update_together(self, clip: Clip, number: int) -> None:
+        """Clip the gradients of all stages by their common norm, then update all stages."""
+        gradients = [worker.prepare_update() for worker in reversed(self._workers)][::-1]
+        of_stages = [norms(of_stage).to(self._workers[-1].device) for of_stage in gradients]
+        if self._channel is not None:
+            of_stages = list(self._channel.gather({str(self._own_stages.start): torch.cat(of_stages)}).values())
+        clip.scale([gradient for of_stage in gradients for gradient in of_stage], torch.cat(of_stages))
+        for worker in reversed(self._workers):
+            self._perform([(worker, Action(Kind.UPDATE, number))])
 
     def _due(self, stage: int, step: int) -> int | None:
         """Return the micro-batch whose backward a stage does in a step, if there is one."""

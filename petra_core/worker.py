@@ -201,6 +201,7 @@ class Worker:
         self._forward_weights = ForwardWeights.CURRENT
         self.corrector: Corrector | None = None
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
+        self._prepared = False  # whether `.grad` holds the mean gradients of the next update
         if self.optimizer is not None and delayed:
             if forward_weights is not ForwardWeights.CURRENT:
                 check_predictable(self.optimizer)
@@ -328,8 +329,13 @@ class Worker:
         below = streams if self._hand_down and not self._overlapped else None
         return Message(micro_batch, below, gradients)
 
-    def update(self) -> None:
-        """U: one optimizer step with the mean of the gradients accumulated since the last."""
+    def forget_shapes(self) -> None:
+        """Measure graphs once more: what comes next may have other shapes, since nothing is in flight."""
+        for part in self.parts:
+            part.forget_shapes()
+
+    def prepare_update(self) -> list[Tensor]:
+        """Put the mean gradients of the next update into `.grad` and show them to `before_update`; return them."""
         for part in self.parts:
             part.retire_weights(self.version)
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
@@ -337,6 +343,14 @@ class Worker:
             torch._foreach_div_(gradients, self._accumulation)
         if self._before_update is not None:
             self._before_update(self.index, self.version, self.stage)
+        self._prepared = True
+        return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+
+    def update(self) -> None:
+        """U: one optimizer step with the mean of the gradients accumulated since the last."""
+        if not self._prepared:
+            self.prepare_update()
+        self._prepared = False
         if self.corrector is not None:
             self.corrector.update(self._delays / self._accumulation)
             self.ledger.set("optimizer", self._optimizer_bytes())
@@ -405,7 +419,7 @@ class Worker:
         for name, parameter in self.stage.named_parameters():
             gradient = state["gradients"].get(name)
             parameter.grad = None if gradient is None else gradient.to(self.device)
-        self.version = state["version"]
+        self.version, self._prepared = state["version"], False
         self._stream.load(state["random"])
         for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)

@@ -445,6 +445,12 @@ def _check(pipeline: Pipeline) -> None:
         raise UnrecordableError(
             f"steps are recorded of one process that works in order; {method} or a channel is in the way"
         )
+    if any(getattr(part, "context", False) for stage in pipeline.stages for part in stage.parts()):
+        raise UnrecordableError(
+            "context passes many stages in the memory of one, and a home is kept for the next two: take plain steps"
+        )
+    if pipeline._clip is not None:
+        raise UnrecordableError("clipping by the norm of the whole network is done by Python, between the stages")
     if pipeline.trace is not None or any(w._before_update or w._after_backward for w in pipeline._workers):
         raise UnrecordableError(
             "hooks and traces are called by Python, which a recorded step does without; take them off"
