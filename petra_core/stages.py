@@ -18,6 +18,8 @@ that F reads, since the other only passes through an addition.
     inverse   (y, y~) -> (x, x~) = (y~, y - F(y~))
     backward  (dy, dy~) -> (dF(x)^T dy + dy~, dy)
 
+Further streams may pass it as they are, context that F reads too: (x, x~, *c) -> (x~ + F(x, *c), x, *c).
+
 The inverse evaluates F at the very point at which the backward differentiates it, so one evaluation with a graph
 serves both: a reversible backward costs one forward and one backward of F, not two forwards and one backward.
 """
@@ -99,8 +101,8 @@ class Stage(nn.Module, abc.ABC):
         """The blocks that a backward goes through one by one; more than one only after `merge`."""
         return (self,)
 
-    def _evaluate(self, x: Tensor) -> Tensor:
-        residual = self.function(x)
+    def _evaluate(self, x: Tensor, *context: Tensor) -> Tensor:
+        residual = self.function(x, *context)
         if not isinstance(residual, Tensor) or residual.shape != x.shape:
             got = tuple(residual.shape) if isinstance(residual, Tensor) else type(residual).__name__
             raise ValueError(
@@ -143,6 +145,9 @@ class ReversibleStage(Stage):
         residual: F, any module from a tensor to a tensor of the same shape (BatchNorm, dropout and autocast included).
             It must be a pure function of its input, its weights and torch's global generator: one that reads buffers
             or attributes that it writes in training mode is refused (`petra_core.inspection`).
+        context: whether all streams after the two are context: they pass the stage as they are, and F is called as
+            F(x, *context). A mask, a position, a conditioning or a long skip travels so, up with the two streams and
+            down with their gradients; context of floating point gets its gradient too.
 
     Attributes:
         combine: does the additions of the coupling; another one may write their results where they will be read.
@@ -151,9 +156,10 @@ class ReversibleStage(Stage):
 
     invertible = True
 
-    def __init__(self, residual: nn.Module) -> None:
+    def __init__(self, residual: nn.Module, *, context: bool = False) -> None:
         super().__init__()
         self.residual = _check_module(residual, "ReversibleStage")
+        self.context = context
         self.combine: Combine = combined
 
     @property
@@ -161,29 +167,42 @@ class ReversibleStage(Stage):
         return self.residual
 
     def forward(self, value: Value) -> Value:
-        x, x_tilde = two_streams(as_streams(value))
-        return self.combine("output", torch.add, x_tilde, self._evaluate(x)), x
+        x, x_tilde, *context = self._split(as_streams(value))
+        return self.combine("output", torch.add, x_tilde, self._evaluate(x, *context)), x, *context
 
     def record(self, inputs: Streams) -> Tape:
-        x, x_tilde = two_streams(inputs)
-        x_leaf = leaf(x)
-        residual = self._evaluate(x_leaf)
+        x, x_tilde, *context = self._split(inputs)
+        x_leaf, leaves = leaf(x), tuple(map(leaf, context))
+        residual = self._evaluate(x_leaf, *leaves)
         output = self.combine("output", torch.add, x_tilde.detach(), residual.detach())
-        return CouplingTape(detached(inputs), (output, x.detach()), x_leaf, residual, self.combine)
+        outputs = (output, x.detach(), *detached(tuple(context)))
+        return CouplingTape(detached(inputs), outputs, x_leaf, residual, self.combine, leaves)
 
     def keep(self, inputs: Streams) -> Streams:
         return inputs[:1]
 
     def retrace(self, kept: Streams) -> Tape:
-        x_leaf = leaf(kept[0])
-        return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf), self.combine)
+        x_leaf, *context = map(leaf, kept)
+        return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf, *context), self.combine, tuple(context))
 
     def reconstruct(self, outputs: Streams, side: Streams = ()) -> Tape:
-        y, y_tilde = two_streams(outputs)
-        x_leaf = leaf(y_tilde)
-        residual = self._evaluate(x_leaf)
+        y, y_tilde, *context = self._split(outputs)
+        x_leaf, leaves = leaf(y_tilde), tuple(map(leaf, context))
+        residual = self._evaluate(x_leaf, *leaves)
         x_tilde = self.combine("input", torch.sub, y.detach(), residual.detach())
-        return CouplingTape((y_tilde.detach(), x_tilde), None, x_leaf, residual, self.combine)
+        inputs = (y_tilde.detach(), x_tilde, *detached(tuple(context)))
+        return CouplingTape(inputs, None, x_leaf, residual, self.combine, leaves)
+
+    def _split(self, streams: Streams) -> Streams:
+        """The streams, seen to be two of one shape and, where the stage takes any, context."""
+        if self.context:
+            return (*two_streams(streams[:2]), *streams[2:])
+        if len(streams) > 2:
+            raise ValueError(
+                f"a reversible stage takes two streams, got {len(streams)}; let the others pass as context of its "
+                f"function, ReversibleStage(function, context=True), which is called as function(x, *context)"
+            )
+        return two_streams(streams)
 
 
 class BufferedStage(Stage):
