@@ -275,14 +275,18 @@ def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_sta
 
 
 class Shapes:
-    """Shapes and dtypes that all micro-batches of a run have in common.
+    """Shapes and dtypes that micro-batches have in common: all of a run, or those between two drains.
+
+    Args:
+        until_drained: whether others are allowed after a drain.
 
     Attributes:
         first: shape and dtype of each tensor of the first micro-batch; None before there is one.
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, until_drained: bool = False) -> None:
+        self.until_drained = until_drained
         self.first: list[tuple[list[int], str]] | None = None
 
     def check(self, micro_batch: int, tensors: Sequence[Tensor]) -> None:
@@ -291,7 +295,12 @@ class Shapes:
         if self.first is None:
             self.first = shapes
         elif shapes != self.first:
+            remedy = (
+                "all that are in flight together must be alike: call drain() before a micro-batch of another shape, or "
+                "leave out an epoch's last, smaller one (drop_last=True)"
+                if self.until_drained
+                else "all micro-batches of a run must be alike: leave out an epoch's last, smaller one (drop_last=True)"
+            )
             raise ValueError(
-                f"micro-batch {micro_batch} has shapes and dtypes {shapes}, those before it had {self.first}; "
-                f"all micro-batches of a run must be alike: leave out an epoch's last, smaller one (drop_last=True)"
+                f"micro-batch {micro_batch} has shapes and dtypes {shapes}, those before it had {self.first}; {remedy}"
             )

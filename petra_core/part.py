@@ -138,7 +138,7 @@ class Part:
             recomputes = not self.keeps_tape
             replaces = self._stashes_weights or replaces_weights
             self._inspected = inspection.block(stage, index, device, recomputes=recomputes, replaces=replaces)
-        self._graph_bytes: int | None = None  # of one tape; the same for every micro-batch
+        self._graph_bytes: int | None = None  # of one tape; the same for all micro-batches of these shapes
         self._ledger = ledger
         self._device = device
         self._autocast = autocast
@@ -418,6 +418,10 @@ class Part:
         self._watched_backwards = max(self._watched_backwards - 1, 0)
         self._evaluates_again = self._evaluates_again or watch.evaluates
         return grad_inputs, tuple(map(_sum, gradients, added))
+
+    def forget_shapes(self) -> None:
+        """Measure the next graph, whose micro-batch may have other shapes; nothing is in the memory."""
+        self._graph_bytes = None
 
     def retire_weights(self, version: int) -> None:
         """Before the update that ends `version`: stash the weights if a backward to come will need them.

@@ -174,7 +174,7 @@ class Pipeline:
         ]
         self.optimizers = [worker.optimizer for worker in self._workers if worker.optimizer is not None]
         self._seeded = seed is not None
-        self._shapes = Shapes()
+        self._shapes = Shapes(until_drained=channel is None)  # messages over a channel have one layout
         self._losses = PendingLosses(self._workers)
         self._recordings: list[list[tuple[int, Action]]] = []
         self.trace: Trace | None = None
@@ -276,7 +276,8 @@ class Pipeline:
         return loss
 
     def drain(self) -> None:
-        """Finish what is in flight, without new micro-batches.
+        """Finish what is in flight, without new micro-batches. In one process the next ones may have other
+        shapes.
 
         Gradients of fewer than k micro-batches stay accumulated: they enter the next update if training goes on.
         """
@@ -288,6 +289,10 @@ class Pipeline:
         self._done = [self.micro_batches] * len(self._workers)
         self._unfinished_step = False
         self._look_at_losses()
+        if self._shapes.until_drained:
+            self._shapes.first = None
+            for worker in self._workers:
+                worker.forget_shapes()
 
     @torch.no_grad()
     def evaluate(self, inputs: Value) -> Tensor:
