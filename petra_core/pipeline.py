@@ -61,7 +61,8 @@ class Pipeline:
         accumulation: k in 1..32. Each stage updates after every k of its backwards, with the mean of their gradients.
         staleness: of each stage, the micro-batches that enter between the forward and the backward of one
             (`petra_core.staleness`). None: lockstep for pipelined methods; the others have 0 everywhere.
-        optimizer: called once a stage with the list of its parameters; returns their optimizer. None: weights stay as
+        optimizer: called once a stage with the list of its parameters; returns their optimizer. A function of two
+            arguments is called with the list of (name, parameter) and the number of the stage. None: weights stay as
             they are, and gradients are seen by `before_update` only.
         seed: every stage draws its random numbers (dropout) from a stream of its own, made from (seed, stage): results
             do not depend on where the other stages run. None: from torch's global generators, as plain training does.
@@ -351,12 +352,20 @@ class Pipeline:
         check_weights(self.micro_batches - 1, self._workers)
 
     def set_learning_rate(self, learning_rate: float | Callable[[int], float]) -> None:
-        """Use a learning rate for all updates from the next step on; a function gives that of each stage by number."""
+        """Use a learning rate for all updates from the next step on.
+
+        The first parameter group of each optimizer gets this rate. Further groups keep the ratios to it that they had
+        when the optimizer was made.
+
+        Args:
+            learning_rate: the rate, or a function that gives that of each stage by number.
+
+        """
         self._learning_rate = learning_rate(0) if callable(learning_rate) else learning_rate
         for worker in self._workers:
             if worker.optimizer is not None:
                 rate = learning_rate(worker.index) if callable(learning_rate) else learning_rate
-                set_rate(worker.optimizer, rate)
+                set_rate(worker.optimizer, rate, worker.rate_ratios)
 
     def stagger(self, lags: Sequence[int] | None = None) -> None:
         """Let stages lag behind stage 0 by so many steps from now on; the results do not change.

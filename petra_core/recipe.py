@@ -12,7 +12,8 @@ any optimizer. NAdam is what asynchronous Nesterov (arXiv 2505.01099) uses again
 """
 
 import functools
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,7 +25,17 @@ if TYPE_CHECKING:  # a learning rate is a number, for which nobody waits for tor
     from torch import Tensor
     from torch.nn import Parameter
 
-__all__ = ["LearningRateSchedule", "OptimizerFactory", "adamw", "learning_rate", "nadam", "set_rate", "sgd"]
+__all__ = [
+    "LearningRateSchedule",
+    "OptimizerFactory",
+    "adamw",
+    "learning_rate",
+    "nadam",
+    "optimizer_of",
+    "rate_ratios",
+    "set_rate",
+    "sgd",
+]
 
 REFERENCE_BATCH = 256  # samples per update at which the reference learning rate holds (Goyal et al. 2017)
 
@@ -80,7 +91,35 @@ class LearningRateSchedule:
         return self.base * self.factor ** sum(iteration >= drop for drop in self.drops)
 
 
-OptimizerFactory: TypeAlias = Callable[["list[Parameter]"], "torch.optim.Optimizer"]  # of the parameters of a stage
+#: Makes the optimizer of a stage, of its parameters, or of its named parameters and its number.
+OptimizerFactory: TypeAlias = (
+    Callable[["list[Parameter]"], "torch.optim.Optimizer"]
+    | Callable[["list[tuple[str, Parameter]]", int], "torch.optim.Optimizer"]
+)
+
+
+def optimizer_of(
+    factory: OptimizerFactory, stage: int, named: "Sequence[tuple[str, Parameter]]"
+) -> "torch.optim.Optimizer":
+    """Return the optimizer that a factory makes for a stage.
+
+    A factory with two required arguments is called with the named parameters and the number of the stage, another one
+    with the parameters.
+    """
+    make: Any = factory
+    if _required(factory) == 2:
+        return make(list(named), stage)  # type: ignore[no-any-return]  # `check_optimizer` looks at it
+    return make([parameter for _, parameter in named])  # type: ignore[no-any-return]  # as above
+
+
+def _required(function: Callable[..., object]) -> int:
+    """The number of positional arguments that a function cannot do without; 1 of one that has no signature."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return 1
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in kinds and p.default is p.empty for p in parameters)
 
 
 def sgd(
@@ -159,8 +198,16 @@ def nadam(
     )
 
 
-def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float) -> None:
+def rate_ratios(optimizer: "torch.optim.Optimizer") -> list[float]:
+    """Return the learning rate of each parameter group by that of the first; 1 where that is 0 or there is none."""
+    rates = [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
+    return [rate / rates[0] if rates[0] else 1.0 for rate in rates]
+
+
+def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float, ratios: Sequence[float] | None = None) -> None:
     """Use `learning_rate` from the next update on: in place where it is a tensor, as a recorded step needs it.
+
+    Each parameter group gets the rate times its ratio, or the rate itself without ratios.
 
     A tensor is written to when the rate changes, not at every step: that would be a kernel for each group. The number
     is noted on the tensor, because reading it would wait for its device, with the tensor's version, which shows whether
@@ -168,13 +215,14 @@ def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float) -> None:
     """
     from torch import Tensor
 
-    for group in optimizer.param_groups:
+    for group, ratio in zip(optimizer.param_groups, ratios or [1.0] * len(optimizer.param_groups), strict=True):
         rate: Any = group["lr"]
+        new = learning_rate * ratio
         if not isinstance(rate, Tensor):
-            group["lr"] = learning_rate
-        elif getattr(rate, "written", None) != (learning_rate, rate._version):
-            rate.fill_(learning_rate)
-            setattr(rate, "written", (learning_rate, rate._version))  # noqa: B010  # no attribute that Tensor declares
+            group["lr"] = new
+        elif getattr(rate, "written", None) != (new, rate._version):
+            rate.fill_(new)
+            setattr(rate, "written", (new, rate._version))  # noqa: B010  # no attribute that Tensor declares
 
 
 def _made(

@@ -32,7 +32,7 @@ from petra_core.lookahead import check_predictable, predicted
 from petra_core.methods import Method
 from petra_core.part import Ahead, Part
 from petra_core.randomness import RandomStream, replay
-from petra_core.recipe import OptimizerFactory
+from petra_core.recipe import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams
 
@@ -195,9 +195,13 @@ class Worker:
         self._double_buffered = method.double_buffered
         self._accumulation = accumulation  # of an update
         self._parameters = [parameter for part in self.parts for parameter in part.parameters]
-        self.optimizer = optimizer(list(self._parameters)) if optimizer is not None and self._parameters else None
-        if self.optimizer is not None:
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.rate_ratios: list[float] = []  # of the optimizer's parameter groups
+        if optimizer is not None and self._parameters:
+            names = {parameter: name for name, parameter in stage.named_parameters()}
+            self.optimizer = optimizer_of(optimizer, index, [(names[p], p) for p in self._parameters])
             check_optimizer(self.optimizer, index, self._parameters)
+            self.rate_ratios = rate_ratios(self.optimizer)
         self._forward_weights = ForwardWeights.CURRENT
         self.corrector: Corrector | None = None
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from petra_core.distributed.groups import ChannelError
-from petra_core.recipe import OptimizerFactory
+from petra_core.recipe import OptimizerFactory, optimizer_of
 from petra_core.stages import Stage
 from petra_core.tape import Streams
 
@@ -161,8 +161,10 @@ def describe_optimizer(factory: OptimizerFactory | None) -> dict[str, Any]:
     if factory is None:
         return {"optimizer": None}
     try:
-        optimizer = factory([nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))])
-        groups = [{name: value for name, value in g.items() if name != "params"} for g in optimizer.param_groups]
+        named = [("weight", nn.Parameter(torch.zeros(2, 2))), ("bias", nn.Parameter(torch.zeros(2)))]
+        optimizer = optimizer_of(factory, 0, named)
+        without = ("params", "param_names")
+        groups = [{key: value for key, value in g.items() if key not in without} for g in optimizer.param_groups]
     except Exception:  # of the user's function, about parameters that are not the user's
         return {}
     return {"optimizer": {"class": type(optimizer).__qualname__, "groups": groups}}
