@@ -23,7 +23,6 @@ __all__ = [
     "check_settings",
     "check_stages",
     "check_state",
-    "check_target",
 ]
 
 UNCORRECTED = "uncorrected"  # what a state says of delay about which nothing is done
@@ -160,16 +159,6 @@ _ADDED = frozenset(
     {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "lr_written"}
 )
 _LIKE_PARAMETER = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
-
-
-def check_target(target: Any) -> None:
-    """Refuse a target that is not a tensor. Raises: TypeError."""
-    if not isinstance(target, Tensor):
-        inside = f" of {[type(item).__name__ for item in target]}" if isinstance(target, tuple | list) else ""
-        raise TypeError(
-            f"the target must be one tensor, got a {type(target).__name__}{inside}; join several by torch.cat or "
-            f"torch.stack and split them in the loss, and give a number as torch.tensor(number)"
-        )
 
 
 def check_residual(residual: nn.Module) -> None:

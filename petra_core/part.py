@@ -36,6 +36,7 @@ from petra_core.ownership import OwnedOutputs
 from petra_core.randomness import RandomState, RandomStream, capture, differ, loaded, replay
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Tape, as_streams, as_value, detached, fills_its_storage
+from petra_core.targets import Target
 
 #: Backwards of a block that are watched for evaluations.
 WATCHED_BACKWARDS = 3
@@ -147,7 +148,7 @@ class Part:
         self,
         micro_batch: int,
         inputs: Streams,
-        target: Tensor | None,
+        target: Target,
         version: int,
         stream: RandomStream,
         ahead: Ahead | None = None,
@@ -188,7 +189,7 @@ class Part:
                 assert tape.outputs is not None
                 outputs = tape.outputs
                 self._ledger.add("graph", self._graph_bytes or 0)
-                if target is None:
+                if not isinstance(self.stage, HeadStage):
                     tape.forget()
             else:
                 with torch.no_grad():
@@ -480,9 +481,8 @@ class Part:
         self._ledger.add(self._kept_as, sum(payload(entry.kept) for entry in self._memory))
         self._ledger.add("stashed_weights", sum(payload(weights.values()) for weights in self._versions.values()))
 
-    def _record(self, inputs: Streams, target: Tensor | None) -> Tape:
+    def _record(self, inputs: Streams, target: Target) -> Tape:
         if isinstance(self.stage, HeadStage):
-            assert target is not None
             return self.stage.record_loss(inputs, target)
         return self.stage.record(inputs)
 

@@ -32,7 +32,6 @@ from petra_core.checks import (
     check_settings,
     check_stages,
     check_state,
-    check_target,
 )
 from petra_core.clipping import Clip, check_clip, norms
 from petra_core.concurrency import Sent, conductor
@@ -45,8 +44,9 @@ from petra_core.methods import Method, check_accumulation
 from petra_core.randomness import capture_all, restore_all
 from petra_core.recipe import OptimizerFactory, set_rate
 from petra_core.schedule import Action, Kind, backward_actions
-from petra_core.stages import Stage, in_evaluation_mode, sequential
+from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
 from petra_core.tape import Value, as_streams, as_value
+from petra_core.targets import Target, flattened, unflattened
 from petra_core.tracing import Trace
 from petra_core.worker import AfterBackward, BeforeUpdate, Message, Worker, devices_of
 
@@ -226,11 +226,20 @@ class Pipeline:
         return tensors if self._channel is None else self._channel.gather(tensors)
 
     @property
+    def metrics(self) -> dict[str, Tensor]:
+        """What the loss returned beside its value, of the micro-batch whose loss came last; empty in other processes.
+
+        A loss returns metrics as `(value, {"accuracy": accuracy})`; they are detached, and not differentiated.
+        """
+        head = self._workers[-1].stage.parts()[-1]
+        return dict(head.metrics) if isinstance(head, HeadStage) else {}
+
+    @property
     def in_flight(self) -> int:
         """Micro-batches that have entered and whose last backward is still to come."""
         return min(self.staleness[0], self.micro_batches - self._drained)
 
-    def step(self, inputs: Value, target: Tensor) -> Tensor | None:
+    def step(self, inputs: Value, target: Target = None) -> Tensor | None:
         """Let one micro-batch enter: its forward at every stage, then at every stage the backward that is due.
 
         The micro-batch is copied, so its memory may be used again at once. Over several processes each takes the same
@@ -238,13 +247,15 @@ class Pipeline:
 
         Args:
             inputs: a tensor or a tuple of tensors, what stage 0 takes; [batch, channels, height, width] for images.
-            target: what the loss takes; int64 [batch] for cross-entropy.
+            target: what the loss takes, int64 [batch] for cross-entropy: a tensor, a tuple or dict of tensors, or None
+                for a loss of the output alone, which is called as loss(output, None).
 
         Returns:
             The loss (a scalar, detached) of this micro-batch; None in processes that do not own the head.
 
         Raises:
             ChannelError: another process has died or hangs.
+            TypeError: the inputs or the target are of another kind.
             ValueError: the shape or dtype differs from that of the micro-batches before, or the processes were given
                 different micro-batches.
             NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some steps later.
@@ -259,10 +270,10 @@ class Pipeline:
                 "drain() outside of it (evaluate() works inside)"
             )
         streams = as_streams(inputs)
-        check_target(target)
+        keys, goals = flattened(target)
         if self._channel is not None:
             self._channel.check_step(self.micro_batches, streams, target, self._learning_rate)
-        self._shapes.check(self.micro_batches, (*streams, target))
+        self._shapes.check(self.micro_batches, (*streams, *goals))
         self._catch_up()
         self._unfinished_step = True  # until all has arrived: an interrupt must not leave half a micro-batch
         number = self.micro_batches
@@ -271,7 +282,7 @@ class Pipeline:
         if first.index == 0:
             first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)))
         if last.is_head:
-            last.receive_target(number, target.detach().clone())
+            last.receive_target(number, unflattened(keys, [goal.detach().clone() for goal in goals]))
         loss = self._work(self._limits())
         self._unfinished_step = False
         return loss
@@ -296,7 +307,7 @@ class Pipeline:
                 worker.forget_shapes()
 
     @torch.no_grad()
-    def evaluate(self, inputs: Value) -> Tensor:
+    def evaluate(self, inputs: Value) -> Value:
         """The network's output (logits) with the current weights, in evaluation mode.
 
         What is in flight is not touched. Over several processes all take part, and all get the output.
@@ -320,7 +331,8 @@ class Pipeline:
                 streams = worker.evaluate(streams)
             if self._channel is not None:
                 streams = self._channel.evaluation_output(streams)
-        return streams[0].to(self._workers[-1].device)  # from another process it may come through the CPU
+        home = self._workers[-1].device  # from another process the output may come through the CPU
+        return as_value(tuple(stream.to(home) for stream in streams))
 
     @torch.no_grad()
     def forward_aside(self, stage: int, micro_batch: int, inputs: Value) -> Value:

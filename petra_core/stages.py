@@ -26,7 +26,8 @@ serves both: a reversible backward costs one forward and one backward of F, not 
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,7 @@ from petra_core.tape import (
     detached,
     leaf,
 )
+from petra_core.targets import Target
 
 __all__ = ["BufferedStage", "HeadStage", "ReversibleStage", "Stage", "in_evaluation_mode", "merge"]
 
@@ -179,7 +181,7 @@ class ReversibleStage(Stage):
         return CouplingTape(detached(inputs), outputs, x_leaf, residual, self.combine, leaves)
 
     def keep(self, inputs: Streams) -> Streams:
-        return inputs[:1]
+        return inputs[:1] + inputs[2:]
 
     def retrace(self, kept: Streams) -> Tape:
         x_leaf, *context = map(leaf, kept)
@@ -230,7 +232,7 @@ class BufferedStage(Stage):
         return ModuleTape(leaves, at_least_float32(self.module(as_value(leaves))))
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Any]  # (output, target) -> scalar, or (scalar, metrics by name)
 
 
 class HeadStage(BufferedStage):
@@ -240,8 +242,12 @@ class HeadStage(BufferedStage):
 
     Args:
         module: from the streams before it to the output, shape [batch, classes] for cross-entropy.
-        loss: (output, target) -> scalar, the mean over the micro-batch; cross-entropy unless given. The parameters of
-            a loss that is a module are trained as those of the head.
+        loss: (output, target) -> scalar, the mean over the micro-batch; cross-entropy unless given. Output and target
+            may be tuples of tensors, the target a dict or None too. The loss may return (scalar, metrics) instead, with
+            tensors or numbers by name. The parameters of a loss that is a module are trained as those of the head.
+
+    Attributes:
+        metrics: what the loss returned last beside its value, detached.
 
     """
 
@@ -250,6 +256,7 @@ class HeadStage(BufferedStage):
         if not callable(loss):
             raise TypeError(f"loss must be callable as loss(output, target), got {type(loss).__name__}")
         self.loss = loss
+        self.metrics: dict[str, Tensor] = {}
 
     @property
     def function(self) -> nn.Module:
@@ -258,23 +265,25 @@ class HeadStage(BufferedStage):
         has_tensors = isinstance(loss, nn.Module) and (*loss.parameters(), *loss.buffers())
         return self if has_tensors else self.module
 
-    def record_loss(self, inputs: Streams, target: Tensor) -> Tape:
+    def record_loss(self, inputs: Streams, target: Target) -> Tape:
         """Evaluate module and loss with a graph; `tape.outputs` holds the scalar loss.
 
         Raises:
-            TypeError: the module returns more than one tensor, or the loss something else than a tensor.
+            TypeError: the loss returns something else than a tensor, with or without metrics.
             ValueError: the loss is not a scalar, or has no graph.
 
         """
         leaves = tuple(leaf(stream) for stream in inputs)
         output = as_value(at_least_float32(self.module(as_value(leaves))))
-        if not isinstance(output, Tensor):
-            raise TypeError(f"the head must return one tensor, got {len(output)}")
         loss = self.loss(output, target)
+        self.metrics = {}
+        if isinstance(loss, tuple) and len(loss) == 2 and isinstance(loss[1], Mapping):
+            loss, metrics = loss
+            self.metrics = {name: torch.as_tensor(value).detach() for name, value in metrics.items()}
         if not isinstance(loss, Tensor):
             raise TypeError(
                 f"the loss function must return a scalar tensor (a mean over the micro-batch), got {_kind(loss)}; "
-                f"return only the tensor, without .item() and without metrics"
+                f"return the tensor without .item(), or (tensor, metrics) with a dict of metrics by name"
             )
         if loss.dim() != 0:
             raise ValueError(f"the loss must be a scalar (a mean over the micro-batch), got shape {tuple(loss.shape)}")

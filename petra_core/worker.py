@@ -35,6 +35,7 @@ from petra_core.randomness import RandomStream, replay
 from petra_core.recipe import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams
+from petra_core.targets import Keys, Target, flattened, unflattened
 
 BeforeUpdate = Callable[[int, int, Stage], None]
 
@@ -191,6 +192,7 @@ class Worker:
         self.from_above: deque[Message] = deque()
         self.targets: deque[Message] = deque()  # of micro-batches whose forwards come, at the head
         self.observed_staleness = 0  # the most micro-batches that have entered between a forward and its backward
+        self._target_keys: Keys = None  # of the targets
         self._forwards = 0  # number of the next micro-batch
         self._double_buffered = method.double_buffered
         self._accumulation = accumulation  # of an update
@@ -235,16 +237,19 @@ class Worker:
             message = Message(message.micro_batch, inbox.pop().streams, message.gradients)
         inbox.append(message)
 
-    def receive_target(self, micro_batch: int, target: Tensor) -> None:
+    def receive_target(self, micro_batch: int, target: Target) -> None:
         """Keep the target of a micro-batch until its forward, at the head."""
-        message = Message(micro_batch, (target,)).to(self.device)
+        self._target_keys, tensors = flattened(target)
+        message = Message(micro_batch, tensors).to(self.device)
         self.ledger.add("messages", message.bytes())
         self.targets.append(message)
 
     def forward(self, micro_batch: int) -> Message:
         """F: evaluate the oldest message from below. Returns the message upwards; at the head, the loss."""
         message = self._take(self.from_below, micro_batch)
-        target = self._take(self.targets, micro_batch).tensors[0] if self.is_head else None
+        target: Target = None
+        if self.is_head:
+            target = unflattened(self._target_keys, self._take(self.targets, micro_batch).tensors)
         self._forwards = micro_batch + 1
         streams = message.streams
         assert streams is not None
@@ -409,6 +414,7 @@ class Worker:
             "parts": [part.state_dict() for part in self.parts],
             "random": self._stream.state,
             **{name: [dict(vars(message)) for message in inbox] for name, inbox in self._inboxes()},
+            **({} if self._target_keys is None else {"target_keys": self._target_keys}),
             **({} if self.corrector is None else {"corrector": self.corrector.state_dict(), "late": self._delays}),
         }
 
@@ -430,6 +436,8 @@ class Worker:
         if self.corrector is not None:
             self.corrector.load_state_dict(state["corrector"])
             self._delays = state["late"]
+        keys = state.get("target_keys")
+        self._target_keys = None if keys is None else tuple(keys)
         for part, part_state in zip(self.parts, state["parts"], strict=True):
             part.load_state_dict(part_state)
         for name, inbox in self._inboxes():

@@ -51,6 +51,7 @@ from petra_core.randomness import RandomStream
 from petra_core.schedule import Action, Kind
 from petra_core.stages import ReversibleStage
 from petra_core.tape import Streams, Value, as_streams, combined
+from petra_core.targets import Keys, Target, flattened, unflattened
 from petra_core.tracing import Trace
 from petra_core.worker import Message, Worker
 
@@ -65,7 +66,7 @@ class UnrecordableError(ValueError):
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 
 #: Makes a micro-batch: what the pipeline takes, and the target.
-Batch = Callable[[], tuple[Value, Tensor]]
+Batch = Callable[[], tuple[Value, Target]]
 
 
 class CapturedSteps:
@@ -112,6 +113,8 @@ class CapturedSteps:
         self._loss: Tensor | None = None  # its home
         self._last_losses = torch.empty(0)  # of repetitions, a ring; made once their dtype is known
         self._enters: Streams = ()  # homes of a micro-batch of the caller and its target
+        self._target_keys: Keys = None  # of such a target, and its number of tensors
+        self._targets = 1
         self._batch: Batch | None = None  # makes the micro-batches of recorded steps
         if pipelined:
             pipeline.stagger()
@@ -127,7 +130,7 @@ class CapturedSteps:
         """Whether all steps from now on are repetitions."""
         return len(self._recordings) == self.period
 
-    def step(self, inputs: Value, target: Tensor) -> Tensor | None:
+    def step(self, inputs: Value, target: Target) -> Tensor | None:
         """Let one micro-batch enter, as `Pipeline.step` does.
 
         Returns:
@@ -142,7 +145,9 @@ class CapturedSteps:
             ValueError: the shape or dtype differs from that of the micro-batches before.
 
         """
-        return self._step(lambda: (inputs, target), (*as_streams(inputs), target))
+        self._target_keys, goals = flattened(target)
+        self._targets = len(goals)
+        return self._step(lambda: (inputs, target), (*as_streams(inputs), *goals))
 
     def step_from(self, batch: Batch) -> Tensor | None:
         """Let the micro-batch enter that `batch` makes on the device, as a part of what is recorded.
@@ -199,6 +204,8 @@ class CapturedSteps:
         pipeline = self._pipeline
         if not self._recordings:
             _check_draws_nothing(pipeline)
+            if pipeline.metrics:
+                raise UnrecordableError("a loss with metrics makes them by Python, which a recorded step does without")
             self._homes.close()
         self._take(number, batch, given)
         phase = number % self.period
@@ -251,10 +258,10 @@ class CapturedSteps:
             # From pinned memory the device would read later than the caller may write there again.
             home.copy_(tensor, non_blocking=not tensor.is_pinned())
 
-    def _entered(self) -> tuple[Value, Tensor]:
+    def _entered(self) -> tuple[Value, Target]:
         """Return the micro-batch that was copied."""
-        *streams, target = self._enters
-        return tuple(streams), target
+        inputs = len(self._enters) - self._targets
+        return self._enters[:inputs], unflattened(self._target_keys, self._enters[inputs:])
 
     def _first(self, number: int) -> None:
         """Do the first step of its phase, recorded."""

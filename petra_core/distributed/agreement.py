@@ -29,6 +29,7 @@ from petra_core.distributed.groups import ChannelError
 from petra_core.recipe import OptimizerFactory, optimizer_of
 from petra_core.stages import Stage
 from petra_core.tape import Streams
+from petra_core.targets import flattened
 
 __all__ = ["agree", "describe_micro_batch", "describe_optimizer", "describe_stage", "exchange"]
 
@@ -172,12 +173,13 @@ def describe_optimizer(factory: OptimizerFactory | None) -> dict[str, Any]:
 
 def describe_micro_batch(inputs: Streams, target: object) -> dict[str, Any]:
     """Return dtype, shape and the beginning of the SHA-256 of each tensor of a micro-batch."""
-    return {"inputs": [_digest(stream) for stream in inputs], "target": _digest(target)}
+    keys, tensors = flattened(target)
+    of_target = [_digest(tensor) for tensor in tensors]
+    named = of_target[0] if keys is None else {str(key): of for key, of in zip(keys, of_target, strict=True)}
+    return {"inputs": [_digest(stream) for stream in inputs], "target": named}
 
 
-def _digest(value: object) -> str:
-    if not isinstance(value, Tensor):
-        return type(value).__qualname__
+def _digest(value: Tensor) -> str:
     dense = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
     digest = hashlib.sha256(dense.flatten().view(torch.uint8).numpy().data).hexdigest()
     return f"{value.dtype} {list(value.shape)} with SHA-256 {digest[:12]}"
