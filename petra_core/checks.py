@@ -224,7 +224,15 @@ def check_settings(method: Any, optimizer: Any, forward_weights: Any, correction
         raise ValueError(f"autocast is to torch.bfloat16 or torch.float16, or None for none, got {autocast!r}")
 
 
-def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_stages: range, seeded: bool) -> None:
+def check_state(
+    state: Any,
+    settings: Mapping[str, Any],
+    *,
+    stages: int,
+    own_stages: range,
+    seeded: bool,
+    other_method: bool = False,
+) -> None:
     """Check that a state is that of a pipeline like this one.
 
     Args:
@@ -234,6 +242,7 @@ def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_sta
         stages: J.
         own_stages: those of this process.
         seeded: whether this pipeline has random streams of its own.
+        other_method: whether method, staleness and what is done about delay may be others, where nothing is in flight.
 
     Raises:
         CheckpointError: it is not.
@@ -254,8 +263,21 @@ def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_sta
         raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
     for key, value in settings.items():
         said = state.get(key, UNCORRECTED if key == "delay" else value)
-        if said != value:
-            raise CheckpointError(f"the state has {key} {said!r}, this pipeline has {value!r}")
+        if said == value:
+            continue
+        differs = f"the state has {key} {said!r}, this pipeline has {value!r}"
+        if key not in ("method", "staleness", "delay"):
+            raise CheckpointError(differs)
+        if not other_method:
+            raise CheckpointError(
+                f"{differs}; to continue under another method, drain the pipeline before its state is taken, and load "
+                f"it with load_state_dict(state, other_method=True)"
+            )
+        if state["micro_batches"] != state["drained"]:
+            raise CheckpointError(
+                f"{differs}, and {state['micro_batches'] - state['drained']} or fewer micro-batches are in flight in "
+                f"it, which only its own method can finish: drain the pipeline before its state is taken"
+            )
     missing = [index for index in own_stages if state["workers"][index] is None]
     if missing:
         raise CheckpointError(f"the state is another process's: stages {missing} are not in it")

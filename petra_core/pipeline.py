@@ -316,7 +316,8 @@ class Pipeline:
             inputs: what stage 0 takes, such as images [batch, channels, height, width].
 
         Returns:
-            What the head's module returns, such as logits [batch, classes], on the device of the last stage.
+            What the head's module returns, such as logits [batch, classes], on the device of the last stage; a tuple
+            where that returns several tensors.
 
         Raises:
             ValueError: a stage wrote to its input in place.
@@ -487,8 +488,14 @@ class Pipeline:
             )
         return self.__dict__
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, other_method: bool = False) -> None:
         """Continue from `state`, in a pipeline made with the same stages and settings.
+
+        Args:
+            state: what `state_dict` returned.
+            other_method: whether the method, the staleness and what is done about delay may be others than those of
+                the state, which was taken after `drain`. Weights, optimizers, random streams and gradients that wait
+                for their update are those of the state; so PETRA can be followed by backpropagation.
 
         Raises:
             CheckpointError: the state is of another format, method, k, staleness or other settings, of another number
@@ -501,7 +508,16 @@ class Pipeline:
             stages=len(self.stages),
             own_stages=self._own_stages,
             seeded=self._seeded,
+            other_method=other_method,
         )
+        own = self._settings
+        changed = any(state.get(key, own[key]) != own[key] for key in ("method", "staleness"))
+        changed = changed or state.get("delay", UNCORRECTED) != own["delay"]
+        if changed and self.method.double_buffered:
+            raise CheckpointError(
+                f"{self.method} has the weights before the last update too, which a state of another method lacks; "
+                f"make a new pipeline of the trained stages"
+            )
         if state["behind"] is not None and self._channel is not None:
             raise CheckpointError(
                 "the state was saved between recorded steps, where stages lag behind stage 0, and over several "
@@ -513,7 +529,7 @@ class Pipeline:
         self._collect_all()  # what is on its way here is part of what is forgotten
         for worker in self._workers:
             try:
-                worker.load_state_dict(state["workers"][worker.index])
+                worker.load_state_dict(state["workers"][worker.index], other_method=changed)
             except (KeyError, ValueError, RuntimeError) as error:
                 raise CheckpointError(
                     f"the state of stage {worker.index} does not fit this pipeline: {error}"

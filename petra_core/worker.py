@@ -418,8 +418,11 @@ class Worker:
             **({} if self.corrector is None else {"corrector": self.corrector.state_dict(), "late": self._delays}),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave, in a worker made with the same arguments."""
+    def load_state_dict(self, state: Mapping[str, Any], *, other_method: bool = False) -> None:
+        """Restore what `state_dict` gave, in a worker made with the same arguments.
+
+        Of a state of another method, with nothing in flight, what only that method keeps is left out.
+        """
         if (state["optimizer"] is None) != (self.optimizer is None):
             raise ValueError("one of the two has an optimizer, the other has none")
         self.stage.load_state_dict(state["module"])
@@ -433,13 +436,13 @@ class Worker:
         self._stream.load(state["random"])
         for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
-        if self.corrector is not None:
+        if self.corrector is not None and not other_method:
             self.corrector.load_state_dict(state["corrector"])
             self._delays = state["late"]
         keys = state.get("target_keys")
         self._target_keys = None if keys is None else tuple(keys)
         for part, part_state in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict(part_state)
+            part.load_state_dict({"memory": (), "weights": {}} if other_method else part_state)
         for name, inbox in self._inboxes():
             inbox.clear()
             for entry in state[name]:
