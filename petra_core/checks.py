@@ -66,7 +66,8 @@ def check_stages(stages: Sequence[Stage]) -> None:
                         f"parameter {name} of stage {index} belongs to "
                         f"{f'stage {other}' if other != index else 'another of the stages that it was merged from'} "
                         f"too; tied weights are not possible across stages, whose updates come at different times: "
-                        f"put both uses into one stage, or copy.deepcopy the module to untie them"
+                        f"put both uses into the module of one stage, or copy.deepcopy the module to untie them, which "
+                        f"is another network"
                     )
     if not stages:
         raise ValueError("a pipeline needs at least one stage, the head; got none")
