@@ -247,7 +247,7 @@ class ForwardGradients:
 
     def _last(self, top: BlockEvaluation, target: Tensor) -> Tensor:
         """The network's loss; the last block's gradients are exact, and at its input the global one is known."""
-        loss = self._loss(top.output, target)
+        loss: Tensor = self._loss(top.output, target)
         parameters = trainable(top.block.stage)
         below, *gradients = torch.autograd.grad(loss, [top.input, *parameters])
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -378,7 +378,8 @@ class ForwardGradients:
                 for index in blocks:
                     start = self.stages[index](start)
             output = start if auxiliary is None else auxiliary(start)
-            return vmap(lambda o, t: self._loss(o[None], t[None]))(output, target) / len(target)
+            of_samples: Tensor = vmap(lambda o, t: self._loss(o[None], t[None]))(output, target)
+            return of_samples / len(target)
 
         primals = (x, *(torch.zeros_like(tangents[layer]) for layer in layers))
         directions = (torch.zeros_like(x) if tangent is None else tangent, *(tangents[layer] for layer in layers))
