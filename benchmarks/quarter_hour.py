@@ -66,20 +66,18 @@ POLL = 0.2
 MPS = "nvidia-cuda-mps-control"
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
+LOCKSTEP, ONE_F_ONE_B = "method=petra accumulation=1", "method=petra accumulation=1 timing=1f1b"
+BASELINE = "method=backpropagation batch_size=128"  # the paper's
+
 #: What is trained, the most valuable first: by scale the table, what all its cells share, and each cell's own settings.
+#: A timing replaces that of the cell in the table.
 ORDER: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "paper": (
         "table2",
         "dataset=cifar10 model=revnet18",
-        [
-            "method=petra accumulation=1 seed=0",
-            "method=backpropagation batch_size=128 seed=0",  # the paper's baseline
-            # PETRA at asynchronous 1F1B, k = 1, belongs here as soon as cells have a timing.
-            "method=petra accumulation=1 seed=1",
-            "method=backpropagation batch_size=128 seed=1",
-        ],
+        [f"{cell} seed={seed}" for seed in (0, 1) for cell in (LOCKSTEP, BASELINE, ONE_F_ONE_B)],
     ),
-    "smoke": ("accuracy", "model=revnet18", ["method=petra accumulation=1 seed=0"]),
+    "smoke": ("accuracy", "model=revnet18", [f"{LOCKSTEP} seed=0", f"{ONE_F_ONE_B} seed=0"]),
 }
 
 
@@ -163,11 +161,13 @@ def _benchmark(options: argparse.Namespace, name: str, script: str, *words: obje
 def candidates(options: argparse.Namespace, how: Sequence[str]) -> Iterator[Candidate]:
     """Yield the cells in their order; `how` they are trained is a part of the command."""
     table, shared, order = ORDER[options.scale]
-    variant = {"loader": "memory", "precision": options.precision} if options.scale == "paper" else {}
+    shared_variant = {"loader": "memory", "precision": options.precision} if options.scale == "paper" else {}
     where = [f"--device={options.device}", "--records", options.output / "records"]
     where += ["--data-root", options.output / "data"]
     for own in order:
-        only = [*shared.split(), *own.split()]
+        settings = [*shared.split(), *own.split()]
+        only = [setting for setting in settings if not setting.startswith("timing=")]
+        variant = shared_variant | dict(setting.split("=") for setting in settings if setting not in only)
         [base] = selection.select(grid_of(options.scale), {}, tables=[table], only=only)
         [cell] = selection.with_settings([base], **variant)
         which = itertools.chain(*(("--only", words) for words in only), *((f"--{n}", v) for n, v in variant.items()))
@@ -262,7 +262,7 @@ class QuarterHour:
     def _choose(self, cells: Sequence[Candidate], where: speed.Device) -> Candidate | None:
         """Return the first cell without a result that fits into the time, as far as that is known."""
         roots = self.output / "records", ROOT / DEFAULT_ROOT
-        speeds = speed.recorded(record for root in roots for record in scan(root).records)
+        speeds = speed.recorded(run for root in roots for run in scan(root).records)
         for candidate in cells:
             cell = candidate.cell
             states = [Record.of(cell, root).state() for root in roots]
@@ -379,7 +379,7 @@ def summary(hour: QuarterHour, options: argparse.Namespace) -> str:
     lines += [f"{name}: {said or 'passed'}" for name, said in hour.outcomes.items()]
     lines += [f"{name}: {reason}" for name, reason in hour.refused.items()]
     cells = scan(hour.output / "records")
-    lines += [f"{record.path.name}: {state.reached}" for record, state in cells.records]
+    lines += [f"{run.cell.name}: {run.state.reached}" for run in cells.records]
     return "\n".join([*lines, *map(str, cells.problems)]) + "\n"
 
 

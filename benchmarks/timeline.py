@@ -91,7 +91,7 @@ def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[
             train(method, micro_batches)
         return timeline(gathered(trace_here))
 
-    orders: dict[str, Callable[..., Any]] = {"costs": costs, "train": train, "trace": trace, "ping": _ping}
+    orders: dict[str, Callable[..., Any]] = {"costs": costs, "train": train, "trace": trace, "ping": ping}
     return lambda order, *arguments: orders[order](*arguments)
 
 
@@ -138,7 +138,7 @@ def _cost(stage: StageAlone, turns: Sequence[TurnSeconds]) -> Cost:
     )
 
 
-def _ping(size: int) -> float:
+def ping(size: int) -> float:
     """Seconds of one way of a message of that many bytes between ranks 0 and 1: half of there and back, the median."""
     rank, message = dist.get_rank(), torch.empty(max(size // 4, 1))
     times = []

@@ -1,12 +1,14 @@
-"""Module buffers under recomputation: one update of running statistics per micro-batch, in the forward.
+"""Protect module buffers during recomputation, so that running statistics are updated once per micro-batch.
 
-A second evaluation in training mode would move BatchNorm's running statistics a second time, as it does in
-torch.utils.checkpoint, memcnn, RevTorch and revlib. Inside `FrozenBuffers` normalisation still uses the statistics of
-the batch, as training does, but nothing is tracked; any other buffer is a copy inside, and whatever the function writes
-to it is gone afterwards, unless a graph has need of it. What it reads there is what the last forward left, not what the
-forward of its own micro-batch read: no buffers are kept. A function whose output depends on a buffer that it writes
-(spectral normalisation, a codebook) would be evaluated with other values, so `petra_core.inspection` refuses it where
-it is evaluated again.
+A second evaluation in training mode would update BatchNorm's running statistics a second time, as it does in
+torch.utils.checkpoint, memcnn, RevTorch and revlib. Inside `FrozenBuffers`, BatchNorm normalises with the statistics of
+the batch, as in training, but does not track them. Any other buffer is replaced by a copy, which is discarded at the
+end, unless an autograd graph needs it.
+
+The copies have the values that the last forward left, not the values that the forward of the same micro-batch read,
+since no versions of buffers are kept. A function whose output depends on a buffer that it writes (spectral
+normalisation, a codebook) would be evaluated with different values. `petra_core.inspection` rejects such a function if
+a method evaluates it a second time.
 """
 
 import contextlib
@@ -18,15 +20,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class FrozenBuffers:
-    """Context in which evaluating `function` leaves its buffers as they are. Reusable, not reentrant.
+    """A context manager in which evaluating `function` does not change its buffers. Reusable, not reentrant.
 
     Args:
-        function: the module.
-        tracking: let BatchNorm track statistics in copies of its buffers too, so that it saves for a backward what it
-            saves in a forward.
+        function: The module.
+        tracking: Whether BatchNorm tracks statistics in copies of its buffers, so that it saves the same tensors for a
+            backward as in a forward.
 
     Attributes:
-        copies: inside a context, what stands for the buffers.
+        copies: The copies that replace buffers inside the context; empty outside.
 
     """
 
@@ -41,17 +43,17 @@ class FrozenBuffers:
             for name, buffer in module._buffers.items()
             if buffer is not None
         ]
-        self._saved: list[Tensor] = []  # of the others
+        self._saved: list[Tensor] = []  # original buffers of `_others`
         self.copies: Sequence[Tensor] = ()
 
     @property
     def makes_copies(self) -> bool:
-        """Whether there are buffers that are copies in this context."""
+        """Whether the context replaces any buffers by copies."""
         return bool(self._others)
 
     @property
     def has_norms(self) -> bool:
-        """Whether there is a BatchNorm that does not track statistics in this context."""
+        """Whether the context stops any BatchNorm from tracking statistics."""
         return bool(self._norms)
 
     def __enter__(self) -> None:
@@ -64,7 +66,7 @@ class FrozenBuffers:
 
     @contextlib.contextmanager
     def again(self, copies: Sequence[Tensor]) -> Iterator[None]:
-        """Context with the copies of an earlier one."""
+        """Enter the context with the copies of an earlier context."""
         self._enter(copies)
         try:
             yield
@@ -72,9 +74,9 @@ class FrozenBuffers:
             self.__exit__(None, None, None)
 
     def _enter(self, copies: Sequence[Tensor]) -> None:
-        for norm in self._norms:  # through vars(): to assign an attribute of a module takes long
-            # BatchNorm then gives the kernel no running statistics; in training mode it uses the batch's all the same.
-            # InstanceNorm always updates them, so its buffers are among the others.
+        for norm in self._norms:  # vars() avoids the slow __setattr__ of modules
+            # BatchNorm then passes no running statistics to the kernel, and in training mode uses those of the batch.
+            # InstanceNorm would still update them, so its buffers are copied with the others.
             vars(norm)["track_running_stats"] = False
         for (module, name), copy in zip(self._others, copies, strict=True):
             buffer = module._buffers[name]

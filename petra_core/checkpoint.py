@@ -1,9 +1,9 @@
-"""Checkpoint files: written whole or not at all, and read only when they are whole.
+"""Write checkpoint files atomically, and verify them before reading.
 
-`torch.save` into the final name leaves half a file behind when the disk is full or the process is killed, over the
-good file of before. Here the bytes go to a temporary file beside it, are forced to the disk, and take the name in one
-step. On reading, every entry's CRC-32 is checked first (a flipped bit in a weight is no error to `torch.load`), and
-only tensors and plain data are accepted, so that a foreign file cannot run code.
+If the disk is full or the process is killed, `torch.save` to the final path leaves an incomplete file in place of the
+previous checkpoint. Here the bytes are written to a temporary file in the same folder, flushed to the disk, and renamed
+atomically. Reading first verifies the CRC-32 of every entry, since `torch.load` does not detect a flipped bit in a
+weight. Only tensors and plain data are accepted, so that a foreign file cannot run code.
 """
 
 import errno
@@ -22,14 +22,15 @@ from torch import Tensor
 from petra_core.errors import CheckpointError
 from petra_core.files import replacing
 
-ADVICE = "move it away to start again from the beginning, or put a good copy in its place"
+ADVICE = "move it away to restart from the beginning, or replace it by an intact copy"
 
 
 def save(path: str | os.PathLike[str], state: Any) -> None:
-    """Write `state` (nested dicts and lists of tensors and plain data) to `path`, atomically.
+    """Write `state` (nested dicts and lists of tensors and plain data) to `path` atomically.
 
     Raises:
-        OSError: the disk is full or the folder cannot be written; says which file. A checkpoint that was there remains.
+        OSError: If the disk is full or the folder is not writable. The message names the file. A previous checkpoint
+            at `path` is preserved.
 
     """
     path = Path(path)
@@ -37,7 +38,7 @@ def save(path: str | os.PathLike[str], state: Any) -> None:
         with replacing(path) as file:
             torch.save(state, file)
     except (OSError, RuntimeError) as error:
-        # torch's writer may report a failed write as a RuntimeError in whose context the OSError stands.
+        # torch's writer may raise a RuntimeError for a failed write, with the OSError as its context.
         cause = error if isinstance(error, OSError) else error.__context__
         if not isinstance(cause, OSError):
             raise
@@ -45,28 +46,32 @@ def save(path: str | os.PathLike[str], state: Any) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a file that `save` wrote; tensors are on the CPU.
+    """Read a file that `save` wrote, with all tensors on the CPU.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: it is damaged or not one of ours; the file is left as it is.
+        FileNotFoundError: If the file does not exist.
+        CheckpointError: If the file is damaged or not a checkpoint of this suite. The file is not changed.
 
     """
     return _read(Path(path), str(path))
 
 
 def encode(state: Any) -> bytes:
-    """The bytes that `save` would write."""
+    """Return the bytes that `save` would write."""
     stream = io.BytesIO()
     torch.save(state, stream)
     return stream.getvalue()
 
 
 def decode(data: bytes, name: str) -> Any:
-    """The state that `encode` made `data` of, on the CPU; `name` says in errors where it is from.
+    """Return the state that `encode` encoded as `data`, on the CPU.
+
+    Args:
+        data: The encoded state.
+        name: Description of the source, for error messages.
 
     Raises:
-        CheckpointError: the bytes are damaged.
+        CheckpointError: If the bytes are damaged.
 
     """
     return _read(io.BytesIO(data), name)
@@ -76,13 +81,13 @@ def _read(source: Path | io.BytesIO, name: str) -> Any:
     try:
         with zipfile.ZipFile(source) as archive:
             damaged = archive.testzip()
-    # The last three are of damaged tables of contents: of names, of flags that say "encrypted" or name an unknown
-    # compression, of places before the beginning, which a file calls an invalid argument. Other errors of the file
-    # system are none of a checkpoint.
+    # The last three come from a damaged table of contents: ValueError from names, RuntimeError from flags ("encrypted",
+    # unknown compression), OSError from negative offsets (EINVAL). Other errors of the file system are not about the
+    # checkpoint.
     except (zipfile.BadZipFile, EOFError, zlib.error, ValueError, RuntimeError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.EINVAL, errno.EISDIR):
             raise
-        raise CheckpointError(f"{name} is damaged or no checkpoint ({error}); {ADVICE}") from error
+        raise CheckpointError(f"{name} is damaged or not a checkpoint ({error}); {ADVICE}") from error
     if damaged is not None:
         raise CheckpointError(f"{name} is damaged: the checksum of its entry {damaged} is wrong; {ADVICE}")
     try:
@@ -98,13 +103,13 @@ def _read(source: Path | io.BytesIO, name: str) -> Any:
         ValueError,
         AttributeError,
     ) as error:
-        # Not torch's own words, which advise to load the file in a way that runs the code in it.
+        # Torch's own message is not shown, because it advises to load the file in a way that runs code from it.
         reason = type(error).__name__ if "weights_only" in str(error) else error
         raise CheckpointError(f"{name} is not a checkpoint of this suite ({reason}); {ADVICE}") from error
 
 
 def copied(tree: Any, device: torch.device | str = "cpu") -> Any:
-    """A copy of nested containers in which every tensor is a copy outside all graphs, on `device`."""
+    """Copy nested containers. Every tensor is copied to `device` and detached."""
     if isinstance(tree, Tensor):
         return tree.detach().to(device, copy=True)
     if isinstance(tree, Mapping):

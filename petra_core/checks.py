@@ -1,4 +1,4 @@
-"""What a pipeline refuses: stages, residual functions, states and micro-batches that do not fit."""
+"""Validate the stages, optimizers, settings, states and micro-batches of a pipeline."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -25,21 +25,21 @@ __all__ = [
     "check_state",
 ]
 
-UNCORRECTED = "uncorrected"  # what a state says of delay about which nothing is done
-STATE_FORMAT = 2  # of `Pipeline.state_dict`; raised when an older state can no longer be read
+UNCORRECTED = "uncorrected"  # entry of a state without delay compensation
+STATE_FORMAT = 2  # format of `Pipeline.state_dict`, incremented when older states can no longer be read
 
 
 def check_stages(stages: Sequence[Stage]) -> None:
-    """Check that the stages make a pipeline.
+    """Check that the stages form a pipeline.
 
     Raises:
-        TypeError: something among them is no stage.
-        ValueError: there is no head at the end, a trained parameter belongs to two stages or to two of those that one
-            was merged from, a residual function can never learn, a parameter is of a narrow dtype or has hooks that
-            would never be called, an embedding has sparse gradients.
+        TypeError: If an element is not a stage.
+        ValueError: If the last stage is not a head, a trained parameter belongs to two stages or to two parts of a
+            merged stage, a residual function can never learn, a parameter has less than float32 precision or has hooks
+            that would never be called, or an embedding has sparse gradients.
 
     """
-    owners: dict[int, tuple[int, int]] = {}  # of each parameter: the stage, and the part of it
+    owners: dict[int, tuple[int, int]] = {}  # stage and part of each parameter, by its id
     for index, stage in enumerate(stages):
         if not isinstance(stage, Stage):
             raise TypeError(
@@ -58,54 +58,64 @@ def check_stages(stages: Sequence[Stage]) -> None:
             _check_parameters(index, part)
             for name, parameter in part.named_parameters():
                 if not parameter.requires_grad:
-                    continue  # without backwards two stages may have it
+                    continue  # two stages may share a frozen parameter
                 owner = owners.setdefault(id(parameter), (index, position))
                 if owner != (index, position):
                     other = owner[0]
                     raise ValueError(
                         f"parameter {name} of stage {index} belongs to "
                         f"{f'stage {other}' if other != index else 'another of the stages that it was merged from'} "
-                        f"too; tied weights are not possible across stages, whose updates come at different times: "
-                        f"put both uses into the module of one stage, or copy.deepcopy the module to untie them, which "
-                        f"is another network"
+                        f"too; weights cannot be tied across stages, which update at different times: put both uses "
+                        f"into the module of one stage, or untie them with copy.deepcopy of the module, which makes "
+                        f"another network"
                     )
     if not stages:
         raise ValueError("a pipeline needs at least one stage, the head; got none")
 
 
 def _check_parameters(index: int, part: Stage) -> None:
-    """Refuse parameters that the engine cannot train. Raises: ValueError: there is one."""
+    """Check that the engine can train the parameters of a stage.
+
+    Raises:
+        ValueError: If it cannot train one of them.
+
+    """
     for name, parameter in part.named_parameters():
         where = f"parameter {name} of stage {index}"
         if parameter.is_floating_point() and parameter.element_size() < torch.float32.itemsize:
             raise ValueError(
-                f"{where} is of {parameter.dtype}, and streams between stages are float32; keep weights in float32 "
+                f"{where} is {parameter.dtype}, but streams between stages are float32; keep weights in float32 "
                 f"(stage.float()) and give the pipeline autocast=torch.bfloat16"
             )
         if parameter.requires_grad and parameter._post_accumulate_grad_hooks:
             raise ValueError(
-                f"{where} has a hook by register_post_accumulate_grad_hook, which the engine never calls, since it "
-                f"accumulates gradients itself; use Pipeline(before_update=...), which sees each mean gradient in .grad"
+                f"{where} has a hook from register_post_accumulate_grad_hook, which the engine never calls because it "
+                f"accumulates gradients itself; use Pipeline(before_update=...), which reads mean gradients from .grad"
             )
     for name, module in part.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
             raise ValueError(
-                f"{name} of stage {index} is an {type(module).__name__} with sparse=True, and gradients are "
+                f"{name} of stage {index} is an {type(module).__name__} with sparse=True, but gradients are "
                 f"accumulated as dense tensors; leave sparse=True out"
             )
 
 
 def check_optimizer(optimizer: Any, stage: int, parameters: Sequence[nn.Parameter]) -> None:
-    """Check what an optimizer factory has made for a stage.
+    """Check the optimizer that a factory made for a stage.
+
+    Args:
+        optimizer: The result of the factory.
+        stage: Index of the stage.
+        parameters: Parameters of the stage.
 
     Raises:
-        TypeError: it is no optimizer, or one whose step needs an argument.
-        ValueError: it has parameters of other stages.
+        TypeError: If it is not an optimizer, or its step needs an argument.
+        ValueError: If it has parameters of other stages.
 
     """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
-            f"the optimizer that was made for stage {stage} is a {type(optimizer).__name__}, which is no "
+            f"the optimizer factory returned a {type(optimizer).__name__} for stage {stage}, expected a "
             f"torch.optim.Optimizer"
         )
     needed = [
@@ -117,21 +127,26 @@ def check_optimizer(optimizer: Any, stage: int, parameters: Sequence[nn.Paramete
     ]
     if needed:
         raise TypeError(
-            f"the optimizer that was made for stage {stage} is {type(optimizer).__name__}, whose step() needs "
-            f"{', '.join(needed)}: it evaluates the network itself, which a stage cannot; choose one whose step() "
-            f"needs no argument, such as SGD or AdamW"
+            f"the optimizer of stage {stage} is {type(optimizer).__name__}, whose step() needs {', '.join(needed)}: it "
+            f"evaluates the whole network, which a stage cannot do; choose one whose step() needs no argument, such as "
+            f"SGD or AdamW"
         )
     own = set(parameters)
     foreign = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
     if foreign:
         raise ValueError(
-            f"the optimizer that was made for stage {stage} has {foreign} parameters of other stages, which its steps "
-            f"would change too; make it of the list of parameters that the function is called with"
+            f"the optimizer of stage {stage} has {foreign} parameters of other stages, which its steps would change, "
+            f"too; create it with the list of parameters that is passed to the factory"
         )
 
 
 def check_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Check that a state is that of an optimizer like this one. Raises: ValueError: it is not."""
+    """Check that a state comes from an optimizer like this one.
+
+    Raises:
+        ValueError: If it does not.
+
+    """
     saved, own = state["param_groups"], optimizer.param_groups
     if [len(group["params"]) for group in saved] != [len(group["params"]) for group in own]:
         raise ValueError(
@@ -142,42 +157,43 @@ def check_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> Non
         missing, extra = optimizer.defaults.keys() - group.keys(), group.keys() - optimizer.defaults.keys() - _ADDED
         if missing and extra:
             raise ValueError(
-                f"its optimizer is another one than {type(optimizer).__name__}: it has {', '.join(sorted(extra))}, and "
-                f"no {', '.join(sorted(missing))}; make the pipeline with the optimizer of the checkpoint"
+                f"its optimizer is not {type(optimizer).__name__}: it has {', '.join(sorted(extra))}, but not "
+                f"{', '.join(sorted(missing))}; create the pipeline with the optimizer of the checkpoint"
             )
     numbers = (number for group in saved for number in group["params"])
     for number, parameter in zip(numbers, (p for group in own for p in group["params"]), strict=True):
         for name, value in state["state"].get(number, {}).items():
             if name in _LIKE_PARAMETER and isinstance(value, Tensor) and value.shape != parameter.shape:
                 raise ValueError(
-                    f"its {name} of parameter {number} has shape {tuple(value.shape)}, the parameter has "
+                    f"its {name} of parameter {number} has shape {tuple(value.shape)}, but the parameter has "
                     f"{tuple(parameter.shape)}; give the optimizer its parameters in the order of the checkpoint"
                 )
 
 
-#: Keys of parameter groups that schedulers and this package add, and what optimizers keep in a parameter's shape.
+#: Keys that schedulers and this package add to parameter groups.
 _ADDED = frozenset(
     {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "lr_written"}
 )
+#: Entries of an optimizer's state that have the shape of the parameter.
 _LIKE_PARAMETER = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
 
 
 def check_residual(residual: nn.Module) -> None:
-    """Refuse a residual function that can only return zero and never learns to do otherwise.
+    """Reject a residual function that always returns zero and can never learn.
 
-    That is one whose last layer is a ReLU, right after an affine layer (BatchNorm, convolution, linear) with
-    a weight of zeros and no positive bias.
+    Its last layer is a ReLU, right after an affine layer (BatchNorm, convolution, linear) with zero weights and no
+    positive bias.
 
-    Initialising the last BatchNorm weight of every residual function to zero is a well-known trick (Goyal et al. 2017),
-    and in a ResNet it is sound: the block begins as the identity, and the weight's gradient is not zero. A RevNet's
-    residual function ends in a ReLU, *after* that BatchNorm. There the trick kills: ReLU(0) is 0 with derivative 0, so
-    neither the BatchNorm nor anything before it ever receives a gradient.
+    Initialising the last BatchNorm weight of every residual function to zero is a well-known trick (Goyal et al. 2017).
+    In a ResNet it works: the block starts as the identity, and the weight's gradient is not zero. A RevNet's residual
+    function ends in a ReLU *after* that BatchNorm. There the trick fails: ReLU(0) is 0 with derivative 0, so neither
+    the BatchNorm nor any layer before it ever receives a gradient.
 
     Args:
-        residual: the function F of a reversible stage; its layers are looked at in the order of their registration.
+        residual: The function F of a reversible stage. Its layers are examined in the order of their registration.
 
     Raises:
-        ValueError: F is such a function.
+        ValueError: If F can never learn.
 
     """
     layers = [m for m in residual.modules() if next(m.children(), None) is None and not isinstance(m, nn.Identity)]
@@ -191,20 +207,20 @@ def check_residual(residual: nn.Module) -> None:
     kind = type(layers[-2]).__name__
     raise ValueError(
         f"the residual function ends in {kind} and ReLU, and all {weight.numel()} weights of that {kind} are 0: "
-        f"ReLU passes no gradient at 0, so the block would stay 0 for ever; initialise the weight to 1 "
+        f"ReLU passes no gradient at 0, so the block would stay 0 forever; initialise the weight to 1 "
         f"(zero initialisation is for residual functions without a ReLU at their end)"
     )
 
 
 def check_settings(method: Any, optimizer: Any, forward_weights: Any, correction: Any, autocast: Any) -> None:
-    """Check the types of a pipeline's settings; a name in place of a value is refused.
+    """Check the types of a pipeline's settings. Names in place of values are rejected.
 
     Raises:
-        TypeError: something is of another kind.
-        ValueError: there is no mixed precision of this dtype.
+        TypeError: If a setting has the wrong type.
+        ValueError: If `autocast` is a dtype that mixed precision does not support.
 
     """
-    for name, value, kind, such in (
+    for name, value, kind, example in (
         ("method", method, Method, "methods.PETRA, or methods.by_name('petra')"),
         (
             "forward_weights",
@@ -215,14 +231,14 @@ def check_settings(method: Any, optimizer: Any, forward_weights: Any, correction
         ("correction", correction, Correction | None, "delay.RATE, or delay.CORRECTIONS['rate']"),
     ):
         if not isinstance(value, kind):
-            raise TypeError(f"{name} is {value!r}, a {type(value).__name__}; give a value such as {such}")
+            raise TypeError(f"{name} is {value!r}, a {type(value).__name__}; give a value such as {example}")
     if optimizer is not None and not callable(optimizer):
         raise TypeError(
-            f"optimizer is a {type(optimizer).__name__}; every stage needs one of its own, so give a function that "
-            f"makes it: lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+            f"optimizer is a {type(optimizer).__name__}, expected a function that makes one for each stage; give "
+            f"lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
         )
     if autocast not in (None, torch.bfloat16, torch.float16):
-        raise ValueError(f"autocast is to torch.bfloat16 or torch.float16, or None for none, got {autocast!r}")
+        raise ValueError(f"autocast must be torch.bfloat16, torch.float16 or None, got {autocast!r}")
 
 
 def check_state(
@@ -234,27 +250,28 @@ def check_state(
     seeded: bool,
     other_method: bool = False,
 ) -> None:
-    """Check that a state is that of a pipeline like this one.
+    """Check that a state comes from a pipeline like this one.
 
     Args:
-        state: of a pipeline, or what is taken for it.
-        settings: of this pipeline, as its states have them. Older ones say nothing of autocast, and of delay
-            only where something is done about it.
-        stages: J.
-        own_stages: those of this process.
-        seeded: whether this pipeline has random streams of its own.
-        other_method: whether method, staleness and what is done about delay may be others, where nothing is in flight.
+        state: The state.
+        settings: Settings of this pipeline by their names in a state. Older states lack autocast, and contain delay
+            compensation only if it was used.
+        stages: Number of stages J.
+        own_stages: Stages of this process.
+        seeded: Whether this pipeline has a seed.
+        other_method: Whether method, staleness and delay compensation may differ. If they do, no micro-batch may be in
+            flight in the state.
 
     Raises:
-        CheckpointError: it is not.
+        CheckpointError: If the state does not match this pipeline.
 
     """
     if not isinstance(state, Mapping) or "format" not in state:
         raise CheckpointError("this is not the state of a pipeline: it has no 'format' entry")
     if state["format"] == 1:
         raise CheckpointError(
-            "the state is of the time when a clock of ticks moved the pipeline: its stages stand between two ticks, "
-            "where none stands now; finish the run with the version that began it, or start it from the beginning"
+            "the state has format 1, which was saved between two ticks of a clock that later versions do not have; "
+            "finish the run with the version that began it, or restart it from the beginning"
         )
     if state["format"] != STATE_FORMAT:
         raise CheckpointError(f"the state has format {state['format']!r}, this version reads {STATE_FORMAT!r}")
@@ -263,10 +280,10 @@ def check_state(
     if len(state["workers"]) != stages:
         raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
     for key, value in settings.items():
-        said = state.get(key, UNCORRECTED if key == "delay" else value)
-        if said == value:
+        saved = state.get(key, UNCORRECTED if key == "delay" else value)
+        if saved == value:
             continue
-        differs = f"the state has {key} {said!r}, this pipeline has {value!r}"
+        differs = f"the state has {key} {saved!r}, this pipeline has {value!r}"
         if key not in ("method", "staleness", "delay"):
             raise CheckpointError(differs)
         if not other_method:
@@ -281,19 +298,21 @@ def check_state(
             )
     missing = [index for index in own_stages if state["workers"][index] is None]
     if missing:
-        raise CheckpointError(f"the state is another process's: stages {missing} are not in it")
+        raise CheckpointError(f"the state comes from another process: it lacks the stages {missing}")
     if (state["random"] is None) != seeded:
-        raise CheckpointError("one of the state and this pipeline has a seed of its own, the other has none")
+        raise CheckpointError(
+            "only one of the state and this pipeline has a seed; create the pipeline with the seed of the saved one"
+        )
 
 
 class Shapes:
-    """Shapes and dtypes that micro-batches have in common: all of a run, or those between two drains.
+    """The shapes and dtypes that all micro-batches of a run share, or all between two drains.
 
     Args:
-        until_drained: whether others are allowed after a drain.
+        until_drained: Whether they may change after a drain.
 
     Attributes:
-        first: shape and dtype of each tensor of the first micro-batch; None before there is one.
+        first: Shape and dtype of each tensor of the first micro-batch; None before the first.
 
     """
 
@@ -302,7 +321,12 @@ class Shapes:
         self.first: list[tuple[list[int], str]] | None = None
 
     def check(self, micro_batch: int, tensors: Sequence[Tensor]) -> None:
-        """Compare a micro-batch with the first. Raises: ValueError: it has other shapes or dtypes."""
+        """Compare a micro-batch with the first.
+
+        Raises:
+            ValueError: If its shapes or dtypes differ.
+
+        """
         shapes = [(list(tensor.shape), str(tensor.dtype)) for tensor in tensors]
         if self.first is None:
             self.first = shapes
@@ -314,5 +338,6 @@ class Shapes:
                 else "all micro-batches of a run must be alike: leave out an epoch's last, smaller one (drop_last=True)"
             )
             raise ValueError(
-                f"micro-batch {micro_batch} has shapes and dtypes {shapes}, those before it had {self.first}; {remedy}"
+                f"micro-batch {micro_batch} has shapes and dtypes {shapes}, earlier micro-batches had {self.first}; "
+                f"{remedy}"
             )

@@ -1,8 +1,8 @@
-"""What a stage does about its delay at each backward and each update, by the rules of `petra_core.delay`.
+"""Implement the delay corrections that `petra_core.delay` defines.
 
-A `Corrector` stands between a stage and its optimizer. It is told of every gradient with the weights of its forward, is
-asked for the weights of a backward, and makes the optimizer's step. The delay is always counted by the stage, never
-taken from a formula: while the pipeline fills it is 0, and there every rule is the plain optimizer, bit for bit.
+A `Corrector` wraps a stage's optimizer. It may transform each gradient, supply weights for the backward pass, and
+perform the update. The stage counts the delay; it is never computed from a formula. While the pipeline fills the delay
+is 0, and every rule is then bitwise equal to the plain optimizer.
 """
 
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ __all__ = ["Corrector", "corrector"]
 
 
 class Corrector:
-    """The base of all rules, which corrects nothing.
+    """The base class of all rules, which does not correct anything.
 
     Args:
-        correction: the rule and its constant.
-        optimizer: of the stage.
+        correction: The rule and its constant.
+        optimizer: The optimizer of the stage.
 
     Attributes:
-        rate: factor of the learning rate in the last update.
-        buffers: what the rule keeps of each parameter, of its shape; empty for most rules.
+        rate: Factor of the learning rate in the last update.
+        buffers: Buffers of the rule by parameter, of the parameter's shape; empty for most rules.
 
     """
 
@@ -39,22 +39,31 @@ class Corrector:
         self._updates = 0
 
     def gradient(self, parameter: Tensor, gradient: Tensor, forward_weight: Tensor) -> Tensor:
-        """The gradient of one late micro-batch, corrected; `forward_weight` is what the parameter was at its forward.
+        """Return the corrected gradient of one late micro-batch.
 
-        It is not called of micro-batches between whose forward and backward nothing has changed.
+        It is not called for a micro-batch without delay.
+
+        Args:
+            parameter: The parameter with its current value.
+            gradient: Gradient of the parameter.
+            forward_weight: Value of the parameter in the forward of the micro-batch.
+
         """
         return gradient
 
     def backward_weights(self, weights: Mapping[str, Tensor], delay: int) -> dict[str, Tensor] | None:
-        """The weights for the backward of a micro-batch that is `delay` updates late; None: the current ones."""
+        """Return the weights for the backward of a micro-batch that is `delay` updates late.
+
+        None means the current weights.
+        """
         return None
 
     @torch.no_grad()
     def update(self, delay: float) -> None:
-        """Make the optimizer's step.
+        """Update the weights.
 
         Args:
-            delay: tau, mean over the micro-batches of the update.
+            delay: Delay tau, mean over the micro-batches of the update.
 
         """
         self._step(delay)
@@ -64,12 +73,12 @@ class Corrector:
         self._optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a stop."""
+        """Return the state that a resume needs."""
         buffers = [self.buffers.get(parameter) for parameter in self._parameters]
         return {"rate": self.rate, "updates": self._updates, "buffers": buffers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore a state of `state_dict`."""
         self.rate, self._updates = state["rate"], state["updates"]
         self.buffers = {
             parameter: buffer.to(parameter.device)
@@ -79,7 +88,7 @@ class Corrector:
 
 
 class _Rate(Corrector):
-    """eta / tau^p, p = 1 - min(t/T, 1), with t the updates so far; a delay below one update leaves eta."""
+    """eta / max(tau, 1)^p, p = 1 - min(t/T, 1), where t is the number of updates so far."""
 
     def _step(self, delay: float) -> None:
         power = 1 - min(self._updates / self._constant, 1.0)
@@ -101,7 +110,7 @@ class _Average(Corrector):
         if not delay:
             return None
         return {
-            # A weight without a buffer is one that the optimizer was not given, which never moves.
+            # A weight without a buffer is not in the optimizer, so it is never updated.
             name: (
                 weight.data - delay * self.buffers[weight] if weight in self.buffers else weight.data
             ).requires_grad_()
@@ -118,21 +127,22 @@ class _Average(Corrector):
 
 
 class _GapAware(Corrector):
-    """g / F and the weight decay too, F = 1 + |w - w_forward| / C, C = eta_max (sqrt(r / (1 - 0.999^t)) + 1e-8).
+    """(g + weight decay) / F, F = 1 + |w - w_forward| / C, C = eta_max (sqrt(r / (1 - 0.999^t)) + 1e-8).
 
-    r <- 0.999 r + 0.001 m^2 at each of t updates, and eta_max is the rate with which the parameter's group was made.
+    r <- 0.999 r + 0.001 m^2 at each of the t updates. eta_max is the initial learning rate of the parameter's group.
     """
 
     def __init__(self, correction: Correction, optimizer: Optimizer) -> None:
         super().__init__(correction, optimizer)
         groups = list(enumerate(optimizer.param_groups))
-        # Their numbers: the groups themselves are others once the optimizer has loaded a state.
+        # Indices, because the optimizer replaces the groups when it loads a state.
         self._group = {parameter: number for number, group in groups for parameter in group["params"]}
         self._largest = [float(group["lr"]) for _, group in groups]
         if min(self._largest) <= 0:
             raise ValueError(
-                f"Gap-Aware measures gaps by the learning rate with which the optimizer was made, which must be above "
-                f"0, got {min(self._largest)}; set a lower rate for warm-up afterwards"
+                f"Gap-Aware measures gaps in units of the optimizer's initial learning rate, which must be above 0, "
+                f"got {min(self._largest)}; create the optimizer with the largest rate, and lower it for warm-up "
+                f"afterwards"
             )
 
     def gradient(self, parameter: Tensor, gradient: Tensor, forward_weight: Tensor) -> Tensor:
@@ -144,7 +154,7 @@ class _GapAware(Corrector):
         decay = self._optimizer.param_groups[number]["weight_decay"]
         if not decay:
             return gradient / factor
-        # The optimizer will add decay * w, of which this takes off what the factor would have.
+        # The optimizer adds decay * w, so this subtracts the part that the division by the factor would remove.
         decayed: Tensor = decay * parameter.detach()
         return (gradient + decayed).div_(factor).sub_(decayed)
 
@@ -160,7 +170,7 @@ class _GapAware(Corrector):
 class _Spike(Corrector):
     """m <- mu m + g and w <- w - eta (a m + b g), a = mu^D, b = (1 - mu^D) / (1 - mu).
 
-    Nesterov's form is that of D = 1; where the optimizer has it already, D is one more than the delay.
+    D is the delay. Nesterov momentum corresponds to D = 1, so with it D is the delay plus 1.
     """
 
     def _step(self, delay: float) -> None:
@@ -199,10 +209,10 @@ _RULES: dict[str, type[Corrector]] = {
 
 
 def corrector(correction: Correction, optimizer: Optimizer) -> Corrector:
-    """The rule at work for one stage.
+    """Return the corrector of a rule for the optimizer of one stage.
 
     Raises:
-        ValueError: it is a rule of SGD with momentum, and the optimizer is another, or has dampening or maximizes.
+        ValueError: If the rule requires SGD with momentum, without dampening and maximize, and the optimizer differs.
 
     """
     momenta = [group.get("momentum", 0) for group in optimizer.param_groups]
@@ -215,7 +225,7 @@ def corrector(correction: Correction, optimizer: Optimizer) -> Corrector:
     for setting in ("dampening", "maximize") if correction.momentum else ():
         if values := [group[setting] for group in optimizer.param_groups if group[setting]]:
             raise ValueError(
-                f"the correction {correction.name!r} is a rule for SGD that minimizes, without dampening; got "
-                f"{setting}={values[0]}: leave it out"
+                f"the correction {correction.name!r} is a rule for SGD without dampening and maximize, got "
+                f"{setting}={values[0]}; leave it out"
             )
     return _RULES[correction.name](correction, optimizer)

@@ -1,28 +1,30 @@
-"""What can be done about delay, as values beside the method: the weights of the forward, and a correction.
+"""Settings for delay compensation: the weights of the forward, and a correction.
 
-A stage of a pipelined method takes a gradient that is some updates late. The delay of a micro-batch is what the stage's
-own version counter says: updates between its forward and its backward. Two settings act on it, for every method that
-lets micro-batches follow each other:
+A stage of a pipelined method receives stale gradients. The delay of a micro-batch is the number of updates that the
+stage made between the micro-batch's forward and backward, counted by the stage. Two settings compensate for it in
+pipelined methods:
 
-    the weights of the forward   current, or predicted: those that the stage would have at the backward
-    a correction                 of the gradient, of the update, or of the weights of the backward
+    weights of the forward   current, or a prediction of the weights that the stage will have at the backward
+    correction               of the gradient, of the update, or of the weights of the backward
 
-    value               what it does, with delay tau, learning rate eta, momentum mu and its buffer m, gradient g
-    PREDICTED           SGD: w - eta (mu + mu^2 + ... + mu^s) m   (FTPipe, Eliad et al. 2021); AdamW: s steps likewise
+    value               rule, with delay tau, s updates ahead, learning rate eta, momentum mu, its buffer m, gradient g
+    PREDICTED           SGD: w - eta (mu + mu^2 + ... + mu^s) m (FTPipe, Eliad et al. 2021); AdamW: w minus its next s
+                        steps with zero gradients
     PREDICTED_LINEAR    SGD: w - s eta m (SpecTrain, arXiv 1809.02839); AdamW: w - s eta m^/(sqrt(v^) + eps) (XPipe)
-    RATE                eta / tau^(1 - t/T), released over T updates (PipeMare's first rule, arXiv 1910.05124)
+    RATE                eta / tau^(1 - t/T), phased out over T updates (PipeMare's first rule, arXiv 1910.05124)
     AVERAGE             backward with w - tau delta, delta an average of past updates (PipeMare's second; unverified)
-    GAP_AWARE           g / (1 + |w - w_forward| / C), C the usual size of a step (arXiv 1909.10802)
+    GAP_AWARE           g / (1 + |w - w_forward| / C), C the typical size of a step (arXiv 1909.10802)
     SPIKE               step eta (a m + b g), a = mu^tau, b = (1 - mu^tau)/(1 - mu) (arXiv 2003.11666; unverified)
     COMPENSATION        g + lambda g g (w - w_forward), elementwise (DC-ASGD, arXiv 1609.08326; unverified)
 
-While a gradient is late SPIKE makes the steps itself: the optimizer's `step` is not called, so hooks of the optimizer
-do not run and schedulers of torch warn.
+If the delay is not 0, SPIKE updates the weights itself. The optimizer's `step` is not called, so the optimizer's hooks
+do not run and torch's schedulers warn.
 
-"Unverified" rules were not read in their papers but in texts and programs that quote them. NAdam with a large momentum
-(asynchronous Nesterov, arXiv 2505.01099) is an optimizer: `petra_core.recipe.nadam`.
+"Unverified" means that the rule comes from texts and programs that quote the paper, and was not compared with the paper
+itself. NAdam with a large momentum (asynchronous Nesterov, arXiv 2505.01099) is an optimizer:
+`petra_core.recipe.nadam`.
 
-The arithmetic is in `petra_core.lookahead` and `petra_core.corrections`; here nothing needs torch.
+`petra_core.lookahead` and `petra_core.corrections` implement the rules. This module does not need torch.
 """
 
 import enum
@@ -47,25 +49,25 @@ __all__ = [
 
 
 class ForwardWeights(enum.Enum):
-    """Which weights a forward uses; predicted ones are those that the stage would have at the backward."""
+    """The weights of a forward. Predicted weights are an estimate of the stage's weights at the backward."""
 
     CURRENT = "current"
-    PREDICTED = "predicted"  # gradients to come taken as zero: the steps shrink as the momentum does
-    PREDICTED_LINEAR = "predicted_linear"  # every step to come taken as large as the momentum buffer says now
+    PREDICTED = "predicted"  # assumes zero gradients until then, so that the steps shrink with the momentum
+    PREDICTED_LINEAR = "predicted_linear"  # assumes that all steps until then equal the current momentum buffer
 
 
 @dataclass(frozen=True)
 class Correction:
-    """One way to correct an update for its delay.
+    """A rule that corrects an update for its delay.
 
     Attributes:
-        name: its identifier, as in a cell and on the command line.
-        title: how tables and figures call it.
-        value: its constant, 0 where the rule has none; `meaning` says of what.
-        meaning: of the constant, with its unit; empty where there is none.
-        keeps_weights: whether a backward needs to know the weights of its forward, which then have to be kept.
-        keeps_buffer: whether it keeps a number for each parameter.
-        momentum: whether the rule is one of SGD with momentum.
+        name: Identifier in cells and on the command line.
+        title: Name in tables and figures.
+        value: Constant of the rule; 0 if it has none.
+        meaning: Meaning of the constant, with its unit; empty if there is none.
+        keeps_weights: Whether a backward needs the weights of its forward, which then have to be stashed.
+        keeps_buffer: Whether the rule keeps a buffer of each parameter's shape.
+        momentum: Whether the rule requires SGD with momentum.
 
     """
 
@@ -78,15 +80,15 @@ class Correction:
     momentum: bool = False
 
     def at(self, value: float) -> "Correction":
-        """A correction by the same rule with another constant.
+        """Return the same correction with another constant.
 
         Raises:
-            ValueError: the rule has none, or the value is not above 0, or of AVERAGE not below 1.
-            TypeError: the value is no number.
+            ValueError: If the rule has no constant, the value is not above 0, or for AVERAGE not below 1.
+            TypeError: If the value is not a number.
 
         """
         if not self.meaning:
-            raise ValueError(f"the correction {self.name!r} has no constant to set, got {value!r}")
+            raise ValueError(f"the correction {self.name!r} has no constant to set, got {value!r}; leave it out")
         check_number(self.meaning, value, below=1.0 if self.name == "average" else math.inf)
         if value == 0:
             raise ValueError(f"{self.meaning} must be above 0, got {value!r}")
@@ -107,7 +109,7 @@ CORRECTIONS: dict[str, Correction] = {c.name: c for c in (RATE, AVERAGE, GAP_AWA
 
 
 def described(forward: ForwardWeights, correction: Correction | None) -> str:
-    """The settings in words, "predicted forward weights, rate 1000"; empty where nothing is done about delay."""
+    """Describe the settings, such as "predicted forward weights, rate 1000"; empty without delay compensation."""
     constant = f" {correction.value:g}" if correction is not None and correction.meaning else ""
     return ", ".join(
         [f"{forward.value} forward weights"] * (forward is not ForwardWeights.CURRENT)
@@ -116,22 +118,25 @@ def described(forward: ForwardWeights, correction: Correction | None) -> str:
 
 
 def check_delay_settings(method: Method, forward: ForwardWeights, correction: Correction | None) -> None:
-    """See that a method has a delay to which these settings can apply.
+    """Check that delay compensation is compatible with a method.
 
     Raises:
-        ValueError: it has none, or the correction gives the backward other weights than the method does.
+        ValueError: If the method has no delay, or the correction or prediction contradicts the method's weights.
 
     """
     if not method.pipelined and (forward is not ForwardWeights.CURRENT or correction is not None):
         setting = f"forward weights {forward.value!r}" if correction is None else f"the correction {correction.name!r}"
         raise ValueError(
-            f"{method} lets one micro-batch pass at a time, so no gradient is late and {setting} would do nothing; "
-            f"choose a pipelined method, or leave it out"
+            f"{method} processes one micro-batch at a time, so no gradient is stale and {setting} would have no "
+            f"effect; choose a pipelined method, or leave it out"
         )
     if method.double_buffered and forward is not ForwardWeights.CURRENT:
-        raise ValueError(f"{method} has the weights before the last update in every forward, not {forward.value} ones")
+        raise ValueError(
+            f"{method} uses the weights before the last update in every forward, got forward weights "
+            f"{forward.value!r}; leave forward_weights out, or choose another pipelined method"
+        )
     if correction is not None and correction.name == AVERAGE.name and method.stashes_weights:
         raise ValueError(
-            f"the correction 'average' rebuilds the weights of the forward for the backward, and {method} keeps them; "
-            f"choose PETRA or DSP, whose backward has the current weights"
+            f"the correction 'average' estimates the weights of the forward for the backward, but {method} stashes "
+            f"them; choose PETRA or DSP, whose backward uses the current weights"
         )

@@ -1,7 +1,7 @@
-"""The errors that users of the engine meet.
+"""Define the exceptions of the engine.
 
-Every message names the value that was met, what was expected, and what to do about it. Wrong arguments raise
-`ValueError` or `TypeError` as in the rest of Python; the classes here are for what happens while a run is under way.
+Every message gives the actual value, the expected value and the fix. Invalid arguments raise `ValueError` or
+`TypeError`; the classes in this module are for errors during a run.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """A reason why a network would not train as plain autograd trains it.
+    """A reason why a network would train differently than with plain autograd.
 
     Attributes:
-        stage: number of the stage; None: of the whole network.
-        parameter: name of the parameter, as in `stage.named_parameters()`; None: of no single one.
-        what: what was found.
-        remedy: what to do about it.
+        stage: Index of the stage; None if the finding concerns the whole network.
+        parameter: Name of the parameter, as in `stage.named_parameters()`; None if it concerns no single parameter.
+        what: Description of the problem.
+        remedy: How to fix it.
 
     """
 
@@ -30,15 +30,16 @@ class Finding:
 
 
 class PetraError(Exception):
-    """Base class of the errors of the engine."""
+    """The base class of all exceptions of the engine."""
 
 
 class NonFiniteError(PetraError):
-    """A loss or a weight became infinite or not a number.
+    """A loss or a weight became infinite or NaN.
 
     Attributes:
-        micro_batch: number of the micro-batch whose loss it was, counted from 0; of weights, the last that had entered.
-        stage: where it comes from (0 = stem); None: it was noticed too late to say.
+        micro_batch: Number of the micro-batch with this loss, counted from 0. For a weight, the last micro-batch that
+            has entered the pipeline.
+        stage: Index of the stage in which the value originated; None if it was detected too late to tell.
 
     """
 
@@ -49,18 +50,18 @@ class NonFiniteError(PetraError):
 
 
 class ScheduleError(PetraError):
-    """A schedule breaks a dependency; the message names stage and action."""
+    """A schedule breaks a dependency. The message names the stage and the action."""
 
 
 class CheckpointError(PetraError):
-    """A checkpoint is damaged, of another format, or belongs to another pipeline."""
+    """A checkpoint is damaged, has another format, or belongs to another pipeline."""
 
 
 class StageError(PetraError, ValueError):
-    """A stage would not train as plain autograd trains it.
+    """A stage would train differently than with plain autograd.
 
     Attributes:
-        finding: which stage and parameter, what was found, and the remedy.
+        finding: The stage and parameter, the problem, and the remedy.
 
     """
 

@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Write files atomically."""
 
 import os
 from collections.abc import Iterator
@@ -11,10 +11,12 @@ __all__ = ["replacing"]
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to that takes the name `path`, at the end and at once, if nothing goes wrong.
+    """Open a temporary file for writing and atomically rename it to `path` on success.
+
+    On an error the previous file at `path` is preserved, and the temporary file is removed.
 
     Raises:
-        OSError: no space, no permission; what was at `path` before is still there, and no temporary file is left.
+        OSError: If there is no space or no permission.
 
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")

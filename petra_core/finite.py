@@ -1,4 +1,4 @@
-"""Losses and weights that are not finite: when they are looked at, and which stage they come from."""
+"""Detect losses and weights that are not finite, and find the stage in which they originated."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,25 +11,30 @@ from petra_core.worker import Worker
 
 __all__ = ["LOOKED_AT_TOGETHER", "PendingLosses", "check_states", "check_weights", "group_size"]
 
-#: On a GPU, looking at a loss makes the host wait for it, and the device is idle until the host has launched the next
-#: step. So losses are looked at in groups of this many: about once an epoch of CIFAR.
+#: Number of losses that are checked together on a GPU, about one epoch of CIFAR. Reading a loss synchronises host and
+#: device, and leaves the device idle until the host has launched the next step.
 LOOKED_AT_TOGETHER = 1024
 
-DATA = "values that are not finite, an empty batch, or targets that the loss ignores one and all)"
-REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and go on from a checkpoint of before"
+DATA = "values that are not finite, an empty batch, or only targets that the loss ignores)"
+REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and resume from an earlier checkpoint"
 
 
 def check_weights(micro_batch: int, workers: Sequence[Worker]) -> None:
-    """Check that all weights and buffers are finite, after the losses.
+    """Check that all weights and buffers are finite.
 
-    What broke in the last steps of a run shows in no loss any more. Running statistics show in no loss of training at
-    all: BatchNorm uses them in an evaluation only.
+    This complements the check of losses: values that broke in the last steps of a run affect no later loss, and running
+    statistics affect no training loss at all, since BatchNorm uses them only in evaluation.
+
+    Args:
+        micro_batch: Number of the last micro-batch.
+        workers: Workers of this process.
 
     Raises:
-        NonFiniteError: one is not. A buffer other than a running statistic may be infinite, as a mask is.
+        NonFiniteError: If a weight, buffer or running statistic is not finite. Other buffers may be infinite, like a
+            mask, but not NaN.
 
     """
-    for worker in reversed(workers):  # from the origin on gradients carry it down
+    for worker in reversed(workers):  # from the top, because gradients propagate non-finite values downwards
         if name := worker.non_finite_weight() or _broken_buffer(worker):
             raise NonFiniteError(
                 f"{name} of stage {worker.index} is not finite after {worker.version} updates and micro-batch "
@@ -40,27 +45,31 @@ def check_weights(micro_batch: int, workers: Sequence[Worker]) -> None:
 
 
 def _broken_buffer(worker: Worker) -> str:
-    """The first floating-point buffer of a worker's stage that is not finite; empty if there is none."""
+    """Return the name of the first floating-point buffer of a worker's stage that is not finite, or an empty string."""
     buffers = {name: buffer for name, buffer in worker.stage.named_buffers() if buffer.is_floating_point()}
     broken = [
         torch.isfinite(buffer).logical_not().any() if "running_" in name else torch.isnan(buffer).any()
         for name, buffer in buffers.items()
     ]
-    if not broken or not torch.stack(broken).any():  # one question for all: on a GPU each waits
+    if not broken or not torch.stack(broken).any():  # one read for all buffers: on a GPU each read synchronises
         return ""
     return next(f"buffer {name}" for name, is_broken in zip(buffers, broken, strict=True) if is_broken)
 
 
 def group_size(device: torch.device) -> int:
-    """Return how many losses are looked at together on a device."""
+    """Return the number of losses that are checked together on a device."""
     return LOOKED_AT_TOGETHER if device.type == "cuda" else 1
 
 
 def check_states(micro_batch: int, states: Sequence[Mapping[str, Any] | None]) -> None:
-    """See that all weights of a state are finite; None stands for stages of other processes.
+    """Check that all weights of a state are finite.
+
+    Args:
+        micro_batch: Number of the last micro-batch.
+        states: State of each stage; None for stages of other processes.
 
     Raises:
-        NonFiniteError: one is not.
+        NonFiniteError: If a weight is not finite.
 
     """
     for index, state in reversed([*enumerate(states)]):
@@ -75,10 +84,10 @@ def check_states(micro_batch: int, states: Sequence[Mapping[str, Any] | None]) -
 
 
 class PendingLosses:
-    """Losses that nobody has looked at yet.
+    """Losses that have not been checked yet.
 
     Args:
-        workers: of this process; one of them may be where a loss that is not finite comes from.
+        workers: Workers of this process, among which the origin of a non-finite loss is searched.
 
     """
 
@@ -87,12 +96,15 @@ class PendingLosses:
         self._waiting: list[tuple[int, Tensor]] = []
 
     def add(self, micro_batch: int, loss: Tensor, *, in_forward: bool = True) -> None:
-        """Note the loss of a micro-batch, and look at all that are pending once these are enough.
+        """Add the loss of a micro-batch, and check all pending losses if the group is complete.
 
-        `in_forward`: this is called within that micro-batch's forward, so that its stage can still be named.
+        Args:
+            micro_batch: Number of the micro-batch.
+            loss: The loss, a scalar.
+            in_forward: Whether the caller is in the forward of this micro-batch, when the origin can still be found.
 
         Raises:
-            NonFiniteError: one is not finite.
+            NonFiniteError: If a loss is not finite.
 
         """
         self._waiting.append((micro_batch, loss))
@@ -100,10 +112,13 @@ class PendingLosses:
             self.look(current=micro_batch if in_forward else None)
 
     def look(self, *, current: int | None = None) -> None:
-        """See that all pending losses are finite; `current` is the micro-batch in whose forward it is done.
+        """Check that all pending losses are finite.
+
+        Args:
+            current: The micro-batch in whose forward this is called; None outside a forward.
 
         Raises:
-            NonFiniteError: one is not.
+            NonFiniteError: If a loss is not finite.
 
         """
         losses, self._waiting = self._waiting, []
@@ -112,17 +127,23 @@ class PendingLosses:
             raise self.error(micro_batch, float(loss), late=micro_batch != current)
 
     def error(self, micro_batch: int, loss: float, *, late: bool) -> NonFiniteError:
-        """The error that says where a loss that is not finite comes from, as far as the workers show.
+        """Return the error of a non-finite loss, which names the stage in which it originated.
 
-        Gradients carry what is not finite down to the weights of the stages below within a few steps, and forwards
-        carry it up to running statistics and messages, so the origin is the highest stage with such weights, if any
-        has, and else the lowest in which anything is. That holds before the head's own backward; `late`, after it, all
-        weights from the head down may be broken, whatever the origin.
+        Within a few steps, gradients propagate non-finite values down to the weights of lower stages, and forwards
+        propagate them up to running statistics and messages. The origin is therefore the highest stage with non-finite
+        weights or, if there is none, the lowest stage with any non-finite value. This holds until the head's backward.
+        Afterwards all weights may be broken.
+
+        Args:
+            micro_batch: Number of the micro-batch.
+            loss: The loss.
+            late: Whether the head's backward has already run.
+
         """
         if late:
             return NonFiniteError(
-                f"the loss of micro-batch {micro_batch} is {loss}; that was noticed some steps later, since the losses "
-                f"of a GPU are looked at in groups, so it cannot be told any more which stage it comes from; {REMEDY}",
+                f"the loss of micro-batch {micro_batch} is {loss}; this was detected some steps later, because losses "
+                f"on a GPU are checked in groups, so the stage in which it originated is unknown; {REMEDY}",
                 micro_batch=micro_batch,
                 stage=None,
             )
@@ -133,8 +154,8 @@ class PendingLosses:
         updates = next(worker.version for worker in self._workers if worker.index == stage)
         remedy = REMEDY
         if not weights:
-            remedy = "all weights are finite, so look at the input and the targets of this micro-batch first (" + DATA
-            remedy += "" if updates == 0 else f"; if they are as they should be, {REMEDY}"
+            remedy = "all weights are finite, so check the input and the targets of this micro-batch first (" + DATA
+            remedy += "" if updates == 0 else f"; if they are correct, {REMEDY}"
         return NonFiniteError(
             f"the loss of micro-batch {micro_batch} is {loss}; it comes from stage {stage} ({what} is not "
             f"finite, after {updates} updates); {remedy}",
@@ -143,5 +164,5 @@ class PendingLosses:
         )
 
     def clear(self) -> None:
-        """Forget the pending losses."""
+        """Discard the pending losses."""
         self._waiting.clear()

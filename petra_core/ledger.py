@@ -1,26 +1,27 @@
-"""Bytes accounted as they come and go: what every stage holds, of which kind, now and at its peak.
+"""Track the bytes that each stage holds, by kind: current and peak.
 
-Asking the allocator says how much memory a process uses, not whose it is or why; summing formulas says what should be
-there. The ledger is kept by the worker that owns the tensors: an entry when something is kept, its removal when it is
-let go. Sizes are payloads (elements times bytes an element), each stage counted as if it were alone on its device, so
-a tensor that two stages of one process share counts at both. Not counted: temporaries inside a single operation.
+The allocator reports how much memory a process uses, but not for which stage or purpose. Formulas give only the
+expected memory. A ledger counts actual tensors: the worker that owns them adds their bytes when it keeps a tensor, and
+subtracts them when it releases it. Sizes are payloads (elements times bytes per element). Each stage is counted as if
+it were on a separate device, so a tensor that two stages of one process share counts for both. Temporaries inside a
+single operation are not counted.
 
     parameters        weights of the stage
     buffers           running statistics and other module buffers
-    gradients         accumulated between backwards
+    gradients         gradients accumulated between backwards
     optimizer         momentum and other optimizer state
-    inputs            inputs kept for backwards to come
+    inputs            inputs kept for later backwards
     stashed_weights   weights of earlier forwards, kept for their backwards
-    messages          received and not yet worked off, targets included
-    graph             tensors saved for backward by living autograd graphs, less those counted above
-    side_bits         what the inversion of a stage needs besides its output (`petra_core.models.bdia`)
+    messages          messages received and not yet processed, including targets
+    graph             tensors saved for backward by live autograd graphs, except those counted above
+    side_bits         data that the inversion of a stage needs in addition to its output (`petra_core.models.bdia`)
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the names of the kinds are asked for where nothing is computed, which does not wait for torch
+if TYPE_CHECKING:  # keep this module importable without torch, for users of KINDS
     from torch import Tensor
 
 KINDS = (
@@ -37,7 +38,7 @@ KINDS = (
 
 
 def payload(tensors: "Iterable[Tensor]") -> int:
-    """Bytes of the elements of `tensors`."""
+    """Return the bytes of the elements of `tensors`."""
     count = 0
     for tensor in tensors:
         count += tensor.nbytes
@@ -45,15 +46,22 @@ def payload(tensors: "Iterable[Tensor]") -> int:
 
 
 def storage_of(tensor: "Tensor") -> int:
-    """Which memory a tensor lies in: the same number for all that share it, and for no others while they live."""
+    """Return an identifier of a tensor's storage. It is unique among live storages."""
     number: int = tensor.untyped_storage()._cdata
     return number
 
 
 class SavedTensors:
-    """Context that measures the bytes which autograd saves for backward in the graphs recorded inside it.
+    """A context manager that measures the bytes that autograd saves for backward in graphs recorded inside it.
 
-    Storages are counted once and whole; those of `accounted` tensors (parameters, buffers, inputs) are left out.
+    Each storage is counted once, in full.
+
+    Args:
+        accounted: Tensors whose storages are not counted, such as parameters, buffers and inputs.
+
+    Attributes:
+        bytes: The measured bytes, after the context.
+
     """
 
     def __init__(self, accounted: "Iterable[Tensor]") -> None:
@@ -65,7 +73,7 @@ class SavedTensors:
         self.bytes = 0
 
     def _pack(self, tensor: "Tensor") -> "Tensor":
-        # Kept until the end of the measurement: a freed storage's address may be used again.
+        # Kept alive until the end of the measurement, because the identifier of a freed storage may be reused.
         self._saved[storage_of(tensor)] = tensor
         return tensor
 
@@ -80,7 +88,14 @@ class SavedTensors:
 
 
 class Ledger:
-    """Running account of the bytes that one stage holds, by kind."""
+    """The bytes that one stage holds, by kind.
+
+    Attributes:
+        now: Bytes currently held, by kind.
+        peak: Largest number of bytes held so far, by kind.
+        peak_total: Largest sum over all kinds so far.
+
+    """
 
     def __init__(self) -> None:
         self.now = dict.fromkeys(KINDS, 0)
@@ -89,7 +104,7 @@ class Ledger:
         self._total = 0
 
     def add(self, kind: str, count: int) -> None:
-        """Note that `count` more bytes of `kind` are held (fewer if negative)."""
+        """Add `count` bytes of `kind`; a negative count removes bytes."""
         held = self.now[kind] + count
         assert held >= 0, f"the ledger went below zero: {held} bytes of {kind}"
         self.now[kind] = held
@@ -100,13 +115,21 @@ class Ledger:
             self.peak_total = self._total
 
     def set(self, kind: str, count: int) -> None:
-        """Note that `count` bytes of `kind` are held."""
+        """Set the bytes of `kind` to `count`."""
         self.add(kind, count - self.now[kind])
 
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Bytes of one stage: held now, largest so far of each kind, and the largest sum of all kinds at one moment."""
+    """The bytes of one stage.
+
+    Attributes:
+        stage: Index of the stage.
+        now: Bytes currently held, by kind.
+        peak: Largest number of bytes held so far, by kind.
+        peak_total: Largest sum over all kinds so far.
+
+    """
 
     stage: int
     now: Mapping[str, int]
@@ -116,18 +139,24 @@ class StageMemory:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Bytes per stage and kind; `str(report)` is a table in MB (1e6 bytes)."""
+    """The bytes of all stages. `str(report)` is a table in MB (1e6 bytes).
+
+    Attributes:
+        stages: The bytes of each stage.
+
+    """
 
     stages: tuple[StageMemory, ...]
 
     def now(self, *kinds: str) -> int:
-        """Bytes held at this moment in all stages, of the given kinds (all kinds if none is given)."""
+        """Return the bytes of the given kinds that all stages currently hold. Without arguments, count all kinds."""
         return sum(stage.now[kind] for stage in self.stages for kind in kinds or KINDS)
 
     def peak(self, *kinds: str) -> int:
-        """Sum over stages of the largest bytes held, of the given kinds (all kinds if none is given).
+        """Return the sum over stages and given kinds of the peak bytes.
 
-        With no kinds: each stage's largest total at one moment, which is at most the sum of its kinds' peaks.
+        Without arguments, return the sum over stages of the peak total. A stage's peak total is at most the sum of the
+        peaks of its kinds.
         """
         if not kinds:
             return sum(stage.peak_total for stage in self.stages)

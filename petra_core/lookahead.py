@@ -1,7 +1,7 @@
-"""Weights predicted some updates ahead, from what the optimizer remembers of its last steps.
+"""Predict weights some updates ahead from the state of the optimizer.
 
-`petra_core.delay` has the two forms. Both take learning rates as they are now and leave weight decay out, which in the
-few updates of a delay moves weights by less than the rounding of such a guess.
+`petra_core.delay` defines the two rules. Both assume the current learning rate and ignore weight decay, whose effect
+over the few updates of a delay is smaller than the error of the prediction.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ __all__ = ["check_predictable", "predicted"]
 
 
 def check_predictable(optimizer: Optimizer) -> None:
-    """Raise ValueError if the steps of this optimizer cannot be predicted: not SGD with momentum, not Adam or AdamW."""
+    """Raise ValueError unless the optimizer is SGD with momentum, Adam or AdamW, whose steps can be predicted."""
     is_sgd = isinstance(optimizer, torch.optim.SGD)
     without_momentum = is_sgd and not all(group["momentum"] for group in optimizer.param_groups)
-    if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam) or without_momentum:  # AdamW is a kind of Adam
+    if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam) or without_momentum:  # AdamW is a subclass of Adam
         raise ValueError(
             f"forward weights are predicted along the momentum of SGD, Adam or AdamW, got {type(optimizer).__name__}"
             f"{' without momentum' if without_momentum else ''}"
@@ -31,17 +31,18 @@ def check_predictable(optimizer: Optimizer) -> None:
 def predicted(
     optimizer: Optimizer, weights: Mapping[str, Tensor], updates: int, form: ForwardWeights, rate: float = 1.0
 ) -> dict[str, Tensor] | None:
-    """The weights after so many more updates, as new tensors that are leaves of graphs.
+    """Return the predicted weights after some more updates.
 
     Args:
-        optimizer: of these weights, SGD, Adam or AdamW.
-        weights: parameters by name.
-        updates: s, how far ahead.
-        form: the rule.
-        rate: factor of the learning rate in those updates.
+        optimizer: The optimizer of these weights: SGD, Adam or AdamW.
+        weights: The parameters by name.
+        updates: Number of updates s to look ahead.
+        form: The rule of the prediction.
+        rate: Factor of the learning rate in these updates.
 
     Returns:
-        None if the prediction is the weights themselves: s = 0, or no update has been made yet.
+        New leaf tensors that require gradients, by name. None if the prediction equals the current weights, because
+        s = 0 or no update has been made yet.
 
     """
     motions = {
@@ -59,7 +60,7 @@ def predicted(
 
 
 def _motion(state: Mapping[str, Any], group: Mapping[str, Any], steps: int, form: ForwardWeights) -> Tensor | None:
-    """By how much a weight will have gone down; None if the optimizer remembers nothing of it."""
+    """Return the predicted decrease of a weight; None if the optimizer has no state for it."""
     if "exp_avg" in state:
         return _adams(state, group, steps, form)
     momentum = state.get("momentum_buffer")
@@ -70,10 +71,10 @@ def _motion(state: Mapping[str, Any], group: Mapping[str, Any], steps: int, form
 
 
 def _length(group: Mapping[str, Any], steps: int, form: ForwardWeights) -> float:
-    """Sum of the steps to come, in units of the momentum buffer: s, or mu + ... + mu^s.
+    """Return the sum of the next steps in units of the momentum buffer: s, or mu + ... + mu^s.
 
-    Under Nesterov's form, in which torch's SGD holds the weights already one step ahead, each of the latter is once
-    more mu: without a gradient its step is mu times the buffer.
+    With Nesterov momentum torch's SGD keeps the weights one step ahead. Without a gradient its step is mu times the
+    buffer, so each term of the second sum has one more factor mu.
     """
     if form is ForwardWeights.PREDICTED_LINEAR:
         return steps

@@ -20,7 +20,8 @@ Predicted weights belong to no version; where the backward needs them again, the
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,7 @@ from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.methods import Method
 from petra_core.ownership import OwnedOutputs
 from petra_core.randomness import RandomState, RandomStream, capture, differ, loaded, replay
+from petra_core.schedule import Kind
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Tape, as_streams, as_value, detached, fills_its_storage
 from petra_core.targets import Target
@@ -56,6 +58,26 @@ class _Entry:
     ahead: tuple[float, ...] = ()  # how the forward's weights were predicted (`Ahead.how`)
     predicted: StageWeights | None = None  # those weights, where they will be needed again
     projections: Projections = ()  # of the function's output, where the forward was inspected
+
+
+@dataclass(frozen=True)
+class Held:
+    """Tensors that a stage holds from one step to the next, in a queue whose oldest entry is used next.
+
+    Attributes:
+        queue: which one of the stage.
+        place: in the queue; 0 for the oldest.
+        user: kind of the action that removes the oldest entry.
+        tensors: what is held.
+        exchange: replaces them, by tensors with the same contents in other memory.
+
+    """
+
+    queue: str
+    place: int
+    user: Kind
+    tensors: Streams
+    exchange: Callable[[Streams], None]
 
 
 class Ahead(NamedTuple):
@@ -441,6 +463,27 @@ class Part:
                 parameter.data = parameter.data.clone()
             self._ledger.add("stashed_weights", payload(self.parameters))
         self._current = None
+
+    def held(self, queue: str) -> Iterator[Held]:
+        """Yield what is kept of each micro-batch, but for graphs and weights."""
+        for place, entry in enumerate(self._memory):
+            yield Held(queue, place, Kind.BACKWARD, entry.kept, partial(setattr, entry, "kept"))
+
+    def snapshot(self) -> Callable[[int, int], None]:
+        """Return a function that puts the entries of now back, with later numbers.
+
+        It takes the numbers of steps and of updates since now. For methods that keep no graphs and stash no weights.
+        """
+        entries = [replace(entry) for entry in self._memory]
+
+        def restore(steps: int, updates: int) -> None:
+            self._memory = deque(
+                replace(entry, micro_batch=entry.micro_batch + steps, version=entry.version + updates)
+                for entry in entries
+            )
+            self.adopt_gradients()
+
+        return restore
 
     def state_dict(self) -> dict[str, Any]:
         """Memory and stashed weights; graphs are not saved but retraced on loading."""

@@ -87,10 +87,15 @@ class Pipeline:
             `petra_core.check` does the same without training.
 
     Attributes:
+        workers: of the stages that are trained here, in order.
+        channel: to the other processes, or None.
         micro_batches: how many have entered.
+        drained: how many had entered at the last drain: their backwards are done.
+        shapes: of the micro-batches; all are like the first, in one process only until a drain.
         staleness: of each stage.
         lags: steps by which each stage lags behind stage 0 when `step` returns (`stagger`).
         optimizers: of the stages that have one.
+        common_clip: clipping by the norm of all stages, which then update together; None without it.
         trace: notes the times of every action while the pipeline is traced (`tracing`), else None.
         conductor: does the actions of a step; with `petra_core.concurrency.InOrder()` none runs beside another.
 
@@ -130,16 +135,16 @@ class Pipeline:
         check_clip(clip, method)
         if clip is not None and clip.per_stage:
             before_update = clip.after(before_update)
-        self._clip = None if clip is None or clip.per_stage else clip  # of all stages together
+        self.common_clip = None if clip is None or clip.per_stage else clip
         self.micro_batches = 0
         check_channel(channel, len(self.stages), seed)
-        self._channel = channel
+        self.channel = channel
         self.conductor = conductor(method, one_process=channel is None)
         self._own_stages = range(len(self.stages)) if channel is None else channel.stages
         self.staleness = staleness_of.chosen(method, len(self.stages), accumulation, staleness)
         if channel is not None:
             channel.staleness = self.staleness
-        self._drained = 0  # micro-batches that had entered at the last drain: their backwards are done
+        self.drained = 0
         self.lags = (0,) * len(self.stages)
         self._done = [0] * len(self._own_stages)  # steps that each stage of this process has done
         self._settings = {
@@ -151,7 +156,7 @@ class Pipeline:
         }
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
         self._inspection = Inspection(self.stages, autocast) if inspect else None
-        self._workers = [
+        self.workers = [
             Worker(
                 self.stages[index],
                 index,
@@ -173,10 +178,10 @@ class Pipeline:
                 self._own_stages, devices_of([self.stages[j] for j in self._own_stages]), strict=True
             )
         ]
-        self.optimizers = [worker.optimizer for worker in self._workers if worker.optimizer is not None]
+        self.optimizers = [worker.optimizer for worker in self.workers if worker.optimizer is not None]
         self._seeded = seed is not None
-        self._shapes = Shapes(until_drained=channel is None)  # messages over a channel have one layout
-        self._losses = PendingLosses(self._workers)
+        self.shapes = Shapes(until_drained=channel is None)  # messages over a channel have one layout
+        self._losses = PendingLosses(self.workers)
         self._recordings: list[list[tuple[int, Action]]] = []
         self.trace: Trace | None = None
         self._unfinished_step = False
@@ -184,6 +189,7 @@ class Pipeline:
         if channel is not None:
             settings = {**self._settings, "method": method, "seed": seed, "clip": clip}
             channel.check_settings(settings, self.stages, optimizer)
+        self._host_reads = True  # whether steps may wait for what the device has computed
         self._deferred: Callable[[], None] | None = None  # brings the workers' bookkeeping up to date
         self._loading = False
 
@@ -223,7 +229,15 @@ class Pipeline:
                 raise TypeError(f"{name} is a {type(value).__name__}, and only tensors can be gathered")
             number, rest = name.split(".", 1)
             tensors[f"{int(number) + first}.{rest}"] = value.detach().to("cpu", copy=True)
-        return tensors if self._channel is None else self._channel.gather(tensors)
+        return tensors if self.channel is None else self.channel.gather(tensors)
+
+    @property
+    def observed_staleness(self) -> tuple[int, ...]:
+        """Of each stage of this process, the most micro-batches that have entered between a forward and its backward.
+
+        Counted as the actions are executed: of the whole training it equals `staleness`, if the pipeline has filled.
+        """
+        return tuple(worker.observed_staleness for worker in self.workers)
 
     @property
     def metrics(self) -> dict[str, Tensor]:
@@ -231,13 +245,19 @@ class Pipeline:
 
         A loss returns metrics as `(value, {"accuracy": accuracy})`; they are detached, and not differentiated.
         """
-        head = self._workers[-1].stage.parts()[-1]
+        head = self.workers[-1].stage.parts()[-1]
         return dict(head.metrics) if isinstance(head, HeadStage) else {}
 
     @property
     def in_flight(self) -> int:
         """Micro-batches that have entered and whose last backward is still to come."""
-        return min(self.staleness[0], self.micro_batches - self._drained)
+        return min(self.staleness[0], self.micro_batches - self.drained)
+
+    @property
+    def full(self) -> bool:
+        """Whether all steps from now on are alike, but for which stages update."""
+        lagging = self._done == self._limits()
+        return lagging and self.in_flight == self.staleness[0] and all(worker.version for worker in self.workers)
 
     def step(self, inputs: Value, target: Target = None) -> Tensor | None:
         """Let one micro-batch enter: its forward at every stage, then at every stage the backward that is due.
@@ -271,14 +291,14 @@ class Pipeline:
             )
         streams = as_streams(inputs)
         keys, goals = flattened(target)
-        if self._channel is not None:
-            self._channel.check_step(self.micro_batches, streams, target, self._learning_rate)
-        self._shapes.check(self.micro_batches, (*streams, *goals))
+        if self.channel is not None:
+            self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
+        self.shapes.check(self.micro_batches, (*streams, *goals))
         self._catch_up()
         self._unfinished_step = True  # until all has arrived: an interrupt must not leave half a micro-batch
         number = self.micro_batches
         self.micro_batches += 1
-        first, last = self._workers[0], self._workers[-1]
+        first, last = self.workers[0], self.workers[-1]
         if first.index == 0:
             first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)))
         if last.is_head:
@@ -288,22 +308,22 @@ class Pipeline:
         return loss
 
     def drain(self) -> None:
-        """Finish what is in flight, without new micro-batches. In one process the next ones may have other
-        shapes.
+        """Finish what is in flight, without new micro-batches.
 
+        In one process the next micro-batches may have other shapes.
         Gradients of fewer than k micro-batches stay accumulated: they enter the next update if training goes on.
         """
         self._refuse_after_broken_step()
         self._catch_up()
         self._unfinished_step = True
-        self._work([self.micro_batches + self.staleness[0]] * len(self._workers))
-        self._drained = self.micro_batches
-        self._done = [self.micro_batches] * len(self._workers)
+        self._work([self.micro_batches + self.staleness[0]] * len(self.workers))
+        self.drained = self.micro_batches
+        self._done = [self.micro_batches] * len(self.workers)
         self._unfinished_step = False
         self._look_at_losses()
-        if self._shapes.until_drained:
-            self._shapes.first = None
-            for worker in self._workers:
+        if self.shapes.until_drained:
+            self.shapes.first = None
+            for worker in self.workers:
                 worker.forget_shapes()
 
     @torch.no_grad()
@@ -325,14 +345,14 @@ class Pipeline:
         """
         self._catch_up()
         streams = as_streams(inputs)
-        with in_evaluation_mode([worker.stage for worker in self._workers]):
-            if self._channel is not None:
-                streams = self._channel.evaluation_input(streams)
-            for worker in self._workers:
+        with in_evaluation_mode([worker.stage for worker in self.workers]):
+            if self.channel is not None:
+                streams = self.channel.evaluation_input(streams)
+            for worker in self.workers:
                 streams = worker.evaluate(streams)
-            if self._channel is not None:
-                streams = self._channel.evaluation_output(streams)
-        home = self._workers[-1].device  # from another process the output may come through the CPU
+            if self.channel is not None:
+                streams = self.channel.evaluation_output(streams)
+        home = self.workers[-1].device  # from another process the output may come through the CPU
         return as_value(tuple(stream.to(home) for stream in streams))
 
     @torch.no_grad()
@@ -355,14 +375,14 @@ class Pipeline:
         if stage not in self._own_stages:
             raise ValueError(f"stage {stage} is not in this process, which has {[*self._own_stages]}")
         self._catch_up()
-        worker = self._workers[stage - self._own_stages.start]
+        worker = self.workers[stage - self._own_stages.start]
         return as_value(worker.evaluate(as_streams(inputs), micro_batch))
 
     def check_finite(self) -> None:
         """See that all losses so far and all weights of this process are finite. Raises: NonFiniteError."""
         self._look_at_losses()
         self._catch_up()
-        check_weights(self.micro_batches - 1, self._workers)
+        check_weights(self.micro_batches - 1, self.workers)
 
     def set_learning_rate(self, learning_rate: float | Callable[[int], float]) -> None:
         """Use a learning rate for all updates from the next step on.
@@ -375,7 +395,7 @@ class Pipeline:
 
         """
         self._learning_rate = learning_rate(0) if callable(learning_rate) else learning_rate
-        for worker in self._workers:
+        for worker in self.workers:
             if worker.optimizer is not None:
                 rate = learning_rate(worker.index) if callable(learning_rate) else learning_rate
                 set_rate(worker.optimizer, rate, worker.rate_ratios)
@@ -404,15 +424,87 @@ class Pipeline:
                 f"lags rise from 0 at stage 0, from stage to stage by at most what the staleness {self.staleness} "
                 f"falls; got {lags}"
             )
-        if self._channel is not None:
+        if self.channel is not None:
             raise ValueError("over several processes each is ahead as far as it can be: nothing is to be staggered")
         self.lags = lags
+
+    @contextlib.contextmanager
+    def without_host_reads(self) -> Iterator[None]:
+        """Context whose steps ask the device for nothing: neither losses nor states of random generators.
+
+        So a device can record them. No stage may draw random numbers; losses are looked at after `note_loss`.
+
+        Raises:
+            NonFiniteError: a loss before is infinite or not a number.
+
+        """
+        self._look_at_losses()
+        self._allow_host_reads(allowed=False)
+        try:
+            yield
+        finally:
+            self._allow_host_reads(allowed=True)
+
+    def _allow_host_reads(self, *, allowed: bool) -> None:
+        self._host_reads = allowed
+        for worker in self.workers:
+            worker.stream.active = allowed
+
+    def snapshot(self) -> Callable[[], None]:
+        """Return a function that gives the stages what they hold now, as of the step at which it is called.
+
+        The tensors are those of now, with the contents that they have then; numbers of micro-batches and of updates are
+        larger by the steps in between, a multiple of k.
+        """
+        number, restores = self.micro_batches, [worker.snapshot() for worker in self.workers]
+
+        def restore() -> None:
+            for give_back in restores:
+                give_back(self.micro_batches - number)
+
+        return restore
+
+    def repeat(self, work: Callable[[], None], snapshot: Callable[[], None]) -> None:
+        """Let one micro-batch enter by `work`, which does for all stages what an earlier step has done.
+
+        Only counters advance. What the stages hold is brought up to date when something asks for it.
+
+        Args:
+            work: computes what a step computes, in the same memory as that earlier step.
+            snapshot: taken after that step, which was a multiple of k steps ago.
+
+        Raises:
+            RuntimeError: an exception broke off an earlier step.
+
+        """
+        self._refuse_after_broken_step()
+        self._unfinished_step = True
+        work()
+        self.micro_batches += 1
+        limits = self._limits()
+        for recording in self._recordings:
+            steps = range(min(self._done), max(limits))
+            turns = (turn for step in steps for turn in self._turns(step, limits))
+            recording.extend((worker.index, action) for turn in turns for worker, action in turn)
+        self._done, self._deferred = limits, snapshot
+        self._unfinished_step = False
+
+    def note_loss(self, loss: Tensor) -> None:
+        """Have the loss of the last step looked at, as `step` does unless it is `without_host_reads`.
+
+        Raises:
+            NonFiniteError: a loss is infinite or not a number. On a GPU it may be noticed some steps later.
+
+        """
+        self._unfinished_step = True  # so that an error leaves it refusing to go on
+        self._losses.add(self.micro_batches - 1 - self.lags[-1], loss, in_forward=False)
+        self._unfinished_step = False
 
     def memory(self) -> MemoryReport:
         """Bytes that each stage of this process holds, by kind: now, and at their peak so far."""
         self._catch_up()
         self._collect_all()
-        return MemoryReport(tuple(worker.memory() for worker in self._workers))
+        return MemoryReport(tuple(worker.memory() for worker in self.workers))
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[list[tuple[int, Action]]]:
@@ -463,16 +555,16 @@ class Pipeline:
         self._look_at_losses()
         self._catch_up()
         self._collect_all()
-        own_states = {worker.index: worker.state_dict() for worker in self._workers}
+        own_states = {worker.index: worker.state_dict() for worker in self.workers}
         state: dict[str, Any] = copied(
             {
                 "format": STATE_FORMAT,
                 **self._settings,
                 "micro_batches": self.micro_batches,
-                "drained": self._drained,
+                "drained": self.drained,
                 "behind": [self.micro_batches - done for done in self._done] if any(self.lags) else None,
-                "shapes": self._shapes.first,
-                "random": None if self._seeded else capture_all(worker.device for worker in self._workers),
+                "shapes": self.shapes.first,
+                "random": None if self._seeded else capture_all(worker.device for worker in self.workers),
                 "workers": [own_states.get(index) for index in range(len(self.stages))],
             }
         )
@@ -481,6 +573,7 @@ class Pipeline:
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes, for copy.deepcopy and pickle. Raises: TypeError: graphs or threads are in use."""
+        self._catch_up()  # else a copy would bring the workers of this pipeline up to date, not its own
         if (self.method.overlapped and self.micro_batches) or (self.method.keeps_graph and self.in_flight):
             raise TypeError(
                 f"a pipeline of {self.method} with {self.in_flight} micro-batches in flight cannot be copied or "
@@ -518,7 +611,7 @@ class Pipeline:
                 f"{self.method} has the weights before the last update too, which a state of another method lacks; "
                 f"make a new pipeline of the trained stages"
             )
-        if state["behind"] is not None and self._channel is not None:
+        if state["behind"] is not None and self.channel is not None:
             raise CheckpointError(
                 "the state was saved between recorded steps, where stages lag behind stage 0, and over several "
                 "processes none does; load it in one process, drain, and save again"
@@ -527,19 +620,19 @@ class Pipeline:
         self._deferred = None  # of a state that is replaced
         self._unfinished_step = self._loading = True  # until all is loaded: half a state must not be trained
         self._collect_all()  # what is on its way here is part of what is forgotten
-        for worker in self._workers:
+        for worker in self.workers:
             try:
                 worker.load_state_dict(state["workers"][worker.index], other_method=changed)
             except (KeyError, ValueError, RuntimeError) as error:
                 raise CheckpointError(
                     f"the state of stage {worker.index} does not fit this pipeline: {error}"
                 ) from error
-        self.micro_batches, self._drained = state["micro_batches"], state["drained"]
+        self.micro_batches, self.drained = state["micro_batches"], state["drained"]
         self._done = [self.micro_batches - steps for steps in state["behind"] or [0] * len(self._own_stages)]
-        self._shapes.first = state["shapes"]
+        self.shapes.first = state["shapes"]
         self._losses.clear()
         if state["random"] is not None:
-            restore_all(state["random"], (worker.device for worker in self._workers))
+            restore_all(state["random"], (worker.device for worker in self.workers))
         self._unfinished_step = self._loading = False
 
     def _limits(self) -> list[int]:
@@ -558,22 +651,20 @@ class Pipeline:
         """
         loss: Tensor | None = None
         for step in range(min(self._done), max(limits)):
-            if self._channel is not None:
-                self._expect(self._channel, step)
+            if self.channel is not None:
+                self._expect(self.channel, step)
             for turn in self._turns(step, limits):
                 new_loss = self._perform(turn)
                 loss = new_loss if new_loss is not None else loss
-            if self._clip is not None and (step + 1) % self.accumulation == 0:
-                self._update_together(self._clip, step // self.accumulation)
+            if self.common_clip is not None and (step + 1) % self.accumulation == 0:
+                self._update_together(self.common_clip, step // self.accumulation)
         self._done = [max(done, limit) for done, limit in zip(self._done, limits, strict=True)]
         return loss
 
     def _turns(self, step: int, limits: Sequence[int]) -> Iterator[list[tuple[Worker, Action]]]:
         """Yield what the stages that are to do a step do in it, in order; what overlaps is in one list."""
         workers = [
-            worker
-            for worker, done, limit in zip(self._workers, self._done, limits, strict=True)
-            if done <= step < limit
+            worker for worker, done, limit in zip(self.workers, self._done, limits, strict=True) if done <= step < limit
         ]
         if step < self.micro_batches:
             for worker in workers[: -1 if self.method.overlapped else None]:
@@ -583,29 +674,31 @@ class Pipeline:
             if number is None:
                 continue
             actions = backward_actions(self.method, number, self.accumulation, head=worker.is_head)
-            turn = [(worker, action) for action in actions if self._clip is None or action.kind is not Kind.UPDATE]
+            turn = [
+                (worker, action) for action in actions if self.common_clip is None or action.kind is not Kind.UPDATE
+            ]
             if self.method.overlapped:  # R of the stage below is done here, beside B; the own R was done above
                 turn = [(worker, action) for worker, action in turn if action.kind is not Kind.RECONSTRUCT]
                 if worker.is_head:
                     turn.insert(0, (worker, Action(Kind.FORWARD, number)))
                 if worker.index > 0:
-                    turn.insert(0, (self._workers[worker.index - 1], Action(Kind.RECONSTRUCT, number)))
+                    turn.insert(0, (self.workers[worker.index - 1], Action(Kind.RECONSTRUCT, number)))
             yield turn
 
     def _update_together(self, clip: Clip, number: int) -> None:
         """Clip the gradients of all stages by their common norm, then update all stages."""
-        gradients = [worker.prepare_update() for worker in reversed(self._workers)][::-1]
-        of_stages = [norms(of_stage).to(self._workers[-1].device) for of_stage in gradients]
-        if self._channel is not None:
-            of_stages = list(self._channel.gather({str(self._own_stages.start): torch.cat(of_stages)}).values())
+        gradients = [worker.prepare_update() for worker in reversed(self.workers)][::-1]
+        of_stages = [norms(of_stage).to(self.workers[-1].device) for of_stage in gradients]
+        if self.channel is not None:
+            of_stages = list(self.channel.gather({str(self._own_stages.start): torch.cat(of_stages)}).values())
         clip.scale([gradient for of_stage in gradients for gradient in of_stage], torch.cat(of_stages))
-        for worker in reversed(self._workers):
+        for worker in reversed(self.workers):
             self._perform([(worker, Action(Kind.UPDATE, number))])
 
     def _due(self, stage: int, step: int) -> int | None:
         """Return the micro-batch whose backward a stage does in a step, if there is one."""
         number = step - self.staleness[stage]
-        return number if self._drained <= number < self.micro_batches else None
+        return number if self.drained <= number < self.micro_batches else None
 
     def _perform(self, actions: Sequence[tuple[Worker, Action]]) -> Tensor | None:
         """Do actions, whose messages arrive when all are done. Returns the loss of the head's forward, if any."""
@@ -619,7 +712,7 @@ class Pipeline:
                 for recording in self._recordings:
                     recording.append((worker.index, action))
         for stage, message in sent:
-            self._workers[stage - self._own_stages.start].receive(message)
+            self.workers[stage - self._own_stages.start].receive(message)
         return loss
 
     def _act(self, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
@@ -628,7 +721,8 @@ class Pipeline:
             message = worker.forward(action.number)
             if worker.is_head:
                 assert message.streams is not None
-                self._losses.add(action.number, message.streams[0])
+                if self._host_reads:
+                    self._losses.add(action.number, message.streams[0])
                 return message.streams[0]
             self._send(worker.index + 1, message, sent)
         elif action.kind is Kind.RECONSTRUCT:
@@ -648,8 +742,8 @@ class Pipeline:
         if stage in self._own_stages:
             sent.append((stage, message))
         else:
-            assert self._channel is not None
-            self._channel.send(stage, message)
+            assert self.channel is not None
+            self.channel.send(stage, message)
 
     def _expect(self, channel: Channel, step: int) -> None:
         """Tell the channel which messages the neighbours send in this step; they are waited for where they are used."""
@@ -660,7 +754,7 @@ class Pipeline:
 
     def _collect(self, worker: Worker, action: Action | None) -> None:
         """Deliver what an action of a worker needs from other processes; without any, all that they have sent."""
-        if self._channel is None:
+        if self.channel is None:
             return
         trace = self.trace
         with (
@@ -668,11 +762,11 @@ class Pipeline:
             if trace is None
             else trace.waiting(worker.index, self.micro_batches, worker.device)
         ):
-            for message in self._channel.collect(worker.index, action):
+            for message in self.channel.collect(worker.index, action):
                 worker.receive(message)
 
     def _collect_all(self) -> None:
-        for worker in self._workers:
+        for worker in self.workers:
             self._collect(worker, None)
 
     def _look_at_losses(self) -> None:

@@ -59,6 +59,7 @@ def check(
     *,
     method: Method = PETRA,
     accumulation: int = 1,
+    staleness: Sequence[int] | None = None,
     optimizer: OptimizerFactory | None = None,
     autocast: torch.dtype | None = None,
 ) -> Report:
@@ -70,6 +71,7 @@ def check(
         target: its target, what the loss takes.
         method: of the pipeline.
         accumulation: k of the pipeline.
+        staleness: of the pipeline.
         optimizer: of the pipeline.
         autocast: of the pipeline.
 
@@ -78,7 +80,7 @@ def check(
     devices = {device for device in devices_of(stages) if device.type == "cuda"} if _are_stages(stages) else set()
     with torch.random.fork_rng([device.index or 0 for device in devices]):
         try:
-            _check(stages, inputs, target, method, accumulation, optimizer, autocast, findings)
+            _check(stages, inputs, target, method, accumulation, staleness, optimizer, autocast, findings)
         except StageError as error:
             findings.append(error.finding)
         except Exception as error:
@@ -98,6 +100,7 @@ def _check(
     target: Target,
     method: Method,
     accumulation: int,
+    staleness: Sequence[int] | None,
     optimizer: OptimizerFactory | None,
     autocast: torch.dtype | None,
     findings: list[Finding],
@@ -113,6 +116,7 @@ def _check(
         copy.deepcopy(list(stages)),
         method,
         accumulation=accumulation,
+        staleness=staleness,
         optimizer=optimizer,
         autocast=autocast,
         before_update=note,
@@ -135,7 +139,7 @@ def _check(
 def _static_findings(pipeline: Pipeline) -> list[Finding]:
     """What can be said without an evaluation."""
     findings = []
-    for worker in pipeline._workers:
+    for worker in pipeline.workers:
         if not any(module.training for module in worker.stage.modules()):
             what = "is in evaluation mode: no dropout, and BatchNorm with running statistics"
             findings.append(Finding(worker.index, None, what, "call train() on it, unless that is intended"))

@@ -1,12 +1,12 @@
-"""Random numbers under recomputation: the same dropout mask twice, and nobody else's numbers disturbed.
+"""Replay RNG state so that recomputation sees the same dropout mask, without affecting other consumers.
 
-A stage that evaluates its function again must draw what the forward drew. Resetting the generator for that and
-leaving it there (as RevTorch does) makes every later draw of the process repeat itself. Here the forward notes the
-state it began with, if it drew at all, and `replay` puts that state in place for one evaluation and the old one back.
+A stage that recomputes its function must draw the random numbers of the forward. Resetting the generator without
+restoring it afterwards (as RevTorch does) makes all later draws of the process repeat. Here a forward that draws saves
+the state with which it began. `replay` sets this state for one evaluation and then restores the current one.
 
-Where a stage draws from is the pipeline's choice (`Pipeline(seed=...)`): with a seed, from a stream of its own, so
-that its numbers depend on the order of its own actions only, wherever the other stages run; without one, from torch's
-global generators, in the order in which plain training would.
+`Pipeline(seed=...)` selects the source of random numbers. With a seed each stage has a separate stream, so its numbers
+depend only on the order of its own actions, regardless of where other stages run. Without a seed all stages draw from
+torch's global generators, in the order of plain training.
 """
 
 import contextlib
@@ -17,28 +17,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-RandomState = tuple[Tensor, ...]  # the CPU generator's state and, for a stage on a CUDA device, that device's
+#: State of the CPU generator and, for a stage on a CUDA device, state of that device's generator.
+RandomState = tuple[Tensor, ...]
 
 
 def loaded(state: Sequence[Tensor], device: torch.device) -> RandomState:
-    """A state from a checkpoint, from which a stage on `device` is to draw once more what it has drawn.
+    """Return a state from a checkpoint, ready for `replay` on `device`.
 
-    The tensors may have been read to any device: all generators take states on the CPU.
+    The tensors may be on any device; generators take states on the CPU.
 
     Raises:
-        ValueError: it was drawn on a device of another kind, whose numbers this one cannot draw.
+        ValueError: If the state is of another device type, whose numbers this device cannot reproduce.
 
     """
     if len(state) != 1 + (device.type == "cuda"):
         raise ValueError(
-            f"a micro-batch in flight has drawn random numbers (dropout) on a device of another kind, and on {device} "
-            f"they cannot be drawn again; go on on a device of the kind on which the run was stopped"
+            f"a micro-batch in flight has drawn random numbers (dropout) on another type of device, and {device} "
+            f"cannot reproduce them; resume on the type of device on which the run was stopped"
         )
     return tuple(tensor.cpu() for tensor in state)
 
 
 def capture(device: torch.device) -> RandomState:
-    """The state of the generators that a stage on `device` may draw from."""
+    """Return the state of the generators that a stage on `device` may draw from."""
     on_cpu = torch.default_generator.get_state()
     return (on_cpu, torch.cuda.get_rng_state(device)) if device.type == "cuda" else (on_cpu,)
 
@@ -51,12 +52,12 @@ def restore(state: RandomState, device: torch.device) -> None:
 
 
 def capture_all(devices: Iterable[torch.device]) -> list[RandomState]:
-    """The states of all global generators that stages on these devices draw from."""
+    """Return the states of all global generators that stages on these devices draw from."""
     return [capture(device) for device in _different(devices)]
 
 
 def restore_all(states: Sequence[Sequence[Tensor]], devices: Iterable[torch.device]) -> None:
-    """Put the states of `capture_all` back; generators of devices that were not among those then stay as they are."""
+    """Restore the states of `capture_all`. Generators of devices that it did not capture keep their state."""
     for state, device in zip(states, _different(devices), strict=False):
         restore(loaded(state, device), device)
 
@@ -68,9 +69,12 @@ def _different(devices: Iterable[torch.device]) -> list[torch.device]:
 
 @contextlib.contextmanager
 def replay(state: RandomState | None, device: torch.device) -> Iterator[None]:
-    """Context in which is drawn again what was drawn from `state` on (None: nothing was).
+    """Draw from `state` in a context, and restore the generators on exit.
 
-    Afterwards the generators are as they were before.
+    Args:
+        state: The state with which the forward began; None if it drew no random numbers.
+        device: Device of the stage.
+
     """
     if state is None:
         yield
@@ -84,24 +88,26 @@ def replay(state: RandomState | None, device: torch.device) -> Iterator[None]:
 
 
 class RandomStream:
-    """The source of one stage's random numbers: its own, seeded by (seed, stage), or the global generators.
+    """The source of one stage's random numbers: a stream seeded by (seed, stage), or the global generators.
 
-    A context around each forward of the stage: what is drawn inside comes from this stream.
+    This is a context manager for each forward of the stage. Inside it torch's generators draw from the stream.
 
     Args:
-        device: the stage's device.
-        seed: None for the global generators.
-        stage: number of the stage; different stages of one seed draw independent numbers.
+        device: Device of the stage.
+        seed: Seed of the stream. None uses the global generators.
+        stage: Index of the stage. Different stages with the same seed draw independent numbers.
 
     Attributes:
-        state: of the generators of this stream; None for the global generators.
-        drawn: the state with which the last forward began, for its `replay`; None if it drew nothing.
-        ever_drawn: whether any forward has drawn, since the stream was made.
+        state: Current state of the stream; None for the global generators.
+        drawn: State with which the last forward began, for `replay`; None if it drew no random numbers.
+        ever_drawn: Whether any forward has drawn random numbers.
+        active: False while nothing draws and no generator may be asked for its state.
 
     """
 
     drawn: RandomState | None = None
     ever_drawn = False
+    active = True
 
     def __init__(self, device: torch.device, seed: int | None, stage: int) -> None:
         self._device = device
@@ -113,9 +119,9 @@ class RandomStream:
         self._first = self.state
 
     def load(self, state: Sequence[Tensor] | None) -> None:
-        """Go on from a state of this stream, also of one on a device of another kind.
+        """Load a state of this stream, possibly from another type of device.
 
-        A generator that is not in it, a CUDA device's in a state of the CPU, begins as it would in a new run.
+        A generator that the state lacks (a CUDA generator in a state from the CPU) starts as in a new run.
         """
         if state is None or self._first is None:
             self.state = None
@@ -123,6 +129,8 @@ class RandomStream:
             self.state = (*(tensor.cpu() for tensor in state), *self._first[len(state) :])[: len(self._first)]
 
     def __enter__(self) -> None:
+        if not self.active:
+            return
         outside = capture(self._device)
         self._begin, self._outside = self.state or outside, outside
         if self.state is not None:
@@ -131,6 +139,9 @@ class RandomStream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self.active:
+            self.drawn = None
+            return
         end = capture(self._device)
         self.drawn = self._begin if differ(self._begin, end) else None
         self.ever_drawn = self.ever_drawn or self.drawn is not None
@@ -140,5 +151,6 @@ class RandomStream:
 
 
 def differ(before: RandomState, after: RandomState) -> bool:
-    """Whether numbers were drawn between. As bytes, since it is done at every forward: torch.equal takes longer."""
+    """Return whether two states differ."""
+    # This runs in every forward, and comparing bytes is faster than torch.equal.
     return [state.numpy().tobytes() for state in before] != [state.numpy().tobytes() for state in after]

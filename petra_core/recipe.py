@@ -1,14 +1,14 @@
 """The training recipe of the paper (arXiv 2406.02052, section 4.1).
 
-SGD with Nesterov momentum 0.9, weight decay on weight tensors only, a learning rate in proportion to the samples of an
-update, a warm-up that is linear from 0, then drops to a tenth.
+The recipe is SGD with Nesterov momentum 0.9, weight decay on weight tensors only, a learning rate proportional to the
+samples per update, a linear warm-up from 0, and drops by a factor of 10.
 
-The learning rate is a function of the number of the *micro-batch* and not of the update. In a pipeline there is no such
-thing as "the" update: at one moment each stage is at another one, while all of them see the same entering micro-batch,
-whose number therefore sets the learning rate of all stages.
+The learning rate is a function of the *micro-batch* number and not of the update number. The stages of a pipeline are
+at different updates at the same time, but they all see the same entering micro-batch. Its number therefore determines
+the learning rate of all stages.
 
-Transformers are usually trained by AdamW, which is here beside it: no part of the paper's recipe, but the engine takes
-any optimizer. NAdam is what asynchronous Nesterov (arXiv 2505.01099) uses against delay, with a large momentum.
+The module also contains AdamW, with which transformers are usually trained, and NAdam, which asynchronous Nesterov
+(arXiv 2505.01099) uses with a large momentum to compensate for delay. They are not part of the paper's recipe.
 """
 
 import functools
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from petra_core.arguments import check_int, check_number
 from petra_core.methods import check_accumulation
 
-if TYPE_CHECKING:  # a learning rate is a number, for which nobody waits for torch
+if TYPE_CHECKING:  # keep this module importable without torch
     import torch
     from torch import Tensor
     from torch.nn import Parameter
@@ -41,16 +41,16 @@ REFERENCE_BATCH = 256  # samples per update at which the reference learning rate
 
 
 def learning_rate(batch_size: int, accumulation: int = 1, *, reference: float = 0.1) -> float:
-    """The paper's learning rate after warm-up: reference * batch_size * k / 256.
+    """Return the paper's learning rate after warm-up: reference * batch_size * k / 256.
 
     Args:
-        batch_size: samples of a micro-batch.
-        accumulation: k, micro-batches of an update.
-        reference: learning rate for 256 samples an update.
+        batch_size: Samples per micro-batch.
+        accumulation: Micro-batches per update, k.
+        reference: Learning rate for 256 samples per update.
 
     Raises:
-        ValueError: a number out of its range.
-        TypeError: an argument of another type.
+        ValueError: If a number is out of range.
+        TypeError: If an argument has the wrong type.
 
     """
     samples = check_int("batch_size", batch_size, 1) * check_accumulation(accumulation)
@@ -59,13 +59,13 @@ def learning_rate(batch_size: int, accumulation: int = 1, *, reference: float = 
 
 @dataclass(frozen=True)
 class LearningRateSchedule:
-    """The learning rate of each micro-batch: linear from 0 to `base`, then constant but for the drops.
+    """The learning rate of each micro-batch: a linear warm-up from 0 to `base`, then constant between the drops.
 
     Attributes:
-        base: learning rate after warm-up.
-        warmup_iterations: micro-batches until `base` is reached; 0 for none.
-        drops: numbers of the micro-batches from which on the rate is multiplied by `factor` once more, increasing.
-        factor: of each drop.
+        base: Learning rate after warm-up.
+        warmup_iterations: Micro-batches until `base` is reached; 0 for no warm-up.
+        drops: Micro-batch numbers, in increasing order, at which the rate is multiplied by `factor`.
+        factor: Factor of each drop.
 
     """
 
@@ -85,13 +85,13 @@ class LearningRateSchedule:
                 raise ValueError(f"drops must increase, got {drop} after {before} in {self.drops}")
 
     def __call__(self, iteration: int) -> float:
-        """The learning rate of micro-batch `iteration`, counted from 0 over the whole run."""
+        """Return the learning rate of micro-batch `iteration`, counted from 0 over the whole run."""
         if iteration < self.warmup_iterations:
             return self.base * iteration / self.warmup_iterations
         return self.base * self.factor ** sum(iteration >= drop for drop in self.drops)
 
 
-#: Makes the optimizer of a stage, of its parameters, or of its named parameters and its number.
+#: Makes the optimizer of a stage from its parameters, or from its named parameters and its index.
 OptimizerFactory: TypeAlias = (
     Callable[["list[Parameter]"], "torch.optim.Optimizer"]
     | Callable[["list[tuple[str, Parameter]]", int], "torch.optim.Optimizer"]
@@ -103,17 +103,17 @@ def optimizer_of(
 ) -> "torch.optim.Optimizer":
     """Return the optimizer that a factory makes for a stage.
 
-    A factory with two required arguments is called with the named parameters and the number of the stage, another one
-    with the parameters.
+    A factory with two required arguments is called with the named parameters and the index of the stage. Any other
+    factory is called with the parameters.
     """
     make: Any = factory
     if _required(factory) == 2:
-        return make(list(named), stage)  # type: ignore[no-any-return]  # `check_optimizer` looks at it
+        return make(list(named), stage)  # type: ignore[no-any-return]  # `check_optimizer` checks it
     return make([parameter for _, parameter in named])  # type: ignore[no-any-return]  # as above
 
 
 def _required(function: Callable[..., object]) -> int:
-    """The number of positional arguments that a function cannot do without; 1 of one that has no signature."""
+    """Return the number of required positional arguments; 1 for a function without a signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
@@ -125,14 +125,14 @@ def _required(function: Callable[..., object]) -> int:
 def sgd(
     learning_rate: float, *, momentum: float = 0.9, nesterov: bool = True, weight_decay: float = 0.0
 ) -> OptimizerFactory:
-    """A factory of SGD for the parameters of a stage: `Pipeline(..., optimizer=sgd(0.1))`.
+    """Return a factory of SGD for the parameters of a stage: `Pipeline(..., optimizer=sgd(0.1))`.
 
-    Weights decay; parameters of at most one dimension (BatchNorm's and biases) do not, and are a group of their own.
-    The paper decays by 5e-4 on CIFAR and 1e-4 on ImageNet.
+    Parameters of at most one dimension (BatchNorm's and biases) are a separate group without weight decay. The paper
+    uses a weight decay of 5e-4 on CIFAR and 1e-4 on ImageNet.
 
     Raises:
-        ValueError: a number out of its range, or Nesterov without momentum.
-        TypeError: an argument of another type.
+        ValueError: If a number is out of range, or Nesterov is used without momentum.
+        TypeError: If an argument has the wrong type.
 
     """
     check_number("learning_rate", learning_rate)
@@ -140,7 +140,7 @@ def sgd(
     check_number("weight_decay", weight_decay)
     if nesterov and momentum == 0:
         raise ValueError("Nesterov's method needs a momentum above 0, got 0; set nesterov=False for plain SGD")
-    # A partial and not a closure: processes that are spawned receive it pickled.
+    # A partial and not a closure, because spawned processes receive it pickled.
     return functools.partial(
         _made, kind="SGD", lr=learning_rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
     )
@@ -149,14 +149,14 @@ def sgd(
 def adamw(
     learning_rate: float, *, beta1: float = 0.9, beta2: float = 0.999, weight_decay: float = 0.0
 ) -> OptimizerFactory:
-    """A factory of AdamW (Loshchilov & Hutter 2019) for the parameters of a stage, as `sgd` is of SGD.
+    """Return a factory of AdamW (Loshchilov & Hutter 2019) for the parameters of a stage, like `sgd`.
 
-    Parameters of at most one dimension do not decay: biases and those of norms; a table of biases, such as Swin's of
-    relative positions, decays as weights do.
+    Parameters of at most one dimension (biases and those of norms) have no weight decay. A two-dimensional bias, such
+    as Swin's relative position bias, has weight decay.
 
     Raises:
-        ValueError: a number out of its range.
-        TypeError: an argument of another type.
+        ValueError: If a number is out of range.
+        TypeError: If an argument has the wrong type.
 
     """
     check_number("learning_rate", learning_rate)
@@ -173,14 +173,14 @@ def nadam(
     momentum_decay: float = 0.004,
     weight_decay: float = 0.0,
 ) -> OptimizerFactory:
-    """A factory of NAdam (Dozat 2016) with decoupled weight decay, as `adamw` is of AdamW.
+    """Return a factory of NAdam (Dozat 2016) with decoupled weight decay, like `adamw`.
 
-    The defaults are those of asynchronous Nesterov (Ajanthan et al. 2025, arXiv 2505.01099): a momentum of 0.99, which
-    discounts late gradients by the factor 1 - 0.99 and looks ahead along the steps so far.
+    The defaults are those of asynchronous Nesterov (Ajanthan et al. 2025, arXiv 2505.01099). Its momentum of 0.99
+    discounts stale gradients by the factor 1 - 0.99 and looks ahead along the past steps.
 
     Raises:
-        ValueError: a number out of its range.
-        TypeError: an argument of another type.
+        ValueError: If a number is out of range.
+        TypeError: If an argument has the wrong type.
 
     """
     check_number("learning_rate", learning_rate)
@@ -199,19 +199,24 @@ def nadam(
 
 
 def rate_ratios(optimizer: "torch.optim.Optimizer") -> list[float]:
-    """Return the learning rate of each parameter group by that of the first; 1 where that is 0 or there is none."""
+    """Return the ratio of each parameter group's learning rate to that of the first; 1 if that is 0 or missing."""
     rates = [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
     return [rate / rates[0] if rates[0] else 1.0 for rate in rates]
 
 
 def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float, ratios: Sequence[float] | None = None) -> None:
-    """Use `learning_rate` from the next update on: in place where it is a tensor, as a recorded step needs it.
+    """Use `learning_rate` from the next update on.
 
-    Each parameter group gets the rate times its ratio, or the rate itself without ratios.
+    If the optimizer's rate is a tensor, it is updated in place, so that a recorded CUDA graph sees the change. It is
+    written only when the rate changes, to avoid one kernel per group in every step. The value is stored as an attribute
+    of the tensor, because reading it would synchronise with the device. The tensor's version is stored with it, to
+    detect changes by others, such as a scheduler.
 
-    A tensor is written to when the rate changes, not at every step: that would be a kernel for each group. The number
-    is noted on the tensor, because reading it would wait for its device, with the tensor's version, which shows whether
-    anything else (a scheduler) has changed it since.
+    Args:
+        optimizer: The optimizer.
+        learning_rate: Rate of a parameter group whose ratio is 1.
+        ratios: Factor of the rate for each parameter group; None for 1.
+
     """
     from torch import Tensor
 
@@ -222,7 +227,7 @@ def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float, ratios: S
             group["lr"] = new
         elif getattr(rate, "written", None) != (new, rate._version):
             rate.fill_(new)
-            setattr(rate, "written", (new, rate._version))  # noqa: B010  # no attribute that Tensor declares
+            setattr(rate, "written", (new, rate._version))  # noqa: B010  # Tensor does not declare it
 
 
 def _made(
@@ -235,7 +240,7 @@ def _made(
 
 
 def _groups(parameters: "Iterable[Tensor]", weight_decay: float) -> list[dict[str, Any]]:
-    """Weights, which decay, and parameters of at most one dimension, which do not."""
+    """Return parameter groups: weights with weight decay, and parameters of at most one dimension without."""
     decayed: list[Tensor] = []
     exempt: list[Tensor] = []
     for parameter in parameters:

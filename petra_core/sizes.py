@@ -1,7 +1,6 @@
-"""Sizes of the reversible transformers, those published and any other, and what follows from them without a network.
+"""Sizes of the reversible transformers, and checks of image and window sizes.
 
-Whether a network of some size fits images of some size is arithmetic. It is apart from the networks themselves, so that
-who only asks (a command line, the plan of a grid) does not wait for torch.
+This module is separate from the networks so that command lines and experiment plans can use it without importing torch.
 """
 
 import difflib
@@ -24,15 +23,15 @@ __all__ = [
 ]
 
 S = TypeVar("S")
-MLP_RATIO = 4  # the usual hidden features of an MLP for each of its input's
+MLP_RATIO = 4  # the usual ratio of an MLP's hidden features to its input features
 
 
 def check_heads(width: int, heads: int) -> None:
-    """Raise ValueError unless `width` channels can be shared out evenly to `heads` heads."""
+    """Raise ValueError unless `width` channels can be divided evenly among `heads` heads."""
     check_int("heads", heads, 1)
     if width % heads:
         raise ValueError(
-            f"{width} channels cannot be shared out to {heads} heads (remainder {width % heads}); "
+            f"{width} channels cannot be divided among {heads} heads (remainder {width % heads}); "
             f"the width must be a multiple of the number of heads, such as {width - width % heads + heads}"
         )
 
@@ -42,10 +41,10 @@ class TransformerSize:
     """Size of a transformer of constant width.
 
     Attributes:
-        width: channels of each stream, the "embedding dimension".
-        depth: blocks; each is an attention and an MLP.
-        heads: of every attention.
-        mlp_ratio: hidden features of an MLP for each channel.
+        width: Channels of each stream, the "embedding dimension".
+        depth: Number of blocks. Each consists of an attention and an MLP.
+        heads: Number of attention heads.
+        mlp_ratio: Ratio of an MLP's hidden features to `width`.
 
     """
 
@@ -63,12 +62,12 @@ class TransformerSize:
 
 @dataclass(frozen=True)
 class HierarchicalSize:
-    """Size of a transformer whose resolution falls and whose width doubles from group to group of blocks.
+    """Size of a hierarchical transformer, whose resolution halves and whose width doubles from group to group.
 
     Attributes:
-        width: channels of each stream in the first group.
-        depths: blocks of each group.
-        heads: of the first group; they double with the width.
+        width: Channels of each stream in the first group of blocks.
+        depths: Number of blocks in each group.
+        heads: Number of attention heads in the first group. It doubles with the width.
 
     """
 
@@ -80,7 +79,7 @@ class HierarchicalSize:
         check_int("width", self.width, 1)
         object.__setattr__(self, "depths", tuple(self.depths))
         if not self.depths:
-            raise ValueError("depths must name the blocks of at least one group, got none")
+            raise ValueError("depths must have an entry for at least one group, got none; give it as (2, 2, 6, 2)")
         for depth in self.depths:
             check_int("each of depths", depth, 1)
         check_heads(self.width, self.heads)
@@ -88,7 +87,7 @@ class HierarchicalSize:
 
 REVVIT = {
     "micro": TransformerSize(width=48, depth=4, heads=3),
-    "six": TransformerSize(width=512, depth=6, heads=8, mlp_ratio=1),  # of the experiments with BDIA (second-hand)
+    "six": TransformerSize(width=512, depth=6, heads=8, mlp_ratio=1),  # BDIA experiments, from a secondary source
     "tiny": TransformerSize(width=192, depth=12, heads=3),
     "small": TransformerSize(width=384, depth=12, heads=6),
     "base": TransformerSize(width=768, depth=12, heads=12),
@@ -119,11 +118,16 @@ REVROBERTA = {
 
 
 def find_size(family: str, sizes: Mapping[str, S], size: str | S) -> S:
-    """The size of that name, or `size` itself if it is one.
+    """Return the size with the given name, or `size` itself if it is not a name.
+
+    Args:
+        family: Name of the network family, for error messages.
+        sizes: The named sizes of the family.
+        size: A name in `sizes`, or a size object.
 
     Raises:
-        ValueError: there is none of that name; the message names the nearest, or all.
-        TypeError: it is neither a name nor a size of this family's class.
+        ValueError: If the name is unknown. The message suggests the closest names.
+        TypeError: If `size` is neither a name nor a size of the family's class.
 
     """
     kind = type(next(iter(sizes.values())))
@@ -135,17 +139,17 @@ def find_size(family: str, sizes: Mapping[str, S], size: str | S) -> S:
         near = difflib.get_close_matches(size.lower(), sizes, n=2) or list(sizes)
         raise ValueError(
             f"there is no {family} of size {size!r}; did you mean {' or '.join(map(repr, near))}? "
-            f"Any other is a models.{kind.__name__}(...)"
+            f"Give other sizes as models.{kind.__name__}(...)"
         )
     return sizes[size]
 
 
 def patch_grid(image_size: int, patch: int) -> int:
-    """Patches in a row of a square image.
+    """Return the number of patches in a row of a square image.
 
     Raises:
-        ValueError: the image cannot be divided into patches.
-        TypeError: a number that is not an int.
+        ValueError: If `patch` does not divide `image_size`.
+        TypeError: If a number is not an int.
 
     """
     check_int("image_size", image_size, 1)
@@ -160,11 +164,16 @@ def patch_grid(image_size: int, patch: int) -> int:
 
 
 def window_grids(grid: int, window: int, groups: int) -> list[tuple[int, int]]:
-    """Tokens in a row of the grid and of a window, in each of `groups` groups; a window is at most the grid.
+    """Return, for each group, the number of tokens in a row of the grid and in a row of a window.
+
+    Args:
+        grid: Tokens in a row of the first group's grid. The grid is halved from group to group.
+        window: Tokens in a row of a window; limited to the grid.
+        groups: Number of groups.
 
     Raises:
-        ValueError: a grid cannot be divided into windows, or not be halved.
-        TypeError: window is not an int.
+        ValueError: If a grid cannot be divided into windows, or cannot be halved.
+        TypeError: If `window` is not an int.
 
     """
     check_int("window", window, 1)

@@ -1,16 +1,16 @@
-"""Stages: plain modules that also know how their backward gets a graph.
+"""Stages: plain modules that define how the graph for their backward is recorded.
 
-The obvious way to cut a network into stages, `nn.Sequential` over chunks of it, lets autograd keep one graph from
-loss to input, so no stage can work before the next has finished. Here every stage has a graph of its own, a `Tape`,
-that begins at a detached input and ends at a detached output; gradients pass between stages as messages. A tape is
-made in one of three ways:
+The obvious way to cut a network into stages is `nn.Sequential` over chunks of it. Autograd then keeps one graph from
+loss to input, so no stage can start its backward before the next has finished. Here every stage has a separate graph, a
+`Tape`, which begins at a detached input and ends at a detached output. Gradients pass between stages as messages. A
+tape is recorded in one of three ways:
 
-    record(inputs)         during the forward itself, by methods that keep graphs
-    retrace(kept)          later, from what was kept of the input
-    reconstruct(outputs)   later, from the output alone: reversible stages only
+    record(inputs)         during the forward, by methods that keep graphs
+    retrace(kept)          later, from the streams that were kept of the input (recomputation)
+    reconstruct(outputs)   later, from the output (reversible stages only)
 
-Only the streams that a backward needs are kept (`keep`): both inputs of a module, but of a reversible stage the one
-that F reads, since the other only passes through an addition.
+`keep` selects the input streams that a backward needs. A module needs all of them. A reversible stage needs only the
+stream that F reads, since the other only passes through an addition.
 
 `ReversibleStage` is the coupling of the paper (section 3.1): one residual function F and a swap of the two streams,
 
@@ -18,10 +18,10 @@ that F reads, since the other only passes through an addition.
     inverse   (y, y~) -> (x, x~) = (y~, y - F(y~))
     backward  (dy, dy~) -> (dF(x)^T dy + dy~, dy)
 
-Further streams may pass it as they are, context that F reads too: (x, x~, *c) -> (x~ + F(x, *c), x, *c).
+Any further streams are context. F reads it, and it passes the stage unchanged: (x, x~, *c) -> (x~ + F(x, *c), x, *c).
 
-The inverse evaluates F at the very point at which the backward differentiates it, so one evaluation with a graph
-serves both: a reversible backward costs one forward and one backward of F, not two forwards and one backward.
+The inverse evaluates F at the same point at which the backward differentiates it, so one evaluation with a graph serves
+both. A reversible backward costs one forward and one backward of F, not two forwards and one backward.
 """
 
 import abc
@@ -55,52 +55,52 @@ __all__ = ["BufferedStage", "HeadStage", "ReversibleStage", "Stage", "in_evaluat
 class Stage(nn.Module, abc.ABC):
     """A stage of the pipeline.
 
-    Called as a module it is the plain computation, so `nn.Sequential(*stages)` is the network.
+    Calling the stage as a module performs its plain computation, so `nn.Sequential(*stages)` is the network.
     """
 
-    #: whether `reconstruct` reconstructs the input from the output
+    #: whether `reconstruct` is implemented
     invertible: bool = False
 
     @property
     @abc.abstractmethod
     def function(self) -> nn.Module:
-        """The module that holds the stage's parameters and buffers."""
+        """The module that contains the stage's parameters and buffers."""
 
     @abc.abstractmethod
     def forward(self, value: Value) -> Value:
-        """Plain computation, as in `nn.Sequential`."""
+        """Compute the output as in `nn.Sequential`."""
 
     @abc.abstractmethod
     def record(self, inputs: Streams) -> Tape:
-        """Evaluate with a graph, from the whole input. Only the values of `inputs` are used."""
+        """Evaluate with a graph, from the complete input. The graph begins at detached leaves."""
 
     def keep(self, inputs: Streams) -> Streams:
-        """The streams of the input that `retrace` needs."""
+        """Return the input streams that `retrace` needs."""
         return inputs
 
     def side(self, inputs: Streams) -> Streams:
-        """What has to be kept of the input although the stage can be inverted: nothing of most."""
+        """Return extra tensors that are needed to invert the stage. Empty for most stages."""
         return ()
 
     def retrace(self, kept: Streams) -> Tape:
-        """Evaluate with a graph, from what `keep` returned."""
+        """Evaluate with a graph, from the streams that `keep` returned."""
         return self.record(kept)
 
     def reconstruct(self, outputs: Streams, side: Streams = ()) -> Tape:
-        """Reconstruct the input from the output by one evaluation, which is the tape too.
+        """Reconstruct the input from the output. The evaluation that inverts the stage also records the tape.
 
         Args:
-            outputs: the stage's output streams.
-            side: what `side` returned of the input.
+            outputs: The stage's output streams.
+            side: The tensors that `side` returned for the input.
 
         Raises:
-            TypeError: the stage is not invertible.
+            TypeError: If the stage is not invertible.
 
         """
-        raise TypeError(f"{type(self).__name__} cannot be inverted; its input has to be kept")
+        raise TypeError(f"{type(self).__name__} cannot be inverted; keep its input and use retrace()")
 
     def parts(self) -> tuple["Stage", ...]:
-        """The blocks that a backward goes through one by one; more than one only after `merge`."""
+        """Return the blocks that a backward processes one at a time. There is more than one only after `merge`."""
         return (self,)
 
     def _evaluate(self, x: Tensor, *context: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class Stage(nn.Module, abc.ABC):
             got = tuple(residual.shape) if isinstance(residual, Tensor) else type(residual).__name__
             raise ValueError(
                 f"the residual function of a reversible stage must keep the shape of its input {tuple(x.shape)}, "
-                f"got {got}; a stage that changes shapes is a BufferedStage"
+                f"got {got}; use a BufferedStage for a module that changes the shape"
             )
         return residual
 
@@ -130,29 +130,35 @@ def _check_module(module: object, owner: str) -> nn.Module:
 
 
 def two_streams(streams: Streams) -> tuple[Tensor, Tensor]:
-    """The streams, seen to be two of one shape. Raises: ValueError: they are not."""
+    """Unpack two streams and check that their shapes match.
+
+    Raises:
+        ValueError: If there are not two streams, or their shapes differ.
+
+    """
     if len(streams) != 2 or streams[0].shape != streams[1].shape:
         shapes = ", ".join(str(tuple(stream.shape)) for stream in streams)
         raise ValueError(
-            f"a reversible stage takes two streams of one shape, got {len(streams)}: {shapes}; "
-            f"let the stage before it return a tuple of two equal tensors (petra_core.models.SplitStreams)"
+            f"a reversible stage takes two streams of the same shape, got {len(streams)}: {shapes}; let the preceding "
+            f"stage return a tuple of two tensors of the same shape (petra_core.models.SplitStreams)"
         )
     return streams[0], streams[1]
 
 
 class ReversibleStage(Stage):
-    """One residual function and a swap of two streams, inverted by its own evaluation.
+    """An additive coupling of two streams: one residual function F and a swap (see above).
 
     Args:
-        residual: F, any module from a tensor to a tensor of the same shape (BatchNorm, dropout and autocast included).
-            It must be a pure function of its input, its weights and torch's global generator: one that reads buffers
-            or attributes that it writes in training mode is refused (`petra_core.inspection`).
-        context: whether all streams after the two are context: they pass the stage as they are, and F is called as
-            F(x, *context). A mask, a position, a conditioning or a long skip travels so, up with the two streams and
-            down with their gradients; context of floating point gets its gradient too.
+        residual: The function F, any module from a tensor to a tensor of the same shape. BatchNorm, dropout and
+            autocast are supported. F must be a pure function of its input, its weights and torch's global generator: a
+            module that reads buffers or attributes that it writes in training mode is rejected
+            (`petra_core.inspection`).
+        context: Whether all streams after the first two are context, such as a mask, a position, a conditioning or a
+            long skip connection. F is called as F(x, *context), and context passes the stage unchanged. Floating-point
+            context receives a gradient.
 
     Attributes:
-        combine: does the additions of the coupling; another one may write their results where they will be read.
+        combine: Function for the additions of the coupling. It can be replaced to control the memory of their results.
 
     """
 
@@ -196,7 +202,7 @@ class ReversibleStage(Stage):
         return CouplingTape(inputs, None, x_leaf, residual, self.combine, leaves)
 
     def _split(self, streams: Streams) -> Streams:
-        """The streams, seen to be two of one shape and, where the stage takes any, context."""
+        """Return the streams after a check that they are two of one shape and, only if the stage reads any, context."""
         if self.context:
             return (*two_streams(streams[:2]), *streams[2:])
         if len(streams) > 2:
@@ -208,11 +214,11 @@ class ReversibleStage(Stage):
 
 
 class BufferedStage(Stage):
-    """A stage that cannot be inverted: it keeps its input, first in first out, until the backward.
+    """A stage that is not invertible. Its inputs are kept in a first-in, first-out buffer until the backward.
 
     Args:
-        module: takes a tensor, or a tuple of tensors where the stage before returns one; returns a tensor or a tuple of
-            tensors.
+        module: A module that takes the value of the preceding stage (a tensor or a tuple of tensors) and returns a
+            tensor or a tuple of tensors.
 
     """
 
@@ -236,18 +242,19 @@ Loss = Callable[[Any, Any], Any]  # (output, target) -> scalar, or (scalar, metr
 
 
 class HeadStage(BufferedStage):
-    """The last stage: a module that returns the network's output, and the loss.
+    """The last stage: a module that computes the network's output, and a loss function.
 
-    As a module it computes the network's output (logits) without the loss.
+    Calling the stage as a module returns the output (logits), without the loss.
 
     Args:
-        module: from the streams before it to the output, shape [batch, classes] for cross-entropy.
-        loss: (output, target) -> scalar, the mean over the micro-batch; cross-entropy unless given. Output and target
-            may be tuples of tensors, the target a dict or None too. The loss may return (scalar, metrics) instead, with
-            tensors or numbers by name. The parameters of a loss that is a module are trained as those of the head.
+        module: A module from the streams of the preceding stage to the output, [batch, classes] for cross-entropy.
+        loss: Function (output, target) -> scalar, a mean over the micro-batch; by default cross-entropy. Output and
+            target may be tuples of tensors. The target may also be a dict of tensors or None. The loss may return
+            (scalar, metrics), where metrics is a dict of tensors or numbers. If the loss is a module, its parameters
+            are trained with those of the head.
 
     Attributes:
-        metrics: what the loss returned last beside its value, detached.
+        metrics: Metrics that the last evaluation of the loss returned, detached.
 
     """
 
@@ -260,17 +267,21 @@ class HeadStage(BufferedStage):
 
     @property
     def function(self) -> nn.Module:
-        """The module; the whole head if the loss has parameters or buffers too."""
+        """The module, or the whole head if the loss has parameters or buffers."""
         loss = self.loss
         has_tensors = isinstance(loss, nn.Module) and (*loss.parameters(), *loss.buffers())
         return self if has_tensors else self.module
 
     def record_loss(self, inputs: Streams, target: Target) -> Tape:
-        """Evaluate module and loss with a graph; `tape.outputs` holds the scalar loss.
+        """Evaluate module and loss with a graph. `tape.outputs` contains the scalar loss.
+
+        Args:
+            inputs: Streams of the preceding stage.
+            target: Target of the loss.
 
         Raises:
-            TypeError: the loss returns something else than a tensor, with or without metrics.
-            ValueError: the loss is not a scalar, or has no graph.
+            TypeError: If the loss function returns neither a tensor nor a tensor with metrics.
+            ValueError: If the loss is not a scalar, or has no graph.
 
         """
         leaves = tuple(leaf(stream) for stream in inputs)
@@ -301,10 +312,10 @@ class HeadStage(BufferedStage):
 
 
 class _MergedStage(Stage):
-    """Several stages that work as one: one turn a step for all of them, and the staleness of one stage.
+    """Several stages that act as one stage of the pipeline, with the staleness of one stage.
 
-    A backward still goes through the parts one at a time, each with its own graph and its own rule for the input, so
-    merging lessens staleness and lengthens the step but costs no memory for graphs.
+    A backward still processes the parts one at a time, each with a separate graph and its own way to obtain the input.
+    Merging therefore reduces staleness and lengthens the step, but needs no memory for larger graphs.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
@@ -317,7 +328,7 @@ class _MergedStage(Stage):
 
     @property
     def invertible(self) -> bool:  # type: ignore[override]  # fixed by the parts, read-only
-        """Whether every part can be inverted."""
+        """Whether all parts are invertible."""
         return all(part.invertible for part in self.parts())
 
     def parts(self) -> tuple[Stage, ...]:
@@ -329,14 +340,14 @@ class _MergedStage(Stage):
         return value
 
     def record(self, inputs: Streams) -> Tape:
-        raise TypeError("a merged stage is differentiated part by part: use parts()")
+        raise TypeError("a merged stage is differentiated part by part; call record() on each of parts()")
 
 
 def merge(stages: Sequence[Stage]) -> Stage:
-    """Join consecutive stages into one, so that the number of stages J can be chosen apart from the number of blocks.
+    """Merge consecutive stages into one, so that J can be chosen independently of the number of blocks.
 
     Raises:
-        ValueError: there is nothing to merge, or a head is not the last.
+        ValueError: If `stages` is empty, or a head is not the last stage.
 
     """
     parts = [part for stage in stages for part in stage.parts()]
@@ -348,16 +359,16 @@ def merge(stages: Sequence[Stage]) -> Stage:
 
 
 def sequential(stages: Sequence[Stage]) -> nn.Sequential:
-    """The network as one plain model, from the input to the head's output (logits).
+    """Return the network as one plain model, from the input to the head's output (logits).
 
-    It shares the stages' modules: training one trains the other, and `eval()` on it switches the stages too.
+    The model shares the stages' modules, so training or `eval()` on one affects the other.
     """
     return nn.Sequential(*(part for stage in stages for part in stage.parts()))
 
 
 @contextlib.contextmanager
 def in_evaluation_mode(stages: Sequence[Stage]) -> Iterator[None]:
-    """Context in which the stages' modules are in evaluation mode; afterwards each is as it was."""
+    """Put the stages' modules into evaluation mode in a context, and restore the mode of each module on exit."""
     training = [module for stage in stages for module in stage.modules() if module.training]
     for module in training:
         module.training = False

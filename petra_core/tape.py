@@ -1,9 +1,9 @@
-"""Tapes: the autograd graph of one evaluation of one stage, and the streams that go in and out of it.
+"""Tapes: the autograd graph of one evaluation of one stage, with its input and output streams.
 
-A tape begins at a detached input and ends at a detached output, so that stages do not share graphs and can work side by
-side. Values between stages are a tensor or a tuple of tensors; "streams" is always the tuple. Floating-point streams
-are never narrower than float32, whatever autocast does inside a stage: inversion in bf16 loses all digits within
-thirty stages.
+A tape begins at a detached input and ends at a detached output, so stages do not share graphs and can work
+concurrently. A value between stages is a tensor or a tuple of tensors; "streams" always means the tuple. Floating-point
+streams have at least float32 precision, even if a stage uses autocast: inversion in bf16 loses all digits within thirty
+stages.
 
 Internal: `petra_core.stages` makes tapes, `petra_core.part` keeps and differentiates them.
 """
@@ -18,21 +18,21 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 Streams = tuple[Tensor, ...]
 Value = Tensor | Streams
-#: Does an addition or subtraction of two streams; the name tells the results of a stage apart.
+#: Adds or subtracts two streams. The name identifies the result within a stage.
 Combine = Callable[[str, Callable[..., Tensor], Tensor, Tensor], Tensor]
 
 
 def combined(name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor) -> Tensor:
-    """The result of the operation in new memory."""
+    """Return the result of the operation in new memory."""
     del name
     return operation(left, right)
 
 
 def as_streams(value: Value) -> Streams:
-    """A value as a tuple of tensors.
+    """Return a value as a tuple of tensors.
 
     Raises:
-        TypeError: it is neither a tensor nor a tuple of tensors.
+        TypeError: If the value is neither a tensor nor a tuple of tensors.
 
     """
     if isinstance(value, Tensor):
@@ -44,27 +44,27 @@ def as_streams(value: Value) -> Streams:
 
 
 def as_value(streams: Streams) -> Value:
-    """Streams as modules take and return them: a lone tensor without its tuple."""
+    """Return streams as modules take and return them: a single tensor is unpacked from its tuple."""
     return streams[0] if len(streams) == 1 else streams
 
 
 def detached(streams: Streams) -> Streams:
-    """The values of the streams outside every graph (no copy)."""
+    """Return the streams detached from their graphs, without a copy."""
     return tuple(stream.detach() for stream in streams)
 
 
 def at_least_float32(value: Value) -> Streams:
-    """Streams with bf16 and fp16 tensors as float32, inside the graph."""
+    """Return the streams, with bf16 and fp16 tensors cast to float32 inside the graph."""
     return tuple(s.float() if s.dtype in (torch.bfloat16, torch.float16) else s for s in as_streams(value))
 
 
 def leaf(stream: Tensor) -> Tensor:
-    """A graph leaf with the value of `stream`; integer tensors (token numbers) have no gradient."""
+    """Return a graph leaf with the value of `stream`. It requires a gradient unless it is an integer tensor."""
     return stream.detach().requires_grad_(stream.is_floating_point() or stream.is_complex())
 
 
 def fills_its_storage(tensor: Tensor) -> bool:
-    """Whether a tensor covers exactly its storage: it is neither a slice nor an expanded view."""
+    """Return whether a tensor covers exactly its storage, so that it is neither a slice nor an expanded view."""
     return tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
@@ -72,8 +72,8 @@ class Tape(abc.ABC):
     """The graph of one evaluation of one stage, from a detached input to a detached output.
 
     Attributes:
-        inputs: the stage's whole input, outside the graph, given or reconstructed; None where only part of it was kept.
-        outputs: the stage's output, outside the graph; None where nobody needs it.
+        inputs: The stage's complete input, given or reconstructed, detached. None if only part of it was kept.
+        outputs: The stage's output, detached. None if it is not needed.
 
     """
 
@@ -81,45 +81,45 @@ class Tape(abc.ABC):
     outputs: Streams | None
 
     def roots(self) -> list[Node]:
-        """Return the nodes at which the graph ends, for inspection. Subclasses without any are not inspected."""
+        """Return the final nodes of the graph, for inspection. Subclasses that return none are not inspected."""
         return []
 
     def leaves(self) -> Streams:
-        """Return the leaves that stand for the input in the graph, for inspection."""
+        """Return the leaves that represent the input in the graph, for inspection."""
         return ()
 
     def forget(self) -> None:
-        """Let go of inputs and outputs, once they are sent on; what the graph needs of them, the graph holds."""
+        """Drop references to inputs and outputs. The autograd graph keeps whatever it still needs."""
         self.inputs = self.outputs = None
 
     @abc.abstractmethod
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        """Differentiate, and free the graph.
+        """Differentiate and free the graph.
 
         Args:
-            grad_outputs: gradient of the loss with respect to each output stream, of the output's shapes.
-            parameters: leaves of the graph to differentiate with respect to.
-            input_gradient: whether the gradient of the input is wanted (the first stage's is not).
+            grad_outputs: Gradient of the loss with respect to each output stream, with the shapes of the output.
+            parameters: Leaves of the graph to differentiate with respect to.
+            input_gradient: Whether to compute the gradient of the input. The first stage does not need it.
 
         Returns:
-            The gradient with respect to each input stream (None if not wanted), and with respect to each
-            parameter (None where the graph does not reach it).
+            The gradient with respect to each input stream (None without `input_gradient`), and with respect to each
+            parameter (None if the graph does not depend on it).
 
         """
 
 
 class _End(NamedTuple):
-    """Where a graph ends: its result without the result's memory, which the graph itself may have no use for."""
+    """The final edge of a graph. Unlike the result tensor it does not keep the result's memory alive."""
 
     edge: GradientEdge
     dtype: torch.dtype
 
 
 def _end(result: Tensor) -> _End | None:
-    """The end of the graph of `result`; None if it has no graph."""
-    # A view that is made where gradients are switched off requires one all the same, and has no graph.
+    """Return the end of the graph of `result`, or None if it has no graph."""
+    # A view created under no_grad() may require a gradient although it has no graph.
     recorded = result.requires_grad and torch.is_grad_enabled()
     return _End(get_gradient_edge(result), result.dtype) if recorded else None
 
@@ -130,27 +130,27 @@ def _differentiate(
     parameters: Sequence[Tensor],
     grad_results: Sequence[Tensor],
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
-    """Gradients for leaves (zeros where the graph does not reach one) and parameters (None there)."""
+    """Return gradients of leaves and parameters. If the graph does not depend on one, its gradient is 0 or None."""
     wanted = [*leaves, *parameters]
     reached = [(end, grad) for end, grad in zip(ends, grad_results, strict=True) if end is not None]
     if not wanted or not reached:
         gradients: tuple[Tensor | None, ...] = (None,) * len(wanted)
     else:
-        # Under autocast a result may be narrower than the message that comes back; plain autograd would cast there too.
+        # Under autocast a result may be narrower than the incoming gradient. Plain autograd casts it in the same way.
         seeds = [grad if grad.dtype is end.dtype else grad.to(end.dtype) for end, grad in reached]
         gradients = torch.autograd.grad([end.edge for end, _ in reached], wanted, seeds, allow_unused=True)
-    of_leaves = tuple(
+    grad_leaves = tuple(
         torch.zeros_like(leaf) if grad is None else _owned(grad, leaf)
         for leaf, grad in zip(leaves, gradients[: len(leaves)], strict=True)
     )
-    return of_leaves, gradients[len(leaves) :]
+    return grad_leaves, gradients[len(leaves) :]
 
 
 def _owned(gradient: Tensor, leaf: Tensor) -> Tensor:
-    """The gradient in memory of its own.
+    """Return the gradient in a storage that it does not share.
 
-    Autograd may return a view: of a concatenation, say, or a scalar expanded. As a message it would keep more memory
-    alive than it is accounted for, and after a resume it would have other strides, and with them other kernels that
+    Autograd may return a view, for example of a concatenation or an expanded scalar. As a message the view would keep
+    more memory alive than the ledger counts. After a resume it would have other strides, which may select kernels that
     round differently.
     """
     if fills_its_storage(gradient):
@@ -159,7 +159,7 @@ def _owned(gradient: Tensor, leaf: Tensor) -> Tensor:
 
 
 class ModuleTape(Tape):
-    """The graph of a whole module: (inputs) -> (outputs)."""
+    """The graph of a whole module, from all inputs to all outputs."""
 
     def __init__(self, leaves: Streams, results: Streams) -> None:
         self.inputs = detached(leaves)
@@ -177,19 +177,19 @@ class ModuleTape(Tape):
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
         leaves = [leaf for leaf in self._leaves if leaf.requires_grad] if input_gradient else []
-        of_leaves, of_parameters = _differentiate(self._ends, leaves, parameters, grad_outputs)
+        grad_leaves, grad_parameters = _differentiate(self._ends, leaves, parameters, grad_outputs)
         if not input_gradient:
-            return None, of_parameters
-        gradients = iter(of_leaves)
+            return None, grad_parameters
+        gradients = iter(grad_leaves)
         return tuple(
             next(gradients) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves
-        ), of_parameters
+        ), grad_parameters
 
 
 class CouplingTape(Tape):
-    """The graph of a residual function alone, x -> F(x); the rest of the coupling is differentiated by hand.
+    """The graph of a residual function x -> F(x). The rest of the coupling is differentiated analytically.
 
-    A function may read context too, streams that pass the stage as they are: x -> F(x, *context).
+    The function may also read context, which are streams that pass the stage unchanged: x -> F(x, *context).
     """
 
     def __init__(
@@ -219,13 +219,13 @@ class CouplingTape(Tape):
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
         grad_y, grad_y_tilde, *grad_context = grad_outputs
         leaves = [leaf for leaf in self.leaves() if leaf.requires_grad] if input_gradient else []
-        of_leaves, of_parameters = _differentiate([self._end], leaves, parameters, [grad_y])
+        grad_leaves, grad_parameters = _differentiate([self._end], leaves, parameters, [grad_y])
         if not input_gradient:
-            return None, of_parameters
-        gradients = iter(of_leaves)
-        of_x = self._combine("gradient", torch.add, next(gradients), grad_y_tilde)
+            return None, grad_parameters
+        gradients = iter(grad_leaves)
+        grad_x = self._combine("gradient", torch.add, next(gradients), grad_y_tilde)
         of_context = (
             passed + next(gradients) if leaf.requires_grad else passed
             for leaf, passed in zip(self.context, grad_context, strict=True)
         )
-        return (of_x, grad_y, *of_context), of_parameters
+        return (grad_x, grad_y, *of_context), grad_parameters

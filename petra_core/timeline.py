@@ -1,7 +1,7 @@
-"""What every device did when: the form of a run that was measured, and of one that was predicted.
+"""Timelines: begin and end of each operation on each device, measured or simulated.
 
-`petra_core.tracing` makes a timeline of a run, `petra_core.prediction.simulation` one of costs and links. Both are
-drawn, exported (`Timeline.chrome_trace`) and compared. Times are in seconds.
+`petra_core.tracing` measures the timeline of a run; `petra_core.prediction.simulation` computes one from costs and
+links. Both can be drawn, exported (`Timeline.chrome_trace`) and compared. Times are in seconds.
 """
 
 from dataclasses import dataclass
@@ -10,11 +10,19 @@ from typing import Any, NamedTuple
 
 __all__ = ["Event", "Name", "Timeline"]
 
-Name = tuple[str, int, int]  # kind, stage, micro-batch (of an update: its number)
+Name = tuple[str, int, int]  # kind, stage, and number of the micro-batch or update
 
 
 class Event(NamedTuple):
-    """An operation of a device with its begin and end, in seconds."""
+    """An operation on a device.
+
+    Attributes:
+        device: Index of the device.
+        name: Kind, stage, and number of the micro-batch or update.
+        begin: Begin in seconds.
+        end: End in seconds.
+
+    """
 
     device: int
     name: Name
@@ -24,11 +32,11 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The operations of all devices in a run, with their times in seconds.
+    """The operations of all devices in a run, with times in seconds.
 
     Attributes:
-        events: of all devices, in the order in which each device did them, device by device.
-        devices: their number.
+        events: The events, device by device, each device's in the order of execution.
+        devices: Number of devices.
 
     """
 
@@ -37,13 +45,13 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """Length of the run, from the first begin to the last end."""
+        """Duration of the run, from the first begin to the last end."""
         if not self.events:
             return 0.0
         return max(event.end for event in self.events) - min(event.begin for event in self.events)
 
     def busy(self, device: int) -> float:
-        """Seconds for which a device works; those in which it does two things at once count once."""
+        """Return the seconds for which a device works. Overlapping operations are not counted twice."""
         seconds, until = 0.0, -inf
         for event in sorted((event for event in self.events if event.device == device), key=lambda event: event.begin):
             seconds += max(0.0, event.end - max(event.begin, until))
@@ -51,18 +59,20 @@ class Timeline:
         return seconds
 
     def idle(self, device: int) -> float:
-        """Seconds for which a device waits, from the first begin of any to the last end of any."""
+        """Return the seconds for which a device is idle between the first begin and the last end of all devices."""
         return self.seconds - self.busy(device)
 
     def seconds_per_micro_batch(self, skip: int = 0, drop: int = 0) -> float:
-        """Time between the ends of micro-batches (of their last `B` or `W` anywhere).
+        """Return the mean time between the ends of successive micro-batches.
+
+        A micro-batch ends with its last `B` or `W` on any device.
 
         Args:
-            skip: micro-batches at the beginning that do not count, while the pipeline fills.
-            drop: micro-batches at the end that do not count, while it drains.
+            skip: Micro-batches to ignore at the beginning, while the pipeline fills.
+            drop: Micro-batches to ignore at the end, while the pipeline drains.
 
         Raises:
-            ValueError: there are fewer than two micro-batches between those.
+            ValueError: If fewer than two micro-batches remain.
 
         """
         ends: dict[int, float] = {}
@@ -72,13 +82,13 @@ class Timeline:
         steady = sorted(ends.values())[skip : max(0, len(ends) - drop)]
         if len(steady) < 2:
             raise ValueError(
-                f"{len(ends)} micro-batches, less {skip} at the beginning and {drop} at the end, give no time between "
-                f"two"
+                f"the time per micro-batch needs at least two micro-batches, got {len(steady)}: {len(ends)} minus "
+                f"{skip} at the beginning and {drop} at the end; trace a longer run"
             )
         return (steady[-1] - steady[0]) / (len(steady) - 1)
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The timeline in the format that Perfetto and chrome://tracing open (microseconds)."""
+        """Return the timeline in the format of Perfetto and chrome://tracing (microseconds)."""
         return {
             "traceEvents": [
                 {
@@ -88,7 +98,8 @@ class Timeline:
                     "ts": event.begin * 1e6,
                     "dur": (event.end - event.begin) * 1e6,
                     "pid": 0,
-                    # A track shows what follows one another: what is done beside a backward has one of its own.
+                    # Events of a track must not overlap. Reconstructions may overlap with backwards, so they have a
+                    # separate track.
                     "tid": event.device + self.devices * (kind == "R"),
                     "args": {"stage": stage, "micro_batch": number},
                 }

@@ -1,21 +1,22 @@
-"""What a run really did, with times, in the form in which `petra_core.prediction.simulation` predicts it.
+"""Record when a run executes its actions, as a timeline that can be compared with a simulated one.
 
-A profiler shows kernels and Python frames, in which a schedule is hard to find again, and slows what it watches. Here a
-pipeline that is traced notes when each action of the schedule begins and ends, and how long it waited for messages;
-one that is not traced has one comparison with None an action more to do. Results do not change by it.
+A profiler shows kernels and Python frames, which are hard to map to a schedule, and slows the run. A traced pipeline
+records the begin and end of each action of the schedule, and the time that it waits for messages. Without tracing the
+overhead is one comparison with None per action. Tracing does not change results.
 
     with pipeline.tracing() as trace:
         for x, y in batches:
             pipeline.step(x, y)
     timeline([trace]).chrome_trace()
 
-On the CPU times are those of `time.perf_counter`. On a GPU the host runs ahead, so events are put into the stream and
-read when the trace is asked for its times: nobody waits for anything before that. Reconstructing a graph (R) is counted
-to the backward that it is for, as in the model; so is the time in which a message is handed over to be sent. Under a
-method that overlaps (PAREPROP) it is an event of its own, at the same time as the backward of the stage above.
+On the CPU, times come from `time.perf_counter`. On a GPU the host runs ahead, so the trace records CUDA events and
+reads them only when its times are requested; nothing synchronises before that. As in the simulation
+(`petra_core.prediction.simulation`), a reconstruction (R) counts as part of its backward, and so does the time to start
+sending a message. In a method that overlaps them (PAREPROP), the reconstruction is a separate event, concurrent with
+the backward of the stage above.
 
-The processes of one machine share a clock on Linux. Over several machines clocks differ: `gathered` compares them at a
-barrier, which is right to within the time that a barrier takes.
+The processes of one Linux machine share a clock. The clocks of several machines differ: `gathered` aligns them at a
+barrier, which is accurate to within the duration of the barrier.
 """
 
 import contextlib
@@ -32,17 +33,17 @@ from petra_core.timeline import Event, Timeline
 
 __all__ = ["WAIT", "Trace", "gathered", "timeline"]
 
-WAIT = "wait"  # the kind of an event in which a stage waited for messages; its number is that of the step
+WAIT = "wait"  # kind of an event in which a stage waits for messages; the event's number is the step
 
 Moment = float | torch.cuda.Event
 
 
 class Trace:
-    """The actions of one process, in the order in which it did them.
+    """The actions of one process, in the order of execution.
 
     Args:
-        device: number of the process among the devices of the timeline: its rank.
-        overlapped: whether reconstructions are done apart from the backwards that they are for.
+        device: Index of the process among the devices of the timeline, which is its rank.
+        overlapped: Whether reconstructions run separately from their backwards.
 
     """
 
@@ -51,28 +52,38 @@ class Trace:
         self._overlapped = overlapped
         self._begun: dict[int, Moment] = {}  # by stage
         self._spans: list[tuple[str, int, int, torch.device, Moment, Moment]] = []
-        self._zeros: dict[torch.device, tuple[float, torch.cuda.Event]] = {}  # host time and event of one moment
+        self._zeros: dict[torch.device, tuple[float, torch.cuda.Event]] = {}  # simultaneous host time and event
 
     def begin(self, stage: int, where: torch.device) -> None:
-        """Note that a stage begins something on device `where`; a reconstruction that is under way goes on."""
+        """Record that a stage begins an action on device `where`, unless a reconstruction has already begun."""
         if stage not in self._begun:
             self._begun[stage] = self._now(where)
 
     def end(self, kind: str, stage: int, number: int, where: torch.device) -> None:
-        """Note that what a stage has begun ends, and its kind; a reconstruction goes on, unless it is done apart."""
+        """Record the end and the kind of a stage's action. A reconstruction continues as part of its backward.
+
+        With `overlapped` a reconstruction ends here, too.
+
+        Args:
+            kind: Kind of the action.
+            stage: Index of the stage.
+            number: Number of the micro-batch or update.
+            where: Device of the stage.
+
+        """
         if kind != Kind.RECONSTRUCT.value or self._overlapped:
             self._spans.append((kind, stage, number, where, self._begun.pop(stage), self._now(where)))
 
     @contextlib.contextmanager
     def waiting(self, stage: int, step: int, where: torch.device) -> Iterator[None]:
-        """Note that inside messages are waited for, also between a reconstruction and its backward."""
+        """Record the duration of a context as a wait. It may lie between a reconstruction and its backward."""
         begun = self._now(where)
         yield
         self._spans.append((WAIT, stage, step, where, begun, self._now(where)))
 
     @property
     def events(self) -> list[Event]:
-        """All that was done, and the times in which messages were waited for; waits for the device to have done it."""
+        """All actions and waits. Reading this synchronises with the device."""
         for device in self._zeros:
             torch.cuda.synchronize(device)
         return [
@@ -84,7 +95,7 @@ class Trace:
         if where.type != "cuda":
             return time.perf_counter()
         if where not in self._zeros:
-            torch.cuda.synchronize(where)  # once, so that the event is of the moment at which the clock is read
+            torch.cuda.synchronize(where)  # once, so that the event and the host clock refer to the same time
             zero = _event()
             zero.record(torch.cuda.current_stream(where))
             self._zeros[where] = time.perf_counter(), zero
@@ -104,12 +115,12 @@ def _event() -> torch.cuda.Event:
 
 
 def timeline(traces: Sequence[Trace], *, waits: bool = False) -> Timeline:
-    """The traces of all processes as one timeline, which begins at 0.
+    """Combine the traces of all processes into one timeline, which begins at 0.
 
     Args:
-        traces: of each process one.
-        waits: whether to have the waiting for messages in it too. It is no work: measures of the timeline, such as its
-            bubble, would count it as such.
+        traces: One trace per process.
+        waits: Whether to include waits for messages. Measures of the timeline, such as its bubble, would count them as
+            work.
 
     """
     events = [event for trace in traces for event in trace.events if waits or event.name[0] != WAIT]
@@ -122,18 +133,18 @@ def timeline(traces: Sequence[Trace], *, waits: bool = False) -> Timeline:
 
 
 def gathered(trace: Trace) -> list[Trace]:
-    """Every rank's trace, on all ranks of torch.distributed's default group; all call it at the same point.
+    """Return the traces of all ranks of torch.distributed's default group. Collective: all ranks must call it.
 
-    Traces of other machines are put on the clock of rank 0's.
+    Times of other machines are converted to the clock of rank 0's machine.
     """
     dist.barrier()
-    mine = (platform.node(), time.perf_counter(), trace.device, trace.events)
-    everybody: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, mine)
-    first_machine, first_clock, _, _ = everybody[0]
+    local = (platform.node(), time.perf_counter(), trace.device, trace.events)
+    all_ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(all_ranks, local)
+    first_machine, first_clock, _, _ = all_ranks[0]
     return [
         _read(device, events, 0.0 if machine == first_machine else first_clock - clock)
-        for machine, clock, device, events in everybody
+        for machine, clock, device, events in all_ranks
     ]
 
 

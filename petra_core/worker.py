@@ -14,10 +14,10 @@ last to the first, so that one block's graph is alive at a time:
 A prime marks what is reconstructed: y' is y but for rounding and the updates since.
 """
 
-import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,9 +30,10 @@ from petra_core.inspection import Inspection
 from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.lookahead import check_predictable, predicted
 from petra_core.methods import Method
-from petra_core.part import Ahead, Part
+from petra_core.part import Ahead, Held, Part
 from petra_core.randomness import RandomStream, replay
 from petra_core.recipe import OptimizerFactory, optimizer_of, rate_ratios
+from petra_core.schedule import Kind
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams
 from petra_core.targets import Keys, Target, flattened, unflattened
@@ -86,6 +87,12 @@ class Message:
         """All that the message carries."""
         return (*(self.streams or ()), *(self.gradients or ()))
 
+    def with_tensors(self, tensors: Streams) -> "Message":
+        """The message with others for all that it carries, in the order of `tensors`."""
+        count = len(self.streams or ())
+        streams = None if self.streams is None else tensors[:count]
+        return Message(self.micro_batch, streams, None if self.gradients is None else tensors[count:])
+
     def bytes(self) -> int:
         """Payload of the message, in bytes."""
         return payload(self.tensors)
@@ -102,6 +109,10 @@ def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
         return None
     # To the CPU the host has to wait: nothing else would keep it from reading what has not arrived.
     return tuple(stream.to(device, non_blocking=device.type != "cpu") for stream in streams)
+
+
+def _exchange(inbox: deque[Message], place: int, tensors: Streams) -> None:
+    inbox[place] = inbox[place].with_tensors(tensors)
 
 
 def _is_finite(tensors: Streams) -> bool:
@@ -140,6 +151,11 @@ class Worker:
         before_update: called as (index, version, stage), when `.grad` holds the mean gradient.
         after_backward: called with every backward of the stage.
         inspection: of the pipeline, for its first micro-batches; None for no inspection.
+
+    Attributes:
+        parameters: those that are trained.
+        stream: of the stage's random numbers.
+        version: number of updates so far.
 
     """
 
@@ -187,7 +203,7 @@ class Worker:
             )
             for part in stage.parts()
         ]
-        self.version = 0  # updates so far
+        self.version = 0
         self.from_below: deque[Message] = deque()
         self.from_above: deque[Message] = deque()
         self.targets: deque[Message] = deque()  # of micro-batches whose forwards come, at the head
@@ -196,13 +212,13 @@ class Worker:
         self._forwards = 0  # number of the next micro-batch
         self._double_buffered = method.double_buffered
         self._accumulation = accumulation  # of an update
-        self._parameters = [parameter for part in self.parts for parameter in part.parameters]
+        self.parameters = [parameter for part in self.parts for parameter in part.parameters]
         self.optimizer: torch.optim.Optimizer | None = None
         self.rate_ratios: list[float] = []  # of the optimizer's parameter groups
-        if optimizer is not None and self._parameters:
+        if optimizer is not None and self.parameters:
             names = {parameter: name for name, parameter in stage.named_parameters()}
-            self.optimizer = optimizer_of(optimizer, index, [(names[p], p) for p in self._parameters])
-            check_optimizer(self.optimizer, index, self._parameters)
+            self.optimizer = optimizer_of(optimizer, index, [(names[p], p) for p in self.parameters])
+            check_optimizer(self.optimizer, index, self.parameters)
             self.rate_ratios = rate_ratios(self.optimizer)
         self._forward_weights = ForwardWeights.CURRENT
         self.corrector: Corrector | None = None
@@ -216,14 +232,14 @@ class Worker:
                 self.corrector = corrector(correction, self.optimizer)
                 for part in self.parts:
                     part.corrector = self.corrector
-        self._stream = RandomStream(self.device, seed, index)
-        self._hand_down = hand_down
+        self.stream = RandomStream(self.device, seed, index)
+        self.hand_down = hand_down
         self._overlapped = method.overlapped
         # This stage's R is beside the head's B, so what the head sends down comes too late: the stage keeps its own
         # output, as the first part of the message from above.
         self._hold_output = method.overlapped and below_head and self.parts[-1].reconstructs
-        self._before_update = before_update
-        self._after_backward = after_backward
+        self.before_update = before_update
+        self.after_backward = after_backward
         self._loss_gradient: Message | None = None  # the head's own, between its forward and its backward
         self.ledger.set("parameters", payload(stage.parameters()))
         self.ledger.set("buffers", payload(stage.buffers()))
@@ -256,7 +272,7 @@ class Worker:
         version, ahead = self._weights_for(micro_batch)
         for part in self.parts:
             goal = target if part is self.parts[-1] else None
-            streams = part.forward(micro_batch, streams, goal, version, self._stream, ahead)
+            streams = part.forward(micro_batch, streams, goal, version, self.stream, ahead)
         if self.is_head:
             self._loss_gradient = Message(micro_batch, None, (torch.ones_like(streams[0]),))
             return Message(micro_batch, streams)
@@ -281,7 +297,7 @@ class Worker:
             streams = message.streams
         for part in reversed(self.parts if self._overlapped else self.parts[-1:]):
             streams = part.reconstruct(streams, part.delay(self.version))
-        if not (self._overlapped and self._hand_down):
+        if not (self._overlapped and self.hand_down):
             return None
         return Message(micro_batch, streams, ())
 
@@ -312,7 +328,7 @@ class Worker:
         gradients = message.gradients
         assert gradients is not None
         streams = message.streams  # the last part has its graph since R; to it they say nothing new
-        by_parameter: dict[Tensor, Tensor] | None = None if self._after_backward is None else {}
+        by_parameter: dict[Tensor, Tensor] | None = None if self.after_backward is None else {}
         self.observed_staleness = max(self.observed_staleness, self._forwards - 1 - micro_batch)
         delay = self.parts[-1].delay(self.version)
         self._delays += delay
@@ -323,19 +339,19 @@ class Worker:
                 gradients,
                 input_gradient=self.index > 0 or part is not self.parts[0],
                 gradients_by_parameter=by_parameter,
-                stream=self._stream,
+                stream=self.stream,
             )
             gradients = input_gradients if input_gradients is not None else ()
-        if self._after_backward is not None and by_parameter is not None:
+        if self.after_backward is not None and by_parameter is not None:
             named = {name: by_parameter[p] for name, p in self.stage.named_parameters() if p in by_parameter}
-            self._after_backward(Backward(self.index, micro_batch, streams, named))
+            self.after_backward(Backward(self.index, micro_batch, streams, named))
         if self.is_head:
             self._loss_gradient = None
         else:
             self.ledger.add("messages", -message.bytes())
         if self.index == 0:
             return None
-        below = streams if self._hand_down and not self._overlapped else None
+        below = streams if self.hand_down and not self._overlapped else None
         return Message(micro_batch, below, gradients)
 
     def forget_shapes(self) -> None:
@@ -347,13 +363,13 @@ class Worker:
         """Put the mean gradients of the next update into `.grad` and show them to `before_update`; return them."""
         for part in self.parts:
             part.retire_weights(self.version)
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         if self._accumulation > 1 and gradients:
             torch._foreach_div_(gradients, self._accumulation)
-        if self._before_update is not None:
-            self._before_update(self.index, self.version, self.stage)
+        if self.before_update is not None:
+            self.before_update(self.index, self.version, self.stage)
         self._prepared = True
-        return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def update(self) -> None:
         """U: one optimizer step with the mean of the gradients accumulated since the last."""
@@ -368,7 +384,7 @@ class Worker:
             if self.version == 0:
                 self.ledger.set("optimizer", self._optimizer_bytes())
         self._delays = 0
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             parameter.grad = None
         self.ledger.set("gradients", 0)
         self.version += 1
@@ -379,7 +395,7 @@ class Worker:
         version, ahead, drawn_next = self.version, None, None
         if micro_batch is not None:
             version, ahead = self._weights_for(micro_batch)
-            drawn_next = self._stream.state
+            drawn_next = self.stream.state
         with replay(drawn_next, self.device):
             for part in self.parts:
                 streams = part.evaluate(streams, part.weights_of_forward(version, ahead))
@@ -404,6 +420,37 @@ class Worker:
                     return f"the message from {direction} of micro-batch {message.micro_batch}"
         return None
 
+    def held(self) -> Iterator[Held]:
+        """Yield what outlives a step besides weights, optimizer state, buffers and gradients, and can be elsewhere."""
+        for number, part in enumerate(self.parts):
+            yield from part.held(f"part {number}")
+        for name, inbox in self._inboxes():
+            user = Kind.BACKWARD if inbox is self.from_above else Kind.FORWARD
+            for place, message in enumerate(tuple(inbox)):
+                yield Held(name, place, user, message.tensors, partial(_exchange, inbox, place))
+
+    def snapshot(self) -> Callable[[int], None]:
+        """Return a function of later steps that gives the worker what it has now (`Pipeline.snapshot`)."""
+        inboxes = [(inbox, tuple(inbox)) for _, inbox in self._inboxes()]
+        parts = [part.snapshot() for part in self.parts]
+        gradients = [parameter.grad for parameter in self.parameters]
+        held = payload(gradient for gradient in gradients if gradient is not None)
+        version = self.version
+
+        def restore(steps: int) -> None:
+            updates = steps // self._accumulation
+            self.version = version + updates
+            for inbox, messages in inboxes:
+                inbox.clear()
+                inbox.extend(replace(message, micro_batch=message.micro_batch + steps) for message in messages)
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                parameter.grad = gradient
+            for restore_part in parts:
+                restore_part(steps, updates)
+            self.ledger.set("gradients", held)
+
+        return restore
+
     def state_dict(self) -> dict[str, Any]:
         """All that must survive a stop, as tensors and plain data (references, not copies)."""
         return {
@@ -412,7 +459,7 @@ class Worker:
             "gradients": {name: p.grad for name, p in self.stage.named_parameters() if p.grad is not None},
             "version": self.version,
             "parts": [part.state_dict() for part in self.parts],
-            "random": self._stream.state,
+            "random": self.stream.state,
             **{name: [dict(vars(message)) for message in inbox] for name, inbox in self._inboxes()},
             **({} if self._target_keys is None else {"target_keys": self._target_keys}),
             **({} if self.corrector is None else {"corrector": self.corrector.state_dict(), "late": self._delays}),
@@ -433,7 +480,7 @@ class Worker:
             gradient = state["gradients"].get(name)
             parameter.grad = None if gradient is None else gradient.to(self.device)
         self.version, self._prepared = state["version"], False
-        self._stream.load(state["random"])
+        self.stream.load(state["random"])
         for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
         if self.corrector is not None and not other_method:
@@ -449,7 +496,7 @@ class Worker:
                 message = Message(**entry).to(self.device)
                 self.ledger.add("messages", message.bytes())
                 inbox.append(message)
-        self.ledger.set("gradients", payload(p.grad for p in self._parameters if p.grad is not None))
+        self.ledger.set("gradients", payload(p.grad for p in self.parameters if p.grad is not None))
         self.ledger.set("optimizer", self._optimizer_bytes())
 
     def _weights_for(self, micro_batch: int) -> tuple[int, Ahead | None]:
@@ -465,7 +512,7 @@ class Worker:
         assert self.optimizer is not None
         updates, form = due - self.version, self._forward_weights
         rate = 1.0 if self.corrector is None else self.corrector.rate
-        predict = functools.partial(predicted, self.optimizer, updates=updates, form=form, rate=rate)
+        predict = partial(predicted, self.optimizer, updates=updates, form=form, rate=rate)
         rates = (float(group["lr"]) for group in self.optimizer.param_groups)
         return self.version, Ahead((updates, *rates), predict)
 

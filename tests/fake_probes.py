@@ -7,7 +7,7 @@ from typing import Any
 from reproduce.cells.kinds import GradientsCell, ReconstructionCell, TrainedCell
 from reproduce.data.manifest import built_in
 from reproduce.measures.gradient_quality import MEASURES, PAIRS
-from reproduce.measures.reconstruction import CAUSES, OF
+from reproduce.measures.reconstruction import CAUSES, TENSORS
 from reproduce.records.record import Record
 from tests import fake_records
 
@@ -16,7 +16,7 @@ Value = Callable[[str, str, int, int], float | None]
 
 KEYS: dict[type[TrainedCell], list[tuple[str, str]]] = {
     GradientsCell: [(f"{a}/{b}", measure) for a, b in PAIRS for measure in MEASURES],
-    ReconstructionCell: [(cause, of) for cause in CAUSES for of in OF],
+    ReconstructionCell: [(cause, tensor) for cause in CAUSES for tensor in TENSORS],
 }
 
 

@@ -1,5 +1,6 @@
 """Records with made-up numbers, written through the records API, for tests of what reads them."""
 
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ from reproduce.data.manifest import built_in
 from reproduce.grids import recipes
 from reproduce.grids.plans.table1 import chains
 from reproduce.measures.complexity import measure_complexity
-from reproduce.records.record import Record
+from reproduce.records import volumes
+from reproduce.records.record import Record, Run
+from reproduce.records.storage import write_json
 
 ENVIRONMENT = {
     "python": "3.11.7",
@@ -61,6 +64,27 @@ def begin(
     record = Record.of(cell, root)
     record.begin(ENVIRONMENT if environment is None else environment, dict(code), patch)
     return record
+
+
+def in_folder(record: Record) -> Record:
+    """Take a finished record out of its volume and write it as a folder, as it is before it is published."""
+    unpack(record.read(), record.path)
+    assert record.root is not None
+    volumes.remove(record.cell, record.root)
+    return record
+
+
+def unpack(run: Run[Cell], folder: Path) -> None:
+    """Write the files of a finished record into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", {"schema": 1, "identity": run.cell.identity, "cell": run.cell.to_dict()})
+    write_json(folder / "environment.json", {"schema": 1, "entries": list(run.environments)})
+    write_json(folder / "code.json", {"schema": 1, "entries": list(run.codes)})
+    if run.metrics:
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in run.metrics))
+    for name, patch in run.patches.items():
+        (folder / name).write_bytes(patch)
+    write_json(folder / "result.json", run.result)
 
 
 def finish(record: Record, accuracy: float, **changes: Any) -> None:

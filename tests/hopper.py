@@ -1,6 +1,7 @@
 """Count the kernels of a compiled tick on a Hopper GPU, without having one.
 
-    python -m tests.hopper --precision bf16        JSON: the launches of each stage's function
+    python -m tests.hopper --precision bf16        JSON: the launches of each branch's function
+    python -m tests.hopper --timing 1f1b           the same in asynchronous 1F1B, where a stage has two branches
 
 Inductor decides what it fuses from shapes and from a few properties of the device. So the engine takes its steps on
 fake tensors, which have shapes and no content, and Inductor generates its code for fake tensors "on cuda". What it asks
@@ -38,8 +39,10 @@ from petra_core.devices.compiled_steps import CompiledSteps
 from petra_core.devices.operations import BranchFunction
 from petra_core.randomness import RandomStream
 from petra_core.recipe import sgd
+from petra_core.staleness import lockstep, one_f_one_b
 
 CUDA = torch.device("cuda", 0)
+TIMINGS = {"lockstep": lockstep, "1f1b": one_f_one_b}
 #: Properties of an H200, from NVIDIA's data sheet.
 H200 = {
     "name": "NVIDIA H200",
@@ -220,8 +223,14 @@ def _code(graph: fx.GraphModule, inputs: Sequence[Tensor], mode: FakeTensorMode)
     raise AssertionError("Inductor compiled a graph without generating code")
 
 
-def tick(network: Callable[[], list[Any]], batch: int, size: int, autocast: torch.dtype | None) -> list[BranchFunction]:
-    """Return the functions of a tick of PETRA, from steps on fake tensors."""
+def tick(
+    network: Callable[[], list[Any]],
+    batch: int,
+    size: int,
+    autocast: torch.dtype | None,
+    staleness: Callable[[int], Sequence[int]],
+) -> list[BranchFunction]:
+    """Return the functions of a tick of PETRA, from steps on fake tensors; `staleness` is of so many stages."""
     # What looks at contents cannot be asked of tensors that have none.
     checks.check_residual = lambda residual: None
     finite.PendingLosses.add = lambda *_, **__: None
@@ -238,7 +247,10 @@ def tick(network: Callable[[], list[Any]], batch: int, size: int, autocast: torc
         images = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)
         labels = torch.randint(10, (batch,))
         optimizer = sgd(0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
-        pipeline = Pipeline(stages, methods.PETRA, optimizer=optimizer, autocast=autocast, inspect=False)  # no values
+        late = staleness(len(stages))
+        pipeline = Pipeline(
+            stages, methods.PETRA, optimizer=optimizer, autocast=autocast, staleness=late, inspect=False
+        )  # tensors without values cannot be inspected
         ticks = CompiledSteps(pipeline, lambda work: work, lambda module, inputs: lambda *given: ())
         while not ticks.logged:
             ticks.step(images, labels)
@@ -250,12 +262,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--precision", choices=("float32", "bf16"), default="bf16")
     parser.add_argument("--depth", type=int, default=18, choices=(18, 34, 50), help="of the RevNet (default 18)")
+    parser.add_argument("--timing", choices=tuple(TIMINGS), default="lockstep", help="default lockstep")
     options = parser.parse_args()
     functions = tick(
         lambda: models.revnet(options.depth, num_classes=10, width=64),
         batch=64,
         size=32,
         autocast=torch.bfloat16 if options.precision == "bf16" else None,
+        staleness=TIMINGS[options.timing],
     )
     stand_in_for_a_gpu()
     print(json.dumps({str(function.branch): launches(function)._asdict() for function in functions}, indent=1))

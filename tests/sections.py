@@ -3,19 +3,32 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from reproduce import published
 from reproduce.cells.kinds import Cell
 from reproduce.exhibits._exhibit import Exhibit, section
+from reproduce.exhibits.claims import Judged, judge_claim, standing
 from reproduce.records.benchmarks import Benchmark
 from reproduce.records.frames import Frames, Sheet
 from reproduce.records.results import Results, read
-from reproduce.show.content import Entry, Section, Table
+from reproduce.show.content import Entry, Section, Standing, Table
 
-__all__ = ["entries", "made", "of_benchmarks", "sheets", "table", "tables"]
+__all__ = ["entries", "judged", "made", "of_benchmarks", "sheets", "standing_of", "table", "tables"]
 
 
 def made(exhibit: Exhibit, root: Path, planned: Iterable[Cell] = ()) -> Section:
     """The section of an exhibit from the records under `root`, and of cells that may have none."""
     return section(exhibit, Frames(read(root, planned)))
+
+
+def judged(exhibit: str, root: Path) -> list[Judged]:
+    """The verdicts on the claims about an exhibit from the records under `root`."""
+    frames = Frames(read(root))
+    return [judge_claim(claim, frames) for claim in published.claims() if claim.exhibit == exhibit]
+
+
+def standing_of(exhibit: str, root: Path) -> Standing | None:
+    """What these verdicts come to."""
+    return standing(judged(exhibit, root))
 
 
 def of_benchmarks(exhibit: Exhibit, *records: Benchmark) -> Section:

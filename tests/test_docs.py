@@ -11,6 +11,7 @@ import pytest
 
 from petra_core import methods
 from petra_core.drawing.__main__ import main as draw
+from petra_core.methods import Inputs
 from reproduce.commands.cli import main as reproduce
 from tests.conftest import ROOT
 
@@ -18,7 +19,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 
 #: Paths that are made by the commands.
-GENERATED = ("reports/index.html", "reports/benchmarks")
+GENERATED = ("reports/index.html", "reports/verdicts.json", "reports/benchmarks")
 #: Options of other programs.
 FOREIGN = {"--max-restarts", "--nnodes", "--rdzv-endpoint", "--shutdown-timeout", "--bench"}
 ELLIPSIS = "…"
@@ -152,7 +153,19 @@ def test_files_and_modules_that_are_named_exist() -> None:
 
 def test_methods_are_those_of_the_engine() -> None:
     table = TEXTS["README.md"].split("| method |")[1].split("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)`", table, re.M) == [method.name for method in methods.ALL]
+    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table.splitlines()[2:]]
+    inputs = {Inputs.GRAPH: "in the kept graph", Inputs.STASH: "stashed, recomputed"}
+    for method, (name, source, weights, order, staleness) in zip(methods.ALL, rows, strict=True):
+        assert name == f"`{method.name}`"
+        beside = ", beside the gradient of the stage above" if method.overlapped else ""
+        assert source == inputs.get(method.inputs, "reconstructed") + beside
+        age = ", one update old at every stage" if method.double_buffered else ", stashed"
+        kept = f"those of the forward{age}" if method.stashes_weights else "current"
+        assert weights == (kept if method.pipelined else "those of the forward")
+        assert order == ("follow each other" if method.pipelined else "one at a time")
+        assert staleness == ("at most *k*" if method.double_buffered else "any" if method.pipelined else "0")
+    said = TEXTS["README.md"].split("Published systems are")[1].split("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", said)) == {*methods.SYSTEMS, *(m.name for m in methods.SYSTEMS.values())}
 
 
 def test_rooms_are_all_named_and_import_only_from_those_before() -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,50 @@ def test_nothing_in_the_repository_belongs_to_one_machine() -> None:
         if FOREIGN.search(line)
     ]
     assert not foreign, "paths of one machine or addresses of package registries:\n" + "\n".join(foreign)
+
+
+def test_devices_use_public_names_of_the_engine_only() -> None:
+    """Recorded steps once used about 50 private members, so no change of the engine could leave them alone."""
+    modules = {file: ast.parse(file.read_text("utf-8")) for file in (ROOT / "petra_core").rglob("*.py")}
+    private = {file: _private_names(tree) for file, tree in modules.items()}
+    devices = [file for file in modules if file.parent.name == "devices"]
+    assert len(devices) > 4
+    assert [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {name}"
+        for file in devices
+        for node, name, is_own in _uses(modules[file])
+        if not (is_own and name in private[file]) and any(name in names for names in private.values())
+    ] == []
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
+
+
+def _is_self(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) and value.id == "self"
+
+
+def _private_names(tree: ast.Module) -> set[str]:
+    """Return the private names that a module defines or assigns: functions, classes, variables and attributes."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
+            names.add(node.attr)
+    return set(filter(_is_private, names))
+
+
+def _uses(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str, bool]]:
+    """Yield attributes and imported names that are private, and whether the object is the module's own `self`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _is_private(node.attr):
+            yield node, node.attr, _is_self(node.value)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node, alias.name, False) for alias in node.names if _is_private(alias.name))
 
 
 def test_text_is_read_and_written_in_a_stated_encoding() -> None:

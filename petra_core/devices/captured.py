@@ -33,10 +33,9 @@ tested without a GPU.
 import contextlib
 import gc
 import warnings
-from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -45,15 +44,13 @@ from petra_core import finite
 from petra_core.concurrency import Act, InOrder, Sent, shared_stream
 from petra_core.devices.homes import Homes, period
 from petra_core.inspection import INSPECTED
-from petra_core.ledger import payload
 from petra_core.pipeline import Pipeline
-from petra_core.randomness import RandomStream
 from petra_core.schedule import Action, Kind
 from petra_core.stages import ReversibleStage
 from petra_core.tape import Streams, Value, as_streams, combined
 from petra_core.targets import Keys, Target, flattened, unflattened
 from petra_core.tracing import Trace
-from petra_core.worker import Message, Worker
+from petra_core.worker import Worker
 
 __all__ = ["CapturedSteps", "OverStreams", "Record", "UnrecordableError", "cuda", "recorder"]
 
@@ -92,11 +89,14 @@ class CapturedSteps:
 
     Attributes:
         period: the number of recordings: one for each remainder of a step's number by it.
+        logs: whether there is one more rehearsal of each recording, by `log`.
 
     Raises:
         UnrecordableError: the method, the optimizer, a hook, a trace or several processes do not allow it.
 
     """
+
+    logs: ClassVar[bool] = False
 
     def __init__(self, pipeline: Pipeline, record: Record, conductor: InOrder | None = None) -> None:
         _check(pipeline)
@@ -104,12 +104,14 @@ class CapturedSteps:
         k, pipelined = pipeline.accumulation, pipeline.method.pipelined
         self.period = period(k) if pipelined else k
         staleness = pipeline.staleness
-        self._rehearsals = staleness[0] + self.period if pipelined else max(INSPECTED, k + 1)  # to be done
+        self._still_to_log = self.period if self.logs else 0  # of the rehearsals that are still to be done
+        filling = staleness[0] + self.period if pipelined else max(INSPECTED, k + 1)
+        self._rehearsals = filling + self._still_to_log
         self._record = record
         self._conductor = conductor or InOrder()
         self._homes = Homes(self.period)
         self._recordings: dict[int, Callable[[], None]] = {}
-        self._states: dict[int, list[Callable[[int], None]]] = {}  # of each recording what a step leaves behind
+        self._snapshots: dict[int, Callable[[], None]] = {}  # of each recording what a step leaves behind
         self._loss: Tensor | None = None  # its home
         self._last_losses = torch.empty(0)  # of repetitions, a ring; made once their dtype is known
         self._enters: Streams = ()  # homes of a micro-batch of the caller and its target
@@ -168,30 +170,29 @@ class CapturedSteps:
     def _step(self, batch: Batch, given: Streams) -> Tensor | None:
         """Take a step with what `batch` makes; of a micro-batch of the caller `given` has its tensors."""
         pipeline = self._pipeline
-        pipeline._refuse_after_broken_step()
         if (here := _position(pipeline)) != self._position:
             raise RuntimeError(
                 f"the pipeline is at micro-batch {here[0]}, drained at {here[1]}, and the last recorded step left it "
                 f"at {self._position[0]}, drained at {self._position[1]}; after anything else that moves it make new "
                 f"CapturedSteps"
             )
-        number = pipeline.micro_batches
-        if not _is_full(pipeline):
-            loss = pipeline.step(*batch())
-        elif self._rehearsals > 0:
-            loss = self._rehearsed(number, batch, given)
-        else:
-            loss = self._recorded(number, batch, given)
-        self._position = _position(pipeline)
-        return loss
+        try:
+            if not pipeline.full:
+                return pipeline.step(*batch())
+            if self._rehearsals > self._still_to_log:
+                return self._rehearsed(batch)
+            return self._in_place(batch, given)
+        finally:
+            self._position = _position(pipeline)
 
-    def _rehearsed(self, number: int, batch: Batch, given: Streams) -> Tensor:
+    def _rehearsed(self, batch: Batch) -> Tensor:
         """Take a step by Python, after which all that it has made lies at home."""
-        del given  # `batch` returns it
         pipeline = self._pipeline
         if self._loss is None:
-            self._homes.welcome(_in_flight(pipeline))
-        self._homes.step = number
+            self._homes.welcome(
+                tensor for worker in pipeline.workers for held in worker.held() for tensor in held.tensors
+            )
+        self._homes.step = pipeline.micro_batches
         with self._settling(InOrder()):
             loss = pipeline.step(*batch())
         assert loss is not None  # the pipeline is full
@@ -199,35 +200,47 @@ class CapturedSteps:
         self._rehearsals -= 1
         return loss
 
-    def _recorded(self, number: int, batch: Batch, given: Streams) -> Tensor:
-        """The step of micro-batch `number`, from its recording; recorded, if it is the first of its kind."""
+    def _in_place(self, batch: Batch, given: Streams) -> Tensor:
+        """Take a step that reads and writes where its recording does: log it, record it or repeat it."""
         pipeline = self._pipeline
-        if not self._recordings:
+        number = pipeline.micro_batches
+        phase = number % self.period
+        if self._batch is None:
             _check_draws_nothing(pipeline)
             if pipeline.metrics:
                 raise UnrecordableError("a loss with metrics makes them by Python, which a recorded step does without")
-            self._homes.close()
         self._take(number, batch, given)
-        phase = number % self.period
-        if phase in self._recordings:
-            pipeline._unfinished_step = True  # so that an error leaves it refusing to go on
-            self._recordings[phase]()
-            self._advance(number)
+        if self._rehearsals > 0:
+            self._by_python(phase, lambda: self.log(phase, self._step_at_home))
+            self._rehearsals = self._still_to_log = self._rehearsals - 1
+        elif phase in self._recordings:
+            pipeline.repeat(self._recordings[phase], self._snapshots[phase])
         else:
-            self._first(number)
-            pipeline._unfinished_step = True
+            self._homes.close()
+            self._first(phase)
         assert self._loss is not None
         if not len(self._last_losses):
             self._last_losses = self._loss.new_empty(finite.LOOKED_AT_TOGETHER)
         loss = self._last_losses[number % len(self._last_losses)]
         loss.copy_(self._loss)
-        pipeline._losses.add(self._head(number), loss, in_forward=False)
-        pipeline._unfinished_step = False
+        pipeline.note_loss(loss)
         return loss
 
-    def _head(self, number: int) -> int:
-        """Return the micro-batch whose forward the head does in the step in which a micro-batch enters."""
-        return number - self._pipeline.lags[-1]
+    def log(self, phase: int, step: Callable[[InOrder], None]) -> None:
+        """Take the last rehearsal of a phase, if the class `logs`; a subclass can note what is done.
+
+        Args:
+            phase: remainder of the step's number by `period`.
+            step: takes the step; its argument does the actions.
+
+        """
+        del phase
+        step(InOrder())
+
+    def work(self, phase: int) -> Callable[[], None] | None:
+        """Return what is recorded of a phase in place of the step by Python; None for that step. For subclasses."""
+        del phase
+        return None
 
     def _take(self, number: int, batch: Batch, given: Streams) -> None:
         """Have recorded steps take the micro-batches of `batch`, or what the caller has given.
@@ -250,9 +263,9 @@ class CapturedSteps:
     def _enter(self, number: int, given: Streams) -> None:
         """Copy a micro-batch of the caller to where recorded steps read it."""
         pipeline = self._pipeline
-        pipeline._shapes.check(number, given)
+        pipeline.shapes.check(number, given)
         if not self._enters:
-            device = pipeline._workers[0].device
+            device = pipeline.workers[0].device
             self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)
         for home, tensor in zip(self._enters, given, strict=True):
             # From pinned memory the device would read later than the caller may write there again.
@@ -263,20 +276,29 @@ class CapturedSteps:
         inputs = len(self._enters) - self._targets
         return self._enters[:inputs], unflattened(self._target_keys, self._enters[inputs:])
 
-    def _first(self, number: int) -> None:
-        """Do the first step of its phase, recorded."""
-        pipeline, phase = self._pipeline, number % self.period
-        pipeline._look_at_losses()
-        self._homes.step = number
-        with without_looking(pipeline), self._settling(self._conductor):
-            self._recordings[phase] = self._record(self._whole_step)
-        self._states[phase] = [as_left(worker, number, pipeline.accumulation) for worker in pipeline._workers]
+    def _first(self, phase: int) -> None:
+        """Record a phase, and do its step thereby."""
+        if (work := self.work(phase)) is None:
+            self._by_python(phase, lambda: self._record_as(phase, lambda: self._step_at_home(self._conductor)))
+        else:
+            self._pipeline.repeat(partial(self._record_as, phase, work), self._snapshots[phase])
 
-    def _whole_step(self) -> None:
-        """Do all that is recorded."""
+    def _record_as(self, phase: int, work: Callable[[], None]) -> None:
+        self._recordings[phase] = self._record(work)
+
+    def _by_python(self, phase: int, step: Callable[[], None]) -> None:
+        """Have a step taken without host reads, and note what it leaves behind."""
+        self._homes.step = self._pipeline.micro_batches
+        with self._pipeline.without_host_reads():
+            step()
+        self._snapshots[phase] = self._pipeline.snapshot()
+
+    def _step_at_home(self, conductor: InOrder) -> None:
+        """Take a step whose actions `conductor` does, with all that it makes put at home."""
         assert self._batch is not None
         inputs, target = self._batch()
-        with self._conductor.step() if isinstance(self._conductor, OverStreams) else contextlib.nullcontext():
+        together = conductor.step() if isinstance(conductor, OverStreams) else contextlib.nullcontext()
+        with self._settling(conductor), together:
             loss = self._pipeline.step(inputs, target)
         assert loss is not None
         self._homes.fixed("loss", loss)
@@ -290,7 +312,7 @@ class CapturedSteps:
         # Of merged blocks most results stay within the stage.
         at_home = [
             (worker, worker.stage)
-            for worker in pipeline._workers
+            for worker in pipeline.workers
             if isinstance(worker.stage, ReversibleStage) and pipeline.method.pipelined
         ]
         for worker, stage in at_home:
@@ -306,7 +328,7 @@ class CapturedSteps:
         self, worker: Worker, name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor
     ) -> Tensor:
         """The result of an addition of a worker's coupling, at once at home if it will be sent."""
-        if name == "input" and not worker._hand_down:
+        if name == "input" and not worker.hand_down:
             return combined(name, operation, left, right)
         return self._homes.combined(worker.index, name, operation, left, right)
 
@@ -319,7 +341,7 @@ class CapturedSteps:
         """
         homes = self._homes
         if action.kind is Kind.BACKWARD:
-            for parameter in worker._parameters:
+            for parameter in worker.parameters:
                 if parameter.grad is not None and self._pipeline.accumulation > 1:  # else the update takes it at once
                     parameter.grad = homes.fixed(parameter, parameter.grad)
         if not self._pipeline.method.pipelined:  # nothing else is left when the step is over
@@ -331,41 +353,16 @@ class CapturedSteps:
         down = after[max(stage - 2, 0)] - after[stage]
         up = lags[min(stage + 2, len(lags) - 1)] - lags[stage]
         if action.kind is Kind.FORWARD:
-            for number, part in enumerate(worker.parts):
-                for place, entry in enumerate(part._memory):
-                    if place > 0:  # the oldest goes in this step, in the head it is the only one
-                        entry.kept = homes.lasting((stage, number, place), entry.kept, place + down)
-            for name, inbox in worker._inboxes():
-                for place in range(int(name == "from_above"), len(inbox)):  # whose oldest goes in this step too
-                    needed = place + (down if name == "from_above" else up + 1)
-                    inbox[place] = self._message_at_home((stage, name, place), inbox[place], needed)
+            for held in worker.held():
+                waits = held.user is Kind.FORWARD
+                if held.place > 0 or waits:  # the oldest goes in this step, if a backward takes it
+                    needed = held.place + (up + 1 if waits else down)
+                    held.exchange(homes.lasting((stage, held.queue, held.place), held.tensors, needed))
         needed = up if action.kind is Kind.FORWARD else down
-        return [(to, self._message_at_home((stage, action.kind), message, needed)) for to, message in new]
-
-    def _message_at_home(self, key: Hashable, message: Message, needed: int) -> Message:
-        """The message where it can be read for as many steps, if a home can have so many places (`Homes.lasting`)."""
-        streams, gradients = (
-            None if given is None else self._homes.lasting((key, name), given, needed)
-            for name, given in (("streams", message.streams), ("gradients", message.gradients))
-        )
-        return Message(message.micro_batch, streams, gradients)
-
-    def _advance(self, number: int) -> None:
-        """Advance the counters by a step."""
-        pipeline = self._pipeline
-        pipeline.micro_batches += 1
-        limits = pipeline._limits()
-        for recording in pipeline._recordings:
-            steps = range(min(pipeline._done), max(limits))
-            turns = (turn for step in steps for turn in pipeline._turns(step, limits))
-            recording.extend((worker.index, action) for turn in turns for worker, action in turn)
-        pipeline._done = limits
-        pipeline._deferred = partial(self._restore, number)
-
-    def _restore(self, number: int) -> None:
-        """Give the workers what they have after step `number`, which was a repetition."""
-        for restore in self._states[number % self.period]:
-            restore(number)
+        return [
+            (to, message.with_tensors(homes.lasting((stage, action.kind), message.tensors, needed)))
+            for to, message in new
+        ]
 
 
 class _Settling(InOrder):
@@ -390,49 +387,7 @@ class _Settling(InOrder):
 
 def _position(pipeline: Pipeline) -> tuple[int, int]:
     """Return where a pipeline is: the micro-batches that have entered, in all and at the last drain."""
-    return pipeline.micro_batches, pipeline._drained
-
-
-def _in_flight(pipeline: Pipeline) -> Iterator[Tensor]:
-    """What is kept and what is on its way between steps."""
-    for worker in pipeline._workers:
-        for part in worker.parts:
-            for entry in part._memory:
-                yield from entry.kept
-        for _, inbox in worker._inboxes():
-            for message in inbox:
-                yield from message.tensors
-
-
-def as_left(worker: Worker, number: int, k: int) -> Callable[[int], None]:
-    """What gives a worker all that it has now, after step `number`, when that step has been repeated as another one.
-
-    The tensors are where they are now, since there the step writes them; the numbers grow with that of the step.
-    """
-    inboxes = [(inbox, list(inbox)) for _, inbox in worker._inboxes()]
-    memories = [(part, list(map(replace, part._memory))) for part in worker.parts]
-    gradients = [parameter.grad for parameter in worker._parameters]
-    held = payload(gradient for gradient in gradients if gradient is not None)
-    version = worker.version
-
-    def restore(again: int) -> None:
-        steps, updates = again - number, (again - number) // k
-        worker.version = version + updates
-        for inbox, messages in inboxes:
-            for place, message in enumerate(messages):
-                inbox[place] = replace(message, micro_batch=message.micro_batch + steps)
-        for part, entries in memories:
-            part._memory = deque(
-                replace(entry, micro_batch=entry.micro_batch + steps, version=entry.version + updates)
-                for entry in entries
-            )
-        for parameter, gradient in zip(worker._parameters, gradients, strict=True):
-            parameter.grad = gradient
-        for part in worker.parts:
-            part.adopt_gradients()
-        worker.ledger.set("gradients", held)
-
-    return restore
+    return pipeline.micro_batches, pipeline.drained
 
 
 def _check(pipeline: Pipeline) -> None:
@@ -443,12 +398,12 @@ def _check(pipeline: Pipeline) -> None:
             f"steps of {method} cannot be recorded: it holds graphs or weights of several micro-batches, which have no "
             f"fixed place; PETRA, DSP and the methods that let one micro-batch pass at a time can"
         )
-    if any(worker.corrector or worker.predicts for worker in pipeline._workers):
+    if any(worker.corrector or worker.predicts for worker in pipeline.workers):
         raise UnrecordableError(
             "a correction for delay, or a prediction of weights, follows the stage's count of updates, which a "
             "recorded step does not see; take plain steps"
         )
-    if method.overlapped or pipeline._channel is not None:
+    if method.overlapped or pipeline.channel is not None:
         raise UnrecordableError(
             f"steps are recorded of one process that works in order; {method} or a channel is in the way"
         )
@@ -456,9 +411,9 @@ def _check(pipeline: Pipeline) -> None:
         raise UnrecordableError(
             "context passes many stages in the memory of one, and a home is kept for the next two: take plain steps"
         )
-    if pipeline._clip is not None:
+    if pipeline.common_clip is not None:
         raise UnrecordableError("clipping by the norm of the whole network is done by Python, between the stages")
-    if pipeline.trace is not None or any(w._before_update or w._after_backward for w in pipeline._workers):
+    if pipeline.trace is not None or any(w.before_update or w.after_backward for w in pipeline.workers):
         raise UnrecordableError(
             "hooks and traces are called by Python, which a recorded step does without; take them off"
         )
@@ -467,55 +422,14 @@ def _check(pipeline: Pipeline) -> None:
         raise UnrecordableError(f"recorded steps update by torch.optim.SGD, which has a fused form; got {kinds}")
 
 
-def _is_full(pipeline: Pipeline) -> bool:
-    """Return whether all of the pipeline's steps from now on are alike, but for which stages update."""
-    lagging = pipeline._done == pipeline._limits()
-    return lagging and pipeline.in_flight == pipeline.staleness[0] and all(w.version for w in pipeline._workers)
-
-
 def _check_draws_nothing(pipeline: Pipeline) -> None:
     # Not what is kept of micro-batches in flight: of those that pass one at a time nothing is, between steps.
-    drawing = [worker.index for worker in pipeline._workers if worker._stream.ever_drawn]
+    drawing = [worker.index for worker in pipeline.workers if worker.stream.ever_drawn]
     if drawing:
         raise UnrecordableError(
             f"stages {drawing} draw random numbers (dropout), and a backward could not draw those of its forward again "
             f"without asking the generator for its state, which a recorded step cannot; set dropout to 0"
         )
-
-
-@contextlib.contextmanager
-def without_looking(pipeline: Pipeline) -> Iterator[None]:
-    """Context in which a step asks nothing of the device: neither losses nor states of random generators."""
-    losses, pipeline._losses = pipeline._losses, _Unseen(())
-    streams = [worker._stream for worker in pipeline._workers]
-    for worker in pipeline._workers:
-        worker._stream = _Still()
-    try:
-        yield
-    finally:
-        pipeline._losses = losses
-        for worker, stream in zip(pipeline._workers, streams, strict=True):
-            worker._stream = stream
-
-
-class _Unseen(finite.PendingLosses):
-    """Losses that nobody may look at yet."""
-
-    def add(self, micro_batch: int, loss: Tensor, *, in_forward: bool = True) -> None:
-        del micro_batch, loss, in_forward
-
-
-class _Still(RandomStream):
-    """A stream that nobody draws from."""
-
-    def __init__(self) -> None:
-        super().__init__(torch.device("cpu"), None, 0)
-
-    def __enter__(self) -> None:
-        """Ask nothing of a generator."""
-
-    def __exit__(self, *error: object) -> None:
-        """Ask nothing of a generator."""
 
 
 class OverStreams(InOrder):
@@ -590,7 +504,7 @@ def waiting(staleness: Sequence[int], lags: Sequence[int]) -> tuple[set[int], se
 
 def cuda_device(pipeline: Pipeline) -> torch.device:
     """Return the CUDA device of all stages. Raises: UnrecordableError: they are elsewhere, or on several devices."""
-    devices = {worker.device for worker in pipeline._workers}
+    devices = {worker.device for worker in pipeline.workers}
     device = min(devices, key=str)
     if len(devices) > 1 or device.type != "cuda":
         raise UnrecordableError(

@@ -15,6 +15,7 @@ of a step cannot be compiled, the plain step is recorded, as `captured` does, an
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,20 +23,16 @@ from torch import Tensor, fx
 
 from petra_core.concurrency import Act, InOrder, Sent, shared_stream
 from petra_core.devices.captured import (
-    Batch,
     CapturedSteps,
     OverStreams,
     Record,
-    as_left,
     cuda_device,
     recorder,
     waiting,
-    without_looking,
 )
 from petra_core.devices.operations import BranchFunction, OperationLog, branch_functions, key_of
 from petra_core.pipeline import Pipeline
 from petra_core.schedule import Action, Kind
-from petra_core.tape import Streams
 from petra_core.tracing import Trace
 from petra_core.worker import Worker
 
@@ -87,6 +84,7 @@ class CompiledSteps(CapturedSteps):
     """
 
     uncompiled: str | None = None
+    logs = True
 
     def __init__(
         self,
@@ -98,9 +96,9 @@ class CompiledSteps(CapturedSteps):
     ) -> None:
         super().__init__(pipeline, record, executor)
         self._compiler, self._streams = compiler, streams
+        self._stages_work_alone = _stages_work_alone(pipeline)
         self._compiled: dict[Hashable, Function] = {}
         self._calls: dict[int, list[tuple[Function, BranchFunction]]] = {}  # of each recording
-        self._rehearsals += self.period
 
     @property
     def logged(self) -> dict[int, list[BranchFunction]]:
@@ -112,33 +110,24 @@ class CompiledSteps(CapturedSteps):
         """The number of compiled functions."""
         return len(self._compiled)
 
-    def _rehearsed(self, number: int, batch: Batch, given: Streams) -> Tensor:
-        if self._rehearsals > self.period or self.uncompiled:
-            return super()._rehearsed(number, batch, given)
-        return self._logged(number, batch, given)
-
-    def _logged(self, number: int, batch: Batch, given: Streams) -> Tensor:
-        """Do a step by Python on its fixed memory, and make functions of its operations."""
-        pipeline = self._pipeline
-        self._take(number, batch, given)
-        self._homes.step = number
+    def log(self, phase: int, step: Callable[[InOrder], None]) -> None:
+        """Take a step by Python, and make functions of its operations."""
+        if self.uncompiled:
+            super().log(phase, step)
+            return
         log = OperationLog("before")
-        executor = _ByBranch(log, by_stage=_stages_work_alone(pipeline))
-        with without_looking(pipeline), self._settling(executor), log:
-            self._whole_step()
-        self._states[number % self.period] = [as_left(w, number, pipeline.accumulation) for w in pipeline._workers]
+        with log:
+            step(_ByBranch(log, by_stage=self._stages_work_alone))
         try:
-            made = branch_functions(log)
-            self._calls[number % self.period] = [(self._function(branch), branch) for branch in made]
+            self._calls[phase] = [(self._function(branch), branch) for branch in branch_functions(log)]
         except Exception as error:  # whatever a compiler raises, the step is done and can be recorded as it is
             self.uncompiled = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             self._calls.clear()
             self._compiled.clear()
-        self._rehearsals -= 1
-        assert self._loss is not None
-        loss = self._loss.clone()
-        pipeline._losses.add(self._head(number), loss, in_forward=False)
-        return loss
+
+    def work(self, phase: int) -> Callable[[], None] | None:
+        """Return the calls of the functions of a phase, if it could be compiled."""
+        return None if self.uncompiled else partial(self._run, self._calls.pop(phase))
 
     def _function(self, branch: BranchFunction) -> Function:
         """Compile the function of a branch, or find it: phases have the same operations on other memory."""
@@ -150,15 +139,6 @@ class CompiledSteps(CapturedSteps):
                 function(*_copies(branch.inputs))
             self._compiled[key] = function
         return self._compiled[key]
-
-    def _first(self, number: int) -> None:
-        if self.uncompiled:
-            super()._first(number)
-            return
-        calls = self._calls.pop(number % self.period)
-        self._pipeline._look_at_losses()
-        self._recordings[number % self.period] = self._record(lambda: self._run(calls))
-        self._advance(number)
 
     @torch.no_grad()
     def _run(self, calls: Sequence[tuple[Function, BranchFunction]]) -> None:

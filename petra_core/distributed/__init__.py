@@ -1,10 +1,10 @@
-"""The same stages over several processes, by torch.distributed.
+"""Run a pipeline over several processes with torch.distributed.
 
-Each process of a group makes the whole pipeline and trains its own stages (here 0..2 of 10 are rank 0's):
+Each process builds the whole pipeline and trains its own stages. Here rank 0 has stages 0..2 of 10:
 
     pipeline = Pipeline(stages, method, seed=0, channel=ProcessChannel((3, 7)))
     ...
-    state = pipeline.gather()  # of the whole trained network, on every rank
+    state = pipeline.gather()  # the whole trained network, on every rank
 """
 
 from petra_core.distributed.process_channel import ProcessChannel

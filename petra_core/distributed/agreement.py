@@ -1,17 +1,18 @@
-"""Ranks compare what must be equal on all of them, and all refuse together what is not.
+"""Check that settings and data agree on all ranks, and raise the same error on all ranks if they do not.
 
-No rank of a pipeline gives orders: each derives from its own arguments what the others do. A rank with another k, seed
-or order of data would train on garbage, or wait for messages that never come. So all ranks exchange their values and
-compare them:
+A pipeline has no coordinator: each rank derives the actions of the others from its own arguments. A rank with a
+different k, seed or data order would train on garbage, or wait for messages that never come. All ranks therefore
+exchange and compare their values:
 
-    when a channel is made     the partition
-    when a pipeline is made    method, k, delay compensation, precision, seed, stages, optimizer class and settings
-    at some of its steps       the learning rate, and the SHA-256 of inputs and targets of stage 0's rank and the head's
+    when a channel is created     the partition
+    when a pipeline is created    method, k, delay compensation, precision, seed, stages, optimizer class and settings
+    at some steps                 the learning rate, and the SHA-256 of inputs and targets on the ranks of stage 0 and
+                                  of the head
 
-Values travel as JSON over the CPU and not as pickles, which could run code. Every rank sees the values of all ranks,
-finds the same differences and raises the same error, so no rank waits for another one.
+Values are sent as JSON between CPUs. Pickles could run code. Every rank receives the values of all ranks, finds the
+same differences and raises the same error, so no rank is left waiting.
 
-Internal: `petra_core.distributed.process_channel` asks for the comparisons.
+Internal: used by `petra_core.distributed.process_channel`.
 """
 
 import dataclasses
@@ -33,21 +34,21 @@ from petra_core.targets import flattened
 
 __all__ = ["agree", "describe_micro_batch", "describe_optimizer", "describe_stage", "exchange"]
 
-ABSENT = "nothing"  # the value of an entry that only the other rank has
+ABSENT = "nothing"  # value of an entry that exists only on the other rank
 
 
 def agree(group: dist.ProcessGroup, values: Mapping[str, Any], remedy: str) -> None:
-    """Compare values with those of all ranks of the group; every rank calls this.
+    """Check that values are equal on all ranks of a group. Collective: every rank must call it.
 
     Args:
-        group: of torch.distributed.
-        values: by name. What is no number, text, sequence, mapping, dataclass or enum is compared by its type's name. A
-            name that some ranks leave out is compared among the others.
-        remedy: the end of the error message.
+        group: The process group.
+        values: The values by name. Numbers, strings, sequences, mappings, dataclasses and enums are compared by value,
+            other objects by the name of their type. A name that some ranks omit is compared among the other ranks.
+        remedy: Advice that ends the error message.
 
     Raises:
-        ValueError: two ranks have different values; raised on all ranks, with the same message.
-        ChannelError: a rank has died or does not call this.
+        ValueError: If two ranks have different values. All ranks raise it, with the same message.
+        ChannelError: If a rank has died or does not make this call.
 
     """
     rows = [json.loads(text) for text in exchange(group, json.dumps(_plain(values)))]
@@ -62,10 +63,10 @@ def agree(group: dist.ProcessGroup, values: Mapping[str, Any], remedy: str) -> N
 
 
 def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
-    """Return the texts of all ranks of the group, in their order; every rank calls this.
+    """Return the texts of all ranks of the group, in the order of the ranks. Collective: every rank must call it.
 
     Raises:
-        ChannelError: a rank has died or does not call this.
+        ChannelError: If a rank has died or does not make this call.
 
     """
     own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
@@ -73,7 +74,7 @@ def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
     padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
     padded[: len(own)] = own
     texts = _gathered(group, padded)
-    return [bytes(of_rank[: int(size)].tolist()).decode() for of_rank, size in zip(texts, sizes, strict=True)]
+    return [bytes(encoded[: int(size)].tolist()).decode() for encoded, size in zip(texts, sizes, strict=True)]
 
 
 def _gathered(group: dist.ProcessGroup, own: Tensor) -> list[Tensor]:
@@ -82,8 +83,8 @@ def _gathered(group: dist.ProcessGroup, own: Tensor) -> list[Tensor]:
         dist.all_gather(tensors, own, group=group)
     except RuntimeError as error:
         raise ChannelError(
-            f"rank {dist.get_rank()} lost another rank as all compared their values: that process has died, has been "
-            f"silent for too long, or did not make its channel and pipeline in the same order ({error})"
+            f"rank {dist.get_rank()} lost another rank while comparing values: that process has died, has timed out, "
+            f"or did not create its channel and pipeline in the same order ({error})"
         ) from error
     return tensors
 
@@ -92,16 +93,16 @@ Difference = tuple[str, tuple[int, Any], tuple[int, Any]]  # name, (rank, value)
 
 
 def differences(rows: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
-    """Yield, for each name, the first two ranks whose values differ, with the place of the difference in nested values.
+    """Yield the first two ranks whose values differ for each name, and the position of the difference.
 
     Args:
-        rows: of each rank, its plain values by name; names that it leaves out are not compared.
+        rows: For each rank, its JSON values by name. A name that a rank omits is not compared on that rank.
 
     """
     for name in dict.fromkeys(name for row in rows for name in row):
-        having = [(rank, row[name]) for rank, row in enumerate(rows) if name in row]
-        first, value = having[0]
-        for rank, other in having[1:]:
+        present = [(rank, row[name]) for rank, row in enumerate(rows) if name in row]
+        first, value = present[0]
+        for rank, other in present[1:]:
             if other != value:
                 place, a, b = _first_difference(name, value, other)
                 yield place, (first, a), (rank, b)
@@ -124,7 +125,7 @@ def _shortened(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it, equal in all processes that were given the same value."""
+    """Return a value as JSON types. Processes that were given equal values get equal results."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, enum.Enum):
@@ -143,7 +144,7 @@ def _plain(value: Any) -> Any:
 
 
 def describe_stage(stage: Stage) -> dict[str, Any]:
-    """Return the kinds of a stage's blocks, and shape, dtype and whether it is trained of each of its parameters."""
+    """Return the types of a stage's blocks, and each parameter's shape, dtype and whether it is trained."""
     return {
         "blocks": [type(part).__name__ for part in stage.parts()],
         "parameters": [
@@ -153,11 +154,11 @@ def describe_stage(stage: Stage) -> dict[str, Any]:
 
 
 def describe_optimizer(factory: OptimizerFactory | None) -> dict[str, Any]:
-    """Return `optimizer` with the class and settings of the optimizer that a factory makes, or nothing.
+    """Return the class and settings of the optimizer that a factory makes, under the key `optimizer`.
 
-    The optimizers of two ranks may differ rightly, since a factory may make another one for each stage. So every rank
-    calls its factory with the same two parameters, of two dimensions and of one. A factory that fails on these, say
-    because it looks its parameters up, is not compared.
+    The optimizers of two ranks may differ for a good reason: a factory may choose a different one for each stage. Each
+    rank therefore calls its factory with the same two dummy parameters, a matrix and a vector. A factory that fails on
+    them, for instance because it looks up its parameters, is not compared: the result is empty.
     """
     if factory is None:
         return {"optimizer": None}
@@ -166,13 +167,13 @@ def describe_optimizer(factory: OptimizerFactory | None) -> dict[str, Any]:
         optimizer = optimizer_of(factory, 0, named)
         without = ("params", "param_names")
         groups = [{key: value for key, value in g.items() if key not in without} for g in optimizer.param_groups]
-    except Exception:  # of the user's function, about parameters that are not the user's
+    except Exception:  # the user's factory may raise anything for parameters that are not the user's
         return {}
     return {"optimizer": {"class": type(optimizer).__qualname__, "groups": groups}}
 
 
 def describe_micro_batch(inputs: Streams, target: object) -> dict[str, Any]:
-    """Return dtype, shape and the beginning of the SHA-256 of each tensor of a micro-batch."""
+    """Return the dtype, the shape and a prefix of the SHA-256 of each tensor of a micro-batch."""
     keys, tensors = flattened(target)
     of_target = [_digest(tensor) for tensor in tensors]
     named = of_target[0] if keys is None else {str(key): of for key, of in zip(keys, of_target, strict=True)}

@@ -1,15 +1,16 @@
-"""How one tensor travels between two neighbours, by torch.distributed.
+"""Transfer one tensor between two neighbouring ranks with torch.distributed.
 
-A rank may wait for nothing but the message that its next action needs, and never for one that it has sent: a barrier
-after every step would make each step as long as the longest forward and the longest backward together. So every
-transfer starts at once and alone, and each direction of a pipeline has a process group of its own: upwards forwards,
-downwards gradients. `isend` and `irecv` of NCCL then use a communicator, and a CUDA stream, for each pair of ranks and
-each direction, so that a kernel that waits for its counterpart keeps no other message waiting. Over NCCL a receive is
-enqueued where its message is used, not before: its kernel occupies a part of the GPU until the counterpart has come.
+A rank waits only for the message that its next action needs, and never for a message that it has sent. With a barrier
+after every step, each step would take as long as the slowest forward plus the slowest backward. Therefore every
+transfer starts immediately and independently of the others, and each direction of a pipeline has a separate process
+group: outputs go up, gradients go down. NCCL's `isend` and `irecv` then use a separate communicator and CUDA stream for
+each pair of ranks and each direction, so a kernel that waits for its counterpart blocks no other message. Over NCCL a
+receive is enqueued only when its message is used, because its kernel occupies part of the GPU until the counterpart
+arrives.
 
-Over Gloo all of this is tested. Over NCCL it has not been run: no machine with several GPUs was at hand.
+The tests cover Gloo. NCCL has not been run, for lack of a machine with several GPUs.
 
-Internal: `petra_core.distributed` sends and receives.
+Internal to `petra_core.distributed`.
 """
 
 from dataclasses import dataclass
@@ -23,19 +24,19 @@ from petra_core.distributed.groups import ChannelError
 
 __all__ = ["OUTSIDE", "Peer", "Transfer"]
 
-OUTSIDE = -1  # in place of the number of a micro-batch: of an evaluation, of the greeting, or of the end
+OUTSIDE = -1  # micro-batch number of messages outside training: evaluation, handshake and shutdown
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A neighbour in one direction: another rank that owns the stage below or above ours.
+    """A neighbour in one direction: the rank that has the stage below or above this rank's stages.
 
     Attributes:
-        place: its rank in the pipeline.
-        stage: its stage at the border.
-        own_stage: our stage there.
-        patience: how long it is waited for.
-        group: of torch.distributed, that of the direction.
+        place: Rank of the neighbour in the pipeline.
+        stage: The neighbour's stage at the boundary.
+        own_stage: This rank's stage at the boundary.
+        patience: Timeout of a transfer.
+        group: Process group of the direction.
 
     """
 
@@ -46,7 +47,12 @@ class Peer:
     group: dist.ProcessGroup
 
     def send(self, tensor: Tensor, micro_batch: int, tag: int = 0) -> "Transfer":
-        """Start to send a dense tensor in one dimension. Raises: ChannelError: the neighbour has died."""
+        """Start to send a dense one-dimensional tensor.
+
+        Raises:
+            ChannelError: If the neighbour has died.
+
+        """
         try:
             work = dist.isend(tensor, group=self.group, group_dst=self.place, tag=tag)
         except RuntimeError as error:
@@ -54,10 +60,10 @@ class Peer:
         return Transfer(self, tensor, micro_batch, work)
 
     def receive(self, tensor: Tensor, micro_batch: int, tag: int = 0) -> "Transfer":
-        """Start to receive a tensor; of all with one tag the order is the same on both sides.
+        """Start to receive a tensor. Tensors with equal tags arrive in the order in which they were sent.
 
         Raises:
-            ChannelError: the neighbour has died.
+            ChannelError: If the neighbour has died.
 
         """
         try:
@@ -67,24 +73,24 @@ class Peer:
         return Transfer(self, tensor, micro_batch, work)
 
     def lost(self, micro_batch: int, error: RuntimeError) -> ChannelError:
-        """Return the error that says who lost whom, and over what."""
-        what = f"micro-batch {micro_batch}" if micro_batch != OUTSIDE else "an evaluation, or the first contact"
+        """Return the error of a failed transfer, which names both stages, their ranks and the message."""
+        subject = f"micro-batch {micro_batch}" if micro_batch != OUTSIDE else "an evaluation or the handshake"
         return ChannelError(
             f"stage {self.own_stage} on rank {dist.get_rank()} lost stage {self.stage} on rank "
-            f"{dist.get_global_rank(self.group, self.place)} over the message of {what}: that process has died, or has "
-            f"been silent for {self.patience.total_seconds():g} s ({error})"
+            f"{dist.get_global_rank(self.group, self.place)} while waiting for the message of {subject}: that process "
+            f"has died, or has not answered for {self.patience.total_seconds():g} s ({error})"
         )
 
 
 @dataclass(eq=False)
 class Transfer:
-    """A tensor on its way to a neighbour, or from one.
+    """A transfer in flight, to or from a neighbour.
 
     Attributes:
-        peer: the neighbour.
-        tensor: not to be touched before `wait` has returned.
-        micro_batch: whose message it belongs to.
-        work: what torch made of it.
+        peer: The neighbour.
+        tensor: The tensor, which must not be read or written before `wait` has returned.
+        micro_batch: Number of the micro-batch of the message.
+        work: The handle of torch.distributed.
 
     """
 
@@ -94,10 +100,12 @@ class Transfer:
     work: Any
 
     def wait(self) -> None:
-        """Wait until it has arrived; on a GPU only what is enqueued from now on waits. Gloo allows no second call.
+        """Wait until the transfer has completed. With Gloo this may be called only once.
+
+        On a GPU the host does not wait: kernels that are enqueued afterwards do.
 
         Raises:
-            ChannelError: the neighbour has died, or has been silent for too long.
+            ChannelError: If the neighbour has died or timed out.
 
         """
         try:

@@ -1,6 +1,6 @@
-"""Gather the tensors of all ranks of a group on the CPU of each: first their names and layouts, then one by one.
+"""Gather the tensors of all ranks on the CPU of every rank: first names and layouts, then one tensor at a time.
 
-Internal: `petra_core.distributed.process_channel` gathers the state of a trained network.
+Internal: `petra_core.distributed.process_channel` uses this to gather the state of a trained network.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ __all__ = ["gather"]
 
 
 def gather(group: dist.ProcessGroup, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of all ranks by name, in the order of the ranks; every rank calls this.
+    """Return the tensors of all ranks by name, in the order of the ranks. Collective: every rank must call it.
 
-    Of a name that several ranks have, the tensor of the first of them is returned.
+    If several ranks have the same name, the tensor of the lowest of these ranks is returned.
 
     Raises:
-        ChannelError: a rank has died or does not call this.
+        ChannelError: If a rank has died or does not make this call.
 
     """
     own = dict(zip(tensors, dense(tuple(tensors.values()), CPU) or (), strict=True))
@@ -39,8 +39,8 @@ def gather(group: dist.ProcessGroup, tensors: Mapping[str, Tensor]) -> dict[str,
                 dist.broadcast(flat(tensor), group=group, group_src=source)
             except RuntimeError as error:
                 raise ChannelError(
-                    f"rank {dist.get_rank()} lost another rank as {name} of rank {dist.get_global_rank(group, source)} "
-                    f"was gathered: that process has died, or has been silent for too long ({error})"
+                    f"rank {dist.get_rank()} lost another rank while gathering {name} of rank "
+                    f"{dist.get_global_rank(group, source)}: that process has died or timed out ({error})"
                 ) from error
             gathered[name] = tensor
     return gathered

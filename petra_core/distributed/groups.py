@@ -1,4 +1,4 @@
-"""Groups of ranks, and the error of a rank that lost another: what all traffic over torch.distributed shares."""
+"""Create process groups, and define the error of a failed communication."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,19 +15,26 @@ PATIENCE = timedelta(minutes=5)
 
 
 class ChannelError(PetraError, RuntimeError):
-    """A message did not come, or does not fit."""
+    """A message did not arrive, or has an unexpected layout."""
 
 
 def backend(wire: torch.device) -> str:
-    """What carries tensors of the device `wire`, and of the CPU."""
+    """Return the torch.distributed backend for tensors on the device `wire` and on the CPU."""
     return "cpu:gloo,cuda:nccl" if wire.type == "cuda" else "gloo"
 
 
 def new_group(ranks: Sequence[int], wire: torch.device, patience: timedelta) -> dist.ProcessGroup:
-    """A process group of some ranks, for tensors of the device `wire` and the CPU; every one of the ranks calls this.
+    """Create a process group for tensors on the device `wire` and on the CPU. All of `ranks` must call it.
 
-    Left to itself torch gives a group half an hour of patience, whatever that of the default group is.
+    The timeout is passed explicitly: torch's default for a new group is half an hour, regardless of the timeout of the
+    default group.
+
+    Args:
+        ranks: The members, as ranks of the default group.
+        wire: Device of the tensors to send.
+        patience: Timeout of an operation.
+
     """
     group = dist.new_group(list(ranks), patience, backend(wire), use_local_synchronization=True)
-    assert not isinstance(group, int)  # that stands for a rank which is not in the group
+    assert not isinstance(group, int)  # torch returns an int on ranks outside the group
     return group

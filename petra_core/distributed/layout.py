@@ -1,11 +1,11 @@
-"""How the tensors of a message lie in memory: agreed once, by a header of fixed size before the first message.
+"""Dtypes, shapes and strides of a message's tensors, exchanged once in a header before the first message.
 
-The obvious way, a header before every message, doubles their number. All messages in one direction between two stages
-are alike, so the receiver reads one header and then posts receives of exactly those bytes. Strides are part of it: with
-others a kernel may be another one, which rounds differently. That is also why the layouts are not worked out before
-anything is computed, say from the shape of a micro-batch: only the kernels themselves know what strides they give.
+A header before every message would double the number of messages. All messages in one direction between two stages have
+the same layout, so the receiver reads one header and then posts receives of the right size. Strides are part of the
+layout, because they select the kernel, and different kernels round differently. For the same reason the layout cannot
+be derived from the shape of a micro-batch: only running the kernels shows the strides of their outputs.
 
-Internal: `petra_core.distributed` sends and receives.
+Internal to `petra_core.distributed`.
 """
 
 import json
@@ -22,7 +22,7 @@ DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtyp
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """How a tensor lies in memory: its dtype, shape and strides."""
+    """Dtype, shape and strides of a tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -30,24 +30,28 @@ class TensorLayout:
 
     @classmethod
     def of(cls, tensor: Tensor) -> "TensorLayout":
-        """The layout of a tensor."""
+        """Return the layout of a tensor."""
         return cls(str(tensor.dtype), tuple(tensor.shape), tensor.stride())
 
     def empty(self, device: torch.device) -> Tensor:
-        """A tensor of this layout on `device`, its values not set."""
+        """Return an uninitialised tensor of this layout on `device`."""
         return torch.empty_strided(self.shape, self.strides, dtype=DTYPES[self.dtype], device=device)
 
 
-Layouts = tuple[tuple[TensorLayout, ...] | None, tuple[TensorLayout, ...] | None]  # of streams and gradients
+#: Layouts of a message's streams and of its gradients.
+Layouts = tuple[tuple[TensorLayout, ...] | None, tuple[TensorLayout, ...] | None]
 
 
 def layout_of(tensors: Streams | None) -> tuple[TensorLayout, ...] | None:
-    """The layouts of one side of a message, its streams or its gradients; None where there are none."""
+    """Return the layouts of a message's streams or gradients; None if the message has none."""
     return None if tensors is None else tuple(map(TensorLayout.of, tensors))
 
 
 def dense(tensors: Streams | None, device: torch.device) -> Streams | None:
-    """The tensors on `device`, each without gaps (a copy only if it has some), with its strides where that allows."""
+    """Return the tensors on `device`, each dense in memory.
+
+    A tensor that is already dense keeps its strides; one with gaps is copied.
+    """
     if tensors is None:
         return None
     return tuple(
@@ -57,26 +61,29 @@ def dense(tensors: Streams | None, device: torch.device) -> Streams | None:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """The memory of a dense tensor as bytes, which every backend sends: uint8, in one dimension."""
+    """Return the memory of a dense tensor as one-dimensional uint8, a dtype that every backend can send."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def header_of(layouts: Layouts) -> Tensor:
-    """The layouts of a message as a tensor on the CPU, uint8 [HEADER_BYTES].
+    """Encode the layouts of a message as a tensor on the CPU, uint8 [HEADER_BYTES].
 
     Raises:
-        ValueError: they do not fit.
+        ValueError: If they do not fit into HEADER_BYTES.
 
     """
     sides = [None if side is None else [[t.dtype, t.shape, t.strides] for t in side] for side in layouts]
     text = json.dumps(sides).encode()
     if len(text) > HEADER_BYTES:
-        raise ValueError(f"the layout of a message takes {len(text)} bytes, and {HEADER_BYTES} are provided for it")
+        raise ValueError(
+            f"the layout of a message takes {len(text)} bytes, expected at most {HEADER_BYTES}; let the stage below "
+            f"the boundary between two ranks return fewer tensors"
+        )
     return torch.frombuffer(bytearray(text.ljust(HEADER_BYTES)), dtype=torch.uint8)
 
 
 def layouts_in(header: Tensor) -> Layouts:
-    """The layouts that `header_of` wrote."""
+    """Decode the layouts in a tensor that `header_of` returned."""
     streams, gradients = (
         None
         if side is None

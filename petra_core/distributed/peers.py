@@ -1,14 +1,14 @@
-"""Messages to and from one neighbour over torch.distributed: an inlet and an outlet for each.
+"""Send messages to and receive messages from one neighbour over torch.distributed.
 
-The layout of messages is agreed once, by a header ahead of the first (`petra_core.distributed.layout`); from then on
-tensors alone travel. A header goes from CPU to CPU, over Gloo.
+A header before the first message contains its layout (`petra_core.distributed.layout`); later messages are only
+tensors. Headers are sent from CPU to CPU over Gloo.
 
-Nobody waits for a send. What was sent is held until something has come back that the neighbour made after it had
-received it: then the send is over. Over Gloo receives are posted ahead, so that a message can arrive while its receiver
-computes: those of a step at its beginning, and for forwards one more, that of the step to come. `Inlet.close` and
-`Outlet.close` fill the last of these.
+No rank waits for a send. A sent tensor is held until a message arrives that the neighbour computed after receiving it,
+which proves that the send has completed. Over Gloo receives are posted early, so that a message can arrive while its
+receiver computes: the receives of a step at its beginning, and one forward receive for the next step. `Inlet.close` and
+`Outlet.close` complete the last of these.
 
-Internal: `petra_core.distributed` sends and receives.
+Internal to `petra_core.distributed`.
 """
 
 from collections import deque
@@ -26,17 +26,17 @@ from petra_core.worker import Message
 
 __all__ = ["Inlet", "Outlet"]
 
-ASIDE = 1  # tag of evaluations, which a receive that was posted for training must not take
+ASIDE = 1  # tag of evaluation messages, so that receives posted for training do not match them
 
 
 @dataclass
 class _Pending:
-    """A message on its way."""
+    """A message in flight."""
 
     micro_batch: int
     streams: Streams | None = None
     gradients: Streams | None = None
-    transfers: list[Transfer] | None = None  # None until its receive is posted
+    transfers: list[Transfer] | None = None  # None until the receive is posted
 
     def wait(self) -> None:
         assert self.transfers is not None
@@ -46,14 +46,14 @@ class _Pending:
 
 
 class Outlet:
-    """Messages in one direction to one neighbour, in order.
+    """Sends messages to one neighbour, in order.
 
     Args:
-        peer: the neighbour.
-        wire: the device on which messages are sent.
+        peer: The neighbour.
+        wire: Device from which messages are sent.
 
     Attributes:
-        layouts: of all messages; None before the first.
+        layouts: Layouts of all messages; None before the first message.
 
     """
 
@@ -63,10 +63,10 @@ class Outlet:
         self._sending: deque[Transfer] = deque()
 
     def send(self, message: Message) -> None:
-        """Send a message whose layout is that of the first.
+        """Send a message. Its layout must be that of the first message.
 
         Raises:
-            ChannelError: it has another layout, or the neighbour is lost.
+            ChannelError: If the layout differs, or the neighbour has died.
 
         """
         streams, gradients = dense(message.streams, self._wire), dense(message.gradients, self._wire)
@@ -77,19 +77,19 @@ class Outlet:
         elif layouts != self.layouts:
             raise ChannelError(
                 f"the message of micro-batch {message.micro_batch} from stage {self._peer.own_stage} to stage "
-                f"{self._peer.stage} has the layout {layouts}, those before it had {self.layouts}; all micro-batches "
-                f"of a run must be alike"
+                f"{self._peer.stage} has the layout {layouts}, earlier messages had {self.layouts}; give all "
+                f"micro-batches of a run the same shapes and dtypes"
             )
         for tensor in (*(streams or ()), *(gradients or ())):
             self._sending.append(self._peer.send(flat(tensor), message.micro_batch))
 
     def let_go(self, last: int) -> None:
-        """Let go of the messages of all micro-batches up to `last`, which are known to have arrived."""
+        """Release the messages of all micro-batches up to `last`, which are known to have arrived."""
         while self._sending and self._sending[0].micro_batch <= last:
             self._sending.popleft().wait()
 
     def send_aside(self, streams: Streams) -> None:
-        """Send a message of an evaluation, its layout with it, and wait until it has arrived."""
+        """Send an evaluation message with its layout, and wait until it has arrived."""
         whole = dense(streams, self._wire)
         assert whole is not None
         sent = [self._peer.send(header_of((layout_of(whole), None)), OUTSIDE, ASIDE)]
@@ -98,7 +98,12 @@ class Outlet:
             transfer.wait()
 
     def close(self, *, ahead: bool) -> None:
-        """Wait until all has arrived; fill the receive that the neighbour has posted ahead, if it does so."""
+        """Wait until all messages have arrived.
+
+        Args:
+            ahead: Whether the neighbour has posted a receive for the next step, which a dummy message then completes.
+
+        """
         if ahead and self.layouts is not None:
             for layout in (layout for side in self.layouts for layout in side or ()):
                 self._sending.append(self._peer.send(flat(layout.empty(self._wire)), OUTSIDE))
@@ -107,12 +112,12 @@ class Outlet:
 
 
 class Inlet:
-    """Messages in one direction from one neighbour, in order.
+    """Receives messages from one neighbour, in order.
 
     Args:
-        peer: the neighbour.
-        wire: the device on which messages arrive.
-        answers: where the messages went that these are the gradients of; None for what comes from below.
+        peer: The neighbour.
+        wire: Device on which messages arrive.
+        answers: For gradients, the outlet that sent the corresponding streams. None for streams from below.
 
     """
 
@@ -121,10 +126,10 @@ class Inlet:
         self._posts_early = wire.type == "cpu"
         self._layouts: Layouts | None = None
         self._pending: deque[_Pending] = deque()
-        self._ahead: _Pending | None = None  # posted for the message of a step to come
+        self._ahead: _Pending | None = None  # the receive posted for the next step
 
     def expect(self, micro_batch: int) -> None:
-        """Expect the message of this micro-batch in the step that begins, and post its receive if that can be now."""
+        """Expect the message of a micro-batch in this step, and post its receive if receives are posted early."""
         pending, self._ahead = self._ahead or _Pending(micro_batch), None
         pending.micro_batch = micro_batch
         self._pending.append(pending)
@@ -133,10 +138,13 @@ class Inlet:
             self._post_ahead(self._layouts)
 
     def take(self, last: int | None) -> list[Message]:
-        """The messages of all micro-batches up to the last, None: all that are expected; waits for them.
+        """Wait for expected messages and return them.
+
+        Args:
+            last: The last micro-batch whose message is returned. None returns all expected messages.
 
         Raises:
-            ChannelError: the neighbour is lost, or its messages do not fit.
+            ChannelError: If the neighbour has died or timed out, or its messages have an unexpected layout.
 
         """
         messages = []
@@ -155,7 +163,7 @@ class Inlet:
         return messages
 
     def take_aside(self) -> Streams:
-        """The streams of a message of an evaluation, whose layout comes with it."""
+        """Receive an evaluation message, which comes with its layout, and return its streams."""
         layouts = self._header(OUTSIDE, ASIDE)
         streams = tuple(layout.empty(self._wire) for layout in layouts[0] or ())
         for transfer in [self._peer.receive(flat(stream), OUTSIDE, ASIDE) for stream in streams]:
@@ -163,7 +171,7 @@ class Inlet:
         return streams
 
     def close(self) -> None:
-        """Take all that is expected, and what fills the receive that was posted ahead."""
+        """Receive all expected messages, and the dummy message for the receive that was posted for the next step."""
         self.take(None)
         if self._ahead is not None:
             self._ahead.wait()
@@ -174,14 +182,19 @@ class Inlet:
         return layouts_in(header)
 
     def _agreed(self, layouts: Layouts) -> Layouts:
-        """The layouts that the neighbour announces, if they are those of what they answer, but for strides."""
+        """Return the layouts that the neighbour announced, if gradients have the dtypes and shapes of their streams.
+
+        Raises:
+            ChannelError: If they differ.
+
+        """
         sent = None if self._answers is None or self._answers.layouts is None else self._answers.layouts[0]
         for side in layouts if sent is not None else ():
             if side is not None and [(t.dtype, t.shape) for t in side] != [(t.dtype, t.shape) for t in sent or ()]:
                 raise ChannelError(
                     f"stage {self._peer.own_stage} on rank {dist.get_rank()} sends stage {self._peer.stage} on rank "
-                    f"{dist.get_global_rank(self._peer.group, self._peer.place)} the layout {sent}, and what comes "
-                    f"back has the layout {side}: the processes do not train the same network"
+                    f"{dist.get_global_rank(self._peer.group, self._peer.place)} streams of the layout {sent}, but "
+                    f"receives gradients of the layout {side}; build the same network in all processes"
                 )
         return layouts
 
@@ -195,7 +208,7 @@ class Inlet:
         pending.transfers = [self._peer.receive(flat(tensor), pending.micro_batch) for tensor in tensors]
 
     def _post_ahead(self, layouts: Layouts) -> None:
-        """Post the receive of a step to come, of forwards: gradients come a step or more before they are used."""
+        """Post the forward receive of the next step. Gradients do not need it: they arrive at least a step early."""
         if self._answers is None and self._ahead is None:
             self._ahead = _Pending(OUTSIDE)
             self._post(self._ahead, layouts)

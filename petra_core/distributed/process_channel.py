@@ -1,8 +1,8 @@
-"""A pipeline over several processes, by torch.distributed (Gloo on the CPU, NCCL on GPUs).
+"""A channel for a pipeline over several processes, with torch.distributed (Gloo on the CPU, NCCL on GPUs).
 
-The obvious way, one process that tells the others what to do, makes it the slowest of all. Here every rank executes the
-local program of its stages over the same micro-batches, and knows from the staleness what its neighbours send in a
-step, so there is no traffic but the messages between neighbouring stages:
+A central coordinator would become the bottleneck. Instead every rank executes the local program of its stages over the
+same micro-batches, and derives from the staleness which messages its neighbours send in a step. The only traffic is the
+messages between neighbouring stages:
 
     rank 0  stages 0..2                 rank 1  stages 3..5
     ───────────────────                 ───────────────────
@@ -10,18 +10,18 @@ step, so there is no traffic but the messages between neighbouring stages:
             wait for B(m - d_2) ◀─ dx ─         B(m - d_5) .. B(m - d_3) of 5, 4, 3
             B of 2, 1, 0
 
-A rank waits for the message that its next action needs, for nothing else, and never for what it has sent
-(`petra_core.distributed.exchange`). So rank 0 is ahead of rank 1, by as many steps as the staleness allows: the
-gradient that stage 2 needs in step m was made in step m - (d_2 - d_3) of rank 1.
+A rank waits only for the message that its next action needs, and never for a message that it has sent
+(`petra_core.distributed.exchange`). Rank 0 may therefore run ahead of rank 1 by up to the difference of their
+staleness: rank 1 computes the gradient that stage 2 needs in step m in its step m - (d_2 - d_3).
 
-NCCL makes a communicator at the first operation of a pair of ranks, in which both take part: all greet their neighbours
-once, before the first step.
+NCCL creates a communicator at the first operation of a pair of ranks, and both ranks have to take part. A handshake
+between neighbours creates all communicators before the first step.
 
-A neighbour that is silent for longer than `patience` is taken for lost, whether it has died or hangs.
+A neighbour that does not answer within `patience` counts as lost, whether it has died or hangs.
 
-Results depend on the order of each stage's actions and on the contents of the messages alone, never on timing: they
-are, bit for bit, those of one process. What is sent has the strides that it has in one process too, because other
-strides may mean other kernels, which round differently.
+Results depend only on the order of each stage's actions and on the contents of the messages, never on timing: they are
+bitwise equal to those of one process. Messages keep the strides that their tensors have in one process, because strides
+select the kernel, and different kernels round differently.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,28 +48,29 @@ from petra_core.worker import Message
 
 __all__ = ["ProcessChannel"]
 
-FIRST_STEPS = 8  # at each of which the ranks compare their micro-batches
+FIRST_STEPS = 8  # number of initial steps in which the ranks always compare their micro-batches
 
 
 class ProcessChannel(Channel):
-    """The channel of this process, one of the ranks of a pipeline.
+    """The channel between this process's stages and the neighbouring ranks.
 
-    Every rank of the pipeline makes one, in the same order among other collective calls.
+    Creating a channel is collective: every rank of the pipeline creates one, in the same order relative to other
+    collective calls.
 
     Args:
-        partition: the number of stages of each rank, such as (4, 3, 3).
-        ranks: the pipeline's, in torch.distributed's default group, rising; None: all.
-        wire: the device on which messages are sent: the GPU of this process, over NCCL, or the CPU, over Gloo.
-        patience: how long a message is waited for.
-        compare_every: how often the ranks compare the micro-batches that they were given: at the first 8 steps and at
-            every step whose number is a multiple of this. A comparison takes a SHA-256 of the micro-batch, copied to
-            the CPU, and two small all-gathers, at which the ranks wait for one another. None: never.
+        partition: Number of stages of each rank, such as (4, 3, 3).
+        ranks: Ranks of the pipeline in torch.distributed's default group, in ascending order. None means all ranks.
+        wire: Device from which messages are sent: the GPU of this process (over NCCL) or the CPU (over Gloo).
+        patience: Timeout of a message.
+        compare_every: Interval in steps at which the ranks compare the micro-batches that they were given. They always
+            compare the first 8 steps. A comparison hashes a CPU copy of the micro-batch (SHA-256) and makes two small
+            all-gathers, which synchronise the ranks. None disables comparisons.
 
     Raises:
-        ValueError: the partition does not fit the number of ranks, or gives a rank no stage, or differs between the
+        ValueError: If the partition does not match the number of ranks, gives a rank no stage, or differs between
             ranks.
-        RuntimeError: torch.distributed is not initialised.
-        ChannelError: a neighbour does not answer.
+        RuntimeError: If torch.distributed is not initialised.
+        ChannelError: If a neighbour does not answer.
 
     """
 
@@ -83,17 +84,18 @@ class ProcessChannel(Channel):
         compare_every: int | None = 256,
     ) -> None:
         if not dist.is_initialized():
-            raise RuntimeError("torch.distributed is not initialised: call torch.distributed.init_process_group before")
+            raise RuntimeError("torch.distributed is not initialised; call torch.distributed.init_process_group first")
         ranks = range(dist.get_world_size()) if ranks is None else ranks
         place = list(ranks).index(dist.get_rank())
         self._wire = wire
-        # Of evaluations and comparisons too. On GPUs each has its own connections, made and waited for one by one.
+        # `upwards` also serves evaluations and comparisons. On GPUs the two groups have separate connections.
         upwards, downwards = (new_group(ranks, wire, patience) for _ in range(2))
         self._group = upwards
         agree(self._group, {"partition": partition}, "Make the channel with the same partition on every rank")
         if len(partition) != len(ranks):
             raise ValueError(
-                f"the partition {tuple(partition)} is for {len(partition)} ranks, and there are {len(ranks)}"
+                f"the partition {tuple(partition)} is for {len(partition)} ranks, expected {len(ranks)}; give one "
+                f"number of stages for each rank"
             )
         self._compare_every, self._steps = compare_every, 0
         self.stages, self.count = owned(partition, sum(partition))[place], sum(partition)
@@ -119,7 +121,7 @@ class ProcessChannel(Channel):
         self._greet(senders, receivers)
 
     def _greet(self, senders: Sequence[Peer], receivers: Sequence[Peer]) -> None:
-        """Connect to the neighbours, in both directions at once."""
+        """Connect to the neighbours, in both directions concurrently."""
         hello = torch.zeros(1, device=self._wire)
         greetings = [peer.send(hello, OUTSIDE) for peer in senders]
         greetings += [peer.receive(torch.empty_like(hello), OUTSIDE) for peer in receivers]
@@ -137,58 +139,58 @@ class ProcessChannel(Channel):
         if self._compare_every is None or (step >= FIRST_STEPS and step % self._compare_every):
             return
         values: dict[str, Any] = {"learning rate": learning_rate}
-        if 0 in self.stages or self.count - 1 in self.stages:  # the other ranks use neither inputs nor targets
+        if 0 in self.stages or self.count - 1 in self.stages:  # other ranks use neither inputs nor targets
             values[f"micro-batch {micro_batch}"] = describe_micro_batch(inputs, target)
         agree(
             self._group,
             values,
-            "Give every rank the same micro-batches in the same order, such as by "
-            "DataLoader(generator=torch.Generator().manual_seed(0)), and the same learning rate: the loss is known to "
-            "the rank of the head only, and a schedule that depends on it needs a broadcast",
+            "Give every rank the same micro-batches in the same order, for example with "
+            "DataLoader(generator=torch.Generator().manual_seed(0)), and the same learning rate. Only the rank of the "
+            "head knows the loss: if the learning rate depends on it, broadcast the learning rate from that rank",
         )
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of all ranks, on the CPU, in the order of the ranks; all ranks call this."""
+        """Return the tensors of all ranks on the CPU, in the order of the ranks. Collective: all ranks must call it."""
         return gather(self._group, tensors)
 
     def expect(self, forward: int | None, backward: int | None) -> None:
-        """Expect what the neighbours send in a step."""
+        """Expect the messages that the neighbours send in a step."""
         if self._from_below is not None and forward is not None:
             self._from_below.expect(forward)
         if self._from_above is not None and backward is not None:
             self._from_above.expect(backward)
 
     def send(self, stage: int, message: Message) -> None:
-        """Send a message; its tensors are kept until they have arrived."""
+        """Send a message. Its tensors are kept alive until they have arrived."""
         outlet = self._to_below if stage < self.stages.start else self._to_above
         assert outlet is not None
         outlet.send(message)
 
     def collect(self, stage: int, action: Action | None) -> list[Message]:
-        """Wait for what `stage` needs for this action, or for all that is expected."""
+        """Wait for the messages that `stage` needs for an action, or for all expected messages if it is None."""
         messages: list[Message] = []
         last = None if action is None else action.number
         if stage == self.stages.start and self._from_below is not None:
             assert self._to_below is not None
             if action is None or action.kind is Kind.FORWARD:
                 messages += self._from_below.take(last)
-                for message in messages:  # the rank below has done its steps before this one
+                for message in messages:  # the rank below has completed all its steps before this one
                     self._to_below.let_go(message.micro_batch - 1 - self.staleness[stage - 1])
         if stage == self.stages.stop - 1 and self._from_above is not None:
             assert self._to_above is not None
-            if action is None or action.kind in (Kind.RECONSTRUCT, Kind.BACKWARD):  # one message is for both
+            if action is None or action.kind in (Kind.RECONSTRUCT, Kind.BACKWARD):  # both need the same message
                 arrived = self._from_above.take(last)
-                for message in arrived:  # the rank above has done the forward of the same step
+                for message in arrived:  # the rank above has completed the forward of the same step
                     self._to_above.let_go(message.micro_batch + self.staleness[stage + 1])
                 messages += arrived
         return messages
 
     def close(self) -> None:
-        """Wait until everything that was sent has arrived; to be called before the process group is destroyed.
+        """Wait until all sent messages have arrived. Call this before destroying the process group.
 
-        What has arrived and is not collected yet is lost.
+        Messages that have arrived but were not collected are lost.
         """
-        if self._from_above is not None:  # the neighbours wait for that
+        if self._from_above is not None:  # first, because the neighbours wait for it
             self._from_above.close()
         if self._to_above is not None:
             self._to_above.close(ahead=self._wire.type == "cpu")
@@ -198,14 +200,14 @@ class ProcessChannel(Channel):
             self._to_below.close(ahead=False)
 
     def evaluation_input(self, streams: Streams) -> Streams:
-        """Wait for the streams of the rank below; on the lowest return `streams`."""
+        """Wait for the streams of the rank below and return them. The lowest rank returns `streams`."""
         return streams if self._from_below is None else self._from_below.take_aside()
 
     def evaluation_output(self, streams: Streams) -> Streams:
-        """Send up to the next rank; on all, take part in the highest's broadcast."""
+        """Send the streams to the rank above, and return the output that the highest rank broadcasts to all."""
         if self._to_above is not None:
             self._to_above.send_aside(streams)
-        # A head's output may have gaps, as a slice has: what is sent has none.
+        # The head's output may have gaps in memory, like a slice; the sent copy is dense.
         sent = (dense(streams, self._wire) or ()) if self._leads else ()
         header = header_of((layout_of(sent), None)) if self._leads else torch.empty(HEADER_BYTES, dtype=torch.uint8)
         dist.broadcast(header, group=self._group, group_src=self._top)

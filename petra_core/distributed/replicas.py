@@ -1,26 +1,27 @@
-"""Data parallelism beside the pipeline: R replicas of the network, one mean gradient.
+"""Combine the pipeline with data parallelism: R replicas of the network, whose gradients are averaged.
 
-The ranks form a mesh. Along one direction stages, along the other replicas:
+The ranks form a mesh, with stages along one axis and replicas along the other:
 
                      stages 0..2     stages 3..5
     replica 0          rank 0 ─────── rank 1          messages along a row: `petra_core.distributed`
                          │              │
     replica 1          rank 2 ─────── rank 3          mean gradients along a column: here
 
-The obvious way, DistributedDataParallel around the network, averages in the hooks of one backward through the whole of
-it, and a pipeline has no such backward: each stage has its own, and updates at its own tick. So the mean is taken where
-a stage updates, after its k backwards: all its gradients in one flat bucket, one all-reduce in the group of the column.
+The obvious way is DistributedDataParallel around the network. It averages gradients in the hooks of one backward
+through the whole network, and a pipeline has no such backward: each stage has its own, and updates at its own time.
+Here a stage averages right before its update, after its k backwards. All its gradients go into one flat bucket, with
+one all-reduce in the group of the column.
 
-No deadlock: all replicas execute the same local programs, so the ranks of a column come to the updates of their stages
-in the same order; and what a rank waits for, a message or a mean, is made by actions that come before it in these.
+This cannot deadlock. All replicas execute the same local programs, so the ranks of a column reach the updates of their
+stages in the same order. The message or mean that a rank waits for always comes from earlier actions in these programs.
 
-Weights stay bitwise equal in all replicas, because they begin equal and see the same mean: an all-reduce gives every
-rank the same bits (Gloo and NCCL alike: each part of the sum is made in one place, or in the same order everywhere).
-The mean over replicas of means over k micro-batches is that over all of them, so R replicas train as one with R times
-the batch would, but for the statistics of BatchNorm: each replica normalises with those of its own micro-batches, and
-keeps its own running ones. Running statistics are needed for evaluation only, where their mean over the replicas takes
-their place (`averaged_statistics`). That equals running statistics updated with the mean over all replicas, and does
-not affect training.
+Weights stay bitwise equal in all replicas: they start equal, and an all-reduce gives every rank the same bits (both
+Gloo and NCCL compute each part of the sum on one rank, or in the same order on all). The mean over replicas of the
+means over k micro-batches is the mean over all of them. R replicas therefore train like one replica with R times the
+batch, except for BatchNorm: each replica normalises with the statistics of its own micro-batches and keeps its own
+running statistics. Only evaluation reads running statistics, and uses their mean over the replicas
+(`averaged_statistics`). This equals running statistics that are updated with the mean over all replicas, and does not
+affect training.
 """
 
 import contextlib
@@ -38,16 +39,16 @@ __all__ = ["Replicas"]
 
 
 class Replicas:
-    """The ranks that have the same stages as this one, a replica each. Every one of them makes this object.
+    """The ranks that have the same stages as this rank, one per replica. Each of these ranks creates this object.
 
     Args:
-        ranks: theirs, in torch.distributed's default group, rising; one alone needs no group.
-        wire: the device on which gradients are sent: the GPU of this process, over NCCL, or the CPU, over Gloo.
-        patience: how long the others are waited for.
+        ranks: The ranks in torch.distributed's default group, in ascending order. A single rank needs no process group.
+        wire: Device from which gradients are sent: the GPU of this process (over NCCL) or the CPU (over Gloo).
+        patience: Timeout of an all-reduce.
 
     Attributes:
-        index: number of this replica.
-        count: R.
+        index: Index of this replica.
+        count: Number of replicas R.
 
     """
 
@@ -58,29 +59,34 @@ class Replicas:
         self.count = len(self._ranks)
         self._group = new_group(ranks, wire, patience) if self.count > 1 else None
         self.index = self._ranks.index(dist.get_rank()) if self.count > 1 else 0
-        self._averaged = False  # whether buffers are means at the moment
+        self._averaged = False  # whether the buffers are currently replaced by means
 
     def average_gradients(self, index: int, version: int, stage: Stage) -> None:
-        """Replace a stage's gradients by their mean over the replicas: for `Pipeline(before_update=...)`.
+        """Replace a stage's gradients by their mean over the replicas. Use it as `Pipeline(before_update=...)`.
 
-        A hook that looks at gradients, to clip them, say, calls this first.
+        A hook that reads gradients, for example to clip them, must call this first.
+
+        Args:
+            index: Index of the stage.
+            version: Number of the update.
+            stage: The stage.
 
         Raises:
-            ChannelError: another replica has died or hangs.
+            ChannelError: If another replica has died or timed out.
 
         """
         parameters = [parameter for parameter in stage.parameters() if parameter.requires_grad]
         if not parameters or self.count == 1:
             return
-        # A function that leaves out a branch now and then gives some replicas gradients that others have not: zeros
-        # are sent for those, and which there are, so that what nobody has stays None.
+        # A function that sometimes skips a branch gives some replicas gradients that others lack. Those send zeros, and
+        # a flag for each parameter: a gradient that no replica has stays None.
         present = torch.ones(len(parameters), device=parameters[0].device)
         gradients: list[Tensor] = []
         for place, parameter in enumerate(parameters):
             if parameter.grad is None:
                 present[place] = 0
             gradients.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-        *means, shares = self._means([*gradients, present], f"update {version} of stage {index}")
+        *means, shares = self._means([*gradients, present], f"the gradients for update {version} of stage {index}")
         for place, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
             if parameter.grad is not None:
                 parameter.grad.copy_(mean)
@@ -89,13 +95,13 @@ class Replicas:
 
     @contextlib.contextmanager
     def averaged_statistics(self, model: nn.Module) -> Iterator[None]:
-        """Context in which buffers of floating point, such as running statistics, are their mean over the replicas.
+        """Replace floating-point buffers, such as running statistics, by their mean over the replicas in a context.
 
-        Afterwards each replica has its own again, the very tensors. Modules on the meta device are left out. Entered
-        again inside, it does nothing: they are means already.
+        On exit each replica gets its original tensors back. Buffers on the meta device are skipped. A nested context
+        does nothing.
 
         Raises:
-            ChannelError: another replica has died or hangs.
+            ChannelError: If another replica has died or timed out.
 
         """
         if self._averaged:
@@ -114,11 +120,16 @@ class Replicas:
                 module._buffers[name] = buffer
 
     def total(self, value: Tensor) -> Tensor:
-        """The sum of a tensor over the replicas. Raises: ChannelError: another replica has died or hangs."""
+        """Return the sum of a tensor over the replicas.
+
+        Raises:
+            ChannelError: If another replica has died or timed out.
+
+        """
         return self._sum(value, "a sum") if self.count > 1 else value
 
     def _means(self, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
-        """The mean of each tensor over the replicas, by one all-reduce."""
+        """Return the mean of each tensor over the replicas, with one all-reduce."""
         bucket = torch.cat([tensor.flatten() for tensor in tensors])
         mean = self._sum(bucket, what) / self.count
         parts = torch.split(mean, [tensor.numel() for tensor in tensors])
@@ -131,8 +142,8 @@ class Replicas:
         except RuntimeError as error:
             others = ", ".join(str(rank) for rank in self._ranks if rank != dist.get_rank())
             raise ChannelError(
-                f"rank {dist.get_rank()} lost another replica (one of ranks {others}) over {what}: that process has "
-                f"died, or has been silent for {self._patience.total_seconds():g} s ({error})"
+                f"rank {dist.get_rank()} lost another replica (one of ranks {others}) during the all-reduce of {what}: "
+                f"that process has died, or has not answered for {self._patience.total_seconds():g} s ({error})"
             ) from error
         return sent.to(value.device)
 

@@ -1,22 +1,22 @@
-"""Checkpoints of a run over several processes: each writes its own part, and any number of processes reads them again.
+"""Sharded checkpoints: each process writes its own part, and any number of processes can read them.
 
-Gathering all on one rank would need the memory of the whole network there. torch.distributed.checkpoint lets every rank
-write its own file; which of several checkpoints is whole is what it leaves open. Here each one is a folder of its own,
-and a small file beside them, replaced atomically once all ranks are done, names the one that counts:
+Gathering the state on one rank would need the memory of the whole network there. torch.distributed.checkpoint lets
+every rank write its own file, but does not record which of several checkpoints is complete. Here each checkpoint is a
+separate folder. A pointer file, replaced atomically once all ranks have finished, names the current one:
 
     <folder>/
         latest.json       {"checkpoint": "step-000120", "sha256": {".metadata": "…", "__0_0.distcp": "…"}}
-        step-000120/      written by all ranks; .metadata says what is where
-        step-000180/      being written, or left over from a kill: ignored, and cleared by the next save
+        step-000120/      written by all ranks; .metadata is the table of contents
+        step-000180/      incomplete: being written, or left by a killed run; ignored, and removed by the next save
 
-The small file also has the SHA-256 of every file of the checkpoint. Each file is compared with it before it is read, so
-a damaged or exchanged one is refused by name, and no damaged table of contents is unpickled.
+The pointer file also contains the SHA-256 of every file of the checkpoint. Each file is verified before it is read, so
+a damaged or exchanged file is rejected by name, and a damaged table of contents is never unpickled.
 
-What the small file names is never written to: a checkpoint of the same number as the one before, as at the end of an
-epoch and again after its evaluation, is another folder.
+The folder that the pointer names is never written to. If a checkpoint has the number of the current one (as at the end
+of an epoch and again after its evaluation), it is written to a second folder.
 
-A part is any nest of tensors and plain data, kept as the bytes of `petra_core.checkpoint`: with a checksum, and read
-back without running code.
+A part is any nested structure of tensors and plain data, encoded by `petra_core.checkpoint`: with a checksum, and read
+without running code.
 """
 
 import contextlib
@@ -46,15 +46,15 @@ from petra_core.files import replacing
 
 __all__ = ["Folder"]
 
-TABLE = ".metadata"  # of contents, as torch calls it
-ZIP_WRITER = "inline_container.cc"  # of torch.save, in the RuntimeError that it makes of an error while writing
+TABLE = ".metadata"  # torch's name for the table of contents
+ZIP_WRITER = "inline_container.cc"  # source file of torch.save's writer, which its RuntimeError names
 
 
 class Folder:
     """The checkpoints of one run.
 
     Args:
-        path: the folder; need not exist.
+        path: The folder, which need not exist yet.
 
     """
 
@@ -64,19 +64,21 @@ class Folder:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a whole checkpoint."""
+        """Whether there is a complete checkpoint."""
         return self._pointer.is_file()
 
     def save(self, number: int, parts: Mapping[str, Any]) -> None:
-        """Save a checkpoint that consists of all ranks' parts; every rank calls this. The one before is removed.
+        """Save a checkpoint that consists of all ranks' parts, and remove the previous one.
+
+        Collective: every rank must call it. An error on one rank is raised on all ranks.
 
         Args:
-            number: names the checkpoint.
-            parts: this rank's, by name; no name twice among all ranks.
+            number: Number that names the checkpoint, such as the step.
+            parts: Parts of this rank by name. Names must be unique among all ranks.
 
         Raises:
-            OSError: there was no room, or no permission; on any rank, for all.
-            CheckpointError: the ranks do not see the same folder, or a part cannot be encoded; on any rank, for all.
+            OSError: If a file cannot be written, for lack of space or permission.
+            CheckpointError: If the ranks do not see the same folder, or a part cannot be encoded.
 
         """
         leads = not dist.is_initialized() or dist.get_rank() == 0
@@ -106,25 +108,28 @@ class Folder:
             dist.all_gather_object(hashes, own)
         with _together():
             if leads:
-                every = {name: value for of_rank in hashes for name, value in of_rank.items()}
+                merged = {name: value for rank_hashes in hashes for name, value in rank_hashes.items()}
                 with replacing(self._pointer) as file:
-                    file.write(json.dumps({"checkpoint": target.name, "sha256": every}).encode())
+                    file.write(json.dumps({"checkpoint": target.name, "sha256": merged}).encode())
                 for other in self.path.glob("step-*"):
                     if other != target:
                         shutil.rmtree(other)
 
     def _free_name(self, number: int) -> str:
-        """A folder that the pointer does not name; what is left in it from a kill is removed."""
+        """Return a folder name that the pointer does not contain, and remove remains of a killed run in that folder."""
         names = (f"step-{number:09d}{suffix}" for suffix in ("", "-again"))
         current = None
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # there is none, or no use in it
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # the pointer is missing or damaged
             current = json.loads(self._pointer.read_text())["checkpoint"]
         name = next(name for name in names if name != current)
         shutil.rmtree(self.path / name, ignore_errors=True)
         return name
 
     def _see(self, target: Path) -> None:
-        """Raise CheckpointError if what rank 0 has made is not here. Making it asks the file system, not its cache."""
+        """Raise CheckpointError if this rank does not see the folder that rank 0 made.
+
+        Trying to create the folder queries the file system itself, and not a cache.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             target.mkdir()
@@ -132,22 +137,25 @@ class Folder:
             return
         target.rmdir()
         raise CheckpointError(
-            f"rank 0 made {target}, and rank {dist.get_rank()} does not see it: the folder of the run must be on a "
-            f"file system that all processes see"
+            f"rank 0 created {target}, but rank {dist.get_rank()} does not see it; put the folder of the run on a file "
+            f"system that all processes share"
         )
 
     def load(self, names: Iterable[str]) -> dict[str, Any]:
-        """Read some parts of the last whole checkpoint, whoever wrote them, to the CPU; each rank reads what it needs.
+        """Read parts of the last complete checkpoint to the CPU. Each rank can read the parts of any rank.
+
+        Args:
+            names: Names of the parts to read.
 
         Raises:
-            CheckpointError: there is none, it is damaged, or it has no such part.
+            CheckpointError: If there is no checkpoint, it is damaged, or it lacks a part.
 
         """
         target, hashes = self._pointed()
         try:
             _check_file(target / TABLE, hashes)
             with (target / TABLE).open("rb") as table:
-                _Restricted(table).load()  # torch reads it without such care
+                _Restricted(table).load()  # before torch, which unpickles it without restrictions
             reader = FileSystemReader(target)
             metadata = reader.read_metadata()
             contents = metadata.state_dict_metadata
@@ -163,25 +171,25 @@ class Folder:
             with _without_warning():
                 load_state_dict(encoded, storage_reader=reader, no_dist=True)
         except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError, CheckpointException) as error:
-            raise CheckpointError(f"{target} is damaged or not whole ({error}); {ADVICE}") from error
+            raise CheckpointError(f"{target} is damaged or incomplete ({error}); {ADVICE}") from error
         return {name: checkpoint.decode(bytes(part.numpy()), f"{name} of {target}") for name, part in encoded.items()}
 
     def _pointed(self) -> tuple[Path, dict[str, str]]:
-        """Return the folder of the last whole checkpoint, and the SHA-256 of its files by name."""
+        """Return the folder of the last complete checkpoint, and the SHA-256 of its files by name."""
         try:
             pointer = json.loads(self._pointer.read_text())
             name, hashes = pointer["checkpoint"], pointer["sha256"]
             if not re.fullmatch(r"step-\d+(-again)?", name):
-                raise ValueError(f"it names {name!r}, expected a folder beside it such as step-000000120")
+                raise ValueError(f"it names {name!r}, expected a folder next to it such as step-000000120")
             return self.path / name, dict(hashes)
         except FileNotFoundError as error:
-            raise CheckpointError(f"{self.path} holds no whole checkpoint") from error
+            raise CheckpointError(f"{self.path} contains no complete checkpoint") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else error
             raise CheckpointError(f"{self._pointer} is damaged: {what}; {ADVICE}") from error
 
     def remove(self) -> None:
-        """Remove the folder; of several ranks only one calls this. Killed in the middle, it leaves no checkpoint."""
+        """Remove the folder. Only one rank may call this. If it is interrupted, no checkpoint remains."""
         self._pointer.unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -192,16 +200,16 @@ def _sha256(path: Path) -> str:
 
 
 def _check_file(path: Path, hashes: Mapping[str, str]) -> None:
-    """Raise CheckpointError if a file has not the SHA-256 that was noted when it was written."""
+    """Raise CheckpointError if a file does not have the SHA-256 that was recorded when it was written."""
     actual, expected = _sha256(path), hashes.get(path.name)
     if actual != expected:
         raise CheckpointError(
-            f"{path} is damaged: its SHA-256 is {actual}, expected {expected or 'one that is noted'}; {ADVICE}"
+            f"{path} is damaged: its SHA-256 is {actual}, expected {expected or 'a recorded one'}; {ADVICE}"
         )
 
 
 PATHS = {"Path", "PosixPath", "PurePosixPath"}
-#: The classes of which the table of contents of a checkpoint consists.
+#: Classes that occur in the table of contents of a checkpoint.
 CLASSES = {
     "torch.distributed.checkpoint.metadata": {
         "ChunkStorageMetadata",
@@ -216,12 +224,12 @@ CLASSES = {
     "torch.serialization": {"_get_layout"},
     "torch": {"Size", "uint8"},
     "pathlib": PATHS,
-    "pathlib._local": PATHS,  # their module in Python 3.13
+    "pathlib._local": PATHS,  # module of these classes in Python 3.13
 }
 
 
 class _Restricted(pickle.Unpickler):
-    """Reads a table of contents so that nothing in it can run."""
+    """Unpickles a table of contents without running code from it."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in CLASSES.get(module, ()):
@@ -231,7 +239,7 @@ class _Restricted(pickle.Unpickler):
 
 @contextlib.contextmanager
 def _without_warning() -> Iterator[None]:
-    """Silence torch's warning that a process saves or reads by itself, which is meant here."""
+    """Silence torch's warning that a process saves or reads without torch.distributed, which is intended here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
@@ -239,14 +247,14 @@ def _without_warning() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _plain_errors(target: Path) -> Iterator[None]:
-    """Raise what failed on some rank as an error of its kind: torch's own is a BaseException."""
+    """Convert torch's CheckpointException, a BaseException, into an OSError or a CheckpointError."""
     try:
         yield
     except CheckpointException as error:
         for rank, (failure, _) in sorted(error.failures.items()):
             if isinstance(failure, OSError):
                 raise OSError(failure.errno, f"rank {rank}: {failure.strerror or failure}", str(target)) from error
-            if ZIP_WRITER in str(failure):  # a write that was cut short; it does not say why, and this is why
+            if ZIP_WRITER in str(failure):  # an incomplete write; torch gives no cause, which is a full disk
                 raise OSError(errno.ENOSPC, f"rank {rank}: {failure}", str(target)) from error
         reasons = "; ".join(f"rank {rank}: {failure!r}" for rank, (failure, _) in sorted(error.failures.items()))
         raise CheckpointError(f"{target} could not be written ({reasons})") from error
@@ -254,9 +262,9 @@ def _plain_errors(target: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _together() -> Iterator[None]:
-    """Let no rank go on before all are done inside: what fails on one is raised on all, and none waits for it in vain.
+    """Synchronise all ranks at the end of the context, and raise an error of one rank on all ranks.
 
-    Inside there may be nothing in which ranks wait for each other.
+    Without it the other ranks would wait forever for the failed one. The context must not contain collective calls.
     """
     error: Exception | None = None
     try:
@@ -270,7 +278,7 @@ def _together() -> Iterator[None]:
     if dist.is_initialized():
         errors = [None] * dist.get_world_size()
         dist.all_gather_object(errors, error)
-    for rank, of_rank in enumerate(errors):
-        if of_rank is not None:
-            of_rank.add_note(f"on rank {rank}")
-            raise error or of_rank
+    for rank, rank_error in enumerate(errors):
+        if rank_error is not None:
+            rank_error.add_note(f"on rank {rank}")
+            raise error or rank_error

@@ -1,1 +1,1 @@
-"""Schedules and timelines as SVG."""
+"""Draw schedules and timelines as SVG."""

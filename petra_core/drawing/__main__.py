@@ -1,4 +1,4 @@
-"""Run small pipelines and draw what they executed: `python -m petra_core.drawing docs/schedule.svg`."""
+"""Run small pipelines and draw the actions that they executed: `python -m petra_core.drawing docs/schedule.svg`."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,24 +12,30 @@ from petra_core.methods import Method
 from petra_core.shares import even_partition, run_name, runs
 from petra_core.staleness import lockstep, one_f_one_b, per_device
 
-WINDOW = 28  # forwards, of the axis of time
+WINDOW = 64  # forwards, of the axis of time
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line. Raises: SystemExit: it is wrong."""
+    """Run the command line.
+
+    Raises:
+        SystemExit: If an argument is invalid or the file cannot be written.
+
+    """
     parser = argparse.ArgumentParser(prog="python -m petra_core.drawing", description=__doc__)
     parser.add_argument("file", type=Path, help="the SVG to write")
     parser.add_argument("--method", default="PETRA", help="such as DSP (default PETRA)")
-    parser.add_argument("--stages", type=int, default=4, help="J (default 4)")
+    parser.add_argument("--stages", type=int, default=8, help="J (default 8)")
     parser.add_argument(
-        "--devices", type=int, default=2, help="of the last picture, in which they share stages (default 2)"
+        "--devices", type=int, help="of the last picture, in which they share stages (default half of J)"
     )
-    parser.add_argument("--micro-batches", type=int, default=8, help="that enter before the drain (default 8)")
+    parser.add_argument("--micro-batches", type=int, default=16, help="that enter before the drain (default 16)")
     parser.add_argument("-k", "--accumulation", type=int, default=1, help="micro-batches of an update (default 1)")
     given = parser.parse_args(arguments)
     try:
         method = methods.by_name(given.method)
-        drawing = pictures(method, given.stages, given.devices, given.micro_batches, given.accumulation)
+        devices = max(1, given.stages // 2) if given.devices is None else given.devices
+        drawing = pictures(method, given.stages, devices, given.micro_batches, given.accumulation)
     except ValueError as error:
         parser.error(str(error))
     try:
@@ -40,10 +46,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def pictures(method: Method, stages: int, devices: int, micro_batches: int, accumulation: int) -> str:
-    """Return an SVG of lockstep, asynchronous 1F1B and fewer devices, one below the other; of other methods one alone.
+    """Return one SVG with the schedules of a method, one below the other.
+
+    A pipelined method is drawn in lockstep, in asynchronous 1F1B and in asynchronous 1F1B on fewer devices. Any other
+    method has a single schedule.
+
+    Args:
+        method: The method.
+        stages: Number of stages J.
+        devices: Number of devices in the last picture.
+        micro_batches: Number of micro-batches before the drain.
+        accumulation: Micro-batches per update, k.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: If a number is out of range.
 
     """
     single, shared = (1,) * stages, even_partition(stages, devices)

@@ -1,7 +1,7 @@
-"""The actions of a pipeline that was really run, laid out in time.
+"""Record the actions of a real pipeline and lay them out in time.
 
-A schedule drawn from a formula shows what should happen. Here a small pipeline is run, its actions are recorded as they
-are executed, and each device does those of its stages in that order, as early as their messages allow
+A schedule drawn from a formula shows the intended actions. This module runs a small pipeline, records the executed
+actions, and simulates devices that execute the actions of their stages in this order, as early as the messages allow
 (`petra_core.prediction.simulation`).
 """
 
@@ -25,17 +25,20 @@ __all__ = ["executed", "laid_out"]
 def executed(
     method: Method, stages: int, micro_batches: int, accumulation: int = 1, staleness: Sequence[int] | None = None
 ) -> list[tuple[int, Action]]:
-    """Return the actions that a pipeline carried out, each with its stage: so many micro-batches in, then drained.
+    """Run a pipeline, drain it, and return the executed actions, each with its stage.
+
+    The network is a chain of reversible blocks between a stem and a head.
 
     Args:
-        method: any of `petra_core.methods.ALL`.
-        stages: J, at least 2; a chain of reversible blocks between a stem and a head.
-        micro_batches: at least 1; more than the staleness of stage 0 show a full pipeline.
-        accumulation: k.
-        staleness: as for `Pipeline`.
+        method: One of `petra_core.methods.ALL`.
+        stages: Number of stages J, at least 2.
+        micro_batches: Number of micro-batches, at least 1. The pipeline fills up if it exceeds the staleness of stage
+            0.
+        accumulation: Micro-batches per update, k.
+        staleness: Staleness of each stage, as in `Pipeline`.
 
     Raises:
-        ValueError: a number out of its range.
+        ValueError: If a number is out of range.
 
     """
     if stages < 2 or micro_batches < 1:
@@ -60,18 +63,19 @@ def executed(
 
 
 def laid_out(actions: Sequence[tuple[int, Action]], partition: Sequence[int]) -> Timeline:
-    """Return executed actions as a timeline in the units of Table 1 (seconds), messages taking no time.
+    """Return executed actions as a timeline. Durations are the units of Table 1 in seconds; messages take no time.
 
     Args:
-        actions: each with its stage, in the order of execution.
-        partition: the number of stages of each device.
+        actions: The actions, each with its stage, in the order of execution.
+        partition: Number of stages of each device.
 
     Raises:
-        ScheduleError: what was executed breaks a dependency.
+        ScheduleError: If the executed actions break a dependency.
 
     """
     stages, last = sum(partition), sum(partition) - 1
-    # A reconstruction needs what comes down from the stage above, beside whose backward it may be: its reconstruction.
+    # A reconstruction needs the reconstructed input of the stage above. If it overlaps with that stage's backward, it
+    # depends on that stage's reconstruction, else on its backward.
     reconstructing = {(stage, action.number) for stage, action in actions if action.kind is Kind.RECONSTRUCT}
     ahead = _reconstructs_ahead(actions)
 
@@ -86,7 +90,7 @@ def laid_out(actions: Sequence[tuple[int, Action]], partition: Sequence[int]) ->
             return (forward,)
         above: tuple[str, int, int] = ("B", stage + 1, number)
         if action.kind is Kind.RECONSTRUCT and ahead:
-            if (stage + 1, number) not in reconstructing:  # below the head it is of the stage's own output
+            if (stage + 1, number) not in reconstructing:  # below the head the stage uses its own output
                 return (forward,)
             above = ("R", stage + 1, number)
         return (forward, (above, 0))
@@ -103,7 +107,7 @@ def laid_out(actions: Sequence[tuple[int, Action]], partition: Sequence[int]) ->
 
 
 def _reconstructs_ahead(actions: Sequence[tuple[int, Action]]) -> bool:
-    """Whether reconstructions come before the backward of the stage above."""
+    """Return whether reconstructions come before the backward of the stage above."""
     place = {(stage, action): number for number, (stage, action) in enumerate(actions)}
     return any(
         action.kind is Kind.RECONSTRUCT and number < place[stage + 1, Action(Kind.BACKWARD, action.number)]
@@ -113,7 +117,7 @@ def _reconstructs_ahead(actions: Sequence[tuple[int, Action]]) -> bool:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Several threads on tensors of a hundred numbers wait for one another, on a busy machine for many seconds."""
+    """Use one thread in a context. On tiny tensors and a busy machine, several threads can block for seconds."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

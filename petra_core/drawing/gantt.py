@@ -1,8 +1,7 @@
-"""A timeline as a picture: a lane a device, boxes as long as they took.
+"""Draw a timeline as a Gantt chart: one lane per device, one box per event.
 
-Simulated timelines, traces of real runs and schedules in the units of Table 1 are drawn by the same routine, so they
-can be laid side by side. Every box has its name and its times as a tooltip; its number stands in it where there
-is room.
+Simulated timelines, traces of real runs and schedules in the units of Table 1 are drawn by the same function, so that
+they can be compared. Each box has a tooltip with its name and times, and shows its number if there is room.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +14,11 @@ from petra_core.timeline import Event, Timeline
 
 __all__ = ["stacked", "to_svg"]
 
-# Apart in lightness too, so that a grey print keeps them apart; dark text on each has a contrast above 7.
+# The colours also differ in lightness, for grey prints. Dark text on each has a contrast ratio above 7, except on the
+# updates, which have no text.
 FILL = {Kind.FORWARD: "#a6cee8", Kind.RECONSTRUCT: "#fbdf9d", Kind.BACKWARD: "#79c79a", Kind.UPDATE: "#b3261e"}
 
-#: By kind of an event; kinds that are not here are drawn as `wait` is.
+#: Legend of each kind of event. Other kinds are drawn like `wait`.
 _MEANING = {
     "F": "forward",
     "R": "reconstruction",
@@ -31,20 +31,20 @@ _FILL = {kind.value: FILL[kind] for kind in Kind} | {"W": "#c9b8e8", "wait": RUL
 
 # Lengths in pixels.
 _MARGIN, _HEADER, _LABEL, _SHARE, _LEGEND = 16, 62, 74, 66, 44
-_WIDTH = 900  # of the axis of time
-_HEIGHT, _GAP = 22, 6  # of a lane, and between lanes
-_DIGIT = 6.5  # width of a digit of the font
+_WIDTH = 900  # width of the time axis
+_HEIGHT, _GAP = 22, 6  # height of a lane, gap between lanes
+_DIGIT = 6.5  # width of a digit in the font
 _SVG = "http://www.w3.org/2000/svg"
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def stacked(drawings: Sequence[str], title: str) -> str:
-    """Return drawings of `to_svg` one below the other, as one `<svg>` with this accessible name."""
+    """Return drawings of `to_svg` one below the other, as one `<svg>` with the accessible name `title`."""
     panels = [ElementTree.fromstring(drawing) for drawing in drawings]
     heights = [float(panel.get("height", 0)) for panel in panels]
     width = max(float(panel.get("width", 0)) for panel in panels)
     root = canvas(width, sum(heights), title, " ".join(panel.findtext(f"{{{_SVG}}}desc", "") for panel in panels))
-    del root.attrib["xmlns"]  # which the panels bring
+    del root.attrib["xmlns"]  # the panels declare the namespace
     for number, panel in enumerate(panels):
         panel.set("y", f"{sum(heights[:number]):g}")
         root.append(panel)
@@ -65,17 +65,17 @@ def to_svg(
     """Draw a timeline.
 
     Args:
-        timeline: simulated, or the trace of a real run.
-        title: heading and accessible name.
-        span: the part of it to draw, from and to, in seconds; all of it unless given.
-        labels: what the lanes are called, such as "stages 0..3"; "device 0" and so on unless given.
-        unit: what the axis counts, where that is not seconds.
+        timeline: A simulated timeline, or the trace of a real run.
+        title: Heading and accessible name.
+        span: Begin and end of the part to draw, in seconds. The default is the whole timeline.
+        labels: Names of the lanes by device, such as "stages 0..3". The default is "device 0" and so on.
+        unit: Unit of the time axis, if not seconds.
 
     Returns:
-        The text of an `<svg>` element, of use as a file and inside HTML.
+        The text of an `<svg>` element, valid as a file and inside HTML.
 
     Raises:
-        ValueError: the span is empty.
+        ValueError: If the span is empty.
 
     """
     events = timeline.events
@@ -84,7 +84,7 @@ def to_svg(
         max((event.end for event in events), default=1.0),
     )
     if not end > begin:
-        raise ValueError(f"a span of time ends after it begins, got {begin} to {end} seconds")
+        raise ValueError(f"the span must end after it begins, got {begin} to {end} seconds")
     return _GanttDrawing(timeline, title, begin, end, labels or {}, unit).svg()
 
 
@@ -96,7 +96,7 @@ class _GanttDrawing:
         self.begin, self.end = begin, end
         self.events = events = [event for event in timeline.events if event.end > begin and event.begin < end]
         self.left = _MARGIN + max([_LABEL, *(round(_DIGIT * len(label)) + 10 for label in labels.values())])
-        # A recorded wait is drawn, and is idle time.
+        # Recorded waits are drawn, but count as idle time.
         work = [Event(e.device, e.name, max(e.begin, begin), min(e.end, end)) for e in events if e.name[0] in "FRBWU"]
         at_work = Timeline(tuple(work), timeline.devices)
         self.busy = [at_work.busy(device) for device in range(timeline.devices)]
@@ -116,7 +116,7 @@ class _GanttDrawing:
         return ElementTree.tostring(root, encoding="unicode")
 
     def _description(self) -> str:
-        """The picture in words, for a reader who cannot see it."""
+        """Describe the picture in words, for screen readers."""
         idle = ", ".join(f"{self._name(device)} {self._idle(device):.0%}" for device in range(self.timeline.devices))
         return (
             f"One lane for each device, from {self._time(self.begin)} to {self._time(self.end)}, with a box for "
@@ -184,6 +184,6 @@ class _GanttDrawing:
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2 or 5 times a power of ten that is at least `least`."""
+    """Return the smallest number of the form 1, 2 or 5 times a power of ten that is at least `least`."""
     power = 10.0 ** floor(log10(least))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)

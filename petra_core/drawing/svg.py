@@ -1,7 +1,7 @@
-"""The few elements of SVG that drawings here are made of.
+"""Build SVG drawings from a few elements.
 
-Self-contained and fit to stand in a page any number of times: no ids, no style sheet, no script, and a white ground
-for pages that are dark. The title and the description are what a reader hears who cannot see the picture.
+A drawing is self-contained and can be embedded in a page any number of times: it has no ids, style sheets or scripts,
+and a white background for dark pages. Screen readers read the title and the description.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ INK, QUIET, LANE, RULE = "#1c1c1c", "#5f5f5f", "#f4f4f2", "#d9d9d6"
 
 
 def canvas(width: float, height: float, title: str, description: str) -> ElementTree.Element:
-    """An `<svg>` of that many pixels, white, with its accessible name and description."""
+    """Return a white `<svg>` with an accessible name and description. Width and height are in pixels."""
     root = ElementTree.Element(
         "svg",
         {
@@ -35,7 +35,7 @@ def canvas(width: float, height: float, title: str, description: str) -> Element
 
 
 def rect(parent: ElementTree.Element, x: float, y: float, width: float, height: float, **style: str) -> None:
-    """Add a rectangle; of the names in `style` an underscore is a hyphen."""
+    """Add a rectangle. Underscores in the names of `style` become hyphens."""
     place = {"x": f"{x:g}", "y": f"{y:g}", "width": f"{width:g}", "height": f"{height:g}"}
     ElementTree.SubElement(parent, "rect", place | _attributes(style.items()))
 
@@ -47,7 +47,7 @@ def line(parent: ElementTree.Element, x1: float, y1: float, x2: float, y2: float
 
 
 def text(parent: ElementTree.Element, x: float, y: float, content: str, **style: str) -> None:
-    """Add one line of text, from its baseline."""
+    """Add one line of text, anchored at (x, y) on its baseline."""
     place = {"x": f"{x:g}", "y": f"{y:g}"}
     ElementTree.SubElement(parent, "text", place | _attributes(style.items())).text = content
 

@@ -1,6 +1,6 @@
-"""Forward gradients with local guesses: another algorithm beside the pipeline, over the same lists of stages.
+"""Train the same lists of stages by forward gradients with local guesses instead of a pipeline.
 
-Read in this order: `settings.py` (what there is to choose; no torch), `layers.py` (what a layer's weights do, sample by
-sample), `evaluation.py` (a block, and one evaluation of it), `training.py` (a step of all blocks). Networks and
+Read the modules in this order: `settings.py` (the options, without torch), `layers.py` (weight gradients of a layer per
+sample), `evaluation.py` (a block and one evaluation of it) and `training.py` (a step of all blocks). The networks and
 auxiliary networks are in `petra_core.models.blocks`.
 """

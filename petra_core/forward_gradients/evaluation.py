@@ -1,4 +1,4 @@
-"""A block with its state, one evaluation of it, and a guess for one of its tensors."""
+"""Define a block with its state, one evaluation of a block, and a guess for one of its tensors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +17,14 @@ __all__ = ["BlockEvaluation", "Guessed", "LocalBlock", "dot", "factors", "traina
 
 
 def factors(product: Tensor, squared: Tensor, scaling: Scaling) -> Tensor:
-    """What stands before each guess by a rule, from <T_n, G_n> and ||G_n||^2, all [n]."""
+    """Return the factor of each guess, [n].
+
+    Args:
+        product: Products <T_n, G_n> of target and guess, [n].
+        squared: Squared norms ||G_n||^2, [n].
+        scaling: The rule for the factor.
+
+    """
     if scaling is Scaling.PROJECTED:
         return product / (squared + EPS)
     return product if scaling is Scaling.PLAIN else product.sign()
@@ -25,14 +32,14 @@ def factors(product: Tensor, squared: Tensor, scaling: Scaling) -> Tensor:
 
 @dataclass
 class Guessed:
-    """A guess for one tensor of n samples (n = 1: of the batch as a whole), with what is known of its target.
+    """A guess for one tensor, for n samples (n = 1 if it is for the whole batch).
 
     Attributes:
-        guess: G, [n, ...].
-        product: <T, G>, [n].
-        target_squared: ||T||^2, [n]; NaN in forward mode, where T is unknown.
-        layer: whose parameter it is of; None: it is of the block's output.
-        name: of the parameter.
+        guess: The guess G, [n, ...].
+        product: The product <T, G> with the target, [n].
+        target_squared: Squared norm ||T||^2 of the target, [n]; NaN in forward mode, where T is unknown.
+        layer: Layer whose parameter the tensor is; None if the tensor is the block's output.
+        name: Name of the parameter.
 
     """
 
@@ -44,56 +51,78 @@ class Guessed:
 
     @property
     def squared(self) -> Tensor:
-        """||G||^2, [n]."""
+        """Squared norm ||G||^2, [n]."""
         return dot(self.guess, self.guess)
 
     def along(self, factor: Tensor) -> Tensor:
-        """The guess times a number for each sample, [n, ...]."""
+        """Return the guess times one factor per sample, [n, ...]."""
         return self.guess * factor.view(-1, *(1 for _ in self.guess.shape[1:]))
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters of a module that are not frozen."""
+    """Return the parameters of a module that are not frozen."""
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """The product of each sample's numbers, [n], of tensors [n, ...]."""
+    """Return the dot product of each sample's tensors: [n, ...] and [n, ...] -> [n]."""
     return (a * b).flatten(1).sum(1)
 
 
 @dataclass
 class LocalBlock:
-    """A block that trains by forward gradients, or the last one, and all its state."""
+    """A block and all its state.
+
+    Attributes:
+        index: Index of the block.
+        stage: The stage that the block trains.
+        layers: Layers with parameters; empty if the space is ACTIVATIONS, and for the last block.
+        auxiliary: Auxiliary network that is trained on its own loss.
+        drawn: Randomly drawn auxiliary network that is never trained and only provides guesses.
+        optimizer: Optimizer of stage and auxiliary network; None if there is nothing to train.
+        stream: Source of noise, dropout masks and redrawn networks, independent of the order of the blocks.
+        ledger: Bytes that the block holds.
+        graph_bytes: Bytes that autograd saves in one evaluation; None before the first.
+
+    """
 
     index: int
     stage: Stage
     layers: list[Layer]
-    auxiliary: nn.Module | None  # trained, on its own loss
-    drawn: nn.Module | None  # never trained: where guesses come from
+    auxiliary: nn.Module | None
+    drawn: nn.Module | None
     optimizer: torch.optim.Optimizer | None
-    stream: RandomStream  # of its noise, dropout and redrawn networks, whatever the order of the blocks
+    stream: RandomStream
     ledger: Ledger = field(default_factory=Ledger)
     graph_bytes: int | None = None
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        """What it holds, by the name in a state."""
+        """The modules of the block by their names in a state dict."""
         modules = {"stage": self.stage, "auxiliary": self.auxiliary, "drawn": self.drawn}
         return {name: module for name, module in modules.items() if module is not None}
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters that are trained: of the stage and of its own auxiliary network."""
+        """The trained parameters of the stage and of the auxiliary network."""
         return [p for m in (self.stage, self.auxiliary) if m is not None for p in trainable(m)]
 
 
 class BlockEvaluation:
-    """One evaluation of a block with a graph of its own, and the gradients that are sent through it."""
+    """One evaluation of a block with a separate graph, and the gradients that are propagated through it.
+
+    Args:
+        block: The block.
+        x: Input of the block, [B, ...].
+        sources: Function that computes the gradient of a given target or guess at the block's output.
+
+    """
 
     def __init__(self, block: LocalBlock, x: Tensor, sources: "Callable[[BlockEvaluation, Any], Tensor]") -> None:
         if not x.is_floating_point():
-            raise TypeError(f"block {block.index} gets {x.dtype}; forward gradients need inputs of floating point")
+            raise TypeError(
+                f"the input of block {block.index} is {x.dtype}; forward gradients need floating-point inputs"
+            )
         self.block, self._sources = block, sources
         self.input = x.detach().requires_grad_()
         self._at_output: dict[str, Tensor] = {}
@@ -102,19 +131,19 @@ class BlockEvaluation:
             output = block.stage(self.input)
         if not isinstance(output, Tensor):
             raise TypeError(
-                f"block {block.index} gives {len(output)} tensors; forward gradients need blocks that give one, "
+                f"block {block.index} returns {len(output)} tensors; forward gradients need blocks that return one, "
                 f"such as those of a ResNet"
             )
         self.output = output
 
     def at_output(self, source: Target | Guess) -> Tensor:
-        """The gradient of that name at the block's output."""
+        """Return the gradient of a target or guess at the block's output, [B, ...]."""
         if source.value not in self._at_output:
             self._at_output[source.value] = self._sources(self, source)
         return self._at_output[source.value]
 
     def pulled(self, source: Target | Guess) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of that name at the block's input, and at the outputs of its layers."""
+        """Return the gradient of a target or guess at the block's input, and at the outputs of its layers by name."""
         if source.value not in self._pulled:
             gradient = self.at_output(source)
             below = torch.autograd.grad(self.output, self.input, gradient, retain_graph=True)[0]
@@ -122,11 +151,11 @@ class BlockEvaluation:
         return self._pulled[source.value]
 
     def note(self, source: Target, below: Tensor) -> None:
-        """Take in a gradient at the block's input that has been found elsewhere: the last block's."""
+        """Store a gradient at the block's input that was computed elsewhere. This is used for the last block."""
         self._pulled[source.value] = below, {}
 
     def train(self, gradient: Tensor) -> None:
-        """Give the block's parameters the gradients that this one at its output makes."""
+        """Backpropagate a gradient at the block's output to its parameters."""
         if parameters := trainable(self.block.stage):
-            # Another gradient may still be sent through the graph.
+            # The graph is retained because another gradient may still be propagated through it.
             torch.autograd.backward(self.output, gradient, inputs=parameters, retain_graph=True)

@@ -1,12 +1,12 @@
-"""What each sample's share of a layer's weight gradient is, and where a change of its weights shows.
+"""Per-sample weight gradients of a layer, and the change of its output under per-sample changes of its weights.
 
-A layer's output is linear in its weights: z_n = r(a_n; w), with a_n the sample's input (of BatchNorm the normalised
-one). With d_n the gradient at z_n, sample n's share of the weights' gradient is the transpose of r applied to d_n, and
-these shares sum up to autograd's gradient of the batch. They are well defined under batch statistics too, where "the
-gradient of one sample's loss" would be another thing. And a change G_n of the weights, seen by sample n alone, changes
-z_n by r(a_n; G_n): pushed forward from there it gives <T_n, G_n>.
+A layer's output is linear in its weights: z_n = r(a_n; w), where a_n is the input of sample n (for BatchNorm, the
+normalised input). Let d_n be the gradient at z_n. Sample n's share of the weight gradient is the transpose of r applied
+to d_n, and the shares sum to autograd's gradient of the batch. With batch statistics the shares are still well defined,
+while "the gradient of one sample's loss" would be a different quantity. A change G_n of the weights that only sample n
+sees changes z_n by r(a_n; G_n). Pushing this change forward gives <T_n, G_n>.
 
-Both are written for one sample, and `torch.func.vmap` does all of them together.
+Both functions are written for one sample and vectorised by `torch.func.vmap`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,22 +26,28 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 @dataclass(frozen=True)
 class Layer:
-    """A module whose parameters are its own, under its name in the block."""
+    """A module with direct parameters.
+
+    Attributes:
+        name: Name of the module in the block.
+        module: The module.
+
+    """
 
     name: str
     module: nn.Module
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters of the layer by name: `weight` and, where there is one, `bias`."""
+        """The parameters by name: `weight` and, if there is one, `bias`."""
         return dict(self.module.named_parameters(recurse=False))
 
 
 def layers_of(block: nn.Module) -> list[Layer]:
-    """The layers of a block that have parameters.
+    """Return the layers of a block that have parameters.
 
     Raises:
-        ValueError: one is of a kind whose weights cannot be told apart by sample here.
+        ValueError: If per-sample gradients of a layer's type are not implemented.
 
     """
     layers = [Layer(name, module) for name, module in block.named_modules() if module._parameters]
@@ -50,18 +56,19 @@ def layers_of(block: nn.Module) -> list[Layer]:
         if not isinstance(layer.module, (nn.Conv2d, nn.Linear, *NORMS)):
             raise ValueError(
                 f"{layer.name or 'the block'} is a {type(layer.module).__name__} with parameters, and weight spaces "
-                f"take Conv2d, Linear, BatchNorm1d and BatchNorm2d; the space 'activations' takes any module"
+                f"support Conv2d, Linear, BatchNorm1d and BatchNorm2d; use the space 'activations', which supports any "
+                f"module"
             )
     return layers
 
 
 @dataclass
 class Observed:
-    """What was seen of a block's layers, by name.
+    """Tensors that hooks recorded at a block's layers, by name of the layer.
 
     Attributes:
-        features: of the forward, what r is given: [B, ...].
-        gradients: at the outputs, of the last backward through the block: [B, ...].
+        features: Arguments a_n of r in the forward, [B, ...].
+        gradients: Gradients at the outputs in the last backward through the block, [B, ...].
 
     """
 
@@ -69,14 +76,14 @@ class Observed:
     gradients: dict[str, Tensor] = field(default_factory=dict)
 
     def taken(self) -> dict[str, Tensor]:
-        """The gradients at the outputs, which are then forgotten."""
+        """Return the gradients at the outputs and remove them from this object."""
         gradients, self.gradients = self.gradients, {}
         return gradients
 
 
 @contextmanager
 def observing(layers: Sequence[Layer]) -> Iterator[Observed]:
-    """Context in which a forward is observed; its backwards are, also after it."""
+    """Record the features of one forward in a context, and the gradients of its backwards, also after the context."""
     seen = Observed()
 
     def hook(layer: Layer) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
@@ -85,9 +92,9 @@ def observing(layers: Sequence[Layer]) -> Iterator[Observed]:
 
         def note(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
             if layer.name in seen.features:
-                raise ValueError(f"{layer.name} is used twice in its block; give each use a layer of its own")
+                raise ValueError(f"{layer.name} is used twice in its block; use a separate layer for each use")
             seen.features[layer.name] = _features(layer, inputs[0].detach())
-            # Of the tensor as it is now: a ReLU in place may write to it next, and gradients are of before that.
+            # The hook belongs to this version of the tensor: an in-place ReLU may overwrite the tensor afterwards.
             output.register_hook(gone_back)  # type: ignore[no-untyped-call]  # torch has no types here
 
         return note
@@ -99,7 +106,7 @@ def observing(layers: Sequence[Layer]) -> Iterator[Observed]:
 
 
 def _features(layer: Layer, inputs: Tensor) -> Tensor:
-    """What the output is linear in: the input, of BatchNorm as its statistics normalise it."""
+    """Return the argument a of r: the input of the layer, normalised if it is a BatchNorm."""
     if not isinstance(layer.module, NORMS):
         return inputs
     norm = layer.module
@@ -109,7 +116,7 @@ def _features(layer: Layer, inputs: Tensor) -> Tensor:
 
 
 def _response(layer: Layer) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
-    """r(w, a) of one sample, without its batch dimension."""
+    """Return r(w, a) for one sample, without the batch dimension."""
 
     def response(weights: Mapping[str, Tensor], features: Tensor) -> Tensor:
         if isinstance(layer.module, NORMS):
@@ -122,22 +129,22 @@ def _response(layer: Layer) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
 
 
 def shares(layer: Layer, features: Tensor, gradients: Tensor) -> dict[str, Tensor]:
-    """Each sample's share of the layer's weight gradient, by parameter: [B, *shape of the parameter].
+    """Return each sample's share of the layer's weight gradient, by parameter: [B, *shape of the parameter].
 
     Args:
-        layer: of a block.
-        features: as observed in the forward, [B, ...].
-        gradients: at its output, [B, ...].
+        layer: The layer.
+        features: Features recorded in the forward, [B, ...].
+        gradients: Gradients at the layer's output, [B, ...].
 
     """
     module = layer.module
 
     def share(a: Tensor, d: Tensor) -> dict[str, Tensor]:
-        """The share of one sample: a outer d, summed over all places at which the weights are used."""
+        """Return the share of one sample: the outer product of a and d, summed over all positions."""
         places = tuple(range(d.dim() - 1)) if isinstance(module, nn.Linear) else tuple(range(1, d.dim()))
         if isinstance(module, nn.Conv2d):
             stride = module.stride
-            if module.kernel_size == (1, 1):  # whose strided form is not safe (`petra_core.models.pointwise`)
+            if module.kernel_size == (1, 1):  # a strided 1x1 convolution is unsafe (`petra_core.models.pointwise`)
                 a, stride = a[:, :: stride[0], :: stride[1]], (1, 1)
             rest = stride, module.padding, module.dilation, module.groups
             # torch has no types here
@@ -153,9 +160,13 @@ def shares(layer: Layer, features: Tensor, gradients: Tensor) -> dict[str, Tenso
 
 
 def shifted(layer: Layer, features: Tensor, changes: Mapping[str, Tensor]) -> Tensor:
-    """The change of the layer's output, [B, ...], that changes [B, *shape] of its parameters make, each by its sample.
+    """Return the change of the layer's output, [B, ...], under per-sample changes of its parameters.
 
-    A parameter that is not among them does not change.
+    Args:
+        layer: The layer.
+        features: Features recorded in the forward, [B, ...].
+        changes: Changes by parameter name, [B, *shape of the parameter]. Missing parameters do not change.
+
     """
     count = len(features)
     whole = {

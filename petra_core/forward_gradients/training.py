@@ -1,13 +1,13 @@
-"""Training a list of stages by forward gradients (`petra_core.forward_gradients.settings` says which there are).
+"""Train a list of stages by forward gradients (`petra_core.forward_gradients.settings` defines the options).
 
-The stages are the blocks. Each but the last has an auxiliary network with a loss on its output; the last trains by
-exact backpropagation. A step, by reverse mode:
+The stages are the blocks. Each block except the last may have an auxiliary network with a loss on its output; the last
+block trains by exact backpropagation. A step in reverse mode has two passes:
 
-    forward   each block from a detached input: a graph of its own; BatchNorm's running statistics move here, once
-    down      each block from the top: target and guess at its output, their product, the update along the guess
+    upwards     each block from a detached input, with a separate graph; BatchNorm updates its running statistics here
+    downwards   each block from the top: target and guess at its output, their product, the gradient along the guess
 
-and by forward mode (`Derivative.JVP`) block after block upwards, with one graph at a time: the guess is made at once,
-and a `torch.func.jvp` through what lies above says how far to follow it.
+In forward mode (`Derivative.JVP`) a step is one pass upwards, with one graph at a time. The guess is computed right
+after the block's forward, and a `torch.func.jvp` through the blocks above gives the factor.
 """
 
 import contextlib
@@ -42,28 +42,29 @@ Auxiliary = Callable[[int], nn.Module]
 
 
 class ForwardGradients:
-    """Trains a list of stages by forward gradients; used like a `petra_core.Pipeline`.
+    """Trains a list of stages by forward gradients. The interface is that of `petra_core.Pipeline`.
 
     Args:
-        stages: the blocks; each gives one tensor [B, ...], the last (`HeadStage`) the output.
-        settings: target, guess, space, scaling.
-        auxiliary: called with the number of a block; a new network from its output to what the loss takes, drawn from
-            torch's global generator. Needed where target or guess is a gradient of one; None: there is none.
-        optimizer: called once a block with the list of its parameters and its auxiliary network's. None: weights stay
-            as they are, and each parameter's `.grad` is left for whoever looks.
-        seed: of noise, redrawn networks and dropout. None: torch's global generators.
+        stages: The blocks. Each returns one tensor [B, ...]; the last is a `HeadStage`.
+        settings: Target, guess, space, scaling and derivative.
+        auxiliary: Function from the index of a block to a new auxiliary network, initialised from torch's global
+            generator. The network maps the block's output to an output for the loss. Required if target or guess is a
+            gradient of an auxiliary network.
+        optimizer: Function that is called once per block with the list of the block's and its auxiliary network's
+            parameters. With None the weights stay constant, and each parameter's `.grad` holds the last gradient.
+        seed: Seed of noise, redrawn networks and dropout. None uses torch's global generators.
 
     Attributes:
-        micro_batches: how many have been trained on.
-        graphs_peak: the most bytes of graphs, and of the inputs they begin at, that were there at one moment.
-        cosines: of the last step, [J - 1]: between target and guess, in the space of the settings, for each block the
-            mean over the samples; NaN in forward mode, where the target's length is unknown, and of weights of a block
-            that has none to train.
+        micro_batches: Number of micro-batches trained so far.
+        graphs_peak: Largest number of bytes of graphs and their inputs that were held at the same time.
+        cosines: Cosine similarity of target and guess in the last step, [J - 1]: for each block the mean over samples,
+            in the space of the settings. NaN in forward mode, where the norm of the target is unknown, and in weight
+            spaces for a block without trained parameters.
 
     Raises:
-        ValueError: there is no head at the end or nothing below it, no auxiliary networks where they are needed, a
-            layer whose weights cannot be told apart by sample.
-        TypeError: something among the stages is no stage.
+        ValueError: If the last stage is not a head or is the only stage, auxiliary networks are required and missing,
+            or per-sample gradients of a layer are not implemented.
+        TypeError: If an element of `stages` is not a stage.
 
     """
 
@@ -79,10 +80,12 @@ class ForwardGradients:
         self.stages = tuple(stages)
         check_stages(self.stages)
         if len(self.stages) < 2:
-            raise ValueError("the last block trains by backpropagation: forward gradients need at least two, got one")
+            raise ValueError(
+                "forward gradients need at least two blocks, got one; the last block trains by backpropagation"
+            )
         self.settings = settings
         if auxiliary is None and (settings.has_auxiliary or settings.draws_networks):
-            raise ValueError(f"{settings}: that needs auxiliary networks, and none are given (auxiliary=...)")
+            raise ValueError(f"the settings {settings} need auxiliary networks; pass auxiliary=...")
         self._auxiliary = auxiliary
         self.device = devices_of(self.stages)[0]
         head = self.stages[-1].parts()[-1]
@@ -122,7 +125,7 @@ class ForwardGradients:
 
     @property
     def model(self) -> nn.Sequential:
-        """The network as a plain model from input to logits; shares the stages' weights."""
+        """The network as a plain model from input to logits, which shares the stages' weights."""
         return sequential(self.stages)
 
     # --- a step
@@ -131,16 +134,16 @@ class ForwardGradients:
         """Train on one batch.
 
         Args:
-            inputs: what stage 0 takes; [B, channels, height, width] for images.
-            target: what the loss takes; int64 [B] for cross-entropy.
+            inputs: Input of stage 0; images [B, channels, height, width].
+            target: Target of the loss; int64 [B] for cross-entropy.
 
         Returns:
-            The network's loss, a scalar, detached.
+            The network's loss, a detached scalar.
 
         Raises:
-            ValueError: the shape or dtype differs from that of the batches before; dropout in forward mode.
-            TypeError: a block takes or gives something else than one tensor of floating point.
-            NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some steps later.
+            ValueError: If the shape or dtype differs from earlier batches, or the network has dropout in forward mode.
+            TypeError: If a block takes or returns anything but one floating-point tensor.
+            NonFiniteError: If the loss is infinite or NaN. On a GPU the error may be raised some steps later.
 
         """
         self._shapes.check(self.micro_batches, (inputs, target))
@@ -164,7 +167,7 @@ class ForwardGradients:
         return loss
 
     def _downwards(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """A step by reverse mode: all graphs, then the blocks from the top."""
+        """Make a step in reverse mode: record all graphs, then process the blocks from the top."""
         evaluations: list[BlockEvaluation] = []
 
         def source(evaluation: BlockEvaluation, name: Target | Guess) -> Tensor:
@@ -183,7 +186,7 @@ class ForwardGradients:
         loss = self._last(top, target)
         evaluations.append(top)
         kept: list[Guessed] = []
-        while len(evaluations) > 1:  # a block's graph goes as soon as nothing below needs it
+        while len(evaluations) > 1:  # a block's graph is freed as soon as no lower block needs it
             evaluation = evaluations[-2]
             self._train_auxiliary(evaluation, target)
             kept += self._follow(evaluation, self._compared(evaluation))
@@ -194,7 +197,7 @@ class ForwardGradients:
         return loss
 
     def _upwards(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """A step by forward mode: one graph at a time."""
+        """Make a step in forward mode, with one graph at a time."""
 
         def source(evaluation: BlockEvaluation, name: Target | Guess) -> Tensor:
             return self._own_gradient(evaluation, name, target)
@@ -214,7 +217,7 @@ class ForwardGradients:
                 self._follow(evaluation, self._pushed(evaluation, target))
             self._end(evaluation)
             x = evaluation.output.detach()
-            del evaluation  # and its graph, before the next one is made
+            del evaluation  # frees its graph before the next one is recorded
         if kept:
             derivatives = self._derivative(range(len(self.blocks)), None, inputs, target, tangents)
             self._follow_together(kept, derivatives.sum()[None])
@@ -246,7 +249,7 @@ class ForwardGradients:
         evaluation.block.ledger.set("graph", 0)
 
     def _last(self, top: BlockEvaluation, target: Tensor) -> Tensor:
-        """The network's loss; the last block's gradients are exact, and at its input the global one is known."""
+        """Compute the loss and the last block's exact gradients, and store the global gradient at its input."""
         loss: Tensor = self._loss(top.output, target)
         parameters = trainable(top.block.stage)
         below, *gradients = torch.autograd.grad(loss, [top.input, *parameters])
@@ -259,7 +262,10 @@ class ForwardGradients:
     # --- guesses and targets
 
     def _own_gradient(self, evaluation: BlockEvaluation, name: Target | Guess, target: Tensor) -> Tensor:
-        """At a block's output the gradient of its own auxiliary loss, or of that of the network drawn for guesses."""
+        """Return the gradient of the block's own auxiliary loss at its output.
+
+        For `Guess.FIXED` and `Guess.REDRAWN` the loss is that of the drawn network.
+        """
         network = evaluation.block.auxiliary if name.value == "local" else evaluation.block.drawn
         assert network is not None
         output = evaluation.output.detach().requires_grad_()
@@ -273,7 +279,7 @@ class ForwardGradients:
         return activation
 
     def _train_auxiliary(self, evaluation: BlockEvaluation, target: Tensor) -> None:
-        """See that the block's own auxiliary network has been evaluated, whoever asks for its gradient."""
+        """Compute the gradients of the block's auxiliary network, unless target or guess have already done so."""
         if self.settings.has_auxiliary:
             evaluation.at_output(Target.LOCAL)
 
@@ -284,7 +290,7 @@ class ForwardGradients:
             return torch.randint_like(like, 2).mul_(2).sub_(1)
 
     def _guesses(self, evaluation: BlockEvaluation) -> Iterator[Guessed]:
-        """The guess for each tensor of a block, its product with the target still unknown."""
+        """Yield the guess for each tensor of a block, without the product with the target."""
         guess, space = self.settings.guess, self.settings.space
         if space is Space.ACTIVATIONS:
             unknown = evaluation.output.new_full([len(evaluation.output)], torch.nan)
@@ -306,17 +312,17 @@ class ForwardGradients:
                     yield Guessed(value, unknown, unknown, layer, name)
 
     def _shares(self, evaluation: BlockEvaluation, layer: Layer, source: Target | Guess) -> dict[str, Tensor]:
-        """A gradient of a layer's parameters: each sample's share [B, ...], or their sum [1, ...]."""
+        """Return a gradient of a layer's parameters: each sample's share [B, ...], or their sum [1, ...]."""
         gradients = evaluation.pulled(source)[1][layer.name]
         parts = shares(layer, evaluation.seen.features[layer.name], gradients)
-        evaluation.block.ledger.add("gradients", count := 2 * payload(parts.values()))  # the target's, and the guess's
+        evaluation.block.ledger.add("gradients", count := 2 * payload(parts.values()))  # of target and guess
         evaluation.block.ledger.add("gradients", -count)
         if self.settings.space is Space.WEIGHTS:
             return parts
         return {name: value.sum(0, keepdim=True) for name, value in parts.items()}
 
     def _compared(self, evaluation: BlockEvaluation) -> Iterator[Guessed]:
-        """The guesses with their products, by projection: the target has been computed."""
+        """Yield the guesses with their products, from the target that reverse mode has computed."""
         wanted: dict[str, Tensor] = {}
         layer: Layer | None = None
         for guessed in self._guesses(evaluation):
@@ -331,7 +337,7 @@ class ForwardGradients:
             yield guessed
 
     def _pushed(self, evaluation: BlockEvaluation, target: Tensor) -> Iterator[Guessed]:
-        """The guesses with their products, each by one jvp."""
+        """Yield the guesses with their products, each from one jvp."""
         index = evaluation.block.index
         end = {Target.LOCAL: index + 1, Target.NEXT: index + 2, Target.GLOBAL: len(self.blocks)}[self.settings.target]
         for guessed in self._guesses(evaluation):
@@ -346,7 +352,7 @@ class ForwardGradients:
             yield guessed
 
     def _shift(self, evaluation: BlockEvaluation, guessed: Guessed) -> Tensor:
-        """The change of its layer's output, [B, ...], when a parameter changes by the guess."""
+        """Return the change of a layer's output, [B, ...], if one of its parameters changes by the guess."""
         assert guessed.layer is not None
         features = evaluation.seen.features[guessed.layer.name]
         changes = {guessed.name: guessed.guess.expand(len(features), *guessed.guess.shape[1:])}
@@ -356,20 +362,20 @@ class ForwardGradients:
     def _derivative(
         self, blocks: range, tangent: Tensor | None, x: Tensor, target: Tensor, tangents: Mapping[Layer, Tensor]
     ) -> Tensor:
-        """The directional derivative of each sample's loss over the size of the batch, [B], by one `torch.func.jvp`.
+        """Return the directional derivative of each sample's loss, divided by B, from one `torch.func.jvp`: [B].
 
         Args:
-            blocks: those that are passed through; where they end below the last, an auxiliary loss follows.
-            tangent: of `x`, [B, ...]; None: zero.
-            x: the input of the first of them, or the output of the one below.
-            target: what the loss takes.
-            tangents: of the outputs of layers of these blocks.
+            blocks: Indices of the blocks to evaluate. If the last block is not among them, the loss is auxiliary.
+            tangent: Tangent of `x`, [B, ...]; None means zero.
+            x: Input of the first of these blocks, or output of the block below if there are none.
+            target: Target of the loss.
+            tangents: Tangents of the outputs of layers of these blocks.
 
         Raises:
-            ValueError: random numbers are drawn on the way, others than in the evaluation.
+            ValueError: If random numbers are drawn, which would differ from those of the evaluation.
 
         """
-        final = blocks.stop - 1  # the block whose loss it is
+        final = blocks.stop - 1  # the block that has the loss
         auxiliary = None if final == len(self.blocks) - 1 else self.blocks[final].auxiliary
         layers = list(tangents)
 
@@ -384,22 +390,30 @@ class ForwardGradients:
         primals = (x, *(torch.zeros_like(tangents[layer]) for layer in layers))
         directions = (torch.zeros_like(x) if tangent is None else tangent, *(tangents[layer] for layer in layers))
         drawing = RandomStream(self.device, None, 0)
-        # Fused attention has no derivative in forward mode.
+        # Fused attention does not support forward mode.
         with self._frozen, drawing, sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
-            # The first jvp of a process makes torch compile formulas of its own by torch.jit.script; in what category
-            # it warns of that depends on its version.
+            # In the first jvp of a process torch uses torch.jit.script, and warns that this is deprecated. The category
+            # of the warning depends on the version.
             warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")
             derivatives: Tensor = jvp(losses, primals, directions)[1]
         if drawing.drawn is not None:
-            raise ValueError("a jvp draws dropout masks of its own: use the derivative 'projection', or no dropout")
+            raise ValueError(
+                "forward mode does not support dropout, because a jvp draws other masks than the evaluation; use the "
+                "derivative 'projection', or no dropout"
+            )
         return derivatives
 
     # --- the update
 
     def _follow(self, evaluation: BlockEvaluation, guesses: Iterator[Guessed]) -> list[Guessed]:
-        """Give a block its gradients along the guesses; returns those that have to wait for the other blocks'."""
+        """Set a block's gradients along its guesses.
+
+        Returns:
+            In the space ALL_WEIGHTS all guesses, whose factor depends on the guesses of the other blocks; else none.
+
+        """
         kept = []
-        sums: list[Tensor] = []  # of the tensors of the block <T, G>, ||T||^2, ||G||^2: [3, n]
+        sums: list[Tensor] = []  # for each tensor of the block, <T, G>, ||T||^2 and ||G||^2: [3, n]
         for guessed in guesses:
             squared = guessed.squared
             sums.append(torch.stack([guessed.product, guessed.target_squared, squared]))
@@ -411,7 +425,7 @@ class ForwardGradients:
                 evaluation.train(along)
             else:
                 guessed.layer.parameters[guessed.name].grad = along.sum(0)
-        if not sums:  # a block without parameters, or all of them frozen: nothing is guessed of weights
+        if not sums:  # a weight space, and a block without trained parameters
             return kept
         product, target, guess = torch.stack(sums).sum(0)
         lengths = (target.sqrt() * guess.sqrt()).clamp_min(torch.finfo(product.dtype).tiny)
@@ -419,46 +433,52 @@ class ForwardGradients:
         return kept
 
     def _follow_together(self, guesses: Sequence[Guessed], product: Tensor) -> None:
-        """In the space ALL_WEIGHTS, scale all guesses by one number, which follows from the product [1] of all."""
+        """Set the gradients in the space ALL_WEIGHTS: scale all guesses by one factor, from their total product [1]."""
         squared = torch.stack([guessed.squared for guessed in guesses]).sum(0)
         factor = factors(product, squared, self.settings.scaling)
         for guessed in guesses:
             assert guessed.layer is not None
             guessed.layer.parameters[guessed.name].grad = guessed.along(factor).sum(0)
 
-    # --- as of a pipeline
+    # --- the remaining interface of a pipeline
 
     def drain(self) -> None:
-        """Do nothing: nothing is ever in flight."""
+        """Do nothing, since no micro-batch is ever in flight."""
 
     @torch.no_grad()
     def evaluate(self, inputs: Tensor) -> Tensor:
-        """The network's output (logits) with the current weights, in evaluation mode."""
+        """Return the network's output (logits) with the current weights, in evaluation mode."""
         with in_evaluation_mode(self.stages):
             output: Tensor = self.model(inputs)
         return output
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Use `learning_rate` for every parameter, from the next step on."""
+        """Use `learning_rate` for every parameter, starting with the next step."""
         for optimizer in self.optimizers:
             set_rate(optimizer, learning_rate)
 
     def memory(self) -> MemoryReport:
-        """Bytes of each block by kind, as if it were alone on its device; auxiliary networks count with their block.
+        """Return the bytes of each block by kind, as if each block were on a separate device.
 
-        `gradients` has the samples' shares of the largest layer too. What a jvp needs on its way is not counted.
+        Auxiliary networks are counted with their block. `gradients` includes the per-sample gradients of the largest
+        layer. Temporary tensors of a jvp are not counted.
         """
         ledgers = [(block.index, block.ledger) for block in self.blocks]
         return MemoryReport(tuple(StageMemory(i, dict(o.now), dict(o.peak), o.peak_total) for i, o in ledgers))
 
     def mean_cosines(self) -> tuple[int, list[float | None]]:
-        """The steps since the last call, and over them the mean of `cosines`, None where it is unknown."""
+        """Return the number of steps since the last call and the mean of `cosines` over them, None if unknown."""
         steps, sums = self._summed, self._cosine_sums.tolist()
         self._cosine_sums, self._summed = torch.zeros_like(self._cosine_sums), 0
         return steps, [None if math.isnan(total) or not steps else total / steps for total in sums]
 
     def check_finite(self) -> None:
-        """See that all losses so far and all weights are finite. Raises: NonFiniteError."""
+        """Check that all losses so far and all weights are finite.
+
+        Raises:
+            NonFiniteError: If one is not.
+
+        """
         self._losses.look()
         for block in reversed(self.blocks):
             for name, parameter in block.stage.named_parameters():
@@ -470,12 +490,12 @@ class ForwardGradients:
                     )
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy, on the CPU, of everything that a bitwise resume needs; tensors and plain data only.
+        """Return a copy on the CPU of all state that a bitwise resume needs, as tensors and plain data.
 
-        Without a seed, torch's global generators are the caller's to keep.
+        Without a seed, the caller has to save the state of torch's global generators.
 
         Raises:
-            NonFiniteError: a loss since the last look was not finite.
+            NonFiniteError: If a loss that was not checked before is not finite.
 
         """
         self._losses.look()
@@ -499,7 +519,12 @@ class ForwardGradients:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`, with the same stages and settings. Raises: CheckpointError: it does not fit."""
+        """Restore a state of a training with the same stages and settings.
+
+        Raises:
+            CheckpointError: If the state does not match.
+
+        """
         expected = {"format": STATE_FORMAT, "settings": str(self.settings)}
         for key, value in expected.items():
             if state.get(key) != value:
@@ -523,7 +548,7 @@ class ForwardGradients:
 
 
 class _Losses(PendingLosses):
-    """Losses of a network whose blocks are no workers: an error does not say which stage is to blame."""
+    """Losses of a network without workers: an error cannot name the stage that a non-finite loss comes from."""
 
     def error(self, micro_batch: int, loss: float, *, late: bool) -> NonFiniteError:
         del late
@@ -533,7 +558,7 @@ class _Losses(PendingLosses):
 
 @contextlib.contextmanager
 def _added(changes: Mapping[nn.Module, Tensor]) -> Iterator[None]:
-    """Context in which the outputs of these modules have these tensors added."""
+    """Add a tensor to the output of each of these modules in a context."""
 
     def hook(change: Tensor) -> Callable[[nn.Module, Any, Tensor], Tensor]:
         return lambda module, inputs, output: output + change

@@ -1,4 +1,4 @@
-"""The networks of the paper and reversible transformers as lists of stages; stages to the plain model and back."""
+"""Networks as lists of stages: those of the paper and reversible transformers, with conversion to plain models."""
 
 from petra_core.models.bdia import BdiaStage
 from petra_core.models.blocks import auxiliary, local_resnet

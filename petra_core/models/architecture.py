@@ -1,10 +1,10 @@
-"""What the two families of residual networks share: depths, stems and the shapes of blocks.
+"""Define the depths, stems and block shapes that RevNet and ResNet share.
 
-RevNet-18/34/50 have the layout of ResNet-18/34/50 (He et al. 2016, Table 1): four groups of residual blocks, of which
-each but the first halves the resolution and doubles the channels. They differ in what a block is, so the layout is
-described once, here, as a list of `Block` shapes, and each family turns a shape into a stage.
+RevNet-18/34/50 have the layout of ResNet-18/34/50 (He et al. 2016, Table 1): four groups of residual blocks. Each group
+except the first halves the resolution and doubles the channels. The families differ only in the blocks themselves, so
+this module describes the layout once, as a list of `Block` shapes, and each family turns a shape into a stage.
 
-This module is internal: it exports nothing to users.
+This module is internal.
 """
 
 import difflib
@@ -16,37 +16,51 @@ STEMS = ("cifar", "imagenet32", "imagenet")
 
 @dataclass(frozen=True)
 class Block:
-    """The shape of one residual block; for a RevNet, of each of its two streams."""
+    """The shape of one residual block. For a RevNet, the channels are those of each of the two streams.
+
+    Attributes:
+        in_channels: Channels of the input.
+        inner_channels: Channels of the 3x3 convolutions.
+        out_channels: Channels of the output.
+        stride: Stride in height and width.
+
+    """
 
     in_channels: int
-    inner_channels: int  # of the 3x3 convolutions
+    inner_channels: int
     out_channels: int
     stride: int
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether output and input have one shape, so that the block can be inverted."""
+        """Whether output and input have the same shape, so that the block can be inverted."""
         return self.stride == 1 and self.in_channels == self.out_channels
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Number of blocks in each of the four groups, and of which kind."""
+    """The layout of a network.
+
+    Attributes:
+        groups: Number of blocks in each of the four groups.
+        bottleneck: Whether the blocks are bottlenecks or basic blocks.
+
+    """
 
     groups: tuple[int, ...]
     bottleneck: bool
 
     @property
     def expansion(self) -> int:
-        """Channels of a block's output for each channel inside it."""
+        """Ratio of a block's output channels to its inner channels."""
         return 4 if self.bottleneck else 1
 
     def out_channels(self, width: int) -> int:
-        """Channels after the last block."""
+        """Return the number of channels after the last block."""
         return (width << (len(self.groups) - 1)) * self.expansion
 
     def blocks(self, width: int) -> Iterator[Block]:
-        """The blocks in order, for a stem that leaves `width` channels."""
+        """Yield the blocks in order, for a stem with `width` output channels."""
         channels = width
         for group, count in enumerate(self.groups):
             inner = width << group
@@ -64,10 +78,14 @@ ARCHITECTURES = {
 
 
 def architecture(family: str, depth: int) -> Architecture:
-    """The layout of `family` at `depth`.
+    """Return the layout of a network of this depth.
+
+    Args:
+        family: Name of the network family, for the error message.
+        depth: 18, 34 or 50.
 
     Raises:
-        ValueError: there is no such depth.
+        ValueError: If the depth is unknown.
 
     """
     if depth not in ARCHITECTURES:
@@ -79,10 +97,10 @@ def architecture(family: str, depth: int) -> Architecture:
 
 
 def check_stem(stem: str) -> str:
-    """Return `stem` if it is the name of one.
+    """Return `stem` if it is one of `STEMS`.
 
     Raises:
-        ValueError: it is not; the message names the nearest, or all.
+        ValueError: If the stem is unknown. The message suggests the closest names.
 
     """
     if stem not in STEMS:

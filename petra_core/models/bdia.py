@@ -1,22 +1,22 @@
-"""Transformers that can be inverted to the bit: bidirectional integration approximation (BDIA, arXiv 2407.09093).
+"""Bitwise invertible transformers: bidirectional integration approximation (BDIA, arXiv 2407.09093).
 
-The additive coupling changes the network: F sees one of two streams. BDIA leaves it as it is. A block x -> x + h(x) is
-an Euler step; in training it is averaged with a step back, by a factor gamma of +1/2 or -1/2 that is drawn for each
-sample and block, so that the block before is part of it and can be got back:
+The additive coupling changes the network, because F sees one of two streams. BDIA keeps the architecture. A block
+x -> x + h(x) is an Euler step. In training, BDIA averages it with a backward step. The weight gamma is +1/2 or -1/2,
+drawn for each sample and block. The output then depends on the previous block's input x[k-1], which can be recovered:
 
     forward   x[k+1] = Q[gamma (x[k-1] + 2^-l s)] + Q[(1 - gamma) x[k] + (1 + gamma) h(x[k])]
     inverse   x[k-1] = (x[k+1] - Q[(1 - gamma) x[k] + (1 + gamma) h(x[k])]) / gamma - 2^-l s
     backward  d x[k-1] = gamma d x[k+1],    d x[k] = d' + (1 - gamma) d x[k+1] + (1 + gamma) J^T d x[k+1]
 
-d' is what comes down for x[k], which is passed on. Q rounds to multiples of 2^-l (l = 9); its gradient is taken as 1.
-Halving loses the last bit, which is why it is kept: s is x[k-1] 2^l mod 2, one bit a value, packed eight to a byte. In
-evaluation gamma is 0, and the network is the plain transformer, rounded.
+d' is the incoming gradient of x[k], the stream that passes through. Q rounds to multiples of 2^-l (l = 9) and has a
+straight-through gradient. Halving loses the last bit, so it is stored: s = x[k-1] 2^l mod 2, one bit per value, packed
+eight to a byte. In evaluation gamma is 0, and the network is the plain transformer with rounded activations.
 
-As a stage the streams are (x[k], x[k-1]) -> (x[k+1], x[k]): those of the additive coupling, and F is likewise evaluated
-at a stream that only passes through. Streams are float32, which has all multiples of 2^-9 below 32768. The float form,
-without Q and s, is not exact: 1/gamma doubles an error at every block.
+As a stage, BDIA maps the streams (x[k], x[k-1]) -> (x[k+1], x[k]). As in the additive coupling, h is evaluated on the
+stream that passes through. Streams are float32, which represents all multiples of 2^-9 below 32768. The float form,
+without Q and s, is not exact: dividing by gamma doubles the error at every block.
 
-The equations are second-hand: of a report that quotes the paper, and of the one published re-implementation.
+The equations come from secondary sources: a report that quotes the paper, and the only published re-implementation.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ BITS = 9  # l
 
 
 class _Round(torch.autograd.Function):
-    """Round to multiples of 2^-bits; the gradient passes straight through."""
+    """Round to multiples of 2^-bits, with a straight-through gradient."""
 
     @staticmethod
     def forward(context: object, x: Tensor, bits: int) -> Tensor:
@@ -46,12 +46,15 @@ class _Round(torch.autograd.Function):
 
 
 def rounded(x: Tensor, bits: int | None) -> Tensor:
-    """The nearest multiple of 2^-bits, half-way cases to even ones; None: x itself."""
+    """Round to the nearest multiple of 2^-bits, ties to even; return `x` itself if `bits` is None."""
     return x if bits is None else (x * 2**bits).round_() / 2**bits
 
 
 class Quantise(nn.Module):
-    """Round to multiples of 2^-bits, in float32 at least; gradients pass straight through. None rounds nothing."""
+    """Round to multiples of 2^-bits with a straight-through gradient.
+
+    The result is float32, or float64 for a float64 input. With `bits=None` only the conversion takes place.
+    """
 
     def __init__(self, bits: int | None = BITS) -> None:
         super().__init__()
@@ -69,7 +72,7 @@ class Quantise(nn.Module):
 
 
 class EulerStep(nn.Module):
-    """A block of a plain network: x -> x + h(x), [B, ...] both."""
+    """A block of a plain network: x -> x + h(x), both [B, ...]."""
 
     def __init__(self, h: nn.Module) -> None:
         super().__init__()
@@ -81,7 +84,7 @@ class EulerStep(nn.Module):
 
 
 class FirstStep(nn.Module):
-    """The first block, which has none before it: x -> (x + Q[h(x)], x), for the end of the stem."""
+    """The first block, which has no predecessor: x -> (x + Q[h(x)], x). It belongs at the end of the stem."""
 
     def __init__(self, h: nn.Module, bits: int | None = BITS) -> None:
         super().__init__()
@@ -93,12 +96,12 @@ class FirstStep(nn.Module):
 
 
 class BdiaStage(Stage):
-    """A block x -> x + h(x) of any residual network as a stage that can be inverted to the bit.
+    """A block x -> x + h(x) of any residual network as a bitwise invertible stage.
 
     Args:
-        h: from a tensor [B, ...] to one of the same shape.
-        bits: l, of the fixed point, exact for values below 2^(24 - l) (2^(53 - l) in float64); None: the float form,
-            whose inversion is not exact.
+        h: Function from a tensor [B, ...] to one of the same shape.
+        bits: Fractional bits l of the fixed-point representation, which is exact for values below 2^(24 - l)
+            (2^(53 - l) in float64). None selects the float form, whose inversion is not exact.
 
     """
 
@@ -106,7 +109,7 @@ class BdiaStage(Stage):
 
     def __init__(self, h: nn.Module, bits: int | None = BITS) -> None:
         super().__init__()
-        self.module = EulerStep(h)  # so that weights have the names of the plain network's
+        self.module = EulerStep(h)  # gives the weights the names that they have in the plain network
         self.quantise = Quantise(bits)
 
     @property
@@ -149,9 +152,16 @@ class BdiaStage(Stage):
         return _BdiaTape((x, before), None, x_leaf, h, gamma)
 
     def _drawn(self, x: Tensor) -> Tensor:
-        """Gamma, [B, 1, ...]: +1/2 or -1/2 for each sample in training, from torch's generator; else 0."""
+        """Draw gamma, [B, 1, ...]: +1/2 or -1/2 for each sample, from torch's generator.
+
+        Raises:
+            ValueError: If the stage is in evaluation mode, in which gamma is 0.
+
+        """
         if not self.training:
-            raise ValueError("in evaluation BDIA is the plain block, which cannot be inverted; train() the stage first")
+            raise ValueError(
+                "a BDIA stage in evaluation mode is a plain block and cannot be inverted; call train() on the stage"
+            )
         gamma: Tensor = x.new_empty(len(x), *[1] * (x.dim() - 1)).bernoulli_(0.5) - 0.5
         return gamma
 
@@ -159,7 +169,7 @@ class BdiaStage(Stage):
         return rounded((1 - gamma) * x + (1 + gamma) * h, self.quantise.bits)
 
     def _halved(self, before: Tensor, gamma: Tensor) -> Tensor:
-        """Q[gamma (before + 2^-l s)], which is exact, since before + 2^-l s is an even multiple of 2^-l."""
+        """Return Q[gamma (before + 2^-l s)]. Q changes nothing here: before + 2^-l s is an even multiple of 2^-l."""
         bits = self.quantise.bits
         if bits is None:
             return gamma * before
@@ -169,7 +179,7 @@ class BdiaStage(Stage):
 
 
 class _BdiaTape(CouplingTape):
-    """The graph of h alone; the rest of the step is differentiated by hand."""
+    """A tape with the graph of h. The rest of the step is differentiated analytically."""
 
     def __init__(
         self, inputs: Streams | None, outputs: Streams | None, leaf: Tensor, residual: Tensor, gamma: Tensor
@@ -183,18 +193,18 @@ class _BdiaTape(CouplingTape):
         grad, passed = grad_outputs
         gamma = self._gamma
         coupled = (1 + gamma) * grad, passed + (1 - gamma) * grad
-        of_inputs, of_parameters = super().gradients(coupled, parameters, input_gradient=input_gradient)
-        return None if of_inputs is None else (of_inputs[0], gamma * grad), of_parameters
+        grad_inputs, grad_parameters = super().gradients(coupled, parameters, input_gradient=input_gradient)
+        return None if grad_inputs is None else (grad_inputs[0], gamma * grad), grad_parameters
 
 
 def pack(bits: Tensor) -> Tensor:
-    """Booleans of any shape as bytes, eight to one, the last filled up with zeros: uint8 [ceil(n / 8)]."""
+    """Pack booleans of any shape into bytes, padding the last with zeros: n booleans -> uint8 [ceil(n / 8)]."""
     flat = bits.flatten().to(torch.uint8)
     flat = nn.functional.pad(flat, (0, -len(flat) % 8)).view(-1, 8)
     return (flat << torch.arange(8, dtype=torch.uint8, device=bits.device)).sum(1, dtype=torch.uint8)
 
 
 def unpack(packed: Tensor, shape: torch.Size) -> Tensor:
-    """The booleans, in their shape, that `pack` made bytes of."""
+    """Invert `pack`: uint8 [ceil(n / 8)] -> booleans of `shape`."""
     bits = packed[:, None] >> torch.arange(8, dtype=torch.uint8, device=packed.device) & 1
     return bits.flatten()[: shape.numel()].view(shape).bool()

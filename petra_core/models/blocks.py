@@ -1,12 +1,13 @@
-"""ResNet-18 in 8 or 16 blocks for training with local losses, and the auxiliary networks that have them.
+"""ResNet-18 in 8 or 16 blocks for training with local losses, and the auxiliary networks that compute these losses.
 
-As in "Can Forward Gradient Match Backpropagation?" (Fournier et al. 2023, arXiv 2306.06968; read in the released code):
+The networks follow the released code of "Can Forward Gradient Match Backpropagation?" (Fournier et al. 2023,
+arXiv 2306.06968):
 
-    8 blocks    torchvision's BasicBlocks; the first has the 3x3 stem before it, the last BatchNorm and head after it
-    16 blocks   no skip connections: a 3x3 convolution, BatchNorm, ReLU each, in the first block two of them
+    8 blocks    torchvision's BasicBlocks; the first includes the 3x3 stem, the last a BatchNorm and the head
+    16 blocks   no skip connections; a block is a 3x3 convolution, BatchNorm and ReLU, the first block has two of each
 
-Both have four groups of 1, 2, 4 and 8 times the width, the first of each but the first group with a stride of 2. All
-weights are Kaiming uniform, biases of convolutions and linear layers 0.01.
+Both have four groups, with 1, 2, 4 and 8 times the width. The first block of groups two to four has a stride of 2. All
+weights are initialised Kaiming uniform; the biases of convolutions and linear layers are 0.01.
 """
 
 import difflib
@@ -26,24 +27,24 @@ __all__ = ["AUXILIARIES", "BLOCKS", "auxiliary", "local_resnet"]
 BLOCKS = (8, 16)
 #: Hidden channels of auxiliary networks for blocks of width 64, by kind and number of blocks; "linear" has none.
 AUXILIARIES = {"cnn": {8: 32, 16: 16}, "mlp": {8: 1024, 16: 512}, "linear": {8: 1, 16: 1}}
-WIDTH = 64  # at which these are
-QUARTERS = 4  # to which images are pooled before the last linear layers
+WIDTH = 64  # the block width for which AUXILIARIES holds
+QUARTERS = 4  # number of places to which images are pooled before the last linear layers (2x2)
 
 
 def local_resnet(blocks: int, *, num_classes: int, width: int = WIDTH) -> list[Stage]:
-    """A ResNet-18 whose blocks are stages.
+    """Build a ResNet-18 with one stage per block.
 
     Args:
-        blocks: 8 or 16.
-        num_classes: logits of the head, at least 2.
-        width: channels of the first group.
+        blocks: Number of blocks, 8 or 16.
+        num_classes: Number of logits, at least 2.
+        width: Channels of the first group.
 
     Returns:
-        As many stages. They take images [B, 3, H, W].
+        The `blocks` stages, for images [B, 3, H, W].
 
     Raises:
-        ValueError: another number of blocks, fewer than 2 classes, a width below 1.
-        TypeError: an argument is not an int.
+        ValueError: If `blocks` is not 8 or 16, `num_classes` is below 2 or `width` is below 1.
+        TypeError: If an argument is not an int.
 
     """
     _check_blocks(blocks)
@@ -70,20 +71,23 @@ def local_resnet(blocks: int, *, num_classes: int, width: int = WIDTH) -> list[S
 def auxiliary(
     kind: str, blocks: int, *, num_classes: int, width: int = WIDTH, hidden: int | None = None
 ) -> Callable[[int], nn.Module]:
-    """A function from the number of a block to a new auxiliary network, from [B, C, H, W] to [B, num_classes].
+    """Return a function that builds the auxiliary network of a block.
 
     Args:
-        kind: "cnn" (1x1 convolution, three 3x3 convolutions of stride 2), "mlp" (three hidden layers after pooling to
-            2x2) or "linear" (BatchNorm, pooling, one layer).
-        blocks: 8 or 16, as in `local_resnet`.
-        num_classes: at least 2.
-        width: as in `local_resnet`; the hidden channels scale with it.
-        hidden: channels inside, which "linear" has none of; None: the paper's (32 or 16 of a CNN, 1024 or 512 of an
-            MLP, at width 64).
+        kind: "cnn" (a 1x1 convolution and three 3x3 convolutions of stride 2), "mlp" (three hidden layers after pooling
+            to 2x2) or "linear" (BatchNorm, pooling and one linear layer).
+        blocks: Number of blocks of the network, 8 or 16.
+        num_classes: Number of logits, at least 2.
+        width: Width of the network, as in `local_resnet`. The default number of hidden channels scales with it.
+        hidden: Number of hidden channels; not allowed for "linear". None selects the paper's (at width 64 and 8 or 16
+            blocks, 32 or 16 for "cnn" and 1024 or 512 for "mlp").
+
+    Returns:
+        A function from the index of a block to a new network, which maps [B, C, H, W] to [B, num_classes].
 
     Raises:
-        ValueError: there is no such kind or number of blocks, a number is too small, or `hidden` is of no use.
-        TypeError: a number is not an int.
+        ValueError: If `kind` or `blocks` is unknown, a number is too small or `hidden` is given for "linear".
+        TypeError: If a number is not an int.
 
     """
     if kind not in AUXILIARIES:
@@ -105,7 +109,7 @@ def auxiliary(
 
 
 def initialise(module: nn.Module) -> nn.Module:
-    """Draw all weights anew, Kaiming uniform with biases 0.01. Returns the module."""
+    """Initialise all convolutions and linear layers: Kaiming uniform weights, biases 0.01. Return the module."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_uniform_(layer.weight)
@@ -120,7 +124,7 @@ def _check_blocks(blocks: int) -> None:
 
 
 def _channels(block: int, blocks: int, width: int) -> int:
-    """Channels of the output of a block."""
+    """Return the number of output channels of a block."""
     return width << (4 * block // blocks)
 
 
@@ -130,9 +134,10 @@ def _plain(channels: int, out_channels: int, stride: int) -> nn.Sequential:
 
 
 class _Pool(nn.Module):
-    """[B, C, H, W] -> [B, 4 C]: means of the quarters of each image, as `nn.AdaptiveAvgPool2d(2)` has them.
+    """Average over the quarters of each image: [B, C, H, W] -> [B, 4 C].
 
-    That one's backward is not deterministic on CUDA. Quarters of an odd height or width overlap.
+    This equals `nn.AdaptiveAvgPool2d(2)`, whose backward is not deterministic on CUDA. If the height or width is odd,
+    the quarters overlap.
     """
 
     def forward(self, x: Tensor) -> Tensor:

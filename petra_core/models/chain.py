@@ -1,8 +1,8 @@
-"""A chain of equal reversible blocks, of any length.
+"""A chain of identical reversible blocks, of any length.
 
-What approximate inversion does cannot be learnt on a RevNet-18: each of its buffered stages hands an exact stored
-input down, so a reconstruction error lives only inside a run of consecutive reversible stages, and RevNet-18 has runs
-of at most two. The chain is one single run, as long as one likes: a buffered stem, `depth` basic blocks of one width
+A RevNet-18 hides the effect of approximate inversion: each of its buffered stages passes an exact stored input down, so
+reconstruction errors grow only along consecutive reversible stages, and RevNet-18 has at most two in a row. In the
+chain all stages between stem and head are consecutive: a buffered stem, `depth` reversible basic blocks of equal width
 and resolution, and a head.
 """
 
@@ -14,21 +14,21 @@ from petra_core.stages import ReversibleStage, Stage
 def chain(
     depth: int, *, num_classes: int, channels: int = 64, stem_stride: int = 1, in_channels: int = IMAGE_CHANNELS
 ) -> list[Stage]:
-    """The stages of a constant-width network that is reversible but for stem and head.
+    """Build a constant-width network in which all stages except stem and head are reversible.
 
     Args:
-        depth: reversible blocks, at least 0.
-        num_classes: logits of the head, at least 2.
-        channels: of each stream.
-        stem_stride: by how much the 3x3 stem lowers the resolution.
-        in_channels: of the images.
+        depth: Number of reversible blocks, at least 0.
+        num_classes: Number of logits, at least 2.
+        channels: Channels of each stream.
+        stem_stride: Stride of the 3x3 convolution in the stem.
+        in_channels: Channels of the images.
 
     Returns:
-        J = depth + 2 stages, for images [B, in_channels, H, W].
+        The J = depth + 2 stages, for images [B, in_channels, H, W].
 
     Raises:
-        ValueError: a number below its minimum.
-        TypeError: a number that is not an int.
+        ValueError: If a number is below its minimum.
+        TypeError: If a number is not an int.
 
     """
     check_int("depth", depth, 0)

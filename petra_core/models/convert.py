@@ -1,9 +1,9 @@
-"""Stages to the plain sequential model and back; fewer stages out of many.
+"""Convert weights between stages and the plain sequential model, and merge stages into fewer.
 
-How blocks are grouped into stages is a matter of scheduling, so it must not show in saved weights: those of a RevNet-18
-in ten stages have to load into the same network in three, and into plain PyTorch. The state dicts of the stages
-themselves would not do, since a merged stage prefixes the names of its parts. So weights travel under the names of one
-form: `nn.Sequential` over all parts, in order, however they are merged.
+The grouping of blocks into stages is a scheduling decision, so saved weights must not depend on it: the weights of a
+RevNet-18 in ten stages have to load into the same network in three stages, and into plain PyTorch. The stages' state
+dicts depend on the grouping, since a merged stage prefixes the names of its parts. Weights are therefore saved under
+the names of `nn.Sequential` over all unmerged parts, in order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,25 +14,25 @@ from torch import Tensor, nn
 from petra_core.shares import owned
 from petra_core.stages import Stage, merge, sequential
 
-LISTED = 3  # names listed in an error before it says how many more there are
+LISTED = 3  # number of names that an error lists in full
 
 
 def stages_state_dict(stages: Sequence[Stage]) -> dict[str, Tensor]:
-    """Parameters and buffers of the stages under the plain model's names, as `sequential(stages).state_dict()`.
+    """Return parameters and buffers of the stages under the plain model's names.
 
-    The tensors share the stages' memory, as those of any state dict do.
+    This is `sequential(stages).state_dict()`. As in any state dict, the tensors share the stages' memory.
     """
     return dict(sequential(stages).state_dict())
 
 
 def load_stages_state_dict(stages: Sequence[Stage], state: Mapping[str, Tensor]) -> None:
-    """Copy a plain model's state dict into the stages, whatever stages it was saved from.
+    """Copy a plain model's state dict into the stages, regardless of the stages that it was saved from.
 
-    Nothing is changed unless everything fits.
+    If any entry does not fit, nothing is changed.
 
     Raises:
-        ValueError: names are missing or unexpected, or a shape differs; the message lists the first few.
-        TypeError: an entry is not a tensor.
+        ValueError: If names are missing or unexpected, or a shape differs. The message lists the first few.
+        TypeError: If an entry is not a tensor.
 
     """
     tensors = stages_state_dict(stages)
@@ -99,14 +99,17 @@ def _listed(what: str, names: Sequence[str]) -> list[str]:
 
 
 def group(stages: Sequence[Stage], sizes: Sequence[int]) -> list[Stage]:
-    """Merge consecutive stages, so that J can be chosen apart from the number of blocks.
+    """Merge consecutive stages, so that J can be chosen independently of the number of blocks.
 
     Args:
-        stages: the stages in order.
-        sizes: how many of them each new stage takes; their sum is len(stages).
+        stages: The stages in order.
+        sizes: Number of stages to merge into each new stage. The sum must be len(stages).
+
+    Returns:
+        One merged stage for each entry of `sizes`.
 
     Raises:
-        ValueError: a size below 1, or a sum that is not the number of stages.
+        ValueError: If a size is below 1, or the sum differs from the number of stages.
 
     """
     return [merge(stages[run.start : run.stop]) for run in owned(sizes, len(stages))]

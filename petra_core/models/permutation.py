@@ -1,17 +1,17 @@
-"""Down-sampling that can be undone: a stage that moves elements and computes nothing.
+"""Invertible down-sampling by pixel-unshuffle.
 
-A RevNet lowers the resolution with strided convolutions. These lose information, so each such stage has to keep its
-inputs until the backward, and those few buffers are most of what PETRA still holds. i-RevNet (Jacobsen et al. 2018)
-moves every 2x2 neighbourhood of pixels into channels instead,
+A RevNet lowers the resolution with strided convolutions. These lose information, so each such stage has to buffer its
+inputs until the backward, and these few buffers are most of PETRA's memory. i-RevNet (Jacobsen et al. 2018) moves each
+2x2 neighbourhood of pixels into channels instead,
 
     [B, C, H, W] -> [B, 4C, H/2, W/2]
 
-a permutation of the elements. Its inverse is exact, bit for bit, and since the transpose of a permutation is its
-inverse, gradients go back through the inverse too. So this stage has no parameters, no graph and nothing to keep, not
-even where inputs are stashed: its backward reads none of the input.
+which is a permutation of the elements. Its inverse is bitwise exact. The transpose of a permutation is its inverse, so
+the backward applies the inverse to the gradient. The stage therefore has no parameters, records no graph and stores no
+input.
 
-Alone it would be a stage of the pipeline, with a tick and staleness of its own; `petra_core.stages.merge` joins it to
-the block that follows.
+As a separate stage of the pipeline it would add a tick and staleness; `petra_core.stages.merge` merges it with the
+block that follows.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ __all__ = ["PixelUnshuffleStage"]
 
 
 class _PermutationTape(Tape):
-    """No graph: the gradient of a permutation is its inverse, applied to the gradient."""
+    """A tape without a graph: the backward applies the inverse permutation to the gradient."""
 
     def __init__(self, inputs: Streams | None, outputs: Streams | None, inverse: Callable[[Streams], Streams]) -> None:
         self.inputs = inputs
@@ -42,10 +42,10 @@ class _PermutationTape(Tape):
 
 
 class PixelUnshuffleStage(Stage):
-    """Each stream [B, C, H, W] -> [B, C·r², H/r, W/r], and back.
+    """Pixel-unshuffle each stream: [B, C, H, W] -> [B, C·r², H/r, W/r].
 
     Args:
-        factor: r, by which height and width shrink.
+        factor: Factor r by which height and width shrink.
 
     """
 
@@ -60,14 +60,19 @@ class PixelUnshuffleStage(Stage):
         return self
 
     def forward(self, value: Value) -> Value:
-        """[B, C, H, W] -> [B, C·r², H/r, W/r]. Raises: ValueError: `factor` does not divide height and width."""
+        """Map each stream [B, C, H, W] to [B, C·r², H/r, W/r].
+
+        Raises:
+            ValueError: If a stream is not four-dimensional, or `factor` does not divide its height and width.
+
+        """
         streams = as_streams(value)
         for stream in streams:
             if stream.dim() != 4 or stream.shape[2] % self.factor or stream.shape[3] % self.factor:
                 raise ValueError(
                     f"PixelUnshuffleStage({self.factor}) takes [batch, channels, height, width] with height and width "
-                    f"divisible by {self.factor}, got {tuple(stream.shape)}; pad or resize the images, or leave out a "
-                    f"down-sampling"
+                    f"divisible by {self.factor}, got {tuple(stream.shape)}; pad or resize the images, or use fewer "
+                    f"down-samplings"
                 )
         return as_value(tuple(F.pixel_unshuffle(stream, self.factor) for stream in streams))
 

@@ -1,12 +1,12 @@
-"""A 1x1 convolution with a stride, written as what it is: every s-th pixel, and then a convolution of stride 1.
+"""A strided 1x1 convolution, computed as subsampling followed by a 1x1 convolution of stride 1.
 
-The obvious form, `nn.Conv2d(..., 1, stride=2)`, cannot be trusted in narrow networks on a CPU. With channels-last
-float32 and fewer channels than a block of the kernel has (16 with AVX-512, 8 with AVX2), oneDNN's gradient of the
-weights writes past its workspace (https://github.com/uxlfoundation/oneDNN/issues/6035, open with the oneDNN 3.13 of
-torch 2.15): wrong gradients, or a process that dies somewhere later. It is the only kind of convolution in this folder
-that is concerned; tests/petra_core/models/test_convolutions.py holds all of them against float64.
+The obvious form, `nn.Conv2d(..., 1, stride=2)`, is unsafe in narrow networks on a CPU. With channels-last float32
+tensors and fewer channels than the kernel's block size (16 with AVX-512, 8 with AVX2), oneDNN's weight gradient writes
+past its workspace (https://github.com/uxlfoundation/oneDNN/issues/6035, open with the oneDNN 3.13 of torch 2.15). This
+gives wrong gradients or crashes the process later. Strided 1x1 convolutions are the only ones in this folder that are
+affected; tests/petra_core/models/test_convolutions.py compares all kinds with float64.
 
-With AVX-512 and channels-last images both forms give the same bits wherever the obvious one is right.
+With AVX-512 and channels-last images both forms are bitwise equal wherever the obvious one is correct.
 """
 
 from torch import Tensor, nn
@@ -16,13 +16,15 @@ __all__ = ["PointwiseConv2d"]
 
 
 class PointwiseConv2d(nn.Conv2d):
-    """`nn.Conv2d(in_channels, out_channels, 1, stride=stride)`, safe at any width; its weights load into that one.
+    """A replacement for `nn.Conv2d(in_channels, out_channels, 1, stride=stride)` that is safe at any width.
+
+    The state dicts of the two are interchangeable.
 
     Args:
-        in_channels: of the images.
-        out_channels: of the result.
-        stride: in both directions.
-        bias: whether a learned number is added to each channel.
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        stride: Stride in height and width.
+        bias: Whether to add a learned bias to each output channel.
 
     """
 
@@ -30,6 +32,6 @@ class PointwiseConv2d(nn.Conv2d):
         super().__init__(in_channels, out_channels, 1, stride=stride, bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # nn.Conv2d calls it that
-        """[B, C, H, W] -> [B, C', H / stride, W / stride], rounded up."""
+        """Map [B, C, H, W] to [B, C', H / stride, W / stride], rounded up."""
         down, right = self.stride
         return F.conv2d(input[:, :, ::down, ::right], self.weight, self.bias)

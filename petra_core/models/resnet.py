@@ -1,9 +1,9 @@
-"""ResNet-18, -34 and -50 as stages: torchvision's blocks, one a stage, none of them reversible.
+"""ResNet-18, -34 and -50 as stages: one torchvision block per stage, none of them reversible.
 
-The baseline of the paper. The blocks are torchvision's own classes, so architecture and size are torchvision's
-(11,689,512, 21,797,672 and 25,557,032 parameters for ImageNet). Two things differ from `torchvision.models.resnet18()`:
-the initialisation is PyTorch's default instead of Kaiming's with fan-out, as in `petra_core.models.revnet`, so that the
-two families differ in their architecture alone; and small images get the usual 3x3 stem of stride 1 without pooling.
+These are the paper's baselines. The blocks are torchvision's classes, so architecture and number of parameters are
+torchvision's (11,689,512, 21,797,672 and 25,557,032 for ImageNet). Two things differ from torchvision's networks. The
+initialisation is PyTorch's default instead of Kaiming with fan-out, as in `petra_core.models.revnet`, so that the two
+families differ only in their architecture. Small images get the usual 3x3 stem of stride 1 without pooling.
 """
 
 from torch import nn
@@ -24,7 +24,7 @@ def _stem(stem: str, width: int) -> nn.Sequential:
 
 
 def _block(block: Block, *, bottleneck: bool) -> nn.Module:
-    # Not at the top: torchvision takes longer to import than torch, and only a ResNet needs it.
+    # Imported here because importing torchvision takes longer than importing torch, and only a ResNet needs it.
     from torchvision.models.resnet import BasicBlock, Bottleneck
 
     downsample = None
@@ -36,20 +36,20 @@ def _block(block: Block, *, bottleneck: bool) -> nn.Module:
 
 
 def resnet(depth: int, *, num_classes: int, stem: str = "cifar", width: int = 64) -> list[Stage]:
-    """The stages of a ResNet.
+    """Build a ResNet.
 
     Args:
-        depth: 18, 34 (basic blocks) or 50 (bottlenecks).
-        num_classes: logits of the head, at least 2.
-        stem: "cifar" and "imagenet32" are one: 3x3, stride 1, no pooling; "imagenet" is torchvision's.
-        width: channels in the first group of blocks; 64 in the paper and in torchvision.
+        depth: 18 or 34 (basic blocks), or 50 (bottlenecks).
+        num_classes: Number of logits, at least 2.
+        stem: "cifar" and "imagenet32" are the same: 3x3, stride 1, no pooling. "imagenet" is torchvision's stem.
+        width: Channels in the first group of blocks; 64 in the paper and in torchvision.
 
     Returns:
-        J stages: 10 for depth 18, 18 for 34 and 50. They take images [B, 3, H, W].
+        The J stages, 10 for depth 18 and 18 for depths 34 and 50. They take images [B, 3, H, W].
 
     Raises:
-        ValueError: an unknown depth or stem, fewer than 2 classes, a width below 1.
-        TypeError: width or num_classes is not an int.
+        ValueError: If `depth` or `stem` is unknown, `num_classes` is below 2 or `width` is below 1.
+        TypeError: If `width` or `num_classes` is not an int.
 
     """
     layout = architecture("ResNet", depth)

@@ -1,19 +1,19 @@
-"""RevMViT: a multiscale vision transformer of two streams (Mangalam et al. 2022), reversible within each resolution.
+"""RevMViT: a two-stream multiscale vision transformer, reversible within each resolution (Mangalam et al. 2022).
 
     patch embedding     [B, 3, S, S] -> [B, H, W, C]; patches overlap; position embedding; the same in both streams
     blocks              y1 = x1 + F(x2),  y2 = x2 + G(y1): F is LayerNorm and attention to pooled keys and values, G is
                         LayerNorm and MLP
-    stage transition    the first block of every further group, buffered: it concatenates the streams, which doubles the
-                        channels, mixes them by a two-layer MLP, and is then an MViT block whose queries are pooled to
-                        half the resolution; its result is the same in both streams
+    stage transition    first block of each group after the first, buffered: concatenation of the streams (which doubles
+                        the channels), a two-layer MLP that mixes them, then an MViT block whose queries are pooled to
+                        half the resolution; the result is the same in both streams
     head                streams concatenated, LayerNorm, mean over tokens, linear
 
-Pooling is MViT's (Fan et al. 2021): a 3x3 convolution of each channel of a head, the same for all heads, and LayerNorm.
-Keys and values have strides 4, 2, 1, 1 from group to group, so that a coarser group has no fewer, but for the last. The
-skip of a transition is pooled like its queries, by the same weights.
+Pooling follows MViT (Fan et al. 2021): a depthwise 3x3 convolution, shared by all heads, and LayerNorm. The strides of
+keys and values are 4, 2, 1, 1 in the four groups, so the first three groups have equal numbers of keys. The skip of a
+transition is pooled with the weights that pool its queries.
 
-`base` has the layout of Rev-MViT-B and for ImageNet 39.7M parameters (published: 39M); `tiny` has the depths of
-MViTv2-T. `micro` is for images of some ten pixels on a CPU.
+`base` has the layout of Rev-MViT-B and 39.7M parameters for ImageNet (published: 39M). `tiny` has the depths of
+MViTv2-T. `micro` is meant for images of about ten pixels on a CPU.
 """
 
 from collections import OrderedDict
@@ -39,16 +39,16 @@ from petra_core.stages import BufferedStage, Stage
 
 __all__ = ["SIZES", "revmvit"]
 
-FIRST_STRIDE = 4  # of keys and values in the first group
+FIRST_STRIDE = 4  # stride of keys and values in the first group
 
 
 class Pooling(nn.Module):
     """Pool a grid of tokens, head by head: [B, H, W, C] -> [B, H/stride, W/stride, C], rounded up.
 
     Args:
-        width: C.
-        heads: divide the width.
-        stride: in both directions.
+        width: Channels C.
+        heads: Number of heads; divides `width`.
+        stride: Stride in height and width.
 
     """
 
@@ -71,10 +71,10 @@ class PoolingAttention(nn.Module):
     """Multi-head attention from pooled queries to pooled keys and values.
 
     Args:
-        width: channels.
-        heads: divide the width.
-        key_stride: of the pooling of keys and values.
-        query_stride: of that of the queries; at 1 they are not pooled.
+        width: Channels C.
+        heads: Number of heads; divides `width`.
+        key_stride: Stride of the pooling of keys and values.
+        query_stride: Stride of the pooling of queries; 1 means no pooling.
 
     """
 
@@ -88,7 +88,7 @@ class PoolingAttention(nn.Module):
         self.project = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, H, W, C] -> [B, H', W', C], the grid of the queries."""
+        """Map [B, H, W, C] to [B, H', W', C], the grid of the pooled queries."""
         q, k, v = self.qkv(x).chunk(3, dim=-1)  # [B, H, W, C] each
         q = self.pool_q(q)
         queries, keys, values = (split_heads(x, self.heads) for x in (q, self.pool_k(k), self.pool_v(v)))
@@ -98,13 +98,13 @@ class PoolingAttention(nn.Module):
 
 
 class StageTransition(nn.Module):
-    """Two streams [B, H, W, C] -> two equal ones [B, H/2, W/2, 2C], rounded up.
+    """Two streams [B, H, W, C] -> two equal streams [B, H/2, W/2, 2C], rounded up.
 
     Args:
-        width: C.
-        heads: of the result; divide 2C.
-        key_stride: of the pooling of keys and values.
-        drop_path: rate of stochastic depth of both functions.
+        width: Channels C of each input stream.
+        heads: Number of heads of the block; divides 2C.
+        key_stride: Stride of the pooling of keys and values.
+        drop_path: Rate of stochastic depth of attention and MLP.
 
     """
 
@@ -135,24 +135,25 @@ def revmvit(
     drop_path: float = 0.0,
     split_blocks: bool = False,
 ) -> list[Stage]:
-    """The stages of a RevMViT.
+    """Build a RevMViT.
 
     Args:
-        size: a name in `SIZES`, or any `HierarchicalSize`.
-        num_classes: logits of the head, at least 2.
-        image_size: height and width of the images, pixels.
-        patch: distance between patches, pixels; divides image_size. Each reaches patch - 1 pixels into its neighbours.
-        in_channels: of the images.
-        drop_path: rate of stochastic depth of the last block, linear from 0 at the first.
-        split_blocks: attention and MLP of reversible blocks as stages of their own.
+        size: Name of a size in `SIZES`, or a `HierarchicalSize`.
+        num_classes: Number of logits, at least 2.
+        image_size: Height and width of the images in pixels.
+        patch: Distance between patches in pixels; divides `image_size`. Neighbouring patches overlap by patch - 1
+            pixels.
+        in_channels: Channels of the images.
+        drop_path: Rate of stochastic depth of the last block. The rates grow linearly from 0 at the first block.
+        split_blocks: Whether attention and MLP of a reversible block are separate stages.
 
     Returns:
-        J = 2 + blocks stages (18 for base), with split_blocks as many more as there are reversible blocks. They take
-        images [B, in_channels, image_size, image_size].
+        The J = 2 + blocks stages (18 for base), plus one per reversible block with `split_blocks`. They take images
+        [B, in_channels, image_size, image_size].
 
     Raises:
-        ValueError: an unknown size, images that cannot be divided into patches, a number out of its range.
-        TypeError: a number of another type.
+        ValueError: If the size is unknown, `patch` does not divide `image_size` or a number is out of range.
+        TypeError: If a number has the wrong type.
 
     """
     size = find_size("RevMViT", SIZES, size)

@@ -1,16 +1,17 @@
 """RevNet-18, -34 and -50 as stages (arXiv 2406.02052, section 4.1).
 
-A ResNet whose channels are doubled and split into two streams, each of the ResNet's full width. A block that keeps its
-shape is a coupling, (x, x~) -> (x~ + F(x), x), and can be inverted; a block that changes it cannot, and is buffered:
+A RevNet is a ResNet with twice the channels, split into two streams of the ResNet's full width. A block that keeps the
+shape is an invertible coupling, (x, x~) -> (x~ + F(x), x). A block that changes the shape is not invertible, and its
+inputs are buffered:
 
     basic        h = ReLU(BN(conv3x3 s(x))),   (x, x~) -> (ReLU(BN(conv3x3(h))) + BN(conv1x1 s(x~)),  h)
     bottleneck                                 (x, x~) -> (F_s(x)               + BN(conv1x1 s(x~)),  BN(conv1x1 s(x)))
 
-Every convolution has a bias and every residual function ends in a ReLU, as in the paper; the parameter counts are then
-the paper's (12.2M, 22.3M and 30.4M for ImageNet). Weights have PyTorch's default initialisation, here and in
-`petra_core.models.resnet`, so that RevNet and ResNet differ in their architecture alone.
+As in the paper, every convolution has a bias and every residual function ends in a ReLU. The numbers of parameters are
+then the paper's (12.2M, 22.3M and 30.4M for ImageNet). Weights have PyTorch's default initialisation, as in
+`petra_core.models.resnet`, so that RevNet and ResNet differ only in their architecture.
 
-One stage is the stem, one each block, one the head: J = 10 for depth 18, J = 18 for 34 and 50.
+Stem, blocks and head are one stage each: J = 10 for depth 18, J = 18 for depths 34 and 50.
 """
 
 from collections import OrderedDict
@@ -27,7 +28,7 @@ IMAGE_CHANNELS = 3
 
 
 def _conv_bn(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> list[nn.Module]:
-    """A convolution with bias that keeps the resolution (but for the stride), and its BatchNorm."""
+    """Return a padded convolution with bias, and its BatchNorm."""
     if kernel == 1:
         return [PointwiseConv2d(in_channels, out_channels, stride), nn.BatchNorm2d(out_channels)]
     conv = nn.Conv2d(in_channels, out_channels, kernel, stride=stride, padding=kernel // 2)
@@ -35,12 +36,12 @@ def _conv_bn(in_channels: int, out_channels: int, kernel: int, stride: int = 1) 
 
 
 def _conv_bn_relu(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> list[nn.Module]:
-    # In place: BatchNorm's backward needs its input only, so the ReLU may overwrite BatchNorm's output.
+    # The ReLU may work in place: BatchNorm's backward reads its input, not its output.
     return [*_conv_bn(in_channels, out_channels, kernel, stride), nn.ReLU(inplace=True)]
 
 
 def _residual(*groups: list[nn.Module]) -> nn.Sequential:
-    """Groups of (conv, bn, relu) in a row, called conv1, bn1, relu1, conv2, ... in the state dict."""
+    """Chain groups of (conv, bn, relu) under the names conv1, bn1, relu1, conv2, ... in the state dict."""
     named = OrderedDict(
         (f"{name}{number}", layer)
         for number, group in enumerate(groups, start=1)
@@ -50,12 +51,12 @@ def _residual(*groups: list[nn.Module]) -> nn.Sequential:
 
 
 def basic_residual(channels: int) -> nn.Sequential:
-    """F of a basic block: [B, C, H, W] -> the same shape, by two 3x3 convolutions."""
+    """Return F of a basic block: two 3x3 convolutions, which keep the shape [B, C, H, W]."""
     return _residual(_conv_bn_relu(channels, channels, 3), _conv_bn_relu(channels, channels, 3))
 
 
 def bottleneck_residual(block: Block) -> nn.Sequential:
-    """F of a bottleneck block: 1x1, 3x3 (with the stride, as in torchvision), 1x1."""
+    """Return F of a bottleneck block: 1x1, 3x3 (with the stride, as in torchvision) and 1x1 convolutions."""
     return _residual(
         _conv_bn_relu(block.in_channels, block.inner_channels, 1),
         _conv_bn_relu(block.inner_channels, block.inner_channels, 3, block.stride),
@@ -64,7 +65,7 @@ def bottleneck_residual(block: Block) -> nn.Sequential:
 
 
 class BasicTransition(nn.Module):
-    """The basic block that changes shape."""
+    """A basic block that changes the shape (see above)."""
 
     def __init__(self, block: Block) -> None:
         super().__init__()
@@ -80,7 +81,7 @@ class BasicTransition(nn.Module):
 
 
 class BottleneckTransition(nn.Module):
-    """The bottleneck block that changes shape."""
+    """A bottleneck block that changes the shape (see above)."""
 
     def __init__(self, block: Block) -> None:
         super().__init__()
@@ -95,33 +96,34 @@ class BottleneckTransition(nn.Module):
 
 
 def split_stem(in_channels: int, width: int, kernel: int, stride: int, *, pool: bool) -> BufferedStage:
-    """Images [B, in_channels, H, W] -> two streams of [B, width, H', W']."""
+    """Return the stem: images [B, in_channels, H, W] -> two streams [B, width, H', W']."""
     layers = _conv_bn_relu(in_channels, 2 * width, kernel, stride)
     return BufferedStage(nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []), SplitStreams()))
 
 
 def streams_head(width: int, num_classes: int) -> HeadStage:
-    """Two streams [B, width, H, W] -> logits [B, num_classes], from the global average of both; cross-entropy."""
+    """Return the head: two streams [B, width, H, W] -> logits [B, num_classes] of their global averages."""
     return HeadStage(
         nn.Sequential(ConcatStreams(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, num_classes))
     )
 
 
 def revnet(depth: int, *, num_classes: int, stem: str = "cifar", width: int = 64) -> list[Stage]:
-    """The stages of a RevNet.
+    """Build a RevNet.
 
     Args:
-        depth: 18, 34 (basic blocks) or 50 (bottlenecks).
-        num_classes: logits of the head, at least 2.
-        stem: "cifar" and "imagenet32" are one: 3x3, stride 1, no pooling; "imagenet" is 7x7, stride 2, 2x2 max-pooling.
-        width: channels of each stream in the first group of blocks; 64 in the paper.
+        depth: 18 or 34 (basic blocks), or 50 (bottlenecks).
+        num_classes: Number of logits, at least 2.
+        stem: "cifar" and "imagenet32" are the same: 3x3, stride 1, no pooling. "imagenet" is 7x7, stride 2, followed by
+            2x2 max-pooling.
+        width: Channels of each stream in the first group of blocks; 64 in the paper.
 
     Returns:
-        J stages: 10 for depth 18, 18 for 34 and 50. They take images [B, 3, H, W].
+        The J stages, 10 for depth 18 and 18 for depths 34 and 50. They take images [B, 3, H, W].
 
     Raises:
-        ValueError: an unknown depth or stem, fewer than 2 classes, a width below 1.
-        TypeError: width or num_classes is not an int.
+        ValueError: If `depth` or `stem` is unknown, `num_classes` is below 2 or `width` is below 1.
+        TypeError: If `width` or `num_classes` is not an int.
 
     """
     layout = architecture("RevNet", depth)

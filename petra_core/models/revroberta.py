@@ -1,15 +1,15 @@
-"""A reversible RoBERTa (Liu et al. 2019) for masked language modelling: the encoder of PaReprop's language rows.
+"""A reversible RoBERTa (Liu et al. 2019) for masked language modelling: the encoder of PaReprop's language experiments.
 
     embedding     tokens [B, T] -> token + position embedding, LayerNorm, dropout; [B, T, C], the same in both streams
     blocks        y1 = x1 + attention(LayerNorm(x2)),  y2 = x2 + MLP(LayerNorm(y1)), as in RevViT
     head          streams concatenated, LayerNorm of 2C channels, linear to C, GELU, LayerNorm, linear to the vocabulary
 
-RoBERTa normalises after each skip; a reversible block has to do it inside its functions, before them. RoBERTa ties the
-last linear layer to the token embedding; stages update on their own, so here the head has weights of its own, which are
-vocabulary x C parameters more. Sequences are full, as in RoBERTa's pretraining: there is no mask of padding in the
-attention, and positions count from 0.
+RoBERTa normalises after each skip connection; a reversible block has to normalise inside its functions (pre-LayerNorm).
+RoBERTa ties the last linear layer to the token embedding. Stages update independently, so here the head has untied
+weights: vocabulary x C additional parameters. Sequences are full, as in RoBERTa's pretraining, so attention has no
+padding mask. Positions count from 0.
 
-The loss is the mean cross-entropy over the masked positions alone. The targets of all others are `IGNORED`.
+The loss is the mean cross-entropy over the masked positions. The target of every other position is `IGNORED`.
 """
 
 from collections import OrderedDict
@@ -27,19 +27,19 @@ from petra_core.stages import BufferedStage, HeadStage, Stage
 
 __all__ = ["IGNORED", "SIZES", "VOCABULARY", "masked_cross_entropy", "revroberta"]
 
-VOCABULARY = 50_265  # of the published models: byte pairs of GPT-2 and a few special tokens
-IGNORED = -100  # the target of a position without loss, PyTorch's `ignore_index`
+VOCABULARY = 50_265  # size in the published models: GPT-2's byte pairs and a few special tokens
+IGNORED = -100  # target of a position without loss: the default `ignore_index` of PyTorch
 
 
 def masked_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean cross-entropy over the positions whose target is not `IGNORED`; 0 if there are none.
+    """Return the mean cross-entropy over the positions whose target is not `IGNORED`; 0 if there are none.
 
     Args:
-        logits: [B, T, V].
-        target: [B, T], token numbers or `IGNORED`.
+        logits: Logits [B, T, V].
+        target: Token ids or `IGNORED`, [B, T].
 
     Raises:
-        ValueError: the shapes do not fit.
+        ValueError: If the shapes do not match.
 
     """
     if logits.dim() != 3 or logits.shape[:2] != target.shape:
@@ -52,12 +52,12 @@ def masked_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 class TokenEmbedding(nn.Module):
-    """Token numbers [B, T] -> token and position embeddings [B, T, C], summed and normalised.
+    """Token ids [B, T] -> sum of token and position embeddings [B, T, C], normalised.
 
     Args:
-        vocabulary: number of tokens.
-        width: C.
-        length: largest T.
+        vocabulary: Number of tokens in the vocabulary.
+        width: Channels C.
+        length: Maximum sequence length T.
 
     """
 
@@ -71,8 +71,8 @@ class TokenEmbedding(nn.Module):
         length = self.position.num_embeddings
         if tokens.dim() != 2 or tokens.is_floating_point() or tokens.shape[1] > length:
             raise ValueError(
-                f"takes integer token numbers [batch, at most {length} tokens], got {tokens.dtype} "
-                f"{list(tokens.shape)}; cut the text, or give the constructor a larger length"
+                f"TokenEmbedding takes integer token ids [batch, at most {length} tokens], got {tokens.dtype} "
+                f"{list(tokens.shape)}; truncate the sequences, or give the constructor a larger length"
             )
         result: Tensor = self.norm(self.token(tokens) + self.position.weight[: tokens.shape[1]])
         return result
@@ -86,22 +86,22 @@ def revroberta(
     dropout: float = 0.1,
     split_blocks: bool = False,
 ) -> list[Stage]:
-    """The stages of a reversible RoBERTa for masked language modelling.
+    """Build a reversible RoBERTa for masked language modelling.
 
     Args:
-        size: a name in `SIZES`, or any `TransformerSize`.
-        vocabulary: number of tokens.
-        length: largest number of tokens in a sequence.
-        dropout: rate after the embedding, of attention probabilities and after every residual function.
-        split_blocks: attention and MLP as stages of their own.
+        size: Name of a size in `SIZES`, or a `TransformerSize`.
+        vocabulary: Number of tokens in the vocabulary.
+        length: Maximum sequence length.
+        dropout: Dropout rate after the embedding, of attention probabilities and after every residual function.
+        split_blocks: Whether attention and MLP of a block are separate stages.
 
     Returns:
-        J = depth + 2 stages, with split_blocks 2 depth + 2. They take token numbers [B, T] and targets [B, T]
+        The J = depth + 2 stages, 2 depth + 2 with `split_blocks`. They take token ids [B, T] and targets [B, T]
         (`masked_cross_entropy`), and return logits [B, T, vocabulary].
 
     Raises:
-        ValueError: an unknown size or a number out of its range.
-        TypeError: a number of another type.
+        ValueError: If the size is unknown or a number is out of range.
+        TypeError: If a number has the wrong type.
 
     """
     size = find_size("RevRoBERTa", SIZES, size)

@@ -1,4 +1,4 @@
-"""RevSwin: a Swin transformer (Liu et al. 2021) of two streams, reversible within each resolution.
+"""RevSwin: a two-stream Swin transformer (Liu et al. 2021), reversible within each resolution.
 
     patch embedding     [B, 3, S, S] -> [B, H, W, C] and LayerNorm, the same in both streams
     blocks              y1 = x1 + F(x2),  y2 = x2 + G(y1): F is LayerNorm and attention within windows, shifted by half
@@ -7,9 +7,9 @@
                         LayerNorm, linear from 8C to 2C channels, the same in both streams
     head                streams concatenated, LayerNorm, mean over tokens, linear
 
-Blocks are those of Swin, parameter for parameter. Patch merging and head read two streams, so they have more: 8 C² + 8C
-weights for each merging from C channels. Sizes tiny to large are those of Swin, huge and giant the depths and widths of
-Swin V2 (Liu et al. 2022) with the blocks of the first. `micro` is for images of some ten pixels on a CPU.
+Blocks have exactly the parameters of Swin's. Patch merging and head read two streams and have more: each merging from C
+channels has 8 C² + 8C additional weights. Sizes tiny to large are those of Swin. Huge and giant have the depths and
+widths of Swin V2 (Liu et al. 2022) with Swin's blocks. `micro` is meant for images of about ten pixels on a CPU.
 """
 
 import torch
@@ -37,12 +37,12 @@ class WindowAttention(nn.Module):
     """Multi-head attention within windows of a grid of tokens, with a learned bias for each relative position.
 
     Args:
-        width: channels.
-        heads: divide the width.
-        grid: tokens in a row and in a column.
-        window: tokens in a row and in a column of a window; divides the grid.
-        shift: rows and columns by which the windows are shifted. The grid is rolled for that, so a window at the edge
-            holds tokens from opposite edges; a mask keeps these apart.
+        width: Channels C.
+        heads: Number of heads; divides `width`.
+        grid: Height and width of the grid in tokens.
+        window: Height and width of a window in tokens; divides `grid`.
+        shift: Rows and columns by which to shift the windows. The grid is rolled, so a window at the edge contains
+            tokens from opposite edges; a mask prevents attention between them.
 
     """
 
@@ -54,19 +54,19 @@ class WindowAttention(nn.Module):
         self.heads, self.window, self.shift = heads, window, shift
         self.qkv = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
-        self.bias = nn.Parameter(torch.empty((2 * window - 1) ** 2, heads))  # by relative position
+        self.bias = nn.Parameter(torch.empty((2 * window - 1) ** 2, heads))  # one row per relative position
         nn.init.trunc_normal_(self.bias, std=EMBEDDING_DEVIATION)
-        # Not in the state dict: they follow from the sizes.
+        # Not in the state dict, since both can be computed from the sizes.
         self.register_buffer("relative_position", _relative_position(window), persistent=False)
         self.register_buffer("separate", _separate(grid, window, shift) if shift else None, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, H, W, C] -> [B, H, W, C]."""
+        """Map [B, H, W, C] to [B, H, W, C]."""
         b, h, w, c = x.shape
         rows, columns, size = h // self.window, w // self.window, self.window
         if self.shift:
             x = x.roll((-self.shift, -self.shift), dims=(1, 2))
-        # Windows and heads share a dimension, so that one mask serves every sample without being copied for it.
+        # Windows and heads share a dimension, so that the mask broadcasts over samples without a copy.
         qkv = self.qkv(x).view(b, rows, size, columns, size, 3, self.heads, c // self.heads)
         q, k, v = qkv.permute(5, 0, 1, 3, 6, 2, 4, 7).reshape(3, b, rows * columns * self.heads, size * size, -1)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=self._mask(rows * columns))
@@ -75,7 +75,7 @@ class WindowAttention(nn.Module):
         return result.roll((self.shift, self.shift), dims=(1, 2)) if self.shift else result
 
     def _mask(self, windows: int) -> Tensor:
-        """What is added to the attention's logits: [1, windows * heads, tokens, tokens]."""
+        """Return the mask to add to the attention logits: [1, windows * heads, tokens, tokens]."""
         tokens = self.window**2
         bias = self.bias[self.relative_position].view(tokens, tokens, self.heads).permute(2, 0, 1)  # [heads, T, T]
         mask = bias.expand(windows, -1, -1, -1)
@@ -85,25 +85,25 @@ class WindowAttention(nn.Module):
 
 
 def _relative_position(window: int) -> Tensor:
-    """The row of the bias for each pair of tokens of a window: [window⁴]."""
+    """Return the row of the bias for each pair of tokens of a window: [window⁴]."""
     row, column = torch.meshgrid(torch.arange(window), torch.arange(window), indexing="ij")
     rows, columns = ((place.flatten()[:, None] - place.flatten()) + window - 1 for place in (row, column))
     return (rows * (2 * window - 1) + columns).flatten()
 
 
 def _separate(grid: int, window: int, shift: int) -> Tensor:
-    """Which tokens of each window of the rolled grid are not neighbours: [windows, tokens, tokens], True: apart."""
+    """Return which tokens of a window come from opposite edges of the grid: [windows, tokens, tokens], bool."""
     place = torch.arange(grid)
-    # Rows (or columns) before the last window, in it, and those that came round from the other edge.
+    # Three zones of rows (or columns): before the last window, in it, and rolled in from the opposite edge.
     zone = (place >= grid - window).long() + (place >= grid - shift).long()
     zones = zone[:, None] * 3 + zone  # [grid, grid]
     count = grid // window
-    of_window = zones.view(count, window, count, window).transpose(1, 2).reshape(count**2, window**2)
-    return of_window[:, :, None] != of_window[:, None]
+    window_zones = zones.view(count, window, count, window).transpose(1, 2).reshape(count**2, window**2)
+    return window_zones[:, :, None] != window_zones[:, None]
 
 
 class PatchMerging(nn.Module):
-    """Two streams [B, H, W, C] -> two equal ones [B, H/2, W/2, 2C]."""
+    """Two streams [B, H, W, C] -> two equal streams [B, H/2, W/2, 2C]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -131,25 +131,26 @@ def revswin(
     drop_path: float = 0.0,
     split_blocks: bool = False,
 ) -> list[Stage]:
-    """The stages of a RevSwin.
+    """Build a RevSwin.
 
     Args:
-        size: a name in `SIZES`, or any `HierarchicalSize`.
-        num_classes: logits of the head, at least 2.
-        image_size: height and width of the images, pixels.
-        patch: height and width of a patch, pixels; divides image_size.
-        window: tokens in a row of a window; divides the grid of every group that is larger than it.
-        in_channels: of the images.
-        drop_path: rate of stochastic depth of the last block, linear from 0 at the first.
-        split_blocks: attention and MLP as stages of their own.
+        size: Name of a size in `SIZES`, or a `HierarchicalSize`.
+        num_classes: Number of logits, at least 2.
+        image_size: Height and width of the images in pixels.
+        patch: Height and width of a patch in pixels; divides `image_size`.
+        window: Height and width of a window in tokens; divides every larger grid.
+        in_channels: Channels of the images.
+        drop_path: Rate of stochastic depth of the last block. The rates grow linearly from 0 at the first block.
+        split_blocks: Whether attention and MLP of a block are separate stages.
 
     Returns:
-        J = 2 + blocks + groups - 1 stages (17 for tiny, 29 for small), with split_blocks as many more as there are
-        blocks. They take images [B, in_channels, image_size, image_size].
+        The J = 2 + blocks + groups - 1 stages (17 for tiny, 29 for small), plus one per block with `split_blocks`. They
+        take images [B, in_channels, image_size, image_size].
 
     Raises:
-        ValueError: an unknown size, images that cannot be divided, a number out of its range.
-        TypeError: a number of another type.
+        ValueError: If the size is unknown, `patch` or `window` does not divide the image or the grid, or a number is
+            out of range.
+        TypeError: If a number has the wrong type.
 
     """
     size = find_size("RevSwin", SIZES, size)
@@ -164,7 +165,7 @@ def revswin(
             width, heads = 2 * width, 2 * heads
         blocks = []
         for block in range(depth):
-            shift = group_window // 2 if block % 2 and group_window < grid else 0  # one window has no neighbours
+            shift = group_window // 2 if block % 2 and group_window < grid else 0  # a single window is not shifted
             attention = WindowAttention(width, heads, grid, group_window, shift)
             blocks.append(block_functions(width, attention, drop_path=next(rates)))
         stages += reversible_blocks(blocks, split=split_blocks)

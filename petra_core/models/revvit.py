@@ -1,12 +1,12 @@
-"""RevViT: a vision transformer of two streams (Mangalam et al. 2022, "Reversible Vision Transformers").
+"""RevViT: a two-stream vision transformer (Mangalam et al. 2022, "Reversible Vision Transformers").
 
     patch embedding     [B, 3, S, S] -> tokens [B, T, C] with a learned position embedding, the same in both streams
     blocks              y1 = x1 + attention(LayerNorm(x2)),  y2 = x2 + MLP(LayerNorm(y1))
     head                streams concatenated, LayerNorm of 2C channels, mean over tokens (no class token), linear
 
-A block is two coupled functions, so a stream is as wide as that of a ViT and the blocks have as many parameters; only
-the head reads twice the channels. Sizes are those of ViT and DeiT: Rev-ViT-S has 22M and Rev-ViT-B 87M parameters for
-ImageNet, as published. `micro` is for images of some ten pixels on a CPU.
+A stream has the width of a ViT, and a block has the parameters of a ViT block. Only the head reads twice the channels.
+Sizes are those of ViT and DeiT: Rev-ViT-S has 22M and Rev-ViT-B 87M parameters for ImageNet, as published. `micro` is
+meant for images of about ten pixels on a CPU.
 """
 
 from torch import nn
@@ -31,7 +31,7 @@ __all__ = ["SIZES", "revvit"]
 
 
 def flat_block(size: TransformerSize, *, dropout: float, drop_path: float) -> tuple[nn.Module, nn.Module]:
-    """(F, G) of a block on tokens [B, T, C]."""
+    """Return the functions (F, G) of a block on tokens [B, T, C]."""
     attention = SelfAttention(size.width, size.heads, dropout)
     return block_functions(size.width, attention, dropout=dropout, drop_path=drop_path, mlp_ratio=size.mlp_ratio)
 
@@ -47,24 +47,25 @@ def revvit(
     drop_path: float = 0.0,
     split_blocks: bool = False,
 ) -> list[Stage]:
-    """The stages of a RevViT.
+    """Build a RevViT.
 
     Args:
-        size: a name in `SIZES`, or any `TransformerSize`.
-        num_classes: logits of the head, at least 2.
-        image_size: height and width of the images, pixels.
-        patch: height and width of a patch, pixels; divides image_size.
-        in_channels: of the images.
-        dropout: rate after the embedding, of attention probabilities and after every residual function.
-        drop_path: rate of stochastic depth of the last block, linear from 0 at the first.
-        split_blocks: attention and MLP as stages of their own.
+        size: Name of a size in `SIZES`, or a `TransformerSize`.
+        num_classes: Number of logits, at least 2.
+        image_size: Height and width of the images in pixels.
+        patch: Height and width of a patch in pixels; divides `image_size`.
+        in_channels: Channels of the images.
+        dropout: Dropout rate after the embedding, of attention probabilities and after every residual function.
+        drop_path: Rate of stochastic depth of the last block. The rates grow linearly from 0 at the first block.
+        split_blocks: Whether attention and MLP of a block are separate stages.
 
     Returns:
-        J = depth + 2 stages, with split_blocks 2 depth + 2. They take images [B, in_channels, image_size, image_size].
+        The J = depth + 2 stages, 2 depth + 2 with `split_blocks`. They take images
+        [B, in_channels, image_size, image_size].
 
     Raises:
-        ValueError: an unknown size, images that cannot be divided into patches, a number out of its range.
-        TypeError: a number of another type.
+        ValueError: If the size is unknown, `patch` does not divide `image_size` or a number is out of range.
+        TypeError: If a number has the wrong type.
 
     """
     size = find_size("RevViT", SIZES, size)

@@ -1,8 +1,8 @@
-"""From one tensor to the two streams of a reversible network, and back.
+"""Convert one tensor into the two streams of a reversible network, and back.
 
 The obvious split, `tensor.chunk(2, dim=1)`, returns two views of one storage. A reversible stage passes one of its
-input streams on and drops the other, so half a tensor would keep the whole one alive in every message on its way up,
-and the bytes that the engine accounts for would be half of those that are held. So each stream here owns its memory.
+input streams on and drops the other. With views, each message would keep the whole tensor alive, and the engine would
+count only half of the bytes. The modules here therefore give each stream its own memory.
 """
 
 import torch
@@ -13,10 +13,10 @@ class SplitStreams(nn.Module):
     """Split a tensor into two streams of half the channels."""
 
     def forward(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, 2C, ...] -> ([B, C, ...], [B, C, ...]), in the memory format of `value`.
+        """Map [B, 2C, ...] to ([B, C, ...], [B, C, ...]), in the memory format of `value`.
 
         Raises:
-            ValueError: an odd number of channels, or no channel dimension.
+            ValueError: If the number of channels is odd or 0, or there is no channel dimension.
 
         """
         if value.dim() < 2:
@@ -24,8 +24,8 @@ class SplitStreams(nn.Module):
         channels = value.shape[1]
         if channels % 2 or channels == 0:
             raise ValueError(
-                f"cannot split {channels} channels into two equal streams; give the layer before an even number, "
-                f"such as {channels + channels % 2 or 2}"
+                f"cannot split {channels} channels into two equal streams; give the preceding layer an even number of "
+                f"output channels, such as {channels + channels % 2 or 2}"
             )
         first, second = value.chunk(2, dim=1)  # [B, C, ...] each
         layout = torch.contiguous_format
@@ -38,7 +38,7 @@ class DuplicateStreams(nn.Module):
     """Give both streams the value of one tensor."""
 
     def forward(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, ...] -> ([B, ...], [B, ...]), contiguous; neither shares memory with `value` or the other."""
+        """Map [B, ...] to ([B, ...], [B, ...]): two contiguous copies."""
         return (
             value.clone(memory_format=torch.contiguous_format),
             value.clone(memory_format=torch.contiguous_format),
@@ -49,7 +49,7 @@ class ConcatStreams(nn.Module):
     """Join the streams along the channels.
 
     Args:
-        dim: the dimension of the channels: 1 of images, -1 of tokens.
+        dim: Dimension of the channels: 1 for images, -1 for tokens.
 
     """
 
@@ -58,12 +58,14 @@ class ConcatStreams(nn.Module):
         self.dim = dim
 
     def forward(self, streams: tuple[Tensor, ...]) -> Tensor:
-        """([B, C, ...], [B, C, ...]) -> [B, 2C, ...], with dim=-1 ([B, ..., C], [B, ..., C]) -> [B, ..., 2C].
+        """Map ([B, C, ...], [B, C, ...]) to [B, 2C, ...]; with dim=-1 ([B, ..., C], [B, ..., C]) to [B, ..., 2C].
 
         Raises:
-            TypeError: one tensor instead of a tuple.
+            TypeError: If the argument is a tensor instead of a tuple.
 
         """
         if isinstance(streams, Tensor):
-            raise TypeError("ConcatStreams takes a tuple of streams, got one tensor; let the stage before return two")
+            raise TypeError(
+                "ConcatStreams takes a tuple of streams, got one tensor; let the preceding stage return two streams"
+            )
         return torch.cat(streams, dim=self.dim)

@@ -1,27 +1,27 @@
-"""What the reversible transformers share: residual functions, and how blocks of two functions become stages.
+"""Residual functions and blocks that the reversible transformers share.
 
-A pre-LayerNorm transformer block has two skips, around attention and around the MLP. Its reversible form (Mangalam et
-al. 2022, "Reversible Vision Transformers") lays them over two streams:
+A pre-LayerNorm transformer block has two skip connections, around attention and around the MLP. Its reversible form
+(Mangalam et al. 2022, "Reversible Vision Transformers") spreads them over two streams:
 
     y1 = x1 + F(x2)        F: LayerNorm and attention
-    y2 = x2 + G(y1)        G: LayerNorm and MLP; neither has a skip inside
+    y2 = x2 + G(y1)        G: LayerNorm and MLP; neither contains a skip connection
 
-The obvious translation is a second kind of stage, with two functions, an inverse and a backward of its own. It is not
-needed. With the streams in the order (x, x~) = (x2, x1) the block is two stages of one function in a row, whose swaps
-cancel:
+The obvious translation is a second kind of stage with two functions, a separate inverse and a separate backward. It is
+not needed. With the streams in the order (x, x~) = (x2, x1), the block is two consecutive stages of one function each,
+whose swaps cancel:
 
     ReversibleStage(F)     (x2, x1) -> (x1 + F(x2), x2) = (y1, x2)
     ReversibleStage(G)     (y1, x2) -> (x2 + G(y1), y1) = (y2, y1)
 
-So `merge([ReversibleStage(F), ReversibleStage(G)])` is the block, as one stage of the pipeline, and the two unmerged
-are the same network with twice as many stages and twice the staleness. Merged or not, the engine goes through the
-functions one at a time, so a backward never holds the graphs of both.
+So `merge([ReversibleStage(F), ReversibleStage(G)])` is the block as one stage of the pipeline. Without `merge` the
+network is the same, with twice the number of stages and twice the staleness. In both cases the engine processes one
+function at a time, so a backward never holds the graphs of both.
 
-Attention is `scaled_dot_product_attention`, whose fused kernels save less for the backward than the plain form does.
-Which kernel runs depends on the device; `petra_core.prediction.memory` predicts the one that PyTorch chooses there.
+Attention is `scaled_dot_product_attention`, whose fused kernels save less for the backward than the unfused form. The
+kernel depends on the device; `petra_core.prediction.memory` predicts which one PyTorch chooses.
 
-Linear layers start from Xavier's uniform distribution with biases 0 (Dosovitskiy et al. 2021), embeddings from a normal
-distribution of deviation 0.02. LayerNorm has PyTorch's eps.
+Linear layers are initialised Xavier uniform with biases 0 (Dosovitskiy et al. 2021), embeddings from a normal
+distribution with standard deviation 0.02. LayerNorm has PyTorch's default eps.
 """
 
 from collections import OrderedDict
@@ -56,24 +56,24 @@ EMBEDDING_DEVIATION = 0.02
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """[B, ..., C] -> [B, heads, T, C / heads], with T the product of the middle dimensions."""
+    """Map [B, ..., C] to [B, heads, T, C / heads], where T is the product of the middle dimensions."""
     x = x.flatten(1, -2)
     return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """[B, heads, T, C / heads] -> [B, T, C]."""
+    """Map [B, heads, T, C / heads] to [B, T, C]."""
     return x.transpose(1, 2).flatten(2)
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of every token to every token, or to itself and those before it.
+    """Multi-head self-attention.
 
     Args:
-        width: channels.
-        heads: divide the width.
-        dropout: of attention probabilities.
-        causal: whether tokens do not see those after them.
+        width: Channels C.
+        heads: Number of heads; divides `width`.
+        dropout: Dropout rate of attention probabilities.
+        causal: Whether a token attends only to itself and to earlier tokens.
 
     """
 
@@ -84,7 +84,7 @@ class SelfAttention(nn.Module):
         self.project = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, T, C] -> [B, T, C]."""
+        """Map [B, T, C] to [B, T, C]."""
         q, k, v = (split_heads(part, self.heads) for part in self.qkv(x).chunk(3, dim=-1))  # [B, heads, T, C / heads]
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=self.causal)
@@ -93,7 +93,7 @@ class SelfAttention(nn.Module):
 
 
 class Mlp(nn.Sequential):
-    """Two linear layers with a GELU between: [..., C] -> [..., C], ratio · C features inside."""
+    """Two linear layers with a GELU between them: [..., C] -> [..., C], with ratio · C hidden features."""
 
     def __init__(self, width: int, ratio: int = MLP_RATIO) -> None:
         hidden = ratio * width
@@ -104,11 +104,11 @@ class Mlp(nn.Sequential):
 class DropPath(nn.Module):
     """Stochastic depth (Huang et al. 2016): drop a residual function for some samples, scale it up for the others.
 
-    The samples are drawn from torch's generator of the input's device, which the engine winds back for a
-    reconstruction, so that it drops the same ones.
+    The samples are drawn from torch's generator of the input's device. The engine restores the generator's state for a
+    reconstruction, which therefore drops the same samples.
 
     Args:
-        rate: probability that a sample is dropped.
+        rate: Probability that a sample is dropped.
 
     """
 
@@ -117,7 +117,7 @@ class DropPath(nn.Module):
         self.rate = check_number("the rate of stochastic depth", rate, below=1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, ...] -> [B, ...]; unchanged in evaluation."""
+        """Map [B, ...] to [B, ...]; the identity in evaluation mode."""
         if not self.training:
             return x
         kept = x.new_empty(len(x), *[1] * (x.dim() - 1)).bernoulli_(1 - self.rate)  # [B, 1, ...]
@@ -128,7 +128,7 @@ class DropPath(nn.Module):
 
 
 def pre_norm(width: int, function: nn.Module, *, dropout: float = 0.0, drop_path: float = 0.0) -> nn.Sequential:
-    """F or G of a block: LayerNorm, the function, dropout and stochastic depth (these two only at a rate above 0)."""
+    """Return F or G of a block: LayerNorm, the function, and dropout and stochastic depth if their rates exceed 0."""
     layers = OrderedDict[str, nn.Module](norm=nn.LayerNorm(width), function=function)
     if dropout:
         layers["dropout"] = nn.Dropout(dropout)
@@ -140,7 +140,7 @@ def pre_norm(width: int, function: nn.Module, *, dropout: float = 0.0, drop_path
 def block_functions(
     width: int, attention: nn.Module, *, dropout: float = 0.0, drop_path: float = 0.0, mlp_ratio: int = MLP_RATIO
 ) -> tuple[nn.Sequential, nn.Sequential]:
-    """(F, G) of a block: the attention given, and an MLP."""
+    """Return the functions (F, G) of a block: the given attention, and an MLP."""
     return (
         pre_norm(width, attention, dropout=dropout, drop_path=drop_path),
         pre_norm(width, Mlp(width, mlp_ratio), dropout=dropout, drop_path=drop_path),
@@ -148,11 +148,11 @@ def block_functions(
 
 
 def drop_rates(last: float, depth: int) -> list[float]:
-    """Rates of stochastic depth of `depth` blocks: linear from 0 at the first to `last` at the last.
+    """Return the rates of stochastic depth of `depth` blocks, linear from 0 at the first to `last` at the last.
 
     Raises:
-        ValueError: `last` is not in [0, 1).
-        TypeError: it is not a number.
+        ValueError: If `last` is not in [0, 1).
+        TypeError: If `last` is not a number.
 
     """
     last = check_number("drop_path", last, below=1.0)
@@ -160,7 +160,7 @@ def drop_rates(last: float, depth: int) -> list[float]:
 
 
 def reversible_blocks(blocks: Iterable[tuple[nn.Module, nn.Module]], *, split: bool) -> list[Stage]:
-    """Blocks (F, G) as stages: one for each block, or with `split` one for each function."""
+    """Return blocks (F, G) as stages: one stage per block, or one per function with `split`."""
     stages: list[Stage] = []
     for functions in blocks:
         pair = [ReversibleStage(function) for function in functions]
@@ -169,14 +169,14 @@ def reversible_blocks(blocks: Iterable[tuple[nn.Module, nn.Module]], *, split: b
 
 
 class PatchEmbedding(nn.Module):
-    """Patches of an image as tokens, by a convolution: [B, in_channels, S, S] -> [B, S / patch, S / patch, C].
+    """Embed patches of an image by a convolution: [B, in_channels, S, S] -> [B, S / patch, S / patch, C].
 
     Args:
-        in_channels: of the images.
-        width: C.
-        image_size: S.
-        patch: distance between patches, pixels.
-        overlap: pixels by which a patch's field reaches into its neighbours on the left and above.
+        in_channels: Channels of the images.
+        width: Channels C of a token.
+        image_size: Height and width S of the images in pixels.
+        patch: Distance between patches in pixels.
+        overlap: Pixels by which a patch extends into its neighbours on the left and above.
 
     """
 
@@ -190,14 +190,14 @@ class PatchEmbedding(nn.Module):
         if images.shape[1:] != self.shape:
             raise ValueError(
                 f"the network was built for images [batch, {', '.join(map(str, self.shape))}], got "
-                f"{list(images.shape)}; give the constructor their image_size and in_channels"
+                f"{list(images.shape)}; build it with the image_size and in_channels of these images"
             )
         tokens: Tensor = self.convolution(images)  # [B, C, H, W]
         return tokens.permute(0, 2, 3, 1)  # [B, H, W, C]
 
 
 class PositionEmbedding(nn.Module):
-    """Add a learned vector at each place: [B, *places, C] -> the same shape."""
+    """Add a learned vector at each position; the shape [B, *places, C] stays the same."""
 
     def __init__(self, places: Sequence[int], width: int) -> None:
         super().__init__()
@@ -216,14 +216,17 @@ class TokenMean(nn.Module):
 
 
 def pooled_head(width: int, num_classes: int) -> HeadStage:
-    """Two streams [B, ..., C] -> logits [B, num_classes]: concatenation, LayerNorm, mean over tokens, linear."""
+    """Return the head: two streams [B, ..., C] -> logits [B, num_classes].
+
+    It concatenates the streams and applies LayerNorm, a mean over tokens and a linear layer.
+    """
     check_int("num_classes", num_classes, 2)
     layers = [ConcatStreams(-1), nn.LayerNorm(2 * width), TokenMean(), nn.Linear(2 * width, num_classes)]
     return HeadStage(nn.Sequential(*layers))
 
 
 def initialise(stages: Sequence[Stage]) -> list[Stage]:
-    """Give linear layers and embeddings their initial values (see above); returns the stages."""
+    """Initialise linear layers and embeddings as described above, and return the stages."""
     for stage in stages:
         for module in stage.modules():
             if isinstance(module, nn.Linear):

@@ -1,11 +1,11 @@
-"""A plain vision transformer and a small GPT, as they are or with the coupling that can be inverted to the bit.
+"""A plain vision transformer and a small GPT, each optionally with bitwise invertible blocks (BDIA).
 
     stem        embedding and the first block
     blocks      x + h(x),  h(x) = y + MLP(LayerNorm(x + y)),  y = attention(LayerNorm(x))
-    head        LayerNorm, for images the mean over tokens, linear
+    head        LayerNorm, mean over tokens (images only), linear
 
-Plain or with BDIA (`petra_core.models.bdia`) weights have the same names, so that each loads the other's. Attention of
-the GPT is causal: a token sees itself and those before it, and the target of a place is the token after it.
+Weights have the same names with and without BDIA (`petra_core.models.bdia`), so the state dicts are interchangeable.
+The GPT has causal attention: a token attends to itself and to earlier tokens, and its target is the next token.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ __all__ = ["gpt", "vit"]
 
 
 class Increment(nn.Module):
-    """h of a pre-LayerNorm block: attention y of x and the MLP of x + y, summed; [B, T, C] to the same."""
+    """The increment h of a pre-LayerNorm block: y + MLP(x + y) with y = attention(x), [B, T, C] -> [B, T, C]."""
 
     def __init__(self, size: TransformerSize, attention: nn.Module, dropout: float) -> None:
         super().__init__()
@@ -47,14 +47,14 @@ class Increment(nn.Module):
 
 
 class Latest(nn.Module):
-    """Takes the first of two streams, the output of the last block; a lone tensor is that already."""
+    """Return the output of the last block: the first of two streams, or the tensor itself."""
 
     def forward(self, value: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         return value if isinstance(value, Tensor) else value[0]
 
 
 class Tokens(nn.Module):
-    """Token numbers [B, T] -> embeddings with learned positions [B, T, C]."""
+    """Token ids [B, T] -> embeddings with learned positions [B, T, C]."""
 
     def __init__(self, vocabulary: int, width: int, length: int) -> None:
         super().__init__()
@@ -64,7 +64,10 @@ class Tokens(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         if tokens.shape[1:] != (self.length,):
-            raise ValueError(f"the network reads [batch, {self.length}] tokens, got {list(tokens.shape)}")
+            raise ValueError(
+                f"the network takes tokens [batch, {self.length}], got {list(tokens.shape)}; cut or pad the sequences, "
+                f"or build it with this length"
+            )
         result: Tensor = self.position(self.embedding(tokens))
         return result
 
@@ -80,24 +83,24 @@ def vit(
     bdia: bool = False,
     bits: int | None = BITS,
 ) -> list[Stage]:
-    """The stages of a ViT with a mean over tokens in place of a class token.
+    """Build a ViT with a mean over tokens instead of a class token.
 
     Args:
-        size: a name in `petra_core.sizes.REVVIT`, or any `TransformerSize`; a depth of at least 1.
-        num_classes: logits of the head, at least 2.
-        image_size: height and width of the images, pixels.
-        patch: height and width of a patch, pixels; divides image_size.
-        in_channels: of the images.
-        dropout: rate after the embedding, of attention probabilities, after attention and MLP.
-        bdia: whether blocks after the first can be inverted to the bit.
-        bits: of BDIA's fixed point; None: its float form.
+        size: Name of a size in `petra_core.sizes.REVVIT`, or a `TransformerSize` with a depth of at least 1.
+        num_classes: Number of logits, at least 2.
+        image_size: Height and width of the images in pixels.
+        patch: Height and width of a patch in pixels; divides `image_size`.
+        in_channels: Channels of the images.
+        dropout: Dropout rate after the embedding, of attention probabilities, and after attention and MLP.
+        bdia: Whether the blocks after the first are bitwise invertible.
+        bits: Fractional bits of BDIA's fixed-point representation. None selects its float form.
 
     Returns:
-        J = depth + 1 stages. They take images [B, in_channels, image_size, image_size].
+        The J = depth + 1 stages, for images [B, in_channels, image_size, image_size].
 
     Raises:
-        ValueError: an unknown size, images that cannot be divided into patches, a number out of its range.
-        TypeError: a number of another type.
+        ValueError: If the size is unknown, `patch` does not divide `image_size` or a number is out of range.
+        TypeError: If a number has the wrong type.
 
     """
     size = find_size("ViT", SIZES, size)
@@ -121,22 +124,22 @@ def gpt(
     bdia: bool = False,
     bits: int | None = BITS,
 ) -> list[Stage]:
-    """The stages of a small GPT: tokens [B, length] to logits of the token after each, [B, length, vocabulary].
+    """Build a small GPT, which maps tokens [B, length] to logits of the next token, [B, length, vocabulary].
 
     Args:
-        size: a name in `petra_core.sizes.REVVIT`, or any `TransformerSize`; a depth of at least 1.
-        vocabulary: number of tokens, at least 2.
-        length: tokens of a sequence.
-        dropout: as of `vit`.
-        bdia: as of `vit`.
-        bits: as of `vit`.
+        size: Name of a size in `petra_core.sizes.REVVIT`, or a `TransformerSize` with a depth of at least 1.
+        vocabulary: Number of tokens in the vocabulary, at least 2.
+        length: Number of tokens in a sequence.
+        dropout: See `vit`.
+        bdia: See `vit`.
+        bits: See `vit`.
 
     Returns:
-        J = depth + 1 stages. They take token numbers [B, length] and targets [B, length] (`next_token_loss`).
+        The J = depth + 1 stages. They take token ids [B, length] and targets [B, length] (`next_token_loss`).
 
     Raises:
-        ValueError: an unknown size, a number out of its range.
-        TypeError: a number of another type.
+        ValueError: If the size is unknown or a number is out of range.
+        TypeError: If a number has the wrong type.
 
     """
     size = find_size("GPT", SIZES, size)
@@ -147,7 +150,7 @@ def gpt(
 
 
 def next_token_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean cross-entropy of logits [B, T, V] and targets [B, T], the tokens after each place."""
+    """Return the mean cross-entropy of logits [B, T, V] and targets [B, T], the next token of each position."""
     return F.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 

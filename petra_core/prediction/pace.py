@@ -1,9 +1,10 @@
-"""The pace of a long pipeline: one stage a device, a thousand of them, tick by tick.
+"""The pace of a long pipeline: one stage a device, a thousand of them, turn by turn.
 
 `petra_core.prediction.simulation.simulate` takes one event after the other. A pipeline of a thousand stages does two
 million of them before it has filled, so its pace is found here instead, by the same arithmetic on arrays with a place
-for every stage: what a stage does in a tick depends on what its neighbours did in the tick before, and on nothing
-later. A test holds the two to the same numbers.
+for every stage. Where the staleness falls by f from stage to stage, stage j has the forward of its step m in turn
+2m + f j and the backward of that step in the next: what it needs was made in an earlier turn, and of the messages of a
+link the last one counts alone (f is 2 in lockstep, 1 in asynchronous 1F1B). A test holds the two to the same numbers.
 """
 
 from collections.abc import Sequence
@@ -16,22 +17,25 @@ from petra_core.prediction.simulation import INSTANT, Cost, Link
 __all__ = ["pace"]
 
 
-def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1) -> float:
-    """Seconds for a micro-batch in the full pipeline of a method that lets one enter at every tick.
+def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1, fall: int = 2) -> float:
+    """Seconds for a micro-batch in the full pipeline of a method.
 
     Args:
         costs: of each stage, which has a device of its own.
         link: between neighbours.
         accumulation: k.
+        fall: d_j - d_{j+1} of the staleness: 2 in lockstep, 1 in asynchronous 1F1B.
 
     Returns:
         The mean over 32 micro-batches (rounded up to a multiple of k), after as many and twice the number of stages.
 
     Raises:
-        ValueError: k is below 1.
+        ValueError: k is below 1, or the fall is another.
 
     """
     check_int("accumulation", accumulation, 1)
+    if fall not in (1, 2):
+        raise ValueError(f"staleness falls by 2 (lockstep) or 1 (asynchronous 1F1B) from stage to stage, got {fall}")
     count = len(costs)
     forward, backward, update = (
         np.array([getattr(c, name) for c in costs]) for name in ("forward", "backward", "update")
@@ -39,29 +43,40 @@ def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1) 
     up, down = (
         np.array([link.seconds(size) for size in sizes]) for sizes in zip(*((c.up, c.down) for c in costs), strict=True)
     )
-    last = 2 * (count - 1)  # the tick in which the first micro-batch comes back to stage 0
-    updated = (last - np.arange(count) - 1) % accumulation  # of a stage, the ticks modulo k that end with an update
-    updates = [np.where(updated == place, update, 0.0) for place in range(accumulation)]
+    stages_of = np.arange(count)
+    last = fall * (count - 1)  # the staleness of stage 0
     measured = -(-32 // accumulation) * accumulation
+    steps = 2 * measured + 2 * count  # whose backwards at stage 0 are counted
     free = np.zeros(count)  # until when every device is busy
     link_up, link_down = np.zeros(count), np.zeros(count)  # until when the links to the stages above and below are
-    from_below, from_above = np.zeros(count), np.zeros(count)  # arrival of what a stage needs in this tick
-    ends = np.zeros(2 * measured + 2 * count)  # of the backwards at stage 0
-    for tick in range(last + len(ends)):
-        enters, returns = slice(tick + 1), slice(max(0, last - tick), count)  # the stages with a forward, a backward
-        busy, leaving = free[enters], link_up[enters]
-        np.maximum(busy, from_below[enters], out=busy)
-        busy += forward[enters]
+    from_below, from_above = np.zeros(count), np.zeros(count)  # arrival of what a stage needs in this turn
+    ends = np.zeros(steps)  # of the backwards at stage 0
+    for turn in range(2 * (last + steps)):
+        forwards = _stages(turn, 0, count, fall)
+        busy, leaving = free[forwards], link_up[forwards]
+        np.maximum(busy, from_below[forwards], out=busy)
+        busy += forward[forwards]
         np.maximum(busy, leaving, out=leaving)
-        leaving += up[enters]
-        busy, leaving = free[returns], link_down[returns]
-        np.maximum(busy, from_above[returns], out=busy)
-        busy += backward[returns]
+        leaving += up[forwards]
+        # Stage j does the backward of m - d_j in its step m, in turn 2m + f j + 1: j is at least d_0 less half of that.
+        backwards = _stages(turn - 1, max(0, -(-(2 * last - turn + 1) // fall)), count, fall)
+        busy, leaving = free[backwards], link_down[backwards]
+        np.maximum(busy, from_above[backwards], out=busy)
+        busy += backward[backwards]
         np.maximum(busy, leaving, out=leaving)
-        leaving += down[returns]
-        if tick >= last:
-            ends[tick - last] = free[0]
-        busy += updates[tick % accumulation][returns]
+        leaving += down[backwards]
+        step = (turn - 1) // 2
+        if backwards.start == 0 and turn % 2 and step >= last:
+            ends[step - last] = free[0]
+        numbers = (turn - 1 - fall * stages_of[backwards]) // 2 - (last - fall * stages_of[backwards])
+        busy += np.where((numbers + 1) % accumulation == 0, update[backwards], 0.0)
         np.add(link_up[:-1], link.latency, out=from_below[1:])
         np.add(link_down[1:], link.latency, out=from_above[:-1])
     return float(ends[-1] - ends[-1 - measured]) / measured
+
+
+def _stages(turn: int, first: int, count: int, fall: int) -> slice:
+    """Return the stages from `first` on that are in an even turn of theirs, which begin at turn `fall` times j."""
+    if fall % 2 == 0:
+        return slice(first, min(count, turn // fall + 1)) if turn % 2 == 0 and turn >= 0 else slice(0, 0)
+    return slice(first + (turn - first) % 2, max(0, min(count, turn // fall + 1)), 2)

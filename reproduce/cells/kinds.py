@@ -149,6 +149,10 @@ class TrainedCell(NetworkCell):
             raise CellError(f"momentum must be below 1, got {self.momentum}")
 
     def _check_algorithm(self) -> None:
+        if methods.normalized(self.method) in methods.SYSTEMS.keys() - {method.name for method in methods.ALL}:
+            # A system has its own timing; the default of the field stands for none.
+            given = None if self.timing == timings.LOCKSTEP else self.timing
+            object.__setattr__(self, "timing", timings.of_system(self.method, given))
         super()._check_algorithm()
         timings.check(self)
         _check_delay(self)

@@ -6,23 +6,27 @@
     --stages 3,2,2,3       blocks that form a stage of the pipeline, one device each; none: each block is a stage
 
 The vector has one number per block (`petra_core.staleness`): blocks of one stage have the same. Methods that let one
-micro-batch pass at a time have no timing.
+micro-batch pass at a time have no timing. A published system (`petra_core.methods.SYSTEMS`) is a method at asynchronous
+1F1B: its name chooses both.
 """
 
-import functools
 import re
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from math import floor
+from typing import TYPE_CHECKING
 
 from petra_core import methods, staleness
+from petra_core.sizes import HierarchicalSize
+from reproduce.cells import transformers
 from reproduce.cells.base import CellError
 
 if TYPE_CHECKING:
-    from reproduce.cells.kinds import TrainedCell
+    from reproduce.cells.kinds import NetworkCell, TrainedCell
 
-__all__ = ["LOCKSTEP", "ONE_F_ONE_B", "blocks", "check", "slack", "title", "vector"]
+__all__ = ["LOCKSTEP", "ONE_F_ONE_B", "blocks", "check", "covering", "of_system", "slack", "title", "vector"]
 
 LOCKSTEP, ONE_F_ONE_B = "lockstep", "1f1b"
+RESIDUAL_BLOCKS = {18: 10, 34: 18, 50: 18}  # by the number of layers, of every residual family
 
 
 def slack(timing: str) -> float:
@@ -42,19 +46,43 @@ def slack(timing: str) -> float:
     )
 
 
-def blocks(cell: "TrainedCell") -> int:
-    """Return J, the number of blocks of the cell's network, stem and head included."""
-    names = ("model", "stem", "width", "image_size", "coupling", "dataset")
-    return _blocks(tuple((name, getattr(cell, name)) for name in names))
+def of_system(method: str, timing: str | None) -> str:
+    """Return the timing of a method or a published system, as people name it.
+
+    Args:
+        method: its name.
+        timing: what was asked for; None: that of the system, of other methods lockstep.
+
+    Raises:
+        CellError: the name is that of a system alone, and the timing is not its own.
+
+    """
+    name = methods.normalized(method)
+    if name not in methods.SYSTEMS:
+        return LOCKSTEP if timing is None else timing
+    method_of_system = methods.SYSTEMS[name]
+    if timing not in (None, ONE_F_ONE_B) and name != method_of_system.name:
+        raise CellError(
+            f"{name} runs at asynchronous 1F1B, got timing {timing!r}: leave it out, or choose the method "
+            f"{method_of_system}, which takes any timing"
+        )
+    return ONE_F_ONE_B if timing is None else timing
 
 
-@functools.cache
-def _blocks(settings: tuple[tuple[str, Any], ...]) -> int:
-    """Return the number of blocks of a network that is built without memory, for which torch is imported."""
-    from reproduce.cells import networks
-
-    network: Any = SimpleNamespace(**dict(settings))
-    return len(networks.outlined(network))
+def blocks(cell: "NetworkCell") -> int:
+    """Return J, the number of blocks of the cell's network, stem and head included; the network is not built."""
+    model = cell.model
+    if match := re.fullmatch(r"chain(\d+)", model):
+        return int(match[1]) + 2
+    if match := re.fullmatch(r"resnet18_(\d+)b", model):
+        return int(match[1])
+    if model not in transformers.MODELS:
+        return RESIDUAL_BLOCKS[int(model[-2:])]
+    size, family = transformers.MODELS[model], model.partition("_")[0]
+    if isinstance(size, HierarchicalSize):
+        between = len(size.depths) - 1 if family == "revswin" else 0  # blocks that halve the resolution
+        return sum(size.depths) + between + 2
+    return size.depth + (1 if family == "vit" else 2)
 
 
 def check(cell: "TrainedCell") -> None:
@@ -98,6 +126,16 @@ def vector(cell: "TrainedCell") -> tuple[int, ...] | None:
         return staleness.chosen(method, len(chosen), cell.accumulation, chosen)
     except ValueError as error:
         raise CellError(str(error)) from None
+
+
+def covering(vector: Sequence[int]) -> str:
+    """Return the timing of the smallest slack whose staleness is nowhere below that of each stage in `vector`."""
+    last = len(vector) - 1
+    least = max(((number - 1) / (last - stage) for stage, number in enumerate(vector[:-1])), default=0.0) - 1
+    if least < 0:
+        return ONE_F_ONE_B
+    hundredths = floor(100 * least + 1e-9) + 1  # more than the least, at which a product is not yet rounded up
+    return LOCKSTEP if hundredths == 100 else f"{ONE_F_ONE_B}+{hundredths / 100:g}"
 
 
 def title(timing: str, stages: tuple[int, ...] = ()) -> str:

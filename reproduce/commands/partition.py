@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -10,7 +11,8 @@ import click
 from petra_core import methods
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import Link
-from reproduce.cells import catalogue
+from petra_core.staleness import lockstep
+from reproduce.cells import catalogue, timing
 from reproduce.commands.common import THREADS
 from reproduce.commands.options import GroupedCommand, grouped
 from reproduce.commands.train import DEFAULTS, cell_by_hand
@@ -59,6 +61,8 @@ TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
     default=DEFAULTS.accumulation,
     help="Micro-batches of an update, 1 to 32.",
 )
+@METHOD("--timing", show_default="as of `train`", help="As of `train`.")
+@METHOD("--stages", metavar="SIZES", show_default="every block", help="As of `train`.")
 @SHARES("--processes", type=click.IntRange(1), default=2, help="How many share the stages.")
 @SHARES("--memory-limit", type=MEMORY, help="What each may hold, such as 8GB: as predicted from shapes.")
 @SHARES(
@@ -86,8 +90,13 @@ def partition(
 
     Prints it beside the cut into equal numbers of stages, with the speed, the idle time and the peak memory that are to
     be expected, and the option that makes `train` use it. `train --partition balanced` does the same by itself.
+
+    And it prints the smallest staleness that keeps this cut at full speed over such links, if each process is one stage
+    of the pipeline, next to that of lockstep, with the options that make `train` use it. These change the result.
     """
-    cell = balance.of_training(cell_by_hand(settings), repetitions)
+    training = cell_by_hand(settings)
+    cell = balance.of_training(training, repetitions)
+    vector = timing.vector(training)
     method = methods.by_name(cell.method)
     if method.overlapped:
         same = methods.REVERSIBLE_BACKPROPAGATION.name
@@ -103,29 +112,44 @@ def partition(
         def begin(index: int, count: int) -> None:
             if processes > count:
                 raise click.UsageError(f"--processes {processes}: the network has {count} stages; use at most as many")
-            try:
-                method.check_staleness(method.staleness(0, count), cell.accumulation)
-            except ValueError as error:
-                raise click.UsageError(str(error)) from None
             bar.length = count
             bar.update(index - bar.pos)
 
-        measured = balance.measured(cell, where, begin)
+        measured = replace(balance.measured(cell, where, begin), staleness=vector)
         bar.update((bar.length or 0) - bar.pos)
     plans = {
         "even": measured.even(processes),
         "balanced": measured.best(processes, limit),
     }
     click.echo("\n".join(stage_lines(measured)))
+    if vector is not None:
+        click.echo(f"{timing.title(training.timing, training.stages)}: staleness {', '.join(map(str, vector))}")
     for name, plan in plans.items():
         click.echo("\n".join(["", *plan_lines(name, measured, plan, link)]))
     best = plans["balanced"]
     click.echo(f"\nto train so: {_options(best, threads)}")
+    if vector is not None and processes > 1:
+        click.echo("\n".join(["", *staleness_lines(measured, best, link)]))
 
 
 def _options(plan: Cut, threads: int) -> str:
     chosen = f" --threads {threads}" if threads != THREADS else ""
     return f"--processes {plan.devices} --partition {written(plan.partition)}{chosen}"
+
+
+def staleness_lines(measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
+    """The smallest staleness that keeps full speed where each process is a stage, and how to train with it."""
+    vector, seconds = measured.full_speed(plan, link)
+    stages, devices = len(measured.costs), plan.devices
+    sizes = written(plan.partition)
+    yield (
+        f"full speed over such links, {1e3 * seconds:.3f} ms a micro-batch, with {devices} stages of {sizes} blocks "
+        f"needs the staleness {', '.join(map(str, vector))}"
+    )
+    of_these = ", ".join(map(str, lockstep(devices)))
+    yield f"lockstep has {of_these} with these stages, {lockstep(stages)[0]} at stage 0 with every block its own stage"
+    options = "" if devices == stages else f" --stages {sizes}"
+    yield f"to train with it (another result): --timing {timing.covering(vector)}{options}"
 
 
 def stage_lines(measured: Balance) -> Iterator[str]:
@@ -163,6 +187,6 @@ def _micro_batches(measured: Balance) -> tuple[int, int]:
 
     It is full when the first stage's first backward is done.
     """
-    k, count = measured.cell.accumulation, len(measured.costs)
-    filling = -(-(2 * count - 1) // k) * k
+    k = measured.cell.accumulation
+    filling = -(-(max(lockstep(len(measured.costs))[0], *(measured.staleness or [0])) + 1) // k) * k
     return filling, 2 * filling + 8 * k + 1

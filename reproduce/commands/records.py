@@ -7,6 +7,7 @@ import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,12 @@ def records() -> None:
 def list_(root: Path) -> None:
     """List every record with its state, and who works on it."""
     folder = scan(_checked(root))
-    for record, state in folder.records:
-        who = None if state.final else holder(record.path)
-        click.echo(f"{record.cell.scale}/{record.path.name}: {state}{f', locked by {who}' if who else ''}")
+    for run in folder.records:
+        who = None if run.state.final else holder(run.place)
+        remark = f", locked by {who}" if who else ""
+        if run.state.finished and run.place.is_dir():
+            remark = ", in a folder: `records merge` moves it to its volume"
+        click.echo(f"{run.cell.scale}/{run.cell.name}: {run.state}{remark}")
     _end(folder.records, folder.problems)
 
 
@@ -48,20 +52,22 @@ def check(root: Path) -> None:
 
 
 @records.command()
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=UserPath())
+@click.argument("sources", metavar="[SOURCE]...", nargs=-1, type=UserPath())
 @RECORDS
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("-v", "--verbose", is_flag=True, help="Name the records too of which nothing is brought.")
 def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> None:
     """Bring the records of other machines, in the folders SOURCE, into one folder.
 
-    A SOURCE may also be an archive of `benchmarks.quarter_hour`. A finished record beats an unfinished one, and of two
-    unfinished ones the further; checkpoints and records of benchmarks come along. Two different finished results of
-    one cell are a conflict: both stay where they are. Killed at any moment, the same command goes on. Exit code 1:
-    there was something that could not be brought.
+    A SOURCE may also be an archive of `benchmarks.quarter_hour`, and it may have its records in volumes or, as before
+    there were volumes, in folders. A finished record replaces an unfinished one, and of two unfinished ones the further
+    is kept; their checkpoints and the records of benchmarks are brought too. Two different finished results of one cell
+    are a conflict: both stay where they are. Finished records that are still in folders here are moved to volumes;
+    without a SOURCE, nothing else is done. After a kill, the same command continues. Exit code 1: something could not
+    be brought.
     """
     decisions: Counter[Decision] = Counter()
-    planned: dict[Path, Path] | None = {} if dry_run else None
+    planned: dict[Path, Any] | None = {} if dry_run else None
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(_folder_of(source)) for source in sources]
         if root.resolve() in [folder.resolve() for folder in folders]:
@@ -69,11 +75,11 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
         if not dry_run:
             check_writable(root, "--records")
         try:
-            for folder in folders:
-                for decision, path, detail in merging.merge(folder, root, dry_run=planned):
-                    decisions[decision] += 1
-                    if decision.to_be_told or verbose:
-                        click.echo(f"{decision.name} {path}{f': {detail}' if detail else ''}", err=decision.bad)
+            merges = [merging.merge(folder, root, dry_run=planned) for folder in folders]
+            for decision, path, detail in chain(*merges or [merging.publish_finished(root, dry_run=dry_run)]):
+                decisions[decision] += 1
+                if decision.to_be_told or verbose:
+                    click.echo(f"{decision.name} {path}{f': {detail}' if detail else ''}", err=decision.bad)
         except StorageError as error:
             raise click.ClickException(error.strerror or str(error)) from error
     done = "would be " if dry_run else ""
@@ -81,7 +87,8 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
         if decisions[decision]:
             click.echo(f"{decisions[decision]} {decision.value.format(done)}")
     if not decisions:
-        click.echo("there is no record in " + " and ".join(map(str, sources)))
+        nothing = f"no finished record in {root} is in a folder"
+        click.echo(f"there is no record in {' and '.join(map(str, sources))}" if sources else nothing)
     sys.exit(1 if any(decision.bad for decision in decisions) else 0)
 
 

@@ -44,6 +44,7 @@ WHERE, WHERE_MANY, HOW = grouped("Where"), grouped("Where", ListOption), grouped
 )
 @WHICH("--loader", help="Deliver batches by ffcv, memory or torchvision: cells of their own, recorded apart.")
 @WHICH("--precision", help="float32, tf32 (CUDA) or bf16: cells of their own, recorded apart.")
+@WHICH("--timing", help="lockstep, 1f1b or 1f1b+S of pipelined methods: cells of their own, recorded apart.")
 @WHICH("--retry-failed", is_flag=True, show_default=False, help="Also cells that diverged or ran out of memory.")
 @WHERE("--records", "root", type=FOLDER, default=DEFAULT_ROOT, help="Their folder; machines may share it.")
 @WHERE_MANY(
@@ -77,6 +78,7 @@ def run(
     only: Sequence[str],
     loader: str | None,
     precision: str | None,
+    timing: str | None,
     retry_failed: bool,
     root: Path,
     device_names: Sequence[str],
@@ -99,7 +101,7 @@ def run(
 
     grid = grid_of(scale)
     chosen = selection.select(grid, conditions, tables=tables, seeds=seeds, only=only)
-    chosen = selection.with_settings(chosen, loader=loader, precision=precision)
+    chosen = selection.with_settings(chosen, loader=loader, precision=precision, timing=timing)
     where = devices.choose(device_names or ["cpu"])
     devices.check_graphs(how.cuda_graphs, where)
     workers = devices.workers(where, jobs, threads, CORES)

@@ -15,7 +15,7 @@ import click
 
 from petra_core import delay, methods
 from petra_core.forward_gradients import settings as forward
-from reproduce.cells import catalogue, networks, rates, transformers
+from reproduce.cells import catalogue, networks, rates, timing, transformers
 from reproduce.cells.kinds import (
     AUXILIARIES,
     BLOCK_MODELS,
@@ -31,7 +31,7 @@ from reproduce.commands.common import FILE, FOLDER, THREADS, check_files, how_op
 from reproduce.commands.options import GroupedCommand, Minutes, grouped
 from reproduce.grids import recipes
 from reproduce.measures.how import How
-from reproduce.modelling import balance
+from reproduce.modelling import balance, fewer_stages, work
 from reproduce.running import devices
 from reproduce.teams import launched, partitioning
 from reproduce.teams.launch import launch
@@ -110,7 +110,7 @@ def _choices(of: type[enum.Enum]) -> str:
 )
 @METHOD(
     "--timing",
-    default=DEFAULTS.timing,
+    show_default=f"{DEFAULTS.timing}; of a published system ({', '.join(methods.SYSTEMS)}) 1f1b",
     help="Of a pipelined method: lockstep (the paper's), 1f1b (asynchronous 1F1B: half its staleness), or 1f1b+S with "
     "slack for latency.",
 )
@@ -119,7 +119,7 @@ def _choices(of: type[enum.Enum]) -> str:
     metavar="SIZES",
     show_default="every block",
     help="Blocks of each stage, one device each, such as 3,2,2,3: fewer stages, less staleness. A number alone, such "
-    "as 4: cut by predicted costs. Any number of processes gives the same result (--processes).",
+    "as 4, is a number of stages, cut by predicted costs. Any number of processes gives the same result (--processes).",
 )
 @METHOD(
     "--forward-weights",
@@ -231,6 +231,8 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
             arguments += ["--partition", partition]  # the last one counts: all processes agree, after a new start too
         # A mistake is told once, not by every process.
         partitioning.shares(cell, partition, processes)
+        if said := fewer_stages.sentence(cell, processes):
+            click.echo(said, err=True)
         check_files(options["output"] or Path("runs") / cell.name, options["trace"], options["tensorboard"])
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
     from reproduce.commands.process import train_here  # torch
@@ -244,7 +246,8 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
 
     Raises: CellError: a setting is wrong.
     """
-    values = {**asdict(DEFAULTS), **dict.fromkeys(BY_RULE), "drops": "", "stages": "", **settings, "scale": "custom"}
+    open_ones = {**dict.fromkeys(BY_RULE), "drops": "", "stages": "", "timing": None}
+    values = {**asdict(DEFAULTS), **open_ones, **settings, "scale": "custom"}
     axes = {name: values.pop(name, None) for name in FORWARD}
     guesses = is_forward_gradient(values["method"])
     if given := [name for name, value in axes.items() if value is not None and not guesses]:
@@ -268,7 +271,8 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
         values["drops"] = tuple(int(drop) for drop in values["drops"].split(",") if drop.strip())
     except ValueError:
         raise CellError(f"drops are epochs separated by commas, got {values['drops']!r}") from None
-    values["stages"] = _sizes(values["stages"])
+    values["timing"] = timing.of_system(values["method"], values["timing"])
+    stages, values["stages"] = values["stages"] or "", ()
     if not values["drops"]:
         values["drop_factor"] = DEFAULTS.drop_factor  # without effect: one training has one identity
     given = values["learning_rate"]
@@ -282,14 +286,39 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
         if given is None:
             raise CellError(str(error)) from None
     if not guesses:
-        return TrainingCell(**values)
+        return TrainingCell(**values | {"stages": _sizes(values, stages)})
+    if stages:
+        raise CellError(f"stages are of the pipeline, forward gradients have none; got {stages!r}")
     axes = {name: FORWARD[name] if value is None else value for name, value in axes.items()}
     return ForwardGradientCell(**values, **axes)
 
 
-def _sizes(stages: str | None) -> tuple[int, ...]:
-    """Return the numbers of blocks of each stage, from what `--stages` says. Raises: CellError: it says no numbers."""
+def _sizes(values: dict[str, Any], stages: str) -> tuple[int, ...]:
+    """Return the numbers of blocks of each stage, from what `--stages` says.
+
+    A number alone is a number of stages: it is cut by predicted costs, and the cut is printed.
+
+    Args:
+        values: the other settings of a cell.
+        stages: what the option says.
+
+    Raises:
+        CellError: it says no numbers, or more stages than there are blocks.
+
+    """
     try:
-        return tuple(int(size) for size in (stages or "").split(",") if size.strip())
+        sizes = tuple(int(size) for size in stages.split(",") if size.strip())
     except ValueError:
-        raise CellError(f"stages are numbers of blocks separated by commas, such as 3,2,2,3; got {stages!r}") from None
+        raise CellError(
+            f"stages are numbers of blocks separated by commas, such as 3,2,2,3, or one number of stages; got "
+            f"{stages!r}"
+        ) from None
+    if len(sizes) != 1:
+        return sizes
+    plain = {name: getattr(DEFAULTS, name) for name in ("forward_weights", "correction", "correction_value", "timing")}
+    network = TrainingCell(**values | plain | {"method": methods.BACKPROPAGATION.name, "stages": ()})
+    sizes, count = work.sizes(network, sizes[0]), sizes[0]
+    if not launched.in_a_team():
+        cut = "every block" if set(sizes) == {1} else partitioning.written(sizes)
+        click.echo(f"--stages {count} is {cut}: blocks of each stage, by predicted costs", err=True)
+    return sizes

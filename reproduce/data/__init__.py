@@ -1,1 +1,1 @@
-"""Data sets and loaders: the same batches on every machine, from (seed, epoch, sample index) alone."""
+"""Load data sets in batches that depend only on (seed, epoch, sample index), so they agree on every machine."""

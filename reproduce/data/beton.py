@@ -1,16 +1,17 @@
-"""FFCV's file format, `.beton`: one file with all samples of a data set, at known places.
+"""Read and write FFCV's file format, `.beton`: one file with all samples of a data set and their offsets.
 
-    header | two fields | per sample: image (mode, width, height, place) and label | pages of image bytes | table
+    header | two fields | per sample: image (mode, width, height, offset) and label | pages of image bytes | table
 
-Images are raw bytes [height, width, 3] or JPEG files. A sample's bytes lie within one page; the table at the end has
-the place and length of each.
+Images are raw bytes [height, width, 3] or JPEG files. The bytes of a sample never cross a page boundary. The table at
+the end contains the offset and length of each sample.
 
-FFCV has a writer. When an image cannot be read or the disk is full, the process that noticed dies and FFCV waits for
-it for ever; with more than one process, the file differs from run to run; and JPEG images are compressed anew. So we
-write the format ourselves: images are read by several threads but written by one, in order, so that the file is the
-same for any number of them; what libjpeg can read is stored as it is; and the file appears whole or not at all. For raw
-images it is the file that FFCV writes with one worker, byte for byte. Nothing here needs FFCV, so that the loader for
-data in memory can read the same file.
+FFCV's own writer has three defects. If an image cannot be read or the disk is full, the affected process dies and FFCV
+waits for it forever. With more than one process, the file differs from run to run. JPEG images are recompressed.
+
+So this module writes the format itself. Several threads read the images and one thread writes them in order, so the
+file does not depend on the number of threads. Images that libjpeg can read are copied unchanged. The file is written
+under a temporary name and renamed when it is complete. For raw images the file is byte-identical to what FFCV writes
+with one worker. The module does not import FFCV, so the in-memory loader can read the same file without it.
 """
 
 import io
@@ -34,46 +35,47 @@ HEADER = np.dtype(
     [("version", "<u2"), ("fields", "<u2"), ("page_size", "<u4"), ("samples", "<u8"), ("table", "<u8")], align=True
 )
 FIELD = np.dtype([("type", "<u1"), ("name", "<u1", 16), ("arguments", "<u1", 1024)])
-FIELDS = (("image", 2), ("label", 1))  # name, FFCV's number of the type
+FIELDS = (("image", 2), ("label", 1))  # name, FFCV's type number
 IMAGE = np.dtype([("mode", "<u1"), ("width", "<u2"), ("height", "<u2"), ("place", "<u8")])
 SAMPLE = np.dtype([("image", IMAGE), ("label", "<i8")], align=True)
 ENTRY = np.dtype([("sample", "<u8"), ("place", "<u8"), ("size", "<u8")])
 JPEG, RAW = 0, 1  # modes
-PAGE = 8 << 20  # bytes; FFCV's default
+PAGE = 8 << 20  # page size in bytes; FFCV's default
 
-READ_AHEAD = 16  # images a thread may be ahead of the writer
-QUALITY = 95  # of images that have to be compressed anew
+READ_AHEAD = 16  # images that each thread may be ahead of the writer
+QUALITY = 95  # JPEG quality of images that have to be recompressed
 
-#: What Pillow raises for a file that it cannot decode.
+#: Exceptions that Pillow raises for a file that it cannot decode.
 UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
-AGAIN = "Make the file again from its source with `python -m reproduce data prepare`"
+AGAIN = "Create the file again from its source with `python -m reproduce data prepare`"
 ANOTHER = "Give the file of another data set, or prepare this one again"
 
 
-GREY_16_BITS = ("I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes
+GREY_16_BITS = ("I;16", "I;16L", "I;16B", "I;16N")  # Pillow's names of these modes
 CONVERTIBLE = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 
 
 def rgb(image: Image.Image) -> Image.Image:
-    """Return an opened image in 8 bits a channel, RGB; of several frames the first.
+    """Convert an opened image to RGB with 8 bits per channel. Of an image with several frames, use the first.
 
-    Pillow's own conversion of grey values of more than 8 bits cuts them off at 255 instead of scaling them.
+    Pillow's own conversion clips 16-bit grey values at 255 instead of scaling them.
 
     Raises:
-        ValueError: its values have no defined range, such as those of a float TIFF, or it has too many pixels.
+        ValueError: If the pixel values have no defined range (a float TIFF, for example), or if the image has more
+            pixels than Pillow's limit.
 
     """
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and image.width * image.height > limit:
         raise ValueError(f"it has {image.width} x {image.height} pixels, expected at most {limit:,} in all")
     mode = image.mode
-    if mode in GREY_16_BITS or (mode == "I" and image.format == "PNG"):  # what older versions of Pillow call it
+    if mode in GREY_16_BITS or (mode == "I" and image.format == "PNG"):  # the name in older versions of Pillow
         values = np.asarray(image).astype(np.int64) >> 8
         return Image.fromarray(values.clip(0, 255).astype(np.uint8)).convert("RGB")
     if mode not in CONVERTIBLE:
         raise ValueError(
-            f"its pixels are of the mode {mode}, which has no defined range; save it with 8 bits a channel"
+            f"its pixels are of the mode {mode}, which has no defined range; save it with 8 bits per channel"
         )
     return image.convert("RGB")
 
@@ -86,7 +88,7 @@ class RawImages(NamedTuple):
 
 
 class JpegFiles(NamedTuple):
-    """Image files of any sizes, the label of each, and its size in bytes as it was listed (none: not known)."""
+    """Image files of any dimensions, their labels, and their sizes in bytes when they were listed (empty: unknown)."""
 
     paths: Sequence[Path]
     labels: Sequence[int]
@@ -94,26 +96,31 @@ class JpegFiles(NamedTuple):
 
 
 class UnreadableImageError(DataError):
-    """A file that should be an image cannot be decoded; `reason` has the decoder's words."""
+    """A file that should be an image cannot be decoded.
+
+    Attributes:
+        reason: Message of the decoder.
+
+    """
 
     def __init__(self, path: Path, reason: Exception | str) -> None:
         self.reason = str(reason) or type(reason).__name__
         super().__init__(path, f"cannot be read as an image ({self.reason})", "Get the file again")
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:
-        return type(self), (self.path, self.reason)  # it may have to come back from a worker process
+        return type(self), (self.path, self.reason)  # a worker process may have to send it back
 
 
 class ChangedImageError(DataError):
-    """A file is not the one that was listed: it has another size."""
+    """An image file has a different size than when it was listed."""
 
     def __init__(self, path: Path, size: int, listed: int) -> None:
         self.sizes = size, listed
-        problem = f"has {size:,} bytes, and had {listed:,} when the data set was prepared: it is another file"
-        super().__init__(path, problem, "Bring back the files that were prepared, or prepare the data set again")
+        problem = f"has {size:,} bytes, and had {listed:,} when the data set was prepared: it was replaced or modified"
+        super().__init__(path, problem, "Restore the original files, or prepare the data set again")
 
     def __reduce__(self) -> tuple[type, tuple[Path, int, int]]:
-        return type(self), (self.path, *self.sizes)  # it may have to come back from a worker process
+        return type(self), (self.path, *self.sizes)  # a worker process may have to send it back
 
 
 def write_beton(
@@ -123,14 +130,20 @@ def write_beton(
     workers: int = 1,
     progress: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Write all images and labels, at least one, to `path`, whole or not at all: the same for any number of workers.
+    """Write images and labels to `path` atomically. The file does not depend on the number of workers.
 
-    A JPEG file in colour or grey is stored as it is, and only its header looked at; anything else (CMYK, or a PNG under
-    a wrong name) is converted to a JPEG file in colour. `progress` is told how many more samples are done.
+    JPEG files in colour or grey are copied unchanged; only their headers are checked. All other images (CMYK, or a PNG
+    with a wrong suffix) are converted to JPEG in colour.
+
+    Args:
+        path: File to write. An existing file is replaced only when the new one is complete.
+        images: At least one image.
+        workers: Number of threads that read image files.
+        progress: Called with the number of samples written since the last call.
 
     Raises:
-        UnreadableImageError: a file is no image.
-        OSError: a file is missing, or there is no room; what was at `path` before is still there.
+        UnreadableImageError: If a file cannot be decoded.
+        OSError: If a file is missing or the disk is full. A file that was at `path` before is kept.
 
     """
     if isinstance(images, RawImages):
@@ -138,7 +151,7 @@ def write_beton(
     else:
         largest = max(file.stat().st_size for file in images.paths)
         stored = in_order(_jpeg, images.paths, workers)
-        # A power of 2, and four times as much as the largest, because a converted image may be larger than its file.
+        # A power of 2, at least four times the largest file, because a converted image may be larger than its file.
         page = max(PAGE, 1 << (4 * largest - 1).bit_length())
     fields, samples, table = (
         np.zeros(2, FIELD),
@@ -152,7 +165,7 @@ def write_beton(
         def fill_page() -> None:
             file.write(bytes(-file.tell() % page))
 
-        file.seek(HEADER.itemsize + fields.nbytes + samples.nbytes)  # what is to be there is known at the end
+        file.seek(HEADER.itemsize + fields.nbytes + samples.nbytes)  # written last, when all offsets are known
         fill_page()
         for number, (label, (mode, width, height, data)) in enumerate(zip(images.labels, stored, strict=True)):
             if len(data) > page:
@@ -171,17 +184,19 @@ def write_beton(
 
 
 class Beton:
-    """A `.beton` file with FFCV fields `image` and `label`, whose parts have been seen to fit together.
+    """Open a `.beton` file with the FFCV fields `image` and `label` and check that its parts are consistent.
+
+    The image bytes themselves are not checked.
 
     Attributes:
-        modes: `JPEG` or `RAW`, of each sample, uint8 [N].
-        heights, widths: of each image, pixels, int64 [N].
-        labels: int64 [N].
-        places, sizes: where in the file the bytes of each image are, and how many, int64 [N].
+        modes: `JPEG` or `RAW` of each sample, uint8 [N].
+        heights, widths: Dimensions of each image in pixels, int64 [N].
+        labels: Label of each sample, int64 [N].
+        places, sizes: Offset and length of each image's bytes in the file, int64 [N].
 
     Raises:
-        FileNotFoundError: there is no such file.
-        DataError: it is cut off, damaged or something else. Image bytes are not looked at.
+        FileNotFoundError: If the file does not exist.
+        DataError: If the file is truncated, damaged or of another format.
 
     """
 
@@ -199,9 +214,11 @@ class Beton:
         return len(self.labels)
 
     def raw(self) -> RawImages:
-        """All images of a file of raw images of one size, read into memory.
+        """Read all images of a file into memory. They must be raw and of one size.
 
-        Raises: DataError: they are JPEG files or of several sizes.
+        Raises:
+            DataError: If the file contains JPEG files or images of several sizes.
+
         """
         height, width = self.raw_size()
         content = np.memmap(self.path, np.uint8, "r")
@@ -211,7 +228,12 @@ class Beton:
         return RawImages(pixels, self.labels)
 
     def raw_size(self) -> tuple[int, int]:
-        """Height and width of the images of a file of raw images of one size. Raises: as `raw`."""
+        """Return the height and width that all images of a file share. The images must be raw.
+
+        Raises:
+            DataError: If the file contains JPEG files or images of several sizes.
+
+        """
         sizes = set(zip(self.heights.tolist(), self.widths.tolist(), strict=True))
         if (self.modes != RAW).any() or len(sizes) > 1:
             files = int((self.modes == JPEG).sum())
@@ -220,7 +242,7 @@ class Beton:
         return sizes.pop()
 
 
-_Stored = tuple[int, int, int, bytes]  # mode, width, height, and the image as it goes into the file
+_Stored = tuple[int, int, int, bytes]  # mode, width, height, and the bytes to write
 
 
 def _raw(images: NDArray[np.uint8]) -> Iterator[_Stored]:
@@ -229,7 +251,7 @@ def _raw(images: NDArray[np.uint8]) -> Iterator[_Stored]:
 
 
 def in_order(read: Callable[[Path], T], paths: Sequence[Path], workers: int) -> Iterator[T]:
-    """What is read of each file, in their order, by several threads, which do not run far ahead."""
+    """Yield `read(path)` of each path, in order, from several threads that read at most `READ_AHEAD` files ahead."""
     pending: deque[Future[T]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for path in paths:
@@ -254,11 +276,11 @@ def _jpeg(path: Path) -> _Stored:
 
 
 def _read_structure(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Descriptions of the samples and entries of the table, in the samples' order."""
+    """Read and check the sample descriptions and the table. Both are returned in the order of the samples."""
 
     def expect(condition: object, problem: str) -> None:
         if not condition:
-            raise DataError(path, f"not a whole .beton file of images and labels: {problem}", AGAIN)
+            raise DataError(path, f"not a complete .beton file of images and labels: {problem}", AGAIN)
 
     length = path.stat().st_size
     expect(length >= HEADER.itemsize, f"it has {length} bytes")
@@ -285,14 +307,14 @@ def _read_structure(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     table = table[np.argsort(table["sample"], kind="stable")]
     expect((table["sample"] == np.arange(count)).all(), "the table does not have every sample once")
     images = samples["image"]
-    expect((images["place"] == table["place"]).all(), "samples and table name different places")
+    expect((images["place"] == table["place"]).all(), "samples and table state different offsets")
     expect((table["size"] > 0).all() and (table["size"] <= page).all(), "an image is empty or larger than a page")
     inside = (table["place"] >= start + count * SAMPLE.itemsize) & (table["place"] <= end - table["size"])
-    expect(inside.all(), f"{int((~inside).sum())} images lie outside the pages")
+    expect(inside.all(), f"{int((~inside).sum())} images are outside the pages")
     expect(np.isin(images["mode"], (JPEG, RAW)).all(), f"images of unknown modes {np.unique(images['mode']).tolist()}")
     pixels = images["width"].astype(np.int64) * images["height"]
     expect((pixels > 0).all(), "an image has no pixels")
     expect(
-        ((images["mode"] == JPEG) | (table["size"] == 3 * pixels)).all(), "a raw image has not 3 bytes for each pixel"
+        ((images["mode"] == JPEG) | (table["size"] == 3 * pixels)).all(), "a raw image does not have 3 bytes per pixel"
     )
     return samples, table

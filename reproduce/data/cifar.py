@@ -1,6 +1,7 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in their binary version, and its download.
+"""Download and read the binary version of CIFAR-10 and CIFAR-100 (Krizhevsky 2009).
 
-A file is records of label byte and pixels, planar RGB; of CIFAR-100 a coarse label, the fine one, and the pixels.
+A file is a sequence of records: a label byte and the pixels in planar RGB. A record of CIFAR-100 has two label bytes,
+the coarse label and the fine one.
 """
 
 import tempfile
@@ -33,7 +34,7 @@ LAYOUTS = {
         ("cifar-100-binary",),
     ),
 }
-#: At `SITE`, each with its MD5.
+#: Archives at `SITE`: name and MD5.
 ARCHIVES = {
     CIFAR10: ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
     CIFAR100: ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
@@ -41,22 +42,29 @@ ARCHIVES = {
 
 
 def find(dataset: Dataset, source: Path) -> SmallImages:
-    """The data set in `source`. Raises: as `SmallImages`."""
+    """Return the data set in `source`.
+
+    Raises:
+        DataError: If files are missing.
+
+    """
     return SmallImages(dataset, source, LAYOUTS[dataset], partial(read_binary, dataset=dataset))
 
 
 def read_binary(content: bytes, path: Path, *, dataset: Dataset) -> Batch:
-    """The contents of one file of the binary layout.
+    """Parse one file of the binary layout.
 
-    Raises: DataError: it is truncated or its labels are out of range.
+    Raises:
+        DataError: If the file is truncated or a label is out of range.
+
     """
     label_bytes = 2 if dataset is CIFAR100 else 1
     record = label_bytes + PIXELS
     if not content or len(content) % record:
         raise DataError(
             path,
-            f"{len(content):,} bytes are not a whole number of records of {record} bytes: it is truncated or no file "
-            f"of {dataset.title}",
+            f"{len(content):,} bytes are not a whole number of records of {record} bytes: it is truncated or not a "
+            f"file of {dataset.title}",
             FIX,
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, record)
@@ -66,9 +74,13 @@ def read_binary(content: bytes, path: Path, *, dataset: Dataset) -> Batch:
 
 
 def download(dataset: Dataset, target: Path) -> None:
-    """Get the data set into `target`, with a bar on stderr; the archive's checksum is checked, half files do not stay.
+    """Download the data set into `target`, with a progress bar on stderr.
 
-    Raises: DataError: no network, what came is not the official archive, or an earlier download is no longer whole.
+    The checksum of the archive is verified. Partial files are deleted. An earlier, intact download is kept.
+
+    Raises:
+        DataError: If the download fails, the archive is not the official one, or an earlier download is damaged.
+
     """
     from torchvision.datasets.utils import download_and_extract_archive  # takes seconds to import
 
@@ -80,7 +92,7 @@ def download(dataset: Dataset, target: Path) -> None:
         except DataError as error:
             problems = [str(error)]
         if problems:
-            raise DataError(folder, f"an earlier download is not whole ({'; '.join(problems)})", "Remove this folder")
+            raise DataError(folder, f"an earlier download is damaged ({'; '.join(problems)})", "Remove this folder")
         return
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{dataset.name}.", dir=target) as partial_folder:
@@ -91,5 +103,5 @@ def download(dataset: Dataset, target: Path) -> None:
         try:
             (Path(partial_folder) / name).rename(folder)
         except OSError:
-            if not folder.is_dir():  # else somebody else was faster, with the same archive
+            if not folder.is_dir():  # otherwise another process has finished the same download
                 raise

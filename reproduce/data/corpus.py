@@ -1,11 +1,11 @@
-"""English of some 400 kB that comes with Python, in a part to train on and a part to validate on.
+"""Split about 400 kB of English text that Python includes into a training and a validation part.
 
-`pydoc_data.topics` holds the topics of the language reference, what `help("with")` shows. They quote one another, so
-cutting them into a training and a validation text would put the same paragraphs into both; here every paragraph is kept
-once, at its first place, and the last tenth is for validation.
+`pydoc_data.topics` contains the topics of the language reference, which `help("with")` displays. The topics quote one
+another, so a simple split would put the same paragraphs into both parts. Here only the first occurrence of each
+paragraph is kept, and the last tenth of the text is used for validation.
 
-The text is another one in every version of Python. Its SHA-256 goes into every result, a run does not go on with
-another text, and tables never put results of two texts together.
+The text differs between versions of Python. Its SHA-256 is part of every result, a run cannot be resumed with a
+different text, and tables never combine results of different texts.
 """
 
 import hashlib
@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from reproduce.data.errors import DataError
 
-VALIDATION = 0.1  # of the text, at its end
+VALIDATION = 0.1  # fraction of the text, at its end
 
 
 class Corpus(NamedTuple):
-    """A text in two parts, to train and from behind that to validate on, and the SHA-256 of the whole."""
+    """A text, split into a training part and the validation part that follows it, with the SHA-256 of the whole."""
 
     train: bytes
     test: bytes
@@ -28,17 +28,22 @@ class Corpus(NamedTuple):
 
 @cache
 def pydoc() -> Corpus:
-    """The text of this Python. Raises: DataError: this Python comes without it."""
+    """Return the text of this Python installation.
+
+    Raises:
+        DataError: If this Python does not include the text.
+
+    """
     try:
         from pydoc_data import topics
     except ImportError as error:
-        fix = "Take a complete Python, such as python.org's, or the package of your system that has pydoc"
-        raise DataError(Path("pydoc_data", "topics.py"), "this Python comes without it", fix) from error
+        fix = "Use a complete Python, such as python.org's, or install your system's package that contains pydoc"
+        raise DataError(Path("pydoc_data", "topics.py"), "this Python does not include it", fix) from error
     return split(without_repetitions("\n\n".join(topics.topics.values())))
 
 
 def without_repetitions(text: str) -> str:
-    """The text with every paragraph once, at its first place; two that differ in white space are the same."""
+    """Keep only the first occurrence of each paragraph. Paragraphs that differ only in white space are equal."""
     paragraphs: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
         if words := paragraph.split():
@@ -47,7 +52,7 @@ def without_repetitions(text: str) -> str:
 
 
 def split(text: str) -> Corpus:
-    """The bytes of a text, its last tenth for validation."""
+    """Encode a text and split off its last tenth for validation."""
     content = text.encode()
     cut = round(len(content) * (1 - VALIDATION))
     return Corpus(content[:cut], content[cut:], hashlib.sha256(content).hexdigest())

@@ -1,7 +1,6 @@
-"""Where training images are cropped and whether they are mirrored: functions of one hash a sample.
+"""Choose crop boxes and mirroring of training images as functions of one hash per sample.
 
-Every loader takes places from here, so that they agree. How the pixels there are read, resized and rounded is each
-loader's own.
+All loaders use these boxes, so they agree on them. Loaders may differ in how they read, resize and round pixels.
 """
 
 import math
@@ -13,22 +12,31 @@ from reproduce.data.sample_hash import Hashes, chain
 
 Integers = NDArray[np.int64]
 
-SCALE = (0.08, 1.0)  # of a random resized crop: part of the image's area
-RATIO = (3 / 4, 4 / 3)  # width : height
+SCALE = (0.08, 1.0)  # area of a random resized crop, as a fraction of the image's area
+RATIO = (3 / 4, 4 / 3)  # width : height of a random resized crop
 ATTEMPTS = 10
-CENTRE = 224 / 256  # of the shorter side: what is left of an image resized to 256 and cropped to 224
+CENTRE = 224 / 256  # of the shorter side; the usual evaluation resizes to 256 and crops to 224
 
 ONE = np.uint64(1)
 BITS_24 = np.uint64(0xFFFFFF)
 
 
 def mirrored(hashes: Hashes) -> NDArray[np.bool_]:
-    """Whether each sample is mirrored (bit 0)."""
+    """Return whether each sample is mirrored (bit 0 of its hash), bool [N]."""
     return (hashes & ONE).astype(np.bool_)
 
 
 def padded_crops(hashes: Hashes, padding: int) -> tuple[Integers, Integers]:
-    """Top and left of crops of the image's own size after padding, 0 … 2 · padding (bits 8-31 and 32-55)."""
+    """Return top and left of crops that have the size of the unpadded image.
+
+    Args:
+        hashes: One hash per sample, [N].
+        padding: Pixels that are added on each side before the crop.
+
+    Returns:
+        Tops (bits 8-31 of the hash) and lefts (bits 32-55), int64 [N] in 0 … 2 · padding.
+
+    """
     places = np.uint64(2 * padding + 1)
     tops = (hashes >> np.uint64(8) & BITS_24) % places
     lefts = (hashes >> np.uint64(32) & BITS_24) % places
@@ -36,10 +44,20 @@ def padded_crops(hashes: Hashes, padding: int) -> tuple[Integers, Integers]:
 
 
 def random_resized_crops(hashes: Hashes, heights: Integers, widths: Integers) -> Integers:
-    """Boxes (top, left, height, width) to be resized, int64 [N, 4], from hashes [N], heights and widths [N] in pixels.
+    """Draw the boxes of random resized crops.
 
-    The distribution is torchvision's: area uniform in 0.08 … 1 of the image's, ratio of the sides log-uniform in
-    3/4 … 4/3, place uniform. If ten such boxes do not fit, the largest centred box with a ratio in the range.
+    The distribution is torchvision's: the area is uniform in 0.08 … 1 of the image's area, the aspect ratio is
+    log-uniform in 3/4 … 4/3, and the position is uniform. If ten such boxes do not fit, the result is the largest
+    centred box with an aspect ratio in this range.
+
+    Args:
+        hashes: One hash per sample, [N].
+        heights: Heights of the images in pixels, [N].
+        widths: Widths of the images in pixels, [N].
+
+    Returns:
+        Boxes (top, left, height, width), int64 [N, 4].
+
     """
     boxes = _largest_centred(heights, widths)
     todo = np.arange(len(hashes))
@@ -60,7 +78,7 @@ def random_resized_crops(hashes: Hashes, heights: Integers, widths: Integers) ->
 
 
 def centre_crops(heights: Integers, widths: Integers) -> Integers:
-    """Boxes (top, left, side, side) of evaluation, int64 [N, 4]: centred, 224/256 of the shorter side."""
+    """Return evaluation boxes (top, left, side, side), centred with 224/256 of the shorter side, int64 [N, 4]."""
     sides = np.maximum(np.rint(CENTRE * np.minimum(heights, widths)).astype(np.int64), 1)
     return np.stack(((heights - sides) // 2, (widths - sides) // 2, sides, sides), axis=1)
 
@@ -73,7 +91,7 @@ def _largest_centred(heights: Integers, widths: Integers) -> Integers:
 
 
 def _uniform(hashes: Hashes, number: int, low: float, high: float | Integers) -> NDArray[np.float64]:
-    """The `number`-th random value of each sample, in [low, high): the upper 53 bits of a hash of its hash."""
+    """Return the `number`-th random value of each sample in [low, high), from 53 bits of a hash of its hash."""
     bits = chain(hashes, np.full_like(hashes, number)) >> np.uint64(11)
     unit = bits.astype(np.float64) * 2.0**-53
     return low + unit * (high - low)

@@ -1,8 +1,8 @@
-"""Handwritten digits: real images inside a dependency, for a machine without network and data.
+"""Provide handwritten digits from scikit-learn: real images for a machine without network or data sets.
 
-1,797 images of 8 x 8 pixels (the test part of the UCI "Optical Recognition of Handwritten Digits", as scikit-learn
-ships them), magnified by a whole number and repeated in three channels, so that networks for colour images take them.
-The split is fixed: the same 20 % of every class are the test set, for all seeds.
+The 1,797 images of 8 x 8 pixels are the test part of the UCI "Optical Recognition of Handwritten Digits". They are
+enlarged by an integer factor and repeated in three channels, so that networks for colour images accept them. The split
+is fixed: the same 20 % of every class are the test set for all seeds.
 """
 
 from functools import cache
@@ -22,7 +22,15 @@ SPLIT_SEED = 0
 
 
 class Digits(NamedTuple):
-    """Images to train on and to test on, and of the channels of the former mean and deviation in 0..1."""
+    """Training and test images.
+
+    Attributes:
+        train: Training images.
+        test: Test images.
+        mean: Mean of each channel over the training images, in 0..1.
+        deviation: Standard deviation of each channel over the training images, in 0..1.
+
+    """
 
     train: RawImages
     test: RawImages
@@ -32,7 +40,12 @@ class Digits(NamedTuple):
 
 @cache
 def digits(image_size: int) -> Digits:
-    """The digits, 1,437 to train on and 360 to test on, in three equal channels; `image_size` is a multiple of 8."""
+    """Return 1,437 training and 360 test images in three equal channels.
+
+    Args:
+        image_size: Height and width in pixels, a multiple of 8.
+
+    """
     bunch = load_digits()
     grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # 17 levels of grey
     factor = image_size // NATIVE_SIZE

@@ -1,11 +1,18 @@
-"""The one error of data sets: what is wrong with which file, and what to do about it."""
+"""Define the error of data sets, which names the file, the problem and the fix."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 
 class DataError(Exception):
-    """The file or folder `path` of a data set is missing, damaged, or not what it is said to be."""
+    """A file or folder of a data set is missing, damaged, or different from what its record states.
+
+    Args:
+        path: File or folder with the problem.
+        problem: Description of the problem.
+        fix: Sentence that says how to fix it.
+
+    """
 
     def __init__(self, path: Path, problem: str, fix: str) -> None:
         super().__init__(f"{path}: {problem}. {fix}")
@@ -13,9 +20,11 @@ class DataError(Exception):
 
 
 def check_labels(labels: Sequence[int], first: int, num_classes: int, path: Path, fix: str) -> None:
-    """See that the labels in a file are first … first + num_classes - 1.
+    """Check that the labels in a file are in first … first + num_classes - 1.
 
-    Raises: DataError: one is not; names the first that is not.
+    Raises:
+        DataError: If a label is not in this range. The message names the first such image.
+
     """
     wrong = [index for index, label in enumerate(labels) if not first <= label < first + num_classes]
     if wrong:

@@ -1,12 +1,12 @@
-"""The inner loops over bytes, compiled by Numba once a process, whatever the number of loaders.
+"""Decode, crop and normalise samples in loops that Numba compiles once per process.
 
-They run without Python's lock, in as many threads as call them, and write each sample's pixels to where they belong
-without a step between.
+The loops release Python's global interpreter lock, so several threads can call them in parallel. They write each
+sample's pixels directly into the batch.
 
-Raw bytes become floats by a table of 256 values a channel: the numbers in it come from the one function that
-normalises, so they are bit for bit those of the loader in memory. JPEG files are decoded by FFCV (libjpeg-turbo). Their
-boxes are resized here, because OpenCV's filter takes twice the time of this one, which moreover is Pillow's and
-torchvision's (bilinear, antialiased), without the roundings in it.
+A table of 256 values per channel converts raw bytes to floats. The table is computed by the loaders' common normalising
+function, so the results are bitwise equal to those of the in-memory loader. FFCV (libjpeg-turbo) decodes JPEG files.
+Their boxes are resized here and not by OpenCV, whose filter takes twice as long. The filter here is that of Pillow and
+torchvision (bilinear, antialiased) without their intermediate rounding.
 """
 
 import math
@@ -25,9 +25,19 @@ decode = compiled(ffcv_library.imdecode)
 def raw(
     content: Any, places: Any, tops: Any, lefts: Any, flips: Any, padding: int, size: int, table: Any, out: Any
 ) -> None:
-    """Crops of raw images after padding with black: content uint8 [bytes] -> out float32 [B, 3, size, size].
+    """Crop raw images after padding them with black, and normalise them.
 
-    places [B] say where in `content` an image [size, size, 3] is, tops and lefts [B] the crop; table is [3, 256].
+    Args:
+        content: The file, uint8 [bytes].
+        places: Offsets in `content` of the images [size, size, 3], [B].
+        tops: Top of each crop, [B].
+        lefts: Left of each crop, [B].
+        flips: Whether each image is mirrored, [B].
+        padding: Pixels on each side.
+        size: Height and width of an image.
+        table: Normalised value of each byte in each channel, [3, 256].
+        out: Buffer for the result, float32 [B, 3, size, size].
+
     """
     for b in range(len(places)):
         for row in range(size):
@@ -45,9 +55,14 @@ def raw(
 
 @compiled
 def weights(source: int, target: int) -> Any:
-    """How `source` pixels in a row become `target`: of each the first one used [target], and weights [target, taps].
+    """Compute the filter that resizes a row of `source` pixels to `target` pixels.
 
-    A triangle as wide as two pixels of the coarser of the two, cut off at the ends of the row.
+    The filter is a triangle two pixels wide, measured in pixels of the coarser row, and is truncated at the ends of
+    the row.
+
+    Returns:
+        Index of the first source pixel of each target pixel, int64 [target], and its weights, float32 [target, taps].
+
     """
     scale = source / target
     radius = max(scale, 1.0)
@@ -67,15 +82,22 @@ def weights(source: int, target: int) -> Any:
 
 @compiled
 def resample(pixels: Any, box: Any, flip: bool, factors: Any, offsets: Any, out: Any) -> None:
-    """A box of an image, resized, mirrored if `flip`, times factors and plus offsets [3] of the channels.
+    """Resize a box of an image, mirror it if `flip`, and normalise it.
 
-    pixels uint8 [h, w, 3], box (top, left, height, width) -> out float32 [3, size, size].
+    Args:
+        pixels: The image, uint8 [h, w, 3].
+        box: Top, left, height and width of the box.
+        flip: Whether to mirror the result.
+        factors: Factor of each channel, [3].
+        offsets: Offset of each channel, added after the factor, [3].
+        out: Buffer for the result, float32 [3, size, size].
+
     """
     top, left, height, width = box
     size = out.shape[1]
     first_rows, row_weights = weights(height, size)
     first_columns, column_weights = weights(width, size)
-    line = np.empty(3 * width, np.float32)  # a row of the result at the width of the source
+    line = np.empty(3 * width, np.float32)  # a row of the result before it is resized horizontally
     for row in range(size):
         line[:] = 0
         for tap in range(row_weights.shape[1]):
@@ -101,12 +123,21 @@ def resample(pixels: Any, box: Any, flip: bool, factors: Any, offsets: Any, out:
 def jpeg(
     content: Any, places: Any, sizes: Any, shapes: Any, boxes: Any, flips: Any, factors: Any, offsets: Any, out: Any
 ) -> Any:
-    """Resized boxes [B, 4] of JPEG files: content uint8 [bytes] -> out float32 [B, 3, size, size].
+    """Decode JPEG files and resize a box of each.
 
-    places and sizes [B] say where in `content` a file is; shapes [B, 2] are the heights and widths of the images.
+    Args:
+        content: The `.beton` file, uint8 [bytes].
+        places: Offset of each JPEG file in `content`, [B].
+        sizes: Length of each JPEG file in bytes, [B].
+        shapes: Height and width of each image, [B, 2].
+        boxes: Box of each image (top, left, height, width), [B, 4].
+        flips: Whether each image is mirrored, [B].
+        factors: Factor of each channel, [3].
+        offsets: Offset of each channel, [3].
+        out: Buffer for the result, float32 [B, 3, size, size].
 
     Returns:
-        What the decoder says of each file, int64 [B]: not 0 is an error or a warning.
+        The decoder's return code for each file, int64 [B]. A code other than 0 is an error or a warning.
 
     """
     results = np.empty(len(places), np.int64)

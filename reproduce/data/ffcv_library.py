@@ -1,15 +1,16 @@
-"""FFCV 1.0.2 without what it does to the rest of the process. Importing this module imports FFCV.
+"""Import FFCV 1.0.2 without its side effects on the rest of the process.
 
-importing it sets torch's threads to 1      saved and restored
-so does making a Loader, starting an        the function that does it is replaced: the last of these happens in a
-epoch, and its own thread once it runs      thread of FFCV's, some time later, and cannot be undone from outside
-every Loader compiles for 7 to 10 s         `uncompiled`: our operations are compiled already, once for all Loaders;
-and makes Numba complain when it is freed   FFCV's few lines between them run in Python
-an epoch that is left early leaves a        `close` ends it
-thread that waits for ever
-an epoch makes streams on a GPU, current    switched off: our operations give tensors of the CPU
-or not, if there is any
-its import uses modules that are deprecated   the warnings are silenced
+side effect of FFCV                         remedy here
+importing it sets torch's threads to 1      the number is saved and restored
+making a Loader and starting an epoch do    the function that sets it is replaced: FFCV's thread calls it at an
+so too, and FFCV's thread does it later     unknown time, so it cannot be undone from outside
+every Loader compiles for 7 to 10 s, and    `uncompiled`: our operations are compiled once for all Loaders, and
+Numba warns when the Loader is freed        FFCV's few lines between them run in Python
+an epoch that is not read to its end        `close` ends the thread
+leaves a thread that waits forever
+an epoch creates CUDA streams whenever      switched off: our operations return CPU tensors
+there is a GPU
+its import uses deprecated modules          the warnings are suppressed
 """
 
 import contextlib
@@ -25,7 +26,7 @@ __all__ = ["Decoder", "LabelDecoder", "Loader", "TraversalOrder", "close", "imde
 _threads = torch.get_num_threads()
 try:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of distutils, for one
+        warnings.simplefilter("ignore")  # distutils is deprecated, for example
         import ffcv.loader.epoch_iterator as epoch_iterator
         from ffcv.fields.basics import IntDecoder as LabelDecoder
         from ffcv.fields.rgb_image import SimpleRGBImageDecoder as Decoder
@@ -37,7 +38,7 @@ except ImportError as error:
     raise ImportError(
         f"FFCV cannot be imported ({error}). Install it in the suite's folder with `pip install -e '.[ffcv]' -c "
         f"constraints.txt` (it needs a C++ compiler and the system packages pkg-config, libopencv-dev and "
-        f"libturbojpeg0-dev; `nox -s tests` sees to them), or choose another loader"
+        f"libturbojpeg0-dev; `nox -s tests` installs them), or choose another loader"
     ) from error
 finally:
     torch.set_num_threads(_threads)
@@ -55,7 +56,7 @@ Compiler.set_num_threads = classmethod(_set_num_threads)
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """Loaders that are made within run their operations as they are."""
+    """Make the Loaders that are created in this context run their operations without compiling them."""
     before = Compiler.is_enabled
     Compiler.set_enabled(False)
     try:
@@ -67,10 +68,10 @@ def uncompiled() -> Iterator[None]:
 
 
 def close(iterator: Any) -> None:
-    """End an epoch's thread, wherever it is.
+    """End the thread of an epoch, whatever its state.
 
-    FFCV's own `close` raises a flag that the thread looks at only while the queue is full, and never after its last
-    batch; so there is no next batch for it, and whatever it still wants to put into the queue finds room.
+    FFCV's own `close` sets a flag that the thread reads only while the queue is full, and never after its last batch.
+    So this function also takes away the remaining batches and empties the queue until the thread ends.
     """
     iterator.iter_ixes = iter(())
     iterator.close()

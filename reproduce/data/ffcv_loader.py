@@ -1,14 +1,17 @@
-"""Batches from a `.beton` file through FFCV: memory-mapped, decoded ahead of time in a thread of their own.
+"""Read batches from a memory-mapped `.beton` file through FFCV, which decodes ahead of time in a separate thread.
 
-FFCV is fast, but the batches that it makes depend on more than they should: its seed fixes the order alone (and seed 1
-epoch 1 has the order of seed 2 epoch 0), augmentations draw from generators of their threads, an epoch can be entered
-only at its beginning, and a batch is overwritten five batches later, while a pipeline still holds it.
+FFCV's own batches are not reproducible enough for this suite:
 
-Here FFCV is given our own order, and what it takes for the index of a sample is a row of two numbers: the index and the
-sample's augmentation hash. So the hash arrives with the sample at our decoder, whatever the thread; and the decoder
-writes into memory that belongs to the batch. From raw images come the batches of `InMemory`, bit for bit.
+- Its seed fixes only the order, and seed 1 epoch 1 has the same order as seed 2 epoch 0.
+- Augmentations draw from per-thread generators.
+- An epoch can only be started at its beginning.
+- A batch is overwritten five batches later, while a pipeline may still hold it.
 
-This module needs FFCV; import it only where it is used.
+Here FFCV receives our order. Each entry of the order, which FFCV treats as a sample index, is a row of two numbers: the
+sample index and the sample's augmentation hash. So our decoder receives the hash with the sample in any thread, and it
+writes into memory that belongs to the batch. Batches of raw images are bitwise equal to those of `InMemory`.
+
+This module imports FFCV. Import it only where it is used.
 """
 
 import dataclasses
@@ -35,23 +38,24 @@ from reproduce.data.sample_hash import Hashes
 
 BATCHES_AHEAD = 3
 
-#: Reads samples [B] with their hashes [B] from the bytes of a file into float32 [B, 3, H, W].
+#: Decode samples [B] with their hashes [B] from the bytes of a file into float32 [B, 3, H, W].
 Decode = Callable[[NDArray[np.uint8], Integers, Hashes, NDArray[np.float32]], None]
 
 
 class FfcvFile(Source):
-    """A `.beton` file, decoded by so many threads; the batches do not depend on their number.
+    """Read samples from a `.beton` file.
 
     Args:
-        path: the file.
-        batch_format: of the batches.
-        augment: whether raw images are cropped at random places as those of `InMemory`, and of JPEG files random boxes
-            are resized and mirrored; otherwise of JPEG files the centred square of 224/256 of the shorter side.
-        workers: threads.
+        path: The file.
+        batch_format: Shape and normalisation of the batches.
+        augment: Whether to augment. If so, raw images are cropped and mirrored as in `InMemory`, and random boxes of
+            JPEG files are resized and mirrored. If not, the centred square of 224/256 of the shorter side of a JPEG
+            file is resized.
+        workers: Number of threads that decode. The batches do not depend on it.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        DataError: the file is damaged, or its images or labels are not those of the format.
+        FileNotFoundError: If the file does not exist.
+        DataError: If the file is damaged, or if its images or labels do not match the format.
 
     """
 
@@ -67,7 +71,7 @@ class FfcvFile(Source):
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def batches(self, samples: Integers, hashes: Hashes, batch_size: int) -> Iterator[Batch]:
-        """The batches of these samples, in order; FFCV begins to decode at the first `next`."""
+        """Return the batches of these samples, in order. FFCV starts to decode at the first `next`."""
         batches = self._batches(np.stack((samples.astype(np.uint64), hashes), axis=1), batch_size)
         self._open.add(batches)
         return batches
@@ -77,12 +81,12 @@ class FfcvFile(Source):
             loader = ffcv.Loader(
                 str(self._path),
                 batch_size,
-                num_workers=1,  # threads of our own decode
+                num_workers=1,  # `_decode` uses its own threads
                 order=_Order(rows),
                 drop_last=False,
                 batches_ahead=BATCHES_AHEAD,
                 pipelines={"image": [_ImageDecoder(self._decode)], "label": [_LabelDecoder()]},
-                seed=0,  # of nothing; without one FFCV draws from numpy's global generator
+                seed=0,  # not used; without a seed, FFCV draws from numpy's global generator
             )
         epoch = iter(loader)
         device = self._format.device
@@ -101,7 +105,7 @@ class FfcvFile(Source):
             self._pool.shutdown()
 
     def _decode(self, rows: NDArray[np.uint64], _memory: None, _metadata: Any, storage: Any) -> Tensor | Exception:
-        """The images of a batch, or what went wrong: an exception would end FFCV's thread but not the wait for it."""
+        """Decode the images of a batch. Return errors: if one were raised, FFCV would wait forever for its thread."""
         try:
             size = self._format.image_size
             images = torch.empty(len(rows), 3, size, size, pin_memory=self._format.device.type == "cuda")
@@ -121,13 +125,18 @@ class FfcvFile(Source):
 
 
 def _raw_decoder(file: Beton, batch_format: BatchFormat, augment: bool) -> Decode:
-    """Decodes raw images of one size. Raises: DataError: theirs is another."""
+    """Return a decoder of raw images.
+
+    Raises:
+        DataError: If the images do not have the size of the format.
+
+    """
     size, padding = batch_format.image_size, PADDING if augment else 0
     if file.raw_size() != (size, size):
         height, width = file.raw_size()
         raise DataError(file.path, f"its images have {height} x {width} pixels, expected {size} x {size}", ANOTHER)
-    every = torch.arange(256, dtype=torch.uint8).expand(3, 1, -1)
-    table = dataclasses.replace(batch_format, device=every.device).normaliser()(every).view(3, 256).numpy()
+    all_bytes = torch.arange(256, dtype=torch.uint8).expand(3, 1, -1)
+    table = dataclasses.replace(batch_format, device=all_bytes.device).normaliser()(all_bytes).view(3, 256).numpy()
 
     def decode(content: NDArray[np.uint8], samples: Integers, hashes: Hashes, out: NDArray[np.float32]) -> None:
         tops, lefts = padded_crops(hashes, padding)
@@ -147,7 +156,8 @@ def _jpeg_decoder(file: Beton, batch_format: BatchFormat, augment: bool) -> Deco
         flips = mirrored(hashes) & augment
         results = kernels.jpeg(content, places, sizes, shapes, boxes, flips, factors, offsets, out)
         for b in np.flatnonzero(results):
-            # libjpeg-turbo says the same of an error and of a warning, which some good files deserve: Pillow decides.
+            # libjpeg-turbo returns the same code for errors and for warnings, which intact files may cause. Pillow
+            # raises only for errors.
             try:
                 with Image.open(io.BytesIO(content[places[b] : places[b] + sizes[b]].tobytes())) as image:
                     pixels = np.array(image.convert("RGB"))
@@ -158,13 +168,13 @@ def _jpeg_decoder(file: Beton, batch_format: BatchFormat, augment: bool) -> Deco
     return decode
 
 
-# --- what FFCV takes for its own: its classes have no types
+# --- Subclasses of FFCV's classes, which have no type annotations
 
 
 class _Order(ffcv.TraversalOrder):
-    """The rows that are to be delivered.
+    """Deliver the given rows in their order.
 
-    The release takes no class of somebody else's as an order, but an object, which it then calls as if it were a class.
+    FFCV 1.0.2 does not accept a custom class as the order. It accepts an object and calls it as if it were a class.
     """
 
     def __init__(self, rows: NDArray[np.uint64]) -> None:
@@ -178,14 +188,14 @@ class _Order(ffcv.TraversalOrder):
 
 
 class _OurMemory:
-    """Asks for none of FFCV's memory, which the next batches would overwrite."""
+    """Request no memory from FFCV, because later batches would overwrite it."""
 
     def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, None]:
         return previous_state, None
 
 
 class _ImageDecoder(_OurMemory, ffcv.Decoder):
-    """Hands over to a function of ours."""
+    """Decode images with a given function."""
 
     def __init__(self, decode: Callable[..., Tensor | Exception]) -> None:
         super().__init__()

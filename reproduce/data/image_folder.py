@@ -1,14 +1,14 @@
-"""ImageNet: a folder of JPEG files for each class, below `train/` and `val/`.
+"""Read ImageNet from one folder of JPEG files per class, below `train/` and `val/`.
 
-Which files belong to the data set, in which order and with which label, is decided here once, as torchvision's
-ImageFolder does it: classes in the order of their folders' names, files in the order of theirs. The .beton files and
-the lists that torchvision's loader reads are made of the same files.
+This module decides which files belong to the data set, their order and their labels. It uses the rules of torchvision's
+ImageFolder: classes in the order of their folders' names, files in the order of theirs. The .beton files and the lists
+for torchvision's loader contain the same files.
 
-No folder and no linked file is taken twice: a link that leads back into the data set would repeat a class, or bring
-training images into the test set. Files without the name of an image are passed over, and counted.
+No folder and no linked file is read twice. A link back into the data set would repeat a class, or bring training images
+into the test set. Files without an image suffix are skipped and counted.
 
-Every file is decoded before any is written; one that cannot be is named, with all others of its kind. What a flipped
-bit does to a picture that can still be decoded shows in no way: ImageNet has no checksums of single files.
+Every file is decoded before any is written, and an error lists all files that cannot be decoded. A flipped bit in an
+image that can still be decoded is not detected, because ImageNet has no checksums of single files.
 """
 
 import json
@@ -32,11 +32,17 @@ FOLDERS = {"train": "train", "test": "val"}
 
 
 class ImageFolder:
-    """A data set as files in class folders of `train/` and `val/`, decoded by so many threads.
+    """A published data set as files in class folders of `train/` and `val/`.
 
-    With `beton`, `write` copies the images into FFCV's format; without it, it lists them.
+    Args:
+        dataset: Entry of the catalogue.
+        source: Folder that contains `train/` and `val/`.
+        beton: Whether `write` copies the images into FFCV's format. Otherwise it only lists the files.
+        workers: Number of threads that decode.
 
-    Raises: DataError: a folder is missing, or a class is without images in one of them.
+    Raises:
+        DataError: If a folder is missing, or if a class has no images in one of them.
+
     """
 
     unit = "images"
@@ -52,7 +58,7 @@ class ImageFolder:
                 names = some([name if name.isascii() else f"{name} ({name!a})" for name in sorted(missing)])
                 problem = f"{len(missing)} classes of {here}/ have no folder here: {names}"
                 raise DataError(
-                    source / lacking, problem, "A class needs a folder of that name, with images in it, in both"
+                    source / lacking, problem, "Both train/ and val/ need a folder with images for every class"
                 )
         self._classes = train
         walk = _FolderWalk(source)
@@ -63,7 +69,15 @@ class ImageFolder:
         self.steps = sum(map(len, self._files.values()))
 
     def examine(self, progress: Progress) -> Findings:
-        """Decode every file; `progress` is told of images. Raises: DataError: files cannot be read."""
+        """Decode every file and count the images.
+
+        Args:
+            progress: Called with the number of images decoded since the last call.
+
+        Raises:
+            DataError: If files cannot be decoded.
+
+        """
         paths = [self._source / file.path for files in self._files.values() for file in files]
         unreadable, moving = [], 0
         for problem, frames in in_order(_look, paths, self._workers):
@@ -86,7 +100,7 @@ class ImageFolder:
         )
 
     def _notes(self, moving: int) -> tuple[str, ...]:
-        """What was left out, in sentences; `moving`: images of several frames."""
+        """Describe what was skipped. `moving` is the number of images with several frames."""
         kinds = ", ".join(f"{kind or 'no suffix'} ({number})" for kind, number in sorted(self._passed_over.items()))
         passed = [f"{count(self._passed_over.total(), 'file')} passed over: {kinds}"] if kinds else []
         first = [f"{count(moving, 'image')} of several frames: the first frame is used"] if moving else []
@@ -96,11 +110,15 @@ class ImageFolder:
         return sum(file.bytes for files in self._files.values() for file in files) if self._beton else 0
 
     def write(self, folder: Path, progress: Progress) -> None:
-        """Write `train.jsonl` and `test.jsonl` and, if asked, the .beton files of what `examine` found into `folder`.
+        """Write `train.jsonl` and `test.jsonl` and, with `beton`, the .beton files into `folder`.
+
+        Args:
+            folder: Folder for the files.
+            progress: Called with the number of images written since the last call.
 
         Raises:
-            UnreadableImageError: a file is no longer what was examined.
-            OSError: likewise, or there is no room.
+            UnreadableImageError: If a file has become unreadable since `examine`.
+            OSError: If a file has disappeared since `examine`, or if the disk is full.
 
         """
         for split, files in self._files.items():
@@ -131,15 +149,15 @@ def _classes(folder: Path, dataset: Dataset) -> list[str]:
     classes = [path.name for path in here if path.is_dir()]
     if not classes:
         loose = sum(path.name.lower().endswith(IMG_EXTENSIONS) for path in here)
-        raise DataError(folder, f"holds no class folders, but {loose:,} loose images", dataset.how_to_get)
+        raise DataError(folder, f"contains no class folders, but {loose:,} loose images", dataset.how_to_get)
     return classes
 
 
 class _FolderWalk:
-    """Finds image files, in torchvision's order, and remembers where it has been.
+    """Find image files in torchvision's order and detect folders and links that were visited before.
 
     Attributes:
-        passed_over: number of files without the name of an image, by suffix; hidden ones are not counted.
+        passed_over: Number of files without an image suffix, by suffix. Hidden files are not counted.
 
     """
 
@@ -147,10 +165,15 @@ class _FolderWalk:
         self.passed_over: Counter[str] = Counter()
         self._source = source
         self._folders: dict[tuple[int, int], str] = {}  # device and inode -> path
-        self._links: dict[tuple[int, int], str] = {}  # of the targets of links to files
+        self._links: dict[tuple[int, int], str] = {}  # device and inode of a link's target -> path of the link
 
     def files(self, folder: str, classes: Sequence[str]) -> Iterator[ImageFile]:
-        """The images of all classes of a folder, in order. Raises: DataError: one is there twice, or is no file."""
+        """Yield the images of all classes of a folder, in order.
+
+        Raises:
+            DataError: If an image occurs twice or is not a regular file.
+
+        """
         for entry in os.scandir(self._source / folder):
             if entry.is_file():
                 self._pass_over(entry.name)
@@ -169,7 +192,7 @@ class _FolderWalk:
             earlier = self._folders.setdefault((status.st_dev, status.st_ino), place)
             if earlier != place:
                 raise DataError(
-                    Path(place), f"is the same folder as {earlier}, by a link", "Remove the link: its images are there"
+                    Path(place), f"is a link to the same folder as {earlier}", "Remove the link: it repeats the images"
                 )
             found.append((place, names))
         for place, names in sorted(found):
@@ -184,7 +207,12 @@ class _FolderWalk:
             self.passed_over[Path(name).suffix.lower()] += 1
 
     def _size(self, path: str) -> int:
-        """The size of an image file. Raises: DataError: it is no file, or a link to one that is there already."""
+        """Return the size of an image file in bytes.
+
+        Raises:
+            DataError: If the path is not a regular file, or if it is a second link to the same file.
+
+        """
         try:
             status = os.stat(path)
         except OSError as error:
@@ -192,7 +220,7 @@ class _FolderWalk:
                 Path(path), f"cannot be read ({error.strerror})", "Get the file again, or remove the link"
             ) from error
         if not stat.S_ISREG(status.st_mode):
-            raise DataError(Path(path), "has the name of an image and is no file", "Remove it")
+            raise DataError(Path(path), "has an image suffix but is not a regular file", "Remove it")
         if os.path.islink(path):
             earlier = self._links.setdefault((status.st_dev, status.st_ino), path)
             if earlier != path:
@@ -200,7 +228,7 @@ class _FolderWalk:
         return status.st_size
 
     def check_links(self) -> None:
-        """Raise DataError if a link leads to an image of a folder that was visited itself; to be called at the end."""
+        """Raise DataError if a link leads to an image in a visited folder. Call it after all folders were visited."""
         for path in self._links.values():
             target = Path(os.path.realpath(path))
             folder = os.stat(target.parent)
@@ -209,12 +237,12 @@ class _FolderWalk:
 
     @staticmethod
     def _twice(path: str, other: str) -> DataError:
-        fix = "Remove the link: the image would be there twice"
-        return DataError(Path(path), f"is a link to an image that is there as {other}", fix)
+        fix = "Remove the link: the data set would contain the image twice"
+        return DataError(Path(path), f"is a link to an image that the data set contains as {other}", fix)
 
 
 def _look(path: Path) -> tuple[str, int]:
-    """What is wrong with an image that the loaders cannot decode (empty if they can), and its number of frames."""
+    """Decode an image. Return the problem (empty if the loaders can decode it) and the number of frames."""
     try:
         with Image.open(path) as image:
             rgb(image)

@@ -1,8 +1,8 @@
-"""ImageNet32 as published: batches in numpy's archives (Chrabaszcz, Loshchilov and Hutter 2017, arXiv 1707.08819).
+"""Read ImageNet32 from its published numpy archives (Chrabaszcz, Loshchilov and Hutter 2017, arXiv 1707.08819).
 
-`train_data_batch_1.npz` to `train_data_batch_10.npz` and `val_data.npz`, each of `data` uint8 [N, 3072] (planar RGB)
-and `labels`, integers [N] of 1..1000; the training files hold `mean` too, the mean image of the whole training set,
-which serves as a checksum here: none is published.
+The files are `train_data_batch_1.npz` to `train_data_batch_10.npz` and `val_data.npz`. Each contains `data`, uint8
+[N, 3072] (planar RGB), and `labels`, integers [N] in 1..1000. The training files also contain `mean`, the mean image of
+the whole training set. No checksums are published, so the mean image serves as one.
 """
 
 import io
@@ -25,21 +25,31 @@ LAYOUT = Layout(
 
 
 def find(source: Path) -> SmallImages:
-    """The data set in `source`. Raises: as `SmallImages`."""
+    """Return the data set in `source`.
+
+    Raises:
+        DataError: If files are missing.
+
+    """
     return SmallImages(IMAGENET32, source, LAYOUT, read_batch)
 
 
 def read_batch(content: bytes, path: Path) -> Batch:
-    """The contents of one file. Raises: DataError: it is damaged, a pickle, or holds something else."""
+    """Parse one file.
+
+    Raises:
+        DataError: If the file is damaged, contains a pickle, or has arrays of another type or shape.
+
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            stored = archive.namelist()  # read whole each, or their checksums are not looked at
+            stored = archive.namelist()  # members are read completely; otherwise zipfile does not verify checksums
             pixels, labels, mean = (
                 np.load(io.BytesIO(archive.read(name)), allow_pickle=False) if name in stored else None
                 for name in ("data.npy", "labels.npy", "mean.npy")
             )
     except Exception as error:  # a damaged archive may raise anything
-        raise DataError(path, f"not a whole archive of numpy's ({error})", FIX) from error
+        raise DataError(path, f"not a complete numpy archive ({error})", FIX) from error
     if pixels is None or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != PIXELS:
         raise DataError(path, f"'data' is {_words(pixels)}, expected uint8 [N, {PIXELS}] (32 x 32 x 3)", FIX)
     if labels is None or labels.dtype.kind not in "iu" or labels.shape != (len(pixels),):

@@ -1,9 +1,11 @@
-"""Batches as functions of (seed, epoch, position).
+"""Provide batches as functions of (seed, epoch, position).
 
-A DataLoader with workers and generators gives other batches after a resume, or with another number of workers. Here an
-epoch's order and augmentation are hashes of (seed, epoch, sample index) (`reproduce.data.sample_hash`), so a batch can
-be had without those before it. `Loader` and `Evaluation` decide which samples a batch has; a `Source` reads them:
-`InMemory` below, `FfcvFile`, `ImageFiles` (by torchvision) and `Text` in modules of their own.
+The batches of a DataLoader with workers and generators change after a resume, or with the number of workers. Here the
+order and the augmentation of an epoch are hashes of (seed, epoch, sample index) (`reproduce.data.sample_hash`), so a
+batch can be read without those before it.
+
+`Loader` and `Evaluation` decide which samples a batch contains. A `Source` reads them: `InMemory` in this module,
+`FfcvFile`, `ImageFiles` (torchvision) and `Text` in other modules.
 """
 
 import abc
@@ -21,25 +23,34 @@ from reproduce.data.sample_hash import AUGMENTATION, EVALUATION, Hashes, sample_
 
 Batch = tuple[Tensor, Tensor]
 
-PADDING = 4  # of the random crop, pixels on each side
+PADDING = 4  # pixels on each side before a random crop
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFormat:
-    """Images float32 [B, 3, image_size, image_size], normalised, and labels int64 [B]."""
+    """Format of batches: normalised images, float32 [B, 3, image_size, image_size], and labels, int64 [B].
 
-    num_classes: int  # labels are 0 … num_classes - 1
-    image_size: int  # height and width, pixels
-    mean: Channels  # of each channel over the training set, in 0..1
-    deviation: Channels  # standard deviation likewise
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # where batches are delivered to
+    Attributes:
+        num_classes: Labels are 0 … num_classes - 1.
+        image_size: Height and width in pixels.
+        mean: Mean of each channel over the training set, in 0..1.
+        deviation: Standard deviation of each channel over the training set, in 0..1.
+        device: Device of the batches.
+
+    """
+
+    num_classes: int
+    image_size: int
+    mean: Channels
+    deviation: Channels
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def normaliser(self) -> Callable[[Tensor], Tensor]:
-        """What makes of bytes [..., 3, H, W] on the device float32 with mean 0 and deviation 1 a channel.
+        """Return a function that converts bytes to float32 with mean 0 and standard deviation 1 in each channel.
 
-        It divides by tensors: a GPU multiplies by 1 / 255 where it is to divide by a number of Python's, which rounds
-        half of all bytes otherwise than a CPU does. They are made once: for numbers that come from the host a GPU first
-        finishes all that it was asked for.
+        The function takes tensors [..., 3, H, W] on the device. It divides by tensors: to divide by a Python number, a
+        GPU multiplies by its reciprocal, which rounds half of all byte values differently from a CPU. The tensors are
+        created only once, because a copy from the host to a GPU waits for all pending work.
         """
         highest, means, deviations = (
             torch.tensor(values, device=self.device).view(-1, 1, 1) for values in ([255.0], self.mean, self.deviation)
@@ -48,29 +59,45 @@ class BatchFormat:
 
 
 class Source(abc.ABC):
-    """Samples, `samples` in number, with labels 0 … num_classes - 1, to be read in any order."""
+    """Samples of a data set, which can be read in any order.
+
+    Attributes:
+        num_classes: Labels are 0 … num_classes - 1.
+        samples: Number of samples.
+
+    """
 
     num_classes: int
     samples: int
 
     @abc.abstractmethod
     def batches(self, samples: Integers, hashes: Hashes, batch_size: int) -> Iterator[Batch]:
-        """The batches of these samples [n] in this order, each augmented by its hash [n]; the last may be smaller.
+        """Yield the batches of the given samples in this order.
+
+        Args:
+            samples: Indices of the samples, [n].
+            hashes: Augmentation hash of each sample, [n].
+            batch_size: Samples per batch. The last batch may be smaller.
 
         Returns:
-            Images float32 [B, 3, H, W] and labels int64 [B]. Of text tokens int64 [B, T] and targets int64 [B, T],
-            of which those that do not count are `IGNORED`.
+            Images float32 [B, 3, H, W] and labels int64 [B]. For text: tokens int64 [B, T] and targets int64 [B, T],
+            where targets that do not count are `IGNORED`.
 
         """
 
-    def close(self) -> None:  # noqa: B027  # memory alone needs none
-        """End threads, also those of batches that were left before their end."""
+    def close(self) -> None:  # noqa: B027  # a source in memory has nothing to close
+        """End all threads, including those of batches that were not read to the end."""
 
 
 class Loader:
-    """Shuffled training batches, `batches` an epoch; an epoch's last, incomplete batch is left out.
+    """Shuffled training batches. The last, incomplete batch of an epoch is dropped.
 
-    Raises: ValueError: there are fewer samples than a batch has.
+    Attributes:
+        batches: Number of batches in an epoch.
+
+    Raises:
+        ValueError: If there are fewer samples than one batch needs.
+
     """
 
     def __init__(self, source: Source, batch_size: int, *, seed: int) -> None:
@@ -81,17 +108,19 @@ class Loader:
             raise ValueError(f"batch_size {batch_size} is larger than this training set ({self.samples} samples)")
 
     def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Batch]:
-        """Batches `start`, `start + step`, … of an epoch.
+        """Return batches `start`, `start + step`, … of an epoch.
 
-        The last `batches % step` are left out: so several readers, each with a start of its own below `step`, get
-        equally many, and no sample twice.
+        The last `batches % step` batches are dropped. So `step` readers with different values of `start` read the same
+        number of batches, and no sample is read twice.
 
-        Raises: DataError: while iterating: an image cannot be decoded.
+        Raises:
+            DataError: During iteration, if an image cannot be decoded.
+
         """
         return self.source.batches(*self.samples_of(epoch, start, step), self.batch_size)
 
     def samples_of(self, epoch: int, start: int, step: int) -> tuple[Integers, Hashes]:
-        """Return the samples of these batches of an epoch, one batch after the other, and their hashes: [n] each."""
+        """Return the samples of these batches of an epoch, batch by batch, and their hashes, each [n]."""
         order = sample_order(self._seed, epoch, self.samples)
         batches = order[: self.batches * self.batch_size].reshape(self.batches, self.batch_size)
         chosen = batches[start : self.batches - self.batches % step : step].ravel()
@@ -103,9 +132,12 @@ class Loader:
 
 
 class Evaluation:
-    """The whole of a source in order, the same for all seeds; the last batch may be smaller.
+    """All samples of a source in order, the same for all seeds. The last batch may be smaller.
 
-    `samples` is the number of labels that count: one for each image, of text those that are not `IGNORED`.
+    Attributes:
+        samples: Number of labels that count: one per image, or for text the number of targets that are not `IGNORED`.
+        batches: Number of batches.
+
     """
 
     def __init__(self, source: Source, batch_size: int) -> None:
@@ -117,7 +149,7 @@ class Evaluation:
         return self.share(0, 1)
 
     def share(self, start: int, step: int) -> Iterator[Batch]:
-        """Batches `start`, `start + step`, …: of several readers, each reads no others, and some may have one more."""
+        """Return batches `start`, `start + step`, … for one of `step` readers. Some readers may get one batch more."""
         samples = np.arange(self._source.samples)
         chosen = samples[samples // self._batch_size % step == start]
         hashes = sample_hashes(0, 0, EVALUATION, self._source.samples)
@@ -128,17 +160,17 @@ class Evaluation:
 
 
 class InMemory(Source):
-    """Images that lie on the training device as bytes: a batch is one indexed read.
+    """Images as bytes in the memory of the training device, from which one indexed read makes a batch.
 
-    For small images, moving single samples through Python takes longer than training on them. To augment an image is to
-    crop it at a random place after padding with black by 4 pixels, then to mirror it with probability 1/2.
-    `reproduce.data.resident` makes the same batches within a recorded step.
+    For small images, moving single samples through Python takes longer than training on them. Augmentation pads an
+    image with 4 black pixels on each side, crops it at a random position and mirrors it with probability 1/2.
+    `reproduce.data.resident` makes the same batches within a CUDA graph.
 
     Attributes:
-        pixels: uint8 [N, 3, size, size], on the device.
-        labels: int64 [N], on the device.
-        augment: whether images are cropped and mirrored.
-        normalised: makes float32 of bytes (`BatchFormat.normaliser`).
+        pixels: Images, uint8 [N, 3, size, size], on the device.
+        labels: Labels, int64 [N], on the device.
+        augment: Whether images are cropped and mirrored.
+        normalised: Function that converts bytes to normalised float32 (`BatchFormat.normaliser`).
 
     """
 
@@ -157,8 +189,8 @@ class InMemory(Source):
             yield self.normalised(pixels), self.labels[chosen]
 
     def _crops(self, chosen: Tensor, tops: Tensor, lefts: Tensor, flips: Tensor) -> Tensor:
-        """Windows of the images padded with black, by their places [B]: uint8 [B, 3, size, size], read all at once."""
-        # The batch is padded, not once for all the data set, of which the device would hold a second, larger copy.
+        """Crop and mirror the chosen images in one indexed read: uint8 [B, 3, size, size]."""
+        # Each batch is padded. Padding the data set once would need a second, larger copy of it on the device.
         padded = torch.nn.functional.pad(self.pixels[chosen], (PADDING,) * 4)
         batch, channels, pixels = (torch.arange(n, device=self._device) for n in (len(chosen), 3, self._size))
         rows = tops[:, None] + pixels  # [B, H]

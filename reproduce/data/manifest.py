@@ -1,12 +1,12 @@
-"""What `prepare` found and wrote, as a JSON file beside the data: the record that the data are checked against.
+"""Record in a JSON file next to the data what `prepare` found and wrote, and check the data against this record.
 
-A folder with a `train.beton` in it says nothing of where that came from, whether it is whole, or whether it is the
-official data set. The manifest does, and it is the last file to be written.
+A `train.beton` file does not show where it came from, whether it is complete, or whether it is the official data set.
+The manifest records all three. It is written last, so a folder with a manifest is complete.
 
     <root>/<name>/
-        manifest.json                   this
+        manifest.json                   the manifest
         train.beton, test.beton         all images and labels, in FFCV's format (`reproduce.data.beton`)
-        train.jsonl, test.jsonl         of data sets of image files alone: [label, bytes, path below the source] a line
+        train.jsonl, test.jsonl         only for image files: one line [label, bytes, path below the source] each
 """
 
 import dataclasses
@@ -26,19 +26,25 @@ SCHEMA = 1
 SPLITS = ("train", "test")
 BLOCK = 1 << 20  # bytes read at a time
 
-Progress = Callable[[int], object]  # is told how many more bytes or images are done
+Progress = Callable[[int], object]  # called with the number of bytes or images done since the last call
 
 
 @dataclass(frozen=True)
 class Split:
-    """A training or test set: the number of its samples, and of those of each class."""
+    """Size of a training or test set.
+
+    Attributes:
+        samples: Number of samples.
+        histogram: Number of samples of each class.
+
+    """
 
     samples: int
     histogram: tuple[int, ...]
 
 
 def deviating_counts(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
-    """In which numbers of images these are not the official ones, as sentences."""
+    """Describe the splits whose number of images is not the official one, in one sentence each."""
     officially = {"train": dataset.train_samples, "test": dataset.test_samples}
     return [
         f"{splits[name].samples:,} {name} images, officially {official:,}"
@@ -49,14 +55,22 @@ def deviating_counts(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a source turned out to hold."""
+    """Contents of a source, as `examine` found them.
 
-    splits: Mapping[str, Split]  # by name, `train` and `test`
-    #: Of each channel, in 0..1, to normalise with.
+    Attributes:
+        splits: Size of `train` and `test`, by name.
+        mean: Mean of each channel in 0..1, for normalisation.
+        deviation: Standard deviation of each channel in 0..1, for normalisation.
+        deviations: Differences from the official data set, one sentence each. Empty for the official data set.
+        notes: Other remarks for the user, such as the number of skipped files.
+
+    """
+
+    splits: Mapping[str, Split]
     mean: Channels
     deviation: Channels
-    deviations: tuple[str, ...] = ()  # in what it is not the official data set; empty if it is
-    notes: tuple[str, ...] = ()  # what else a person should know, such as how many files were passed over
+    deviations: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:
@@ -65,7 +79,7 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """A file that `prepare` made: its size in bytes, and its SHA-256."""
+    """Size in bytes and SHA-256 of a file that `prepare` wrote."""
 
     bytes: int
     sha256: str
@@ -73,29 +87,40 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a prepared folder holds and where it came from, as `manifest.json` in it says."""
+    """Contents and origin of a prepared folder, stored in its `manifest.json`.
 
-    dataset: str  # its name in the catalogue
-    source: str  # the folder that it was made from
+    Attributes:
+        dataset: Name in the catalogue.
+        source: Folder that the data set was made from.
+        findings: Contents of the source.
+        reason: The user's reason for preparing data that are not official. Empty for official data.
+        files: Files that were written, by name.
+
+    """
+
+    dataset: str
+    source: str
     findings: Findings
-    reason: str  # why data that are not official were prepared, in the words of who did it
-    files: Mapping[str, Written]  # what was written, by name
+    reason: str
+    files: Mapping[str, Written]
 
     @property
     def official(self) -> bool:
-        """Whether it is the official data set, whole."""
+        """Whether this is the complete official data set."""
         return not self.findings.deviations
 
     @property
     def has_beton(self) -> bool:
-        """Whether the images themselves are there, not only a list of files that lie elsewhere."""
+        """Whether the folder contains the images, and not only a list of files in the source."""
         return all(f"{split}.beton" in self.files for split in SPLITS)
 
     def provenance(self) -> dict[str, Any]:
-        """What a result on these data has to say of them; nothing in it depends on where they lie.
+        """Return the description of the data that becomes part of every result. It does not contain any path.
 
-        `files` has the SHA-256 of each; `official` is whether it is the official data set, and if not, `deviations` and
-        `reason` say more.
+        Returns:
+            Name of the data set (`dataset`), SHA-256 of each file (`files`), whether the data set is the official one
+            (`official`), its differences from the official one (`deviations`), and the user's reason (`reason`).
+
         """
         return {
             **built_in(self.dataset),
@@ -106,23 +131,28 @@ class Manifest:
         }
 
     def to_json(self) -> str:
-        """Text for the file; `read` is the inverse."""
+        """Serialise the manifest. `read` is the inverse."""
         return json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, indent=1) + "\n"
 
 
 def built_in(dataset: str) -> dict[str, Any]:
-    """`Manifest.provenance` of a data set that comes with a dependency."""
+    """Return the provenance (`Manifest.provenance`) of a data set that a dependency includes."""
     return {"dataset": dataset, "files": {}, "official": True, "deviations": [], "reason": ""}
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two provenances are of the same data; why somebody took unofficial ones may be said in other words."""
-    apart = {"reason": "", "skipped": 0}  # older ones count images that were left out
-    return {**one, **apart} == {**other, **apart}
+    """Return whether two provenances describe the same data. The user's reason for unofficial data is ignored."""
+    ignored = {"reason": "", "skipped": 0}  # older provenances have the number of skipped images
+    return {**one, **ignored} == {**other, **ignored}
 
 
 def is_in(folder: Path) -> bool:
-    """Whether the folder has a manifest. Raises: DataError: nobody lets us look."""
+    """Return whether the folder contains a manifest.
+
+    Raises:
+        DataError: If the folder cannot be read.
+
+    """
     try:
         (folder / NAME).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -137,9 +167,11 @@ def _closed(path: Path, error: OSError) -> DataError:
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of a prepared data set.
+    """Read the manifest of a prepared data set.
 
-    Raises: DataError: there is none, it cannot be read, or it is damaged or of another version.
+    Raises:
+        DataError: If there is no manifest, or if it is unreadable, damaged or of another version.
+
     """
     path = folder / NAME
     try:
@@ -149,15 +181,15 @@ def read(folder: Path) -> Manifest:
         findings = values.pop("findings")
         histograms = {name: tuple(map(int, findings["splits"][name]["histogram"])) for name in SPLITS}
         splits = {name: Split(findings["splits"][name]["samples"], counts) for name, counts in histograms.items()}
-        left_out = (f"without {path}" for path in findings.get("skipped", ()))  # as older manifests say
+        left_out = (f"without {path}" for path in findings.get("skipped", ()))  # only in older manifests
         deviations = (*findings["deviations"], *left_out)
         channels = {name: tuple(findings[name]) for name in ("mean", "deviation")}
-        notes = tuple(map(str, findings.get("notes", ())))  # which older manifests have not
+        notes = tuple(map(str, findings.get("notes", ())))  # missing in older manifests
         content = Findings(splits=splits, deviations=deviations, notes=notes, **channels)
         files = {name: Written(**file) for name, file in values.pop("files").items()}
         return Manifest(findings=content, files=files, **values)
     except FileNotFoundError:
-        raise DataError(folder, "holds no prepared data set (no manifest.json)", again(folder)) from None
+        raise DataError(folder, "contains no prepared data set (no manifest.json)", again(folder)) from None
     except OSError as error:
         raise _closed(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -165,12 +197,12 @@ def read(folder: Path) -> Manifest:
 
 
 def obstacle(folder: Path, manifest: Manifest, loader: str) -> DataError | None:
-    """What keeps this loader from delivering the data set; None if nothing does."""
+    """Return the error that explains why a loader cannot read the data set, or None if it can."""
     if loader == TORCHVISION and not Path(manifest.source).is_dir():
         return DataError(
             folder,
-            f"the loader is {loader}, and the folder in which the images lay, {manifest.source}, is not there",
-            f"Bring it back, or name another one: {again(folder)}",
+            f"the loader is {loader}, but the folder of the images, {manifest.source}, does not exist",
+            f"Restore it, or name another one: {again(folder)}",
         )
     if loader != TORCHVISION and not manifest.has_beton:
         fix = f"Prepare it without --no-beton, or choose --loader {TORCHVISION}"
@@ -179,7 +211,7 @@ def obstacle(folder: Path, manifest: Manifest, loader: str) -> DataError | None:
 
 
 def sha256(path: Path, progress: Progress = lambda _: None) -> str:
-    """SHA-256 of a file; `progress` is told of bytes."""
+    """Return the SHA-256 of a file. `progress` is called with the number of bytes read since the last call."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -189,10 +221,17 @@ def sha256(path: Path, progress: Progress = lambda _: None) -> str:
 
 
 def problems(folder: Path, manifest: Manifest, *, contents: bool, progress: Progress = lambda _: None) -> list[str]:
-    """In what the files in `folder` are not those that their manifest records: none, one or more sentences.
+    """Compare the files in `folder` with their manifest.
 
-    With `contents` they are read whole, `progress` is told of the bytes, and SHA-256 compared; otherwise only that they
-    are there and how large they are.
+    Args:
+        folder: Folder of the prepared data set.
+        manifest: Manifest of the folder.
+        contents: Whether to read the files and compare their SHA-256. Otherwise only existence and size are compared.
+        progress: Called with the number of bytes read since the last call.
+
+    Returns:
+        One sentence per difference.
+
     """
     differences = []
     for name, recorded in manifest.files.items():
@@ -202,7 +241,7 @@ def problems(folder: Path, manifest: Manifest, *, contents: bool, progress: Prog
                 differences.append(problem)
             elif contents and (digest := sha256(path, progress)) != recorded.sha256:
                 differences.append(
-                    f"{path} is of other content than its record says (SHA-256 {digest}, not {recorded.sha256})"
+                    f"{path} does not have the recorded content (SHA-256 {digest}, expected {recorded.sha256})"
                 )
         except OSError as error:
             differences.append(f"{path} cannot be read ({error.strerror})")
@@ -214,14 +253,21 @@ def _missing_or_other_size(path: Path, size: int) -> str:
         here = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
         return f"{path} is missing"
-    return "" if here == size else f"{path} has {here:,} bytes, its record says {size:,}"
+    return "" if here == size else f"{path} has {here:,} bytes, expected {size:,}"
 
 
-# --- the lists of image files
+# --- Lists of image files
 
 
 class ImageFile(NamedTuple):
-    """One file of a data set: its path below the source, its label from 0 on, and its size in bytes."""
+    """One file of a data set.
+
+    Attributes:
+        path: Path relative to the source.
+        label: Label, 0 … num_classes - 1.
+        bytes: Size in bytes.
+
+    """
 
     path: str
     label: int
@@ -229,7 +275,12 @@ class ImageFile(NamedTuple):
 
 
 def read_list(path: Path) -> list[ImageFile]:
-    """The files of a training or test set, as they were listed. Raises: DataError: the list is damaged."""
+    """Read the list of files of a training or test set.
+
+    Raises:
+        DataError: If the list is damaged.
+
+    """
     try:
         with path.open(encoding="utf-8") as lines:
             return [ImageFile(name, label, size) for label, size, name in map(json.loads, lines)]
@@ -238,7 +289,12 @@ def read_list(path: Path) -> list[ImageFile]:
 
 
 def changed(folder: Path, manifest: Manifest) -> list[str]:
-    """Listed files that are no longer in the source, or of another size, as sentences. Raises: DataError."""
+    """Describe the listed files that are missing in the source or have another size, in one sentence each.
+
+    Raises:
+        DataError: If a list is damaged.
+
+    """
     listed = (file for split in SPLITS for file in read_list(folder / f"{split}.jsonl"))
     states = (_missing_or_other_size(Path(manifest.source, file.path), file.bytes) for file in listed)
     return [state for state in states if state]

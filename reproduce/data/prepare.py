@@ -1,11 +1,12 @@
-"""From a published data set to files that loaders can trust: verified, converted, recorded, whole or not at all.
+"""Verify, convert and record a published data set, in one atomic step.
 
-Converting in place leaves a folder that looks ready after a crash. Here everything is made in a hidden folder beside
-the final one, `.cifar10.partial`, with the manifest last, and takes the name `cifar10` in one step. What a killed
-process left behind is swept away by the next, and a lock keeps two from working on the same data set.
+If data were converted in place, a crash would leave a folder that looks complete. Here all files are written to a
+hidden folder next to the final one, `.cifar10.partial`, with the manifest last. Then the folder is renamed to
+`cifar10`. The next process deletes what a killed process left behind. A lock prevents two processes from preparing the
+same data set.
 
-Data that are whole but not official (another checksum, another number of images) are an error too, unless somebody says
-why they shall be used; the reason is recorded, and goes with every result.
+Complete data that are not official (another checksum or number of images) are an error too, unless the user gives a
+reason for using them. The reason is recorded and becomes part of every result.
 """
 
 import shutil
@@ -23,18 +24,24 @@ from reproduce.data.errors import DataError
 from reproduce.data.manifest import Findings, Manifest, Progress, Written
 from reproduce.records.storage import explain_full_disk, write_atomically
 
-REPLACE = "Add --replace to make it anew"
-UNOFFICIAL = 'If it is what you want to use, say so with --unofficial "REASON"; the reason goes with every result.'
-NOTHING_LEFT = "nothing half-made is left. Free some space and give the same command again"
+REPLACE = "Add --replace to prepare it again"
+UNOFFICIAL = 'To use it nevertheless, add --unofficial "REASON"; the reason is recorded in every result.'
+NOTHING_LEFT = "no partial files are left. Free some space and run the same command again"
 
-#: (what is being done, number of steps, their unit) -> what is to be told of steps as they are done.
+#: (name of the work, number of steps, unit of the steps) -> context manager of a progress bar.
 Bar = Callable[[str, int, str], AbstractContextManager[Progress]]
 
 
 class PublishedFiles(Protocol):
-    """A data set as published, see `SmallImages` and `ImageFolder`: `examine` verifies `steps` of its `unit`.
+    """A data set as published (`SmallImages`, `ImageFolder`).
 
-    After that, `write` makes the files of the prepared data set, of about `bytes_to_write`, and reports images.
+    `examine` verifies the files. After that, `write` writes the files of the prepared data set, about `bytes_to_write`
+    bytes, and reports its progress in images.
+
+    Attributes:
+        unit: Unit in which `examine` reports its progress.
+        steps: Number of these units.
+
     """
 
     unit: str
@@ -49,16 +56,29 @@ class PublishedFiles(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to prepare a data set."""
+    """Options of `prepare`.
 
-    reason: str = ""  # why data that are not official are to be used; empty: they are not
-    replace: bool = False  # whether what is prepared already is made anew
-    beton: bool = True  # of image files: copy them into FFCV's format; otherwise they are only listed
-    workers: int = 1  # of image files: threads that decode
+    Attributes:
+        reason: Reason for using data that are not official. If it is empty, such data are an error.
+        replace: Whether to prepare a data set again that is already prepared.
+        beton: Whether to copy image files into FFCV's format. Otherwise they are only listed.
+        workers: Number of threads that decode image files.
+
+    """
+
+    reason: str = ""
+    replace: bool = False
+    beton: bool = True
+    workers: int = 1
 
 
 def open_source(dataset: Dataset, source: Path, options: Options) -> PublishedFiles:
-    """The data set as it lies in `source`. Raises: DataError: it is not there, or not all of it."""
+    """Open the published data set in `source`.
+
+    Raises:
+        DataError: If the folder or some of its files are missing.
+
+    """
     if not source.is_dir():
         raise DataError(source, "there is no such folder", dataset.how_to_get)
     if dataset is IMAGENET:
@@ -69,24 +89,32 @@ def open_source(dataset: Dataset, source: Path, options: Options) -> PublishedFi
 
 
 def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: Bar) -> tuple[Manifest, bool]:
-    """Make `<root>/<name>` from `source`.
+    """Prepare a data set in `<root>/<name>`.
+
+    Args:
+        dataset: Entry of the catalogue.
+        source: Folder of the published files.
+        root: Folder of prepared data sets.
+        options: Options of the preparation.
+        bar: Factory of progress bars.
 
     Returns:
-        Its manifest, and whether it was made now; otherwise it was there before, from the same source.
+        The manifest, and whether the data set was prepared by this call. If not, it had been prepared from the same
+        source before.
 
     Raises:
-        DataError: the source is missing, damaged or not official, or something else is in the way.
-        StorageFullError: no room; nothing is left behind.
+        DataError: If the source is missing, damaged or not official, or if the target is not usable.
+        StorageFullError: If the disk is full. No partial files are left.
 
     """
     source, target = source.expanduser().resolve(), (root / dataset.name).resolve()  # a link may lead to another disk
-    opened = open_source(dataset, source, options)  # before anything is made for it
+    opened = open_source(dataset, source, options)  # raises before any folder is created
     try:
         with explain_full_disk(f"to lock {target}", NOTHING_LEFT):
             target.parent.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(_beside(target, "lock")).acquire(blocking=False)
     except filelock.Timeout:
-        raise DataError(target, "another process prepares this data set", "Wait for it") from None
+        raise DataError(target, "another process is preparing this data set", "Wait until it has finished") from None
     with lock, explain_full_disk(f"for {dataset.title} in {root}", NOTHING_LEFT):
         _sweep(target)
         if earlier := _already(target, source, options):
@@ -99,7 +127,7 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
         needed, free = opened.bytes_to_write(), shutil.disk_usage(target.parent).free
         if needed > free:
             raise DataError(
-                root, f"{dataset.title} needs {needed / 1e9:,.2f} GB, {free / 1e9:,.2f} GB are free", "Make room for it"
+                root, f"{dataset.title} needs {needed / 1e9:,.2f} GB, {free / 1e9:,.2f} GB are free", "Free some space"
             )
         partial = _beside(target, "partial")
         partial.mkdir()
@@ -125,34 +153,36 @@ def _written(folder: Path, bar: Bar) -> dict[str, Written]:
 
 
 def _already(target: Path, source: Path, options: Options) -> Manifest | None:
-    """The manifest of what is there already, if it is whole and of this source; None if the way is free.
+    """Return the manifest of an earlier preparation from this source, or None if the data set is to be prepared.
 
-    Raises: DataError: something else is there.
+    Raises:
+        DataError: If the target is damaged, was made from another source, or was not made by `prepare`.
+
     """
     if not target.exists():
         return None
     if not (target / manifest.NAME).is_file() or source.is_relative_to(target.resolve()):
         raise DataError(
             target,
-            "this folder was not made by `data prepare` (it has no manifest.json), or it holds the source",
-            "It was left as it is; move it away, or choose another --data-root",
+            "this folder was not made by `data prepare` (it has no manifest.json), or it contains the source",
+            "It was not changed. Move it away, or choose another --data-root",
         )
     if options.replace:
         return None
     try:
         earlier = manifest.read(target)
     except DataError as error:
-        raise DataError(target, f"it was prepared before, and cannot be read ({error})", REPLACE) from error
+        raise DataError(target, f"it was prepared before but cannot be read ({error})", REPLACE) from error
     problems = manifest.problems(target, earlier, contents=False)
     if problems:
-        raise DataError(target, f"it was prepared before and is damaged: {'; '.join(problems)}", REPLACE)
+        raise DataError(target, f"it was prepared before but is damaged: {'; '.join(problems)}", REPLACE)
     if Path(earlier.source) != source:
         raise DataError(target, f"it was prepared before, from {earlier.source}", REPLACE)
     if options.beton and not earlier.has_beton:
         raise DataError(target, "it was prepared before with --no-beton: its images are only listed", REPLACE)
     if earlier.findings.deviations and not options.reason:
         deviations = "; ".join(earlier.findings.deviations)
-        raise DataError(target, f"it was prepared before, and is not official: {deviations}", f"{UNOFFICIAL} {REPLACE}")
+        raise DataError(target, f"it was prepared before but is not official: {deviations}", f"{UNOFFICIAL} {REPLACE}")
     return earlier
 
 
@@ -161,7 +191,7 @@ def _beside(target: Path, what: str) -> Path:
 
 
 def _sweep(target: Path) -> None:
-    """What a killed process left behind; if it was killed between two renames, the older data come back."""
+    """Delete the files of a killed process. If it was killed between the two renames, restore the earlier data."""
     shutil.rmtree(_beside(target, "partial"), ignore_errors=True)
     replaced = _beside(target, "replaced")
     if replaced.exists():

@@ -1,12 +1,13 @@
-"""Batches of images in memory, made within a recorded step: the bits of `InMemory`, without the host.
+"""Make batches of images within a CUDA graph, bitwise equal to those of `InMemory` and without work of the host.
 
-A recorded step reads memory that never moves (`petra_core.devices.captured`), so a batch that the host launches is
-copied there before every step, and its kernels and copies come between two steps, in which the device does little else.
-Here the host writes once an epoch which samples come, where they are cropped and whether they are mirrored. A counter
-on the device says which batch is next, so the recording of a step includes the batch: ten kernels.
+A CUDA graph reads its inputs from static buffers (`petra_core.devices.captured`). If the host made the batches, it
+would copy each one into such a buffer before every step, and the device would be nearly idle while the kernels and
+copies of the batch run between two steps. Here the host writes once per epoch which samples to read, where to crop them
+and whether to mirror them. A counter on the device selects the next batch, so the graph of a step includes the ten
+kernels that make the batch.
 
 A normalised pixel is a function of its channel and its byte. It is read from a table of 3 x 256 numbers, which the
-loader's own operations make.
+loader's normalising function computes.
 """
 
 import numpy as np
@@ -21,11 +22,11 @@ __all__ = ["ResidentBatches"]
 
 
 class ResidentBatches:
-    """The batches of a loader whose source is `InMemory`, one after the other, on memory that never moves.
+    """Batches of a loader whose source is `InMemory`, made from buffers at constant addresses.
 
     Args:
-        loader: of the training set.
-        source: its source.
+        loader: Loader of the training set.
+        source: Source of the loader.
 
     """
 
@@ -37,13 +38,13 @@ class ResidentBatches:
         self._image = torch.arange(loader.batch_size, device=device)[:, None, None, None]
         self._channel, self._pixel = torch.arange(3, device=device), torch.arange(size, device=device)
         self._labels = source.labels.cpu().numpy()
-        #: Of every sample of the epoch its number, first row, first column, step from column to column, and label.
+        #: Index, first row, first column, step between columns (1 or -1) and label of every sample of the epoch.
         self._samples = torch.zeros(loader.batches, loader.batch_size, 5, dtype=torch.int64, device=device)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
         self._prepared: tuple[tuple[int, int, int], Tensor] | None = None
 
     def prepare(self, epoch: int, start: int = 0, step: int = 1) -> None:
-        """Compute on the host what `begin` will write for these batches, while the device is still busy."""
+        """Compute on the host the values that `begin` will copy for these batches, while the device is still busy."""
         samples, hashes = self._loader.samples_of(epoch, start, step)
         tops, lefts, flips = (*padded_crops(hashes, PADDING), mirrored(hashes))
         if not self._source.augment:
@@ -53,7 +54,7 @@ class ResidentBatches:
         self._prepared = (epoch, start, step), torch.from_numpy(rows).view(-1, *self._samples.shape[1:])
 
     def begin(self, epoch: int, start: int = 0, step: int = 1) -> None:
-        """Let batches `start`, `start + step`, … of an epoch come next (`Loader.epoch`)."""
+        """Select batches `start`, `start + step`, … of an epoch as the next ones (`Loader.epoch`)."""
         if self._prepared is None or self._prepared[0] != (epoch, start, step):
             self.prepare(epoch, start, step)
         assert self._prepared is not None
@@ -62,7 +63,7 @@ class ResidentBatches:
         self._next.zero_()
 
     def batch(self) -> Batch:
-        """Make the next batch on the device: images float32 [B, 3, H, W], channels last, and labels int64 [B]."""
+        """Make the next batch on the device: images float32 [B, 3, H, W] (channels last) and labels int64 [B]."""
         rows = self._samples.index_select(0, self._next)[0]
         self._next.add_(1)
         number, top, first, step, labels = rows.unbind(1)

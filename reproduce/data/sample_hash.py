@@ -1,12 +1,12 @@
-"""Random numbers that belong to a sample, not to whoever happens to draw them.
+"""Derive random numbers from a hash of (seed, epoch, purpose, sample index).
 
-A generator gives its numbers in the order in which they are drawn: with two workers, a resume in the middle of an epoch
-or another loader, the same sample is augmented differently. Seeding it with seed + epoch is worse still: seed 1 epoch 1
-is then seed 2 epoch 0. Here every number is a hash of (seed, epoch, purpose, sample index), so whoever needs it, in
-whatever order, gets the same.
+The numbers of a generator depend on the order of the calls. With two workers, with another loader, or after a resume in
+the middle of an epoch, the same sample would be augmented differently. A generator seeded with seed + epoch is even
+worse, because seed 1 epoch 1 equals seed 2 epoch 0. A hash gives the same number to every caller in any order.
 
-The hash is SplitMix64 (Steele, Lea and Flood 2014), chained: each value is added to the state and the state mixed.
-`mix` and `chain` are plain arithmetic on unsigned 64-bit integers, on numpy arrays as on scalars compiled by numba.
+The hash is SplitMix64 (Steele, Lea and Flood 2014), chained: each value is added to the state and the state is mixed.
+`mix` and `chain` only use arithmetic on unsigned 64-bit integers, so they work on numpy arrays and on scalars that
+Numba compiles.
 """
 
 import numpy as np
@@ -19,26 +19,28 @@ FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
 FACTOR_2 = np.uint64(0x94D049BB133111EB)
 SHIFT_1, SHIFT_2, SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 
-#: What a number is for; numbers for different purposes are independent.
+#: Purposes of a random number. Numbers for different purposes are independent.
 ORDER, AUGMENTATION, INITIALISATION, DROPOUT, EVALUATION = range(5)
 
 
 def mix(z: Hashes) -> Hashes:
-    """SplitMix64's output function: a bijection in which every input bit reaches every output bit."""
+    """Apply SplitMix64's output function, a bijection in which every input bit affects every output bit."""
     z = (z ^ (z >> SHIFT_1)) * FACTOR_1
     z = (z ^ (z >> SHIFT_2)) * FACTOR_2
     return z ^ (z >> SHIFT_3)
 
 
 def chain(state: Hashes, value: Hashes) -> Hashes:
-    """The state after `value`; begin with any state."""
+    """Return the hash state after adding `value`. Any initial state is valid."""
     return mix((state ^ mix(value + INCREMENT)) + INCREMENT)
 
 
 def key(*values: int) -> Hashes:
-    """The state after several non-negative integers, shape [1].
+    """Return the hash state after several non-negative integers, shape [1].
 
-    Raises: ValueError: one is negative or above 2^64 - 1.
+    Raises:
+        ValueError: If an integer is negative or above 2^64 - 1.
+
     """
     state = np.zeros(1, dtype=np.uint64)
     for value in values:
@@ -49,15 +51,15 @@ def key(*values: int) -> Hashes:
 
 
 def sample_hashes(seed: int, epoch: int, purpose: int, samples: int) -> Hashes:
-    """One hash for each sample index 0 … samples - 1, shape [samples]."""
+    """Return one hash for each sample index 0 … samples - 1, shape [samples]."""
     return chain(key(seed, epoch, purpose), np.arange(samples, dtype=np.uint64))
 
 
 def sample_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
-    """The order of an epoch: a permutation of the sample indices, shape [samples]."""
+    """Return the order of an epoch: a permutation of the sample indices, shape [samples]."""
     return np.argsort(sample_hashes(seed, epoch, ORDER, samples), kind="stable")
 
 
 def derived_seed(seed: int, purpose: int, *which: int) -> int:
-    """A seed for a generator of another library, 0 … 2^63 - 1; far from those of other seeds, purposes and `which`."""
+    """Derive a seed in 0 … 2^63 - 1 for a generator of another library, from `seed`, `purpose` and further indices."""
     return int(key(seed, purpose, *which)[0]) >> 1

@@ -1,8 +1,8 @@
-"""Sources of 32 x 32 images: batch files of which each fits into memory, while all of them together need not.
+"""Read published 32 x 32 images from batch files. Each file must fit into memory, but not all files together.
 
-ImageNet32 is 4 GB of pixels. Reading all files and joining them takes twice that, and hours later the last one may turn
-out to be broken. Here the files are read twice, one at a time: first everything is verified and counted, then it is
-copied to its place.
+ImageNet32 has 4 GB of pixels. Reading all files and concatenating them would need twice that, and a damaged last file
+would be found only at the end. Here the files are read twice, one at a time. The first pass verifies and counts
+everything, and the second pass copies each file into the result.
 """
 
 import hashlib
@@ -19,14 +19,18 @@ from reproduce.data.errors import DataError
 from reproduce.data.manifest import SPLITS, Findings, Progress, Split, deviating_counts
 
 SIDE = 32
-PIXELS = 3 * SIDE * SIDE  # of an image: planar RGB
-FIX = "Get the file again from where the data set is published"
+PIXELS = 3 * SIDE * SIDE  # values of an image, in planar RGB
+FIX = "Get the file again from the publisher of the data set"
 
 
 class Batch(NamedTuple):
-    """Contents of one file: pixels uint8 [N, 3, 32, 32], labels int64 [N] from 0 on.
+    """Contents of one file.
 
-    `mean` is what the file says to be the mean image of the whole training set, [3072] in 0..255, if it says so.
+    Attributes:
+        pixels: Images, uint8 [N, 3, 32, 32].
+        labels: Labels from 0, int64 [N].
+        mean: Mean image of the whole training set as stored in the file, [3072] in 0..255, or None.
+
     """
 
     pixels: NDArray[np.uint8]
@@ -35,20 +39,33 @@ class Batch(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a data set is published."""
+    """Files of a published data set.
 
-    #: File names in the order of the samples, each with its official SHA-1, empty if none is published.
+    Attributes:
+        train: Names of the training files in the order of the samples, with their official SHA-1 (empty if none is
+            published).
+        test: The same for the test files.
+        folders: Folders that the published archives unpack to.
+
+    """
+
     train: dict[str, str]
     test: dict[str, str]
-    folders: tuple[str, ...]  # that the archives unpack to
+    folders: tuple[str, ...]
 
 
 class SmallImages:
-    """A data set as a list of batch files, in a folder or in the folders of the archives below it.
+    """A published data set as a list of batch files.
 
-    `read` turns the bytes of a file and its path into its contents, or raises DataError.
+    Args:
+        dataset: Entry of the catalogue.
+        source: Folder of the files, or of the folders that the archives unpack to.
+        layout: Names and checksums of the files.
+        read: Function that parses the bytes of a file, given its path for errors. It may raise DataError.
 
-    Raises: DataError: files are missing.
+    Raises:
+        DataError: If files are missing.
+
     """
 
     unit = "files"
@@ -67,7 +84,7 @@ class SmallImages:
             raise DataError(source, problem, dataset.how_to_get)
 
     def altered(self) -> list[str]:
-        """Which files are not those that were published, as sentences."""
+        """Describe the files whose checksum is not the official one, in one sentence each."""
         return [
             sentence
             for path, _, official in self._files
@@ -75,12 +92,17 @@ class SmallImages:
         ]
 
     def examine(self, progress: Progress) -> Findings:
-        """Read and verify everything, write nothing; `progress` is told of `steps` files.
+        """Read and verify all files.
 
-        Raises: DataError: a file is damaged or its labels are out of range.
+        Args:
+            progress: Called with the number of files read since the last call.
+
+        Raises:
+            DataError: If a file is damaged or a label is out of range.
+
         """
         self._histograms = {split: np.zeros(self._dataset.num_classes, np.int64) for split in SPLITS}
-        levels = np.zeros((3, 256), np.int64)  # values of the training set's pixels in each channel
+        levels = np.zeros((3, 256), np.int64)  # histogram of the training set's pixels in each channel
         total = np.zeros(PIXELS, np.uint64)
         means: list[NDArray[np.floating]] = []
         wrong: list[str] = []
@@ -112,23 +134,27 @@ class SmallImages:
         return PIXELS * sum(int(histogram.sum()) for histogram in self._histograms.values())
 
     def write(self, folder: Path, progress: Progress) -> None:
-        """Write `train.beton` and `test.beton` into `folder`; `progress` is told of images.
+        """Write `train.beton` and `test.beton` into `folder`.
+
+        Args:
+            folder: Folder for the files.
+            progress: Called with the number of images written since the last call.
 
         Raises:
-            DataError: the files are no longer those that were examined.
-            OSError: no room.
+            DataError: If the files have changed since `examine`.
+            OSError: If the disk is full.
 
         """
         for split in SPLITS:
             write_beton(folder / f"{split}.beton", self._gather(split), progress=progress)
 
     def _gather(self, split: str) -> RawImages:
-        """A training or test set in one piece, without a second copy of it."""
+        """Read a training or test set into one array without a second copy."""
         histogram = self._histograms[split]
         labels = np.empty(histogram.sum(), np.int64)
         pixels = np.empty((len(labels), 3, SIDE, SIDE), np.uint8)
         place = 0
-        for path in (path for path, of, _ in self._files if of == split):
+        for path in (path for path, own_split, _ in self._files if own_split == split):
             batch = self._read(path.read_bytes(), path)
             part = slice(place, place := place + len(batch.labels))
             if place > len(labels):
@@ -136,7 +162,7 @@ class SmallImages:
             pixels[part], labels[part] = batch.pixels, batch.labels
         if place != len(labels) or (np.bincount(labels, minlength=len(histogram)) != histogram).any():
             folder = self._files[0][0].parent
-            raise DataError(folder, "its files changed while they were read", "Let nothing write there and try again")
+            raise DataError(folder, "its files changed while they were read", "Stop what writes there, and try again")
         return RawImages(pixels, labels)
 
 
@@ -157,10 +183,13 @@ def _count_deviations(dataset: Dataset, splits: dict[str, Split]) -> list[str]:
 
 
 def _mean_deviation(means: list[NDArray[np.floating]], total: NDArray[np.uint64], samples: int) -> list[str]:
-    """The files of ImageNet32 hold the mean image of the training set: one grey level in one image shows in it."""
+    """Compare the mean image of the training set with the one that the files contain.
+
+    The comparison detects a difference of one grey level in one image.
+    """
     sums = total.astype(np.float64)
     for mean in means:
-        worst = float(np.abs(mean.astype(np.float64) * samples - sums).max())  # in grey levels; all sums are integers
+        worst = float(np.abs(mean.astype(np.float64) * samples - sums).max())  # grey levels; the sums are integers
         if worst > 0.5 + float(np.finfo(mean.dtype).eps) * float(sums.max()):
             return [
                 f"the files state another mean image than their {samples:,} have (off by {worst / samples:.3g} of 255)"

@@ -1,8 +1,8 @@
-"""From a cell's words to its batches: which data set, which loader, and whether the files are what they are said to be.
+"""Open the data set and loader of a cell, after comparing the files with their manifest.
 
-The files of a prepared data set are compared with their record before anything is trained on them. What is small enough
-is read whole (`READ_WHOLE`), seconds at most against hours of training; of ImageNet only names and sizes are looked at,
-and `data check` reads the rest. Image files that were only listed are compared in size whenever one is opened.
+The files of a prepared data set are compared with their manifest before training. Data sets of up to `READ_WHOLE` bytes
+are read and hashed completely, which takes seconds. Of ImageNet only existence and sizes are compared; `data check`
+compares the contents. Image files that were only listed are compared in size whenever one is opened.
 """
 
 from functools import cache, partial
@@ -21,31 +21,38 @@ from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader, Sou
 from reproduce.data.manifest import Manifest, read_list
 
 READ_WHOLE = 8e9  # bytes
-# Samples of an evaluation batch. The size changes the logits by rounding only.
-EVALUATION_BATCH = 512  # on a CPU, of images of up to 64 x 64 pixels and of text
-LARGEST_EVALUATION_BATCH = 2000  # on a GPU, whose host needs as long to launch a small batch as a large one
-LARGE_EVALUATION_BATCH = 64  # of larger images
+# Samples per evaluation batch. The size changes the logits only by rounding.
+EVALUATION_BATCH = 512  # on a CPU, for text and images of up to 64 x 64 pixels
+LARGEST_EVALUATION_BATCH = 2000  # on a GPU, where launching a small batch takes as long as launching a large one
+LARGE_EVALUATION_BATCH = 64  # for larger images
 
 
 class Data(NamedTuple):
-    """What a cell is trained and tested on."""
+    """Data that a cell is trained and tested on.
+
+    Attributes:
+        train: Batches of the training set.
+        test: Batches of the test set.
+        provenance: Description of the data for the result, as plain values (`Manifest.provenance`).
+
+    """
 
     train: Loader
     test: Evaluation
-    provenance: dict[str, Any]  # what a result has to say of them, as plain values: see `Manifest.provenance`
+    provenance: dict[str, Any]
 
 
 def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT, workers: int = 1) -> Data:
-    """The data of a cell, on `device`.
+    """Open the data of a cell.
 
     Args:
-        cell: names data set, loader, augmentation, batch size and seed.
-        device: to train on.
-        root: folder of prepared data sets; not looked at for those that come with a dependency.
-        workers: threads or processes that decode; without effect on the batches.
+        cell: Cell that names data set, loader, augmentation, batch size and seed.
+        device: Device of the batches.
+        root: Folder of prepared data sets. Not used for data sets that a dependency includes.
+        workers: Number of threads or processes that decode. The batches do not depend on it.
 
     Raises:
-        DataError: the data set is not prepared, or not for this loader, or damaged; or the loader cannot be had.
+        DataError: If the data set is damaged or not prepared for this loader, or if the loader is not installed.
 
     """
     if cell.dataset == PYDOC.name:
@@ -65,16 +72,16 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
         findings, provenance = prepared.findings, prepared.provenance()
         batch_format = sized(num_classes=findings.num_classes, mean=findings.mean, deviation=findings.deviation)
         train = _open(folder, prepared, "train", cell.loader, batch_format, augment, workers)
-        # Whatever the loader of the training set, a test set of small images lies in memory.
+        # A test set of small images is held in memory, whatever the loader of the training set.
         test = _open(folder, prepared, "test", cell.loader if large else MEMORY, batch_format, False, workers)
     evaluation = Evaluation(test, LARGE_EVALUATION_BATCH if large else _evaluation_batch(test.samples, device))
     return Data(_loader(train, cell, "prepare the whole data set"), evaluation, provenance)
 
 
 def _evaluation_batch(samples: int, device: torch.device) -> int:
-    """Return the batch size in which to evaluate a test set of small images.
+    """Return the batch size for evaluating a test set of small images.
 
-    On a GPU it divides the number of samples where it can, so that all batches have one shape.
+    On a GPU the size divides the number of samples where possible, so that all batches have the same shape.
     """
     if device.type != "cuda":
         return EVALUATION_BATCH
@@ -83,9 +90,11 @@ def _evaluation_batch(samples: int, device: torch.device) -> int:
 
 
 def check(cell: TrainedCell, root: Path = DEFAULT_ROOT) -> None:
-    """Whether `open_data` can be expected to succeed, at the cost of having read the files once.
+    """Check that `open_data` can succeed, without opening the data. Files are read at most once per process.
 
-    Raises: DataError: the data set is not prepared, or not for this loader, or damaged; or the loader is not installed.
+    Raises:
+        DataError: If the data set is damaged or not prepared for this loader, or if the loader is not installed.
+
     """
     if catalogue.by_name(cell.dataset).built_in:
         return
@@ -108,7 +117,7 @@ def _loader(source: Source, cell: TrainedCell, otherwise: str) -> Loader:
 
 
 def _pydoc(cell: TrainedCell, device: torch.device) -> Data:
-    """Text; its provenance has its hash, how long its parts are, and what the frequencies of bytes alone can do."""
+    """Open the text. Its provenance contains its SHA-256, the lengths of its parts and the unigram baseline."""
     from petra_core.models.revroberta import IGNORED
     from reproduce.data import text
 
@@ -148,19 +157,19 @@ def _open(
     return FfcvFile(beton, batch_format, augment=augment, workers=workers)
 
 
-# --- read once a process, since a grid has many cells; anew if the data set was, meanwhile
+# --- Caches for the many cells of a grid. They are invalidated when the data set is prepared again.
 
 Stamp = tuple[int, int, int]
 
 
 def _stamp(folder: Path) -> Stamp:
-    """What tells whether a manifest is still the same file: it changes if the data set is made anew."""
+    """Return values that identify the manifest's file and change if the data set is prepared again."""
     status = (folder / manifest.NAME).stat()
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _verified(folder: Path, loader: str) -> Manifest:
-    """The manifest of a prepared data set whose files are those that it records, and that the loader can deliver."""
+    """Return the manifest of a prepared data set after verifying its files and that the loader can read them."""
     name = folder.name
     if not manifest.is_in(folder):
         how = catalogue.DATASETS[name].how_to_get
@@ -176,7 +185,7 @@ def _verified_once(folder: Path, stamp: Stamp) -> Manifest:
     name = folder.name
     prepared = manifest.read(folder)
     if prepared.dataset != name:
-        raise DataError(folder, f"holds {prepared.dataset}", catalogue.again(folder))
+        raise DataError(folder, f"contains {prepared.dataset}", catalogue.again(folder))
     small = sum(file.bytes for file in prepared.files.values()) <= READ_WHOLE
     problems = manifest.problems(folder, prepared, contents=small)
     if problems:

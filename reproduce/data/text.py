@@ -1,11 +1,12 @@
-"""Text for masked language modelling (`reproduce.data.corpus`), as bytes.
+"""Serve text for masked language modelling (`reproduce.data.corpus`), tokenised as bytes.
 
-A token is a byte of the UTF-8, and a sequence T neighbouring bytes; what is left at the end of a text is dropped.
+A token is a byte of the UTF-8 encoding, and a sequence consists of T consecutive bytes. An incomplete sequence at the
+end of a text is dropped.
 
-Masking is BERT's (Devlin et al. 2019), dynamic as RoBERTa's (Liu et al. 2019): each byte is a target with probability
-15 %, and is then hidden behind the token `MASK` (80 %), replaced by a byte drawn uniformly (10 %), or left (10 %). What
-becomes of a byte is a hash of its sequence's hash and its position, so it does not depend on who draws it, or when. In
-validation it is the same for all seeds, epochs and methods.
+Masking is BERT's (Devlin et al. 2019), dynamic as in RoBERTa (Liu et al. 2019). Each byte is a target with probability
+15 %. A target is replaced by the token `MASK` (80 %), replaced by a uniformly drawn byte (10 %), or kept (10 %). The
+choice is a hash of the sequence's hash and the position, so it does not depend on the order in which sequences are
+read. Validation uses the same masks for all seeds, epochs and methods.
 """
 
 import math
@@ -20,14 +21,14 @@ from reproduce.data.crops import Integers
 from reproduce.data.loader import Batch, Source
 from reproduce.data.sample_hash import Hashes, chain
 
-VALUES = 256  # of a byte
-MASK = VALUES  # the token that hides a byte
-FRACTION = 0.15  # of the bytes are targets
-HIDDEN, REPLACED = 0.8, 0.1  # of the targets
+VALUES = 256  # possible values of a byte
+MASK = VALUES  # token that masks a byte
+FRACTION = 0.15  # fraction of the bytes that are targets
+HIDDEN, REPLACED = 0.8, 0.1  # fractions of the targets that are masked and replaced
 
 
 class Text(Source):
-    """The sequences of a text, each of `length` (T) bytes, masked by their hashes."""
+    """Sequences of a text, each of `length` (T) bytes, masked according to their hashes."""
 
     num_classes = VALUES
 
@@ -43,14 +44,14 @@ class Text(Source):
 
 
 def masked(tokens: Tensor, hashes: Hashes) -> Batch:
-    """What a model reads, and what it is to find.
+    """Mask sequences.
 
     Args:
-        tokens: bytes, uint8 [N, T].
-        hashes: one of each sequence, [N].
+        tokens: Bytes, uint8 [N, T].
+        hashes: One hash per sequence, [N].
 
     Returns:
-        Inputs int64 [N, T], 0 … `MASK`; targets int64 [N, T], the byte itself or `IGNORED`.
+        Inputs of the model, int64 [N, T] in 0 … `MASK`, and targets, int64 [N, T]: the true byte or `IGNORED`.
 
     """
     drawn = chain(hashes[:, None], np.arange(tokens.shape[1], dtype=np.uint64))  # [N, T]
@@ -63,14 +64,18 @@ def masked(tokens: Tensor, hashes: Hashes) -> Batch:
 
 
 def unigram(train: bytes, hidden: Integers) -> dict[str, float]:
-    """What a predictor reaches that knows the frequencies of bytes, each value counted once too often, and no more.
+    """Evaluate the unigram baseline, a predictor that only knows the frequencies of bytes.
+
+    Args:
+        train: Text from which the frequencies are counted, with add-one smoothing.
+        hidden: Bytes to predict, [M].
 
     Returns:
-        `accuracy` of always guessing the most frequent byte of `train` where the bytes `hidden` [M] are to be found,
-        percent; `bits_per_byte` of the frequencies.
+        `accuracy`: Accuracy in percent of always predicting the most frequent byte.
+        `bits_per_byte`: Cross-entropy of the frequencies.
 
     """
-    counts = np.bincount(np.frombuffer(train, np.uint8), minlength=VALUES) + 1  # what never came has a probability too
+    counts = np.bincount(np.frombuffer(train, np.uint8), minlength=VALUES) + 1  # unseen bytes need a probability too
     bits = -np.log2(counts / counts.sum())
     return {
         "accuracy": 100 * float((hidden == counts.argmax()).mean()),

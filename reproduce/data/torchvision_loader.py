@@ -1,15 +1,16 @@
-"""Batches from image files by Pillow, torchvision and a DataLoader: for ImageNet on a machine without FFCV.
+"""Read batches from image files with Pillow, torchvision and a DataLoader, for ImageNet on a machine without FFCV.
 
-torchvision's random transforms draw from the generator of whichever process has the sample, so that batches depend on
-the number of workers, and the rest of an epoch cannot be had without its beginning. Here the sampler gives out, with
-the index of a sample, its augmentation hash, and the box to crop follows from that.
+torchvision's random transforms draw from the generator of the worker process. Their batches depend on the number of
+workers, and an epoch cannot be resumed in the middle. Here the sampler yields each sample's index together with its
+augmentation hash, and the crop box follows from the hash.
 
-A batch is one piece of work for one worker process, which returns bytes (a quarter of the floats' traffic). If a file
-cannot be read it returns the error: raised there, it would arrive here as another one, without the path.
+Each batch is decoded by one worker process, which returns bytes (a quarter of the traffic of floats). If a file cannot
+be read, the worker returns the error. If it raised the error, the DataLoader would replace it by another one without
+the path.
 
-Batches come back as NumPy arrays through a pipe. A DataLoader sends tensors through shared memory; where that is full
-(64 MB in a container, unless somebody says otherwise), a worker's thread prints a traceback and lives on, and the
-parent waits for ever. A worker that is dead, or silent for `PATIENCE_SECONDS`, ends the run with an error.
+Batches are sent as NumPy arrays through a pipe. A DataLoader would send tensors through shared memory. When that is
+full (64 MB by default in a container), a thread of the worker prints a traceback, the worker survives, and the parent
+waits forever. A worker that died, or that sent nothing for `PATIENCE_SECONDS`, ends the run with an error.
 """
 
 import os
@@ -33,15 +34,22 @@ from reproduce.data.errors import DataError
 from reproduce.data.loader import Batch, BatchFormat, Source
 from reproduce.data.sample_hash import Hashes
 
-PATIENCE_SECONDS = 300.0  # for a batch, which takes seconds; a file server may be slow for a while
+PATIENCE_SECONDS = 300.0  # timeout for a batch, which normally takes seconds; a file server may be slow for a while
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 class ImageFiles(Source):
-    """Image files, read anew for each batch, by so many processes (0: this one); the batches do not depend on that.
+    """Image files that worker processes read for every batch.
 
-    To augment an image is to resize a random box of it, and to mirror it with probability 1/2; otherwise the shorter
-    side is resized to 256/224 of the image size, and the centre cropped.
+    Augmentation resizes a random box of an image and mirrors it with probability 1/2. Without augmentation, the shorter
+    side is resized to 256/224 of the image size and the centre is cropped.
+
+    Args:
+        files: Paths, labels and sizes of the images.
+        batch_format: Shape and normalisation of the batches.
+        augment: Whether to augment.
+        workers: Number of worker processes (0: read in this process). The batches do not depend on it.
+
     """
 
     def __init__(self, files: JpegFiles, batch_format: BatchFormat, *, augment: bool, workers: int = 0) -> None:
@@ -56,26 +64,31 @@ class ImageFiles(Source):
             self._images,
             batch_size=None,
             sampler=[rows[at : at + batch_size] for at in range(0, len(rows), batch_size)],
-            collate_fn=_as_they_are,  # by default it makes tensors, which go through shared memory
+            collate_fn=_as_they_are,  # the default makes tensors, which are sent through shared memory
             num_workers=self._workers,
             timeout=PATIENCE_SECONDS if self._workers else 0,
-            multiprocessing_context="fork" if self._workers else None,  # from Python 3.14 on no longer the default
+            multiprocessing_context="fork" if self._workers else None,  # no longer the default since Python 3.14
             worker_init_fn=_end_by_the_parent_alone,
-            generator=torch.Generator(),  # of seeds that nobody uses; without one, torch's global generator moves on
+            generator=torch.Generator(),  # unused; without one, the DataLoader draws from torch's global generator
         )
         for batch in self._received(batches):
             pixels, labels = (self._sent(array) for array in batch)
             yield self._normalised(pixels), labels
 
     def _sent(self, array: NDArray[Any]) -> Tensor:
-        """The tensor on the device."""
+        """Copy an array to the device."""
         tensor = torch.from_numpy(array)
         if self._device.type == "cuda":
             tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=True)
 
     def _received(self, batches: DataLoader[Any]) -> Iterator[Arrays]:
-        """What the workers send. Raises: DataError: one of them died, or sends nothing for `PATIENCE_SECONDS`."""
+        """Yield the arrays that the workers send.
+
+        Raises:
+            DataError: If a worker could not read a file, died, or sent nothing for `PATIENCE_SECONDS`.
+
+        """
         try:
             for batch in batches:
                 if isinstance(batch, DataError):
@@ -89,7 +102,7 @@ class ImageFiles(Source):
                 folder,
                 f"a process that decodes images died, or sent nothing for {PATIENCE_SECONDS:.0f} s "
                 f"({str(error).splitlines()[0]})",
-                "Check that the files can be read and that memory is left, and try fewer --data-workers",
+                "Check that the files can be read and that enough memory is free, and try fewer --data-workers",
             ) from error
 
 
@@ -98,10 +111,10 @@ def _as_they_are(batch: Any) -> Any:
 
 
 def _end_by_the_parent_alone(_: int) -> None:
-    """Let a worker process end by a SIGTERM of its parent, and by nobody else's.
+    """Make a worker process ignore every SIGTERM that was not sent by its parent.
 
-    Slurm sends it to all processes, and the parent, which would take the end of a worker for a fault, wants to save. A
-    worker is forked: it has the parent's handler until this runs, and the parent's number.
+    Slurm sends SIGTERM to all processes. The parent then saves a checkpoint and would report the end of a worker as a
+    failure. A forked worker inherits the parent's signal handler until this function runs.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
@@ -114,7 +127,10 @@ def _end_by_the_parent_alone(_: int) -> None:
 
 
 class _Images(Dataset[Arrays | DataError]):
-    """Whole batches: rows of index and hash [B, 2] -> uint8 [B, 3, size, size] and int64 [B], or the first error."""
+    """Map the rows (index, hash) of a batch, [B, 2], to pixels uint8 [B, 3, size, size] and labels int64 [B].
+
+    If an image cannot be read, the item is the error.
+    """
 
     def __init__(self, files: JpegFiles, size: int, augment: bool) -> None:
         self._files, self._size, self._augment = files, size, augment
@@ -150,6 +166,6 @@ class _Images(Dataset[Arrays | DataError]):
             [box] = random_resized_crops(hashes, np.array([height]), np.array([width])).tolist()
             cropped = functional.resized_crop(image, *box, [self._size, self._size])
             return functional.horizontal_flip(cropped) if mirrored(hashes)[0] else cropped
-        image = functional.resize(image, [round(self._size / CENTRE)])  # of the shorter side
+        image = functional.resize(image, [round(self._size / CENTRE)])  # length of the shorter side
         cropped = functional.center_crop(image, [self._size, self._size])
         return cropped

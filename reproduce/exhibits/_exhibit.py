@@ -6,24 +6,22 @@ An exhibit is a declaration: its plan says which cells it needs (`reproduce.grid
     Table, Figure, Listing, str     shown (a str is a paragraph)
     Folded(…)                       shown on demand
     Finding(…)                      a line of the summary
-    Sentence(…)                     what it says, in at most 25 words; of several the first with a value
-    Outcome.…                       what our data say to a value or a claim of the paper; of a sheet at its scale only
+    Sentence(…)                     what it says; of several the first with a value
 
 `each` is asked for every sheet (`reproduce.records.frames.Sheet`: a scale, an arithmetic, a data set, a text) of which
 a run has begun, the largest scale first. A sheet that compares nothing yet comes after those that do. That the others
 have not been run, and how many runs are finished, is said here and nowhere else. `whole` is asked once, before, for
-what is not of a sheet.
+what is not of a sheet. What our runs say about the paper's claims is in `reproduce.exhibits.claims`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from reproduce.cells import catalogue
 from reproduce.grids import scales
 from reproduce.grids.plans import PLANS
 from reproduce.records.frames import Frames, Sheet
-from reproduce.show.content import Block, Figure, Finding, Listing, Section, Standing, Table, Tone
-from reproduce.show.statements import Outcome
+from reproduce.show.content import Block, Figure, Finding, Listing, Section, Table, Tone
 from reproduce.words import conjunction, count
 
 __all__ = ["Exhibit", "Folded", "Sentence", "Shown", "commands", "section", "sheets"]
@@ -45,7 +43,7 @@ class Sentence:
     known: bool = True  # whether there is a value in it, and not only that there is none yet
 
 
-Shown = Block | Folded | Finding | Sentence | Outcome
+Shown = Block | Folded | Finding | Sentence
 
 
 @dataclass(frozen=True)
@@ -70,11 +68,12 @@ class Exhibit:
     folded: str = "More"
 
 
-def sheets(frames: Frames, plan: str) -> Iterator[Sheet]:
-    """The sheets of a plan, the largest scale first; those of which nothing has begun, too."""
-    for scale in reversed(scales.SCALES):
-        if cells := PLANS[plan](scale):
-            yield from frames.sheets(scale, cells)
+def sheets(frames: Frames, plan: str) -> list[Sheet]:
+    """Return the sheets of a plan, the largest scale first, including those of which nothing has begun."""
+    if plan not in frames.by_plan:
+        cells = {scale: PLANS[plan](scale) for scale in reversed(scales.SCALES)}
+        frames.by_plan[plan] = [sheet for scale, of in cells.items() if of for sheet in frames.sheets(scale, of)]
+    return frames.by_plan[plan]
 
 
 def commands(plan: str) -> list[str]:
@@ -91,12 +90,9 @@ def first(sentences: Sequence[Sentence]) -> str:
 def section(exhibit: Exhibit, frames: Frames) -> Section:
     """The section of an exhibit."""
     stream: list[Shown] = [*exhibit.whole(frames)] if exhibit.whole else []
-    every = list(sheets(frames, exhibit.key)) if exhibit.each else []
-    made: list[list[Shown]] = []
-    for sheet in every:
-        if exhibit.each and sheet.begun:
-            of_sheet = [_at_scale(shown, sheet.scale) for shown in exhibit.each(sheet)]
-            made.append([shown for shown in of_sheet if sheet.scale == "paper" or not isinstance(shown, Outcome)])
+    every = sheets(frames, exhibit.key) if exhibit.each else []
+    each = exhibit.each or (lambda _: ())
+    made = [[_at_scale(shown, sheet.scale) for shown in each(sheet)] for sheet in every if sheet.begun]
     # A sheet of which a first run has ended, and which compares nothing yet, does not hide one that does.
     for of_sheet in sorted(made, key=_compares_nothing):
         stream += of_sheet
@@ -119,7 +115,6 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
         folded=[shown.block for shown in stream if isinstance(shown, Folded)],
         folded_title=exhibit.folded,
         sentence=first(sentences),
-        standing=_standing(every, {shown for shown in stream if isinstance(shown, Outcome)}),
         count=f"{sum(len(sheet.done) for sheet in every)} of {count(planned, 'cell')}" if every else "",
     )
 
@@ -133,17 +128,3 @@ def _at_scale(shown: Shown, scale: str) -> Shown:
     if isinstance(shown, Folded):
         return Folded(_at_scale(shown.block, scale))  # type: ignore[arg-type]  # a block stays one
     return replace(shown, scale=scale) if isinstance(shown, Table | Figure) else shown
-
-
-def _standing(every: Sequence[Sheet], outcomes: Collection[Outcome]) -> Standing | None:
-    """How an exhibit stands; that something was run at the paper's scale reproduces nothing. None if it needs no cells.
-
-    Reproduced is only what was compared with the paper and all agrees; what differs says so, whatever else agrees.
-    """
-    if not every:
-        return None
-    if not any(sheet.begun for sheet in every):
-        return Standing.NOT_RUN
-    if Outcome.DISAGREE in outcomes:
-        return Standing.DIFFERS
-    return Standing.REPRODUCED if set(outcomes) == {Outcome.AGREE} else Standing.SMALL_SCALE

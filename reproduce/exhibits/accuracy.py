@@ -15,7 +15,7 @@ from reproduce.show import facets
 from reproduce.show.compare import means
 from reproduce.show.content import Finding, Tone, short_title
 from reproduce.show.tables import Field, judged, mean, method, table, words
-from reproduce.words import count, some
+from reproduce.words import conjunction, count, some
 
 PETRA, EXACT = methods.PETRA.name, methods.BACKPROPAGATION.name
 #: Methods that work on delayed gradients and are not PETRA.
@@ -49,10 +49,14 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
     k = min(k for network, _, k in accuracy if network == networks[0])
     reached = {name: accuracy[network, name, k].estimate for network, name in rows if network == networks[0]}
     of_each = [
-        f"{short_title(methods.by_name(m))} {estimate.mean:.1f} %" for m, estimate in reached.items() if estimate
+        f"{estimate.mean:.1f} % with {short_title(methods.by_name(m))}" for m, estimate in reached.items() if estimate
     ]
-    reaches = ", ".join(of_each) or "no run is finished"
-    yield Sentence(f"{networks[0].partition(',')[0]}, k = {k}: {reaches}.", known=bool(of_each))
+    yield Sentence(
+        f"{sheet.after.capitalize()} {networks[0].partition(',')[0]} reaches at k = {k} {conjunction(of_each)}."
+        if of_each
+        else f"No run is finished (scale “{sheet.scale}”).",
+        known=len(of_each) > 1,
+    )
     yield facets.facet(
         sheet.done,
         [facets.rows()],

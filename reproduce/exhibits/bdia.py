@@ -19,6 +19,7 @@ from reproduce.show.compare import Samples, bounded, means
 from reproduce.show.content import MEGABYTE, Entry, Table, missing, with_sign
 from reproduce.show.content import published as published_entry
 from reproduce.show.tables import amount, entry, judged, mean, published_value, table, words
+from reproduce.words import conjunction
 
 INTRODUCTION = (
     "In training a block x + h(x) of a plain transformer becomes a step that is averaged with one back, at random for "
@@ -63,7 +64,6 @@ def _published(papers: Iterable[tuple[Sheet, Samples]], arithmetic: str) -> Iter
         ],
         grouped=True,
     )
-    yield from (statements.compare(*of) for of in known.values())
 
 
 def _held(frames: Frames) -> Table:
@@ -146,8 +146,8 @@ def _gains(every: Iterable[tuple[Sheet, Samples]]) -> str:
     for sheet, accuracy in every:
         gains = {c.title: accuracy[c.title] - accuracy[VIT.title] for c in (REVVIT, BDIA)}
         if all(gain.estimate for gain in gains.values()):
-            said = ", ".join(f"{title} {bounded(gain)}" for title, gain in gains.items())
-            return f"Points of accuracy above a plain ViT (scale “{sheet.scale}”): {said}."
+            said = conjunction([f"{title} − ViT is {bounded(gain)}" for title, gain in gains.items()])
+            return f"{sheet.after.capitalize()} {said} points of accuracy (scale “{sheet.scale}”)."
     return "Nothing can be compared with a plain ViT yet; what was published stands below."
 
 

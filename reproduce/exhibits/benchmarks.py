@@ -41,7 +41,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
         return
     aimed = [holds for benchmark in records for *_, holds in benchmark.judged() if holds is not None]
     if aimed:
-        yield Sentence(f"{sum(aimed)} of {count(len(aimed), 'aim')} for speed and memory reached.")
+        were = "was" if len(aimed) == 1 else "were"
+        yield Sentence(f"{sum(aimed)} of {count(len(aimed), 'aim')} for speed and memory {were} reached.")
     values, units = frames.series["value"], frames.series["unit"]
     series = frames.series.assign(
         value=values / units.map({"s": 1e-3, "B": MEGABYTE}).fillna(1.0),
@@ -123,7 +124,7 @@ def _judged(benchmark: Benchmark) -> Table:
     def aim(row: Any) -> Entry:
         if row[2] is None:
             return none("nothing was aimed at")
-        verdict, tone = ("holds", Tone.GOOD) if row[2] else ("does not hold", Tone.ALERT)
+        verdict, tone = ("holds", Tone.GOOD) if row[2] else ("does not hold", Tone.OURS)
         return Entry(f"{row[0].aim}: {verdict}", tone=tone)
 
     return table(

@@ -15,7 +15,7 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.corrections import CURES, NOTHING, trials
 from reproduce.records.frames import Sheet, over_training, settings_key
 from reproduce.show import facets
-from reproduce.show.compare import DONE, Difference, Samples, bounded, means, measured
+from reproduce.show.compare import CHOSEN, DONE, Difference, Samples, bounded, means, measured
 from reproduce.show.content import MEGABYTE, Entry, Finding
 from reproduce.show.statistics import Verdict
 from reproduce.show.tables import BOTTOM, Field, amount, entry, error, judged, mean, method, number, table, words
@@ -139,8 +139,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             rows=list(best.accuracy),
             fields=[
                 *place,
-                entry("rate", best.rates.get),
-                amount(f"seed {CHOICE}, %", best.chosen.get, 2),
+                entry(f"rate{CHOSEN}", best.rates.get),
+                amount(f"seed {CHOICE}, %{CHOSEN}", best.chosen.get, 2),
                 amount("lead", best.leads.get, 2, hint=f"points above the next best rate with seed {CHOICE}"),
                 mean("other seeds, %", best.accuracy.get),
                 *_differences(less_at_best),
@@ -161,7 +161,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             f"backpropagation at the recipe's ({lasting}; k = 1).",
             rows=[place for place in after if place[-2] == PETRA.name],
             fields=[
-                words("cure", lambda place: place[-1]),
+                words(f"cure{CHOSEN}", lambda place: place[-1]),
                 number("epochs", lambda place: place[2]),
                 mean("accuracy, %", after.get),
                 *_differences(longer),

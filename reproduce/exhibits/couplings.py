@@ -17,6 +17,7 @@ from reproduce.show.compare import means, measured
 from reproduce.show.content import Finding
 from reproduce.show.facets import RECONSTRUCTION_LOOKS as CAUSES
 from reproduce.show.tables import BOTTOM, RECONSTRUCTION, Field, error, mean, number, table, words
+from reproduce.words import conjunction
 
 TRAINING = "training/input"
 INTRODUCTION = (
@@ -46,15 +47,17 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return "; ".join(f"{n} {why}" for why, n in Counter(accuracy[place].broken.values()).items())
 
     said = [
-        f"{title} {estimate.mean:.2g}"
+        f"{estimate.mean:.2g} with {title}"
         for title in dict.fromkeys(titles)
         if (estimate := errors[title, BLOCKS[-1], TRAINING].estimate)
     ]
     wrecks = int((ended["broken"] != "").sum())
     broken = f"{wrecks} of {len(ended)} runs"
     yield Sentence(
-        f"Relative error at the bottom of {BLOCKS[-1]} blocks under PETRA: {', '.join(said) or 'no run'}; "
-        f"{broken} broken.",
+        f"{sheet.after.capitalize()} under PETRA the relative error at the bottom of {BLOCKS[-1]} blocks is "
+        f"{conjunction(said)}; {broken} are broken."
+        if said
+        else f"No error at {BLOCKS[-1]} blocks has been measured yet; {broken} are broken.",
         known=bool(said),
     )
     if wrecks:

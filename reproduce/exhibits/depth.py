@@ -21,6 +21,7 @@ from reproduce.show.compare import Difference, Sample, means, measured, summariz
 from reproduce.show.content import Finding, short_title
 from reproduce.show.facets import RECONSTRUCTION_LOOKS as LOOKS
 from reproduce.show.tables import BOTTOM, RECONSTRUCTION, Field, error, judged, mean, number, table, words
+from reproduce.words import conjunction
 
 #: What a difference between two of them is due to.
 STEPS = {"reconstruction": (methods.PETRA, methods.DSP), "delay": (methods.DSP, methods.BACKPROPAGATION)}
@@ -66,10 +67,14 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     k, last = places[0][0], places[-1][1]
     deepest = {short_title(m): accuracy[k, last, m.name] for m in COMPARED}
     reach = [
-        f"{name} {f'{estimate.mean:.1f} % ({of.seeds})' if (estimate := of.estimate) else of.summary}"
+        f"{f'{estimate.mean:.1f} % ({of.seeds})' if (estimate := of.estimate) else of.summary} with {name}"
         for name, of in deepest.items()
     ]
-    yield Sentence(f"J = {last}, k = {k} (seeds): {', '.join(reach)}.", known=any(s.values for s in deepest.values()))
+    yield Sentence(
+        f"{sheet.after.capitalize()} a chain of {last} stages reaches at k = {k} (in brackets the seeds) "
+        f"{conjunction(reach)}.",
+        known=any(s.values for s in deepest.values()),
+    )
     yield facets.facet(
         sheet.done.assign(J=_stages),
         [facets.line(), facets.dots(apart=0.012, broken="broken")],

@@ -14,24 +14,24 @@ from reproduce.exhibits.gradients import (
     KINDS_NOTE,
     LOOKS,
     MEASURES,
-    STATEMENT,
-    claim,
+    STATEMENTS,
     extents,
     quality,
 )
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import CLOSENESS
 from reproduce.records.frames import Sheet
-from reproduce.show import facets, plots, statements
+from reproduce.show import facets, plots
 from reproduce.show.compare import measured
 from reproduce.show.content import Entry, none
 from reproduce.show.tables import number, table, words
+from reproduce.words import conjunction, count
 
 INTRODUCTION = (
     "Three gradients of the same micro-batch at a stage: PETRA's own; the delayed one, exact with each stage's weights "
     "as they were when the micro-batch went forward; and the end-to-end one, exact with the weights of the moment of "
     "that stage's backward. Measures of each pair are averaged over the stage's weight tensors and all micro-batches "
-    f"that were followed. The paper's curves are unknown; stated is: {STATEMENT.quoted}."
+    f"that were followed. The paper's curves are unknown. {STATEMENTS}"
 )
 MARKS = {m: facets.Look(MEASURES[m], plots.INK, None, marker) for m, marker in zip(CLOSENESS, "o^", strict=True)}
 PLACE = ["study", "stage", "kind"]
@@ -53,9 +53,17 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         means = [estimate.mean for estimate in known if estimate]
         return f"{sum(mean > 0 for mean in means)} of {len(means)} stages"
 
-    first = next(iter(of))
+    said = [
+        f"at {closer(study, 'cosine')} on {study} ({_reconstructing(sheet, study)})"
+        for study in of
+        if study.endswith("= 1") and closer(study, "cosine") != "0 of 0 stages"
+    ]
     yield Sentence(
-        f"{first}: closer to the end-to-end gradient than the delayed one, by cosine, at {closer(first, 'cosine')}."
+        f"By cosine PETRA's gradient is closer to the end-to-end gradient than the delayed one {conjunction(said)}, "
+        f"over {count(sheet.example.epochs, 'epoch')}."
+        if said
+        else "No cosine with k = 1 has been measured yet.",
+        known=bool(said),
     )
     curves = values.assign(panel=values["measure"].map(MEASURES), shown=values["pair"], marks=False)
     yield facets.facet(
@@ -96,13 +104,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         notes=[f"{CLOSER} {KINDS_NOTE}"],
         grouped=True,
     )
-    said = [
-        f"{study} by {MEASURES[measure]}, our data {claim(mean).verb} ({closer(study, measure)} closer)"
-        for (study, _, _, measure), mean in overall.items()
-    ]
-    judged = f"on average over the stages below the head: {'; '.join(said)}"
-    of_scale, outcomes = f"Figure 5: scale “{sheet.scale}”", map(claim, overall.values())
-    yield from statements.answer(of_scale, sheet.scale, STATEMENT, judged, outcomes)
+
+
+def _reconstructing(sheet: Sheet, study: str) -> str:
+    """In how many stages of the network of a study a reconstructed input enters the residual function."""
+    kinds = gradients.kinds_of(sheet)[study.rpartition(", k")[0]]
+    return f"{kinds.count('R')} of {len(kinds)} with a reconstructed input"
 
 
 EXHIBIT = Exhibit("figure5", "Figure 5: gradient quality per stage", INTRODUCTION, each)

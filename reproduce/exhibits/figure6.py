@@ -4,24 +4,21 @@ The learning rate decides how far the weights move within a delay, and it change
 gradients of all qualities in one run, and Figure 5's means over the run say nothing of when.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, STATEMENT, claim, extents, quality
+from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, extents, quality
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import METHOD
 from reproduce.records.frames import Sheet
-from reproduce.show import facets, statements
+from reproduce.show import facets
 from reproduce.show.compare import measured
 from reproduce.show.content import Entry
 from reproduce.show.tables import entry, table, words
-from reproduce.words import count
 
 INTRODUCTION = (
     "The gradients and measures of Figure 5 over training: a point is the mean over an equal part of it, or over an "
-    "epoch where records do not hold the micro-batches one by one. The paper's curves are unknown; its statement is "
-    "checked for each part of the training with means over the stages below the head."
+    "epoch where records do not hold the micro-batches one by one. The paper's curves are unknown."
 )
 POINTS, ROWS = 24, 6  # parts of the training at most, of a curve and of the table
 PLACE = ["study", "begin", "end"]
@@ -42,8 +39,11 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     course = stem[stem["pair"] == METHOD].groupby("end")["value"].mean().dropna()
     if not course.empty:
         yield Sentence(
-            f"{first}: cosine at the stem of {LOOKS[METHOD].label} from {course.iloc[0]:.2f} to {course.iloc[-1]:.2f} "
-            f"at epoch {course.index[-1]:g}."
+            f"At the stem of {first} the cosine between PETRA's and the end-to-end gradient is "
+            f"{course.iloc[:-1].min():.2f} to {course.iloc[:-1].max():.2f} before the last part of the training and "
+            f"{course.iloc[-1]:.2f} in it, after the learning rate has dropped."
+            if len(course) > 1
+            else f"At the stem of {first} the cosine of PETRA's and the end-to-end gradient is {course.iloc[0]:.2f}."
         )
     yield facets.facet(
         cosines[cosines["stage"] == cosines.groupby(["study", "kind"])["stage"].transform("min")],
@@ -75,10 +75,6 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         notes=[CLOSER],
         grouped=True,
     )
-    made = Counter(map(claim, closer.values()))
-    counted = ", ".join(f"{outcome.verb} {count(times, 'time')}" for outcome, times in made.items())
-    said = f"part by part of the training our data {counted}"
-    yield from statements.answer(f"Figure 6: scale “{sheet.scale}”", sheet.scale, STATEMENT, said, made)
 
 
 EXHIBIT = Exhibit("figure6", "Figure 6: gradient quality over training", INTRODUCTION, each)

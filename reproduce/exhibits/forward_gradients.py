@@ -11,17 +11,15 @@ from reproduce import published
 from reproduce.cells.kinds import FORWARD_GRADIENT
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.forward_gradients import NOISE
-from reproduce.published import Mark
 from reproduce.records.benchmarks import ALLOCATED, SECONDS
 from reproduce.records.frames import Frames, Sheet, over_training
 from reproduce.show import facets, plots, statements
 from reproduce.show.compare import Difference, Sample, bounded, means, measured
 from reproduce.show.content import Entry, missing
-from reproduce.show.statements import Outcome, Statement, combine, is_above
 from reproduce.show.tables import amount, estimated, judged, mean, published_value, table, words
+from reproduce.words import conjunction
 
 LOCAL_FG = ("mlp", "projection")  # auxiliary network and derivative of what that program reports
-STATED = Statement("gradients of small local auxiliary losses are far better guesses than random noise", Mark.PAPER)
 BENCHMARK, STEP = "forward-gradients", "a step, over backpropagation"
 SETTINGS = ["auxiliary", *AXES]
 EXACT = (methods.BACKPROPAGATION.name, *[""] * len(SETTINGS))
@@ -29,8 +27,8 @@ INTRODUCTION = (
     "Forward mode gives the product of a target gradient T with a guess G without backpropagation; the update is T "
     "projected on G, sample by sample (Fournier et al. 2023, arXiv 2306.06968). Targets: the network's gradient, that "
     "of the block's own auxiliary loss, or of the next block's. Guesses: a local gradient, noise, or gradients of "
-    "auxiliary networks that are never trained. That paper's values are unknown; its abstract states: "
-    f"{STATED.quoted}."
+    "auxiliary networks that are never trained. That paper's values are unknown. "
+    f"{published.quoted('forward_gradients')}"
 )
 LOOKS = {
     "": facets.Look("no guess", plots.INK),
@@ -49,24 +47,19 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     less = {p: accuracy[p] - accuracy[p[0], *EXACT] for p in accuracy if p[1] == FORWARD_GRADIENT}
     guessed = [p for p in accuracy if p[3:5] == ("global", "local")]
     gains = {p: gain for p in guessed if (gain := _gain(p, accuracy, NOISE)).estimate}
-    outcomes = {p: combine([is_above(gain.estimate)]) for p, gain in gains.items()}
-    said = {p: f"{_way(p)} in {p[5]} {bounded(gain)}, {outcomes[p].value}" for p, gain in gains.items()}
+    untrained = {p: _gain(p, accuracy, [Guess.REDRAWN]) for p in gains}
     first: dict[str, str] = {}  # of each space
-    for p, gained in said.items():
-        first.setdefault(p[5], gained)
-    nothing = "not compared yet"
+    for p, gain in gains.items():
+        over = untrained[p]
+        beside = f" ({bounded(over)} over untrained auxiliary networks)" * bool(over.estimate)
+        first.setdefault(p[5], f"{bounded(gain)} points in {p[5]}{beside}")
     yield Sentence(
-        f"Points over the best noise: {'; '.join(first.values()) or nothing}.",
+        f"{sheet.after.capitalize()} the gradient of a local loss beats the best random guess by "
+        f"{conjunction(list(first.values()))}."
+        if first
+        else f"The guesses have not been compared yet (scale “{sheet.scale}”).",
         known=bool(first),
     )
-    untrained = {p: _gain(p, accuracy, [Guess.REDRAWN]) for p in said}
-    beside = "; ".join(f"{_way(p)} in {p[5]} {bounded(gain)}" for p, gain in untrained.items() if gain.estimate)
-    told = (
-        f"points over the best noise, and our data, uncorrected for their number: {'; '.join(said.values()) or nothing}"
-    )
-    told += f". Over auxiliary networks drawn anew, whose cosine is that of noise: {beside}" * bool(beside)
-    made = list(outcomes.values()) or [Outcome.CANNOT_TELL]
-    yield from statements.answer(f"Forward gradients: scale “{sheet.scale}”", sheet.scale, STATED, told, made)
     drawn = runs.assign(way=[_way(place) for place in places.values()], panel=runs["space"].replace("", "exact"))
     drawn = drawn.dropna(subset=["test_accuracy"])
     yield facets.facet(

@@ -10,17 +10,16 @@ from typing import Any
 from pandas import DataFrame
 
 from petra_core import methods
+from reproduce import published
 from reproduce.modelling.gradients import BETWEEN, CLOSENESS, DELAYED, METHOD
 from reproduce.records.frames import Sheet
-from reproduce.show import statements
 from reproduce.show.compare import Sample, means, measured
-from reproduce.show.content import Column, Entry, estimate, missing, none
+from reproduce.show.content import Column, Entry, estimate, none
 from reproduce.show.facets import METHOD_LOOKS, Look
-from reproduce.show.statements import Outcome, combine, is_above, outcome_entry
 from reproduce.show.tables import Field, estimated
 from reproduce.words import count
 
-STATEMENT = statements.of("figure5")  # that of Figure 6 too
+STATEMENTS = published.quoted("figure5")
 LOOKS = {
     METHOD: Look("PETRA and end-to-end", METHOD_LOOKS[methods.PETRA.name].colour),
     DELAYED: Look("delayed and end-to-end", METHOD_LOOKS[methods.DELAYED_GRADIENTS.name].colour, (4, 1.5)),
@@ -34,8 +33,8 @@ KINDS = {
 }
 KINDS_NOTE = "Kinds of stages: " + "; ".join(f"{letter}, {what}" for letter, what in KINDS.items()) + "."
 CLOSER = (
-    "e2e: the end-to-end gradient. PETRA closer by: the difference within a run, mean over the seeds. The statement: "
-    "agree if its interval lies above 0, disagree if below, else cannot tell; not corrected for the number of rows."
+    "e2e: the end-to-end gradient. PETRA closer by: the difference within a run, mean over the seeds, with its 95 % "
+    "interval."
 )
 
 
@@ -45,11 +44,6 @@ def extents(sheet: Sheet, values: DataFrame) -> dict[str, str]:
     planned = means(sheet.runs, "seed", ["network", "k"])
     unfinished = {f"{network}, k = {k}": sample.unfinished for (network, k), sample in planned.items()}
     return {str(of): "; ".join(filter(None, (count(n, "seed"), unfinished[str(of)]))) for of, n in seeds.items()}
-
-
-def claim(gain: Sample) -> Outcome:
-    """Return whether PETRA's gradient is closer, by the interval of the difference."""
-    return combine([is_above(gain.estimate)])
 
 
 def quality(values: DataFrame, by: Sequence[str], gains: Mapping[Any, Sample]) -> list[Field]:
@@ -71,7 +65,7 @@ def _closer(gains: Mapping[Any, Sample], measure: str, group: str) -> Field:
     def entries(place: Any) -> list[Entry]:
         gain = gains.get((*place, measure))
         if gain is None or gain.estimate is None:
-            return [none("not defined"), missing("")]
-        return [estimate(gain.estimate, 4, sign=True), outcome_entry(claim(gain))]
+            return [none("not defined")]
+        return [estimate(gain.estimate, 4, sign=True)]
 
-    return Field([Column("PETRA closer by", group=group), Column("the statement", numeric=False, group=group)], entries)
+    return Field([Column("PETRA closer by", group=group)], entries)

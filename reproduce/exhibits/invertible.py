@@ -17,6 +17,7 @@ from reproduce.show import facets
 from reproduce.show.compare import means, summarize
 from reproduce.show.content import GIGABYTE, MEGABYTE, Finding
 from reproduce.show.tables import amount, difference, judged, mean, method, table, words
+from reproduce.words import conjunction
 
 SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages together, each kind at its largest"
 INTRODUCTION = (
@@ -69,8 +70,13 @@ def whole(_: Frames) -> Iterator[Shown]:
         )
     )
     sums = {depth: gigabytes[depth, "sum"] for depth in DEPTHS}
-    said = [f"of RevNet-{depth} {before:.1f} GB become {after:.1f} GB" for depth, (before, after) in sums.items()]
-    yield Sentence(f"With invertible down-sampling, on ImageNet at batch {BATCH}, modelled: {', '.join(said)}.")
+    said = [f"RevNet-{depth} from {before:.1f} to {after:.1f} GB" for depth, (before, after) in sums.items()]
+    yield Sentence(
+        f"In the model invertible down-sampling takes {conjunction(said)} (ImageNet, batch {BATCH}): it shrinks deep "
+        "networks only."
+        if sums[DEPTHS[0]][1] >= sums[DEPTHS[0]][0] and sums[DEPTHS[-1]][1] < sums[DEPTHS[-1]][0]
+        else f"In the model invertible down-sampling takes {conjunction(said)} (ImageNet, batch {BATCH})."
+    )
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:

@@ -12,7 +12,7 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.length import AGAINST, ARMS, FOR, PETRA, SEEDS, Arm
 from reproduce.records.frames import AVERAGED, Sheet
 from reproduce.show import facets, plots
-from reproduce.show.compare import Difference, bounded, means
+from reproduce.show.compare import CHOSEN, Difference, bounded, means
 from reproduce.show.content import Finding
 from reproduce.show.tables import compared, judged, mean, number, table, words
 from reproduce.words import conjunction
@@ -55,7 +55,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     known = {epochs: of for (arm, epochs), of in gap.items() if arm == PETRA and of.estimate}
     said = [f"{bounded(of)} after {epochs}" for epochs, of in known.items()]
     yield Sentence(
-        f"PETRA − backpropagation at k = {PETRA.k}, points: {conjunction(said)} epochs (scale “{sheet.scale}”)."
+        f"PETRA − backpropagation at k = {PETRA.k} is {conjunction(said)} epochs, in points (scale “{sheet.scale}”)."
         if said
         else f"PETRA and backpropagation have not both been trained yet (scale “{sheet.scale}”).",
         known=bool(said),
@@ -92,7 +92,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             mean("accuracy, %", lambda place: late[place[0].method.name, place[0].k, place[1]]),
             mean("backpropagation, %", lambda place: late[EXACT, place[0].k, place[1]]),
             judged("points", gap.get, group="accuracy, last epochs"),
-            judged("points", by["best_test_accuracy"].get, group="accuracy, best"),
+            judged("points", by["best_test_accuracy"].get, group=f"accuracy, best{CHOSEN}"),
             compared("difference", by["final_loss"].get, 4, group="training loss, last epochs"),
             words("the paper's claim", decided.get),
         ],

@@ -24,9 +24,9 @@ from reproduce.words import count, some
 
 LISTED = 3  # of cells that a finding names; the list of cells has all
 MACHINE = ("environment", "device", "cuda", "cudnn", "processor", "cores", "threads", "python", "platform")
-TONES = {Status.DONE: Tone.PLAIN, Status.FAILED: Tone.ALERT, Status.PARTIAL: Tone.MISSING}
+TONES = {Status.DONE: Tone.PLAIN, Status.FAILED: Tone.OURS, Status.PARTIAL: Tone.MISSING}
 INTRODUCTION = (
-    "Every number above is computed from records, a folder of plain text for each cell: its whole configuration, code, "
+    "Every number above is computed from records, lines of plain text for each cell: its whole configuration, code, "
     "environment, and the metrics of every epoch. The list of cells at the end names for each the code (C), the "
     "environment (E) and the command that runs it and no other."
 )
@@ -91,8 +91,11 @@ def whole(frames: Frames) -> Iterator[Shown]:
 def _devices(runs: Sequence[Run[Any]]) -> str:
     """How many ran on processors and on GPUs; a cell that was stopped may have gone on on the other."""
     kinds = [{environment["device"] == "cpu" for environment in run.environments} for run in runs]
-    both = f", {mixed} on one after the other" if (mixed := kinds.count({True, False})) else ""
-    return f"{count(kinds.count({True}), 'cell')} ran on CPUs, {kinds.count({False}) or 'none'} on a GPU{both}."
+    both = f", {mixed} began on a GPU and ended on a CPU" if (mixed := kinds.count({True, False})) else ""
+    cells = kinds.count({True})
+    return (
+        f"{cells:,} {'cell' if cells == 1 else 'cells'} ran on CPUs, {kinds.count({False}) or 'none'} on a GPU{both}."
+    )
 
 
 def _settings(environment: Mapping[str, Any]) -> str:
@@ -108,8 +111,11 @@ def _named(letter: str, texts: Iterable[str]) -> dict[str, str]:
 
 def _codes(run: Run[Any]) -> list[str]:
     """Versions of the code, the same for the same code whatever its patch is called in the record."""
-    patched = ({**version, "patch": run.patches.get(version.get("diff", ""), "")} for version in run.codes)
-    return [json.dumps({name: of for name, of in each.items() if name != "diff"}, sort_keys=True) for each in patched]
+    versions = []
+    for version in run.codes:
+        patch = run.patches.get(version.get("diff", ""), b"").decode("utf-8", "replace")
+        versions.append({**{name: value for name, value in version.items() if name != "diff"}, "patch": patch})
+    return [json.dumps(version, sort_keys=True) for version in versions]
 
 
 def _machines(run: Run[Any]) -> list[str]:
@@ -154,7 +160,7 @@ def _findings(results: Results) -> Iterator[Finding]:
         by_scale = ", ".join(f"{amount} of “{scale}”" for scale, amount in not_run.items())
         yield Finding(f"{count(not_run.total(), 'planned cell')} not run: {by_scale}.", Tone.MISSING)
     if results.problems:
-        problems = "; ".join(f"{'/'.join(p.path.parts[-3:])}: {p.args[1]}" for p in results.problems)
+        problems = "; ".join(f"{p.place}: {p.args[1]}" for p in results.problems)
         amount = count(len(results.problems), "record")
         yield Finding(f"{amount} damaged or foreign, left as found, left out of all tables. {problems}.", Tone.ALERT)
 

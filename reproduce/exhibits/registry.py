@@ -13,7 +13,8 @@ __all__ = ["EXHIBITS"]
 _MODULES = (
     "primary",
     *("accuracy", "table1", "table2", "table3", "table4", "table5", "table6", "figure4", "figure5", "figure6"),
-    *("length", "corrections", "depth", "couplings", "stability", "invertible", "scale_study", "tradeoff"),
-    *("transformers", "bdia", "forward_gradients", "pareprop", "benchmarks", "history", "schedules", "provenance"),
+    *("staleness", "length", "corrections", "depth", "couplings", "stability", "invertible", "scale_study", "tradeoff"),
+    *("transformers", "bdia", "forward_gradients", "pareprop", "benchmarks", "history", "schedules", "cost"),
+    "provenance",
 )
 EXHIBITS: tuple[Exhibit, ...] = tuple(import_module(f"reproduce.exhibits.{name}").EXHIBIT for name in _MODULES)

@@ -21,7 +21,11 @@ STAGES = 4
 ACCUMULATIONS = (1, 2)
 #: By whether the method is pipelined: enough to fill the pipeline, and to see it repeat.
 MICRO_BATCHES = {True: 9, False: 2}
-DRAWN = (*methods.PAPER, methods.PAREPROP)  # PipeDream-2BW does in every step what delayed gradients do
+DRAWN = (
+    methods.PETRA,
+    *(m for m in methods.PAPER if m is not methods.PETRA),
+    methods.PAREPROP,
+)  # PipeDream-2BW does in every step what delayed gradients do
 INTRODUCTION = (
     f"Each drawing is a recording of a pipeline of J = {STAGES} stages that was run while this page was made, one "
     "device per stage, pipelined methods in lockstep. Boxes carry the number of their micro-batch and are as wide as "
@@ -31,7 +35,7 @@ INTRODUCTION = (
 
 def whole(_: Frames) -> Iterator[Shown]:
     """A drawing a method for k = 1; the others folded."""
-    yield Sentence(f"What the stages of {len(DRAWN)} methods do, recorded from runs of a small pipeline.")
+    yield Sentence(f"The drawings show what {len(DRAWN)} methods do, recorded from runs of a small pipeline.")
     first, *others = ACCUMULATIONS
     yield from (drawn(method, first) for method in DRAWN)
     yield from (Folded(drawn(method, k)) for k in others for method in DRAWN)

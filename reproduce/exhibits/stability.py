@@ -11,7 +11,7 @@ from reproduce.grids.plans.stability import COMPARED
 from reproduce.records.broken import RULE, chance
 from reproduce.records.frames import Sheet
 from reproduce.show import facets
-from reproduce.show.compare import NOT_RUN, Sample, means, with_difference
+from reproduce.show.compare import CHOSEN, NOT_RUN, Sample, means, with_difference
 from reproduce.show.content import Entry, Tone, missing
 from reproduce.show.tables import Field, amount, entry, number, table
 from reproduce.words import count
@@ -51,14 +51,14 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
         return [
             entry("stable up to rate", lambda row: stable_rate({r: samples[*row, r, name] for r in rates}), group=name),
-            entry("most accurate rate", best_rate, group=name),
-            amount("its accuracy, %", lambda row: best["test_accuracy"].get((*row, name)), 1, group=name),
+            entry(f"most accurate rate{CHOSEN}", best_rate, group=name),
+            amount(f"its accuracy, %{CHOSEN}", lambda row: best["test_accuracy"].get((*row, name)), 1, group=name),
         ]
 
     yield Sentence(
-        f"Of {count(len(known), 'point')} training breaks at {len(petra)} under PETRA and {len(exact)} under "
-        f"backpropagation: at {len(petra - exact)} under PETRA alone, at {len(exact - petra)} under backpropagation "
-        "alone.",
+        f"In {count(len(known), 'pair')} of runs of {count(sheet.example.epochs, 'epoch')} (one seed) training breaks "
+        f"at {count(len(petra), 'setting')} under PETRA and at {len(exact)} under backpropagation; "
+        f"{len(petra - exact)} break only under PETRA, {len(exact - petra)} only under backpropagation.",
         known=bool(known),
     )
     yield facets.facet(
@@ -96,7 +96,7 @@ def stable_rate(by_rate: Mapping[float, Sample]) -> Entry:
     stable, limit = None, "largest tried"
     for rate, sample in by_rate.items():
         if sample.broken and stable is None:
-            return Entry("none", tone=Tone.ALERT, hint="breaks at the smallest rate that was run")
+            return Entry("none", tone=Tone.OURS, hint="breaks at the smallest rate that was run")
         if sample.broken or (stable is not None and not sample.ended):
             limit = "" if sample.broken else "next not run"
             break

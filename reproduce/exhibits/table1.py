@@ -6,9 +6,7 @@ and drawn is the first inner stage (the formulas' j = 2), which holds most; the 
 
 from collections.abc import Callable, Iterator
 
-from petra_core import methods
 from petra_core.methods import Method
-from reproduce.cells.kinds import ComplexityCell
 from reproduce.cells.networks import title_of
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
 from reproduce.grids.plans.table1 import ACCUMULATIONS, REFERENCE_DEPTH
@@ -18,7 +16,6 @@ from reproduce.show import facets
 from reproduce.show.compare import NOT_RUN, agreement
 from reproduce.show.content import KILOBYTE, MINUS, NARROW_SPACE, Column, Entry, Finding, Tone, missing, none, published
 from reproduce.show.content import number as number_entry
-from reproduce.show.statements import combine
 from reproduce.show.tables import Field, method, number, table
 
 INTRODUCTION = (
@@ -120,10 +117,6 @@ def _activations(m: Measured) -> Entry:
 def each(sheet: Sheet) -> Iterator[Shown]:
     """The growth with J and k."""
     measured = _measured(sheet)
-    holds = {m.cell: m.holds for m in measured if m.method in formulas()}
-    planned = [cell for cell in sheet.planned if isinstance(cell, ComplexityCell)]
-    # What was not measured agrees with nothing.
-    yield combine(holds.get(cell) for cell in planned if methods.by_name(cell.method) in formulas())
     places = {over: {m.place[over] for m in measured} for over in REFERENCE}
     yield facets.facet(
         [

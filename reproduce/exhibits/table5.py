@@ -4,18 +4,20 @@ The published values were measured on J devices. Where there are none, times are
 event from what each stage costs on one device (`reproduce.modelling`), and say so wherever they stand.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
 from reproduce.modelling.arrangements import DEVICES, arrangements
-from reproduce.modelling.modelled import timed_networks
+from reproduce.modelling.modelled import Modelled, timed_networks
+from reproduce.published import Row
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.content import MEGABYTE, TIMES, Table, missing
 from reproduce.show.tables import amount, entry, number, published_value, table, words
+from reproduce.words import conjunction
 
 SPEEDUP = "speedup_over_reversible_backpropagation"
 PARTS = {"forward": "#56b4e9", "backward": "#0072b2", "update": "#e69f00"}
@@ -34,7 +36,7 @@ def largest(frames: Frames) -> Sheet | None:
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """The published values beside what is modelled at the paper's scale, and other ways at the largest."""
-    papers = next(sheets(frames, "table5"))
+    papers = sheets(frames, "table5")[0]
     states = papers.runs.set_index("model")["state"]
     speedups = {m.run.cell.model: m.speedup for m in timed_networks(papers)}
     yield table(
@@ -65,13 +67,17 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         f"width {cell.width}, k = {cell.accumulation}"
     )
     rows = published_tables.read("table5_speed") if cell.width == PAPER_WIDTH else []
-    beside = {row["model"]: f" ({row[SPEEDUP]}{TIMES} {row.mark.value})" for row in rows}
+    stated = {row["model"]: row for row in rows}
+    shown = [m for m in timed if m is first or m.run.cell.model in stated]
     said = [
-        f"{m.title} {m.speedup:.1f}{TIMES} with J = {len(m.costs)}{beside.get(m.run.cell.model, '')}"
-        for m in timed
-        if m is first or m.run.cell.model in beside
+        f"{m.speedup:.1f} times for {m.title}, J = {len(m.costs)}"
+        + (f" ({published.mark.value}: {published[SPEEDUP]})" if (published := stated.get(m.run.cell.model)) else "")
+        for m in shown
     ]
-    yield Sentence(f"Speed over that without overlap, modelled, not measured: {', '.join(said)}.")
+    yield Sentence(
+        "With one device per stage a model, not a measurement, predicts a speed over reversible backpropagation "
+        f"without overlap of {conjunction(said)}.{_missed(shown, stated)}"
+    )
     parts = sheet.parts()
     yield facets.facet(
         parts.assign(ms=1e3 * parts["value"]),
@@ -108,6 +114,14 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
 
 
+def _missed(shown: Sequence[Modelled], stated: Mapping[str, Row]) -> str:
+    """That the published speed-up falls with J where the modelled one grows, if so."""
+    both = [(m.speedup, stated[m.run.cell.model].number(SPEEDUP)) for m in shown if m.run.cell.model in stated]
+    if len(both) < 2 or both[-1][0] <= both[0][0] or both[-1][1] >= both[0][1]:
+        return ""
+    return " The published speed-up falls with J where the model grows: it misses what limits the paper's machines."
+
+
 def _arrangements(sheet: Sheet) -> Table:
     return table(
         key="table5-arrangements",
@@ -125,7 +139,10 @@ def _arrangements(sheet: Sheet) -> Table:
             amount("idle, %", lambda way: 100 * way.idle, 1, hint="mean over the devices"),
             amount("peak memory, MB", lambda way: way.peak / MEGABYTE, 0, hint="of the device that holds most"),
         ],
-        notes=["Balanced: the cut that makes the slowest device fastest; merged: the stages of a device as one."],
+        notes=[
+            "Balanced: the cut that makes the slowest device fastest; merged: the stages of a device as one. In "
+            "lockstep, which has twice the staleness of asynchronous 1F1B, unless stated."
+        ],
         grouped=True,
     )
 

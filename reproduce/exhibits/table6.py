@@ -6,6 +6,7 @@ which stage, and what each holds under PETRA by kind, predicted from shapes, bes
 
 from collections.abc import Iterator
 
+from petra_core.staleness import lockstep
 from reproduce import published as published_tables
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import MemoryCell
@@ -32,15 +33,15 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """The fragments, what each stage is predicted to hold, drawn and in numbers, and its layers."""
     from reproduce.measures.held_memory import predicted
 
-    planned = next(sheets(frames, "table6")).planned
+    planned = sheets(frames, "table6")[0].planned
     cells = {cell.dataset: cell for cell in planned if isinstance(cell, MemoryCell)}
     every = {dataset: predicted(cells[dataset]) for dataset in DATASETS}
     cell, stages = cells["imagenet"], every["imagenet"]
     sizes, setting = revnet_sizes(18, cell.dataset, cell.batch_size), f"ImageNet, batch {cell.batch_size}"
     total, inputs = sum(stage.total for stage in stages), sum(stage.peak["inputs"] for stage in stages)
     yield Sentence(
-        f"Of the {total / GIGABYTE:.2f} GB predicted for RevNet-18 ({setting}), {100 * inputs / total:.0f} % are "
-        "inputs that buffered stages keep."
+        f"RevNet-18 is predicted to need {total / GIGABYTE:.1f} GB ({setting}); {100 * inputs / total:.0f} % of it are "
+        "the inputs that its non-reversible stages must keep."
     )
     such = {
         "one stage": sorted(stage.total / GIGABYTE for stage in stages),
@@ -87,13 +88,13 @@ def whole(frames: Frames) -> Iterator[Shown]:
         key="table6-imagenet",
         caption=f"Partition of RevNet-18 and memory per stage under PETRA, predicted ({setting}, k = 1). "
         "1 MB = 10⁶ bytes.",
-        rows=zip(sizes, networks.outlined(cell), stages, strict=True),
+        rows=zip(sizes, networks.outlined(cell), stages, lockstep(len(sizes)), strict=True),
         fields=[
             number("stage j", lambda row: row[0].stage),
             words("layers", lambda row: networks.layers_of(row[1]), hint="“/2” is a stride of 2"),
             words("kind", lambda row: "buffered" if row[0].buffered else "reversible" if row[1].invertible else "head"),
             amount("parameters", lambda row: row[0].parameters / 4, 0),
-            amount("staleness", lambda row: row[0].staleness, 0, hint="micro-batches between forward and backward"),
+            amount("staleness", lambda row: row[3], 0, hint="micro-batches between forward and backward"),
             amounts(SHOWN, lambda row: {kind: of / MEGABYTE for kind, of in row[2].peak.items()}, 1, group=PREDICTED),
             amount("all", lambda row: row[2].total / MEGABYTE, 1, group=PREDICTED, hint="with BatchNorm's statistics"),
         ],

@@ -13,6 +13,7 @@ from reproduce.show import facets
 from reproduce.show.compare import bounded, means, summarize
 from reproduce.show.content import Finding
 from reproduce.show.tables import judged, mean, method, table, words
+from reproduce.words import conjunction
 
 EXACT = methods.BACKPROPAGATION.name
 INTRODUCTION = (
@@ -33,10 +34,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     setting += f", text {sheet.text[:12]}…" * bool(sheet.text)
     key = f"{'language' if known.text else 'transformers'}-{sheet.key}"
     of_petra = {k: gaps[k, methods.PETRA.name] for k in ks}
+    said = [f"{bounded(gap, trailing=True)} points at k = {k}" for k, gap in of_petra.items() if gap.estimate]
     yield Sentence(
-        f"{title}: PETRA less backpropagation, points: "
-        f"{', '.join(f'k = {k} {bounded(gap)}' for k, gap in of_petra.items())}.",
-        known=any(gap.estimate for gap in of_petra.values()),
+        f"{sheet.after.capitalize()} PETRA trails backpropagation on {title} by {conjunction(said)}."
+        if said
+        else f"PETRA and backpropagation have not both been trained on {title} yet.",
+        known=bool(said),
     )
     yield facets.facet(
         sheet.done,

@@ -7,6 +7,7 @@ name of that and these two. Another is trained by hand, every setting written ou
 
 from functools import cache
 
+from petra_core import methods
 from reproduce.cells.kinds import REMOVED, Cell, ForwardGradientCell, TrainingCell
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
@@ -30,6 +31,10 @@ def command(cell: Cell) -> str:
     settings = {
         name: value for name, value in cell.without_defaults().items() if name not in ("kind", "scale", *REMOVED)
     }
+    if cell.method in methods.SYSTEMS:  # whose name alone chooses another timing than the default of a cell
+        settings["timing"] = cell.timing
+    if len(cell.stages) == 1:  # all blocks in one stage: a number alone is a number of stages
+        settings["stages"] = (1,)
     options = " ".join(f"--{name.replace('_', '-')} {_argument(value)}" for name, value in settings.items())
     return f"python -m reproduce train {options}"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
-from reproduce.grids.plans import PLANS
+from reproduce.grids.plans import IN_ORDER, PLANS
 
 #: Option of the command line -> setting of a cell.
 CONDITIONS = {"models": "model", "methods": "method", "k": "accumulation", "datasets": "dataset"}
@@ -23,7 +23,7 @@ def select(
     seeds: Sequence[str] = (),
     only: Sequence[str] = (),
 ) -> list[Cell]:
-    """The cells of a scale that fulfil all conditions, in its order.
+    """The cells of a scale that fulfil all conditions, in its order, or in that of a plan that has its own.
 
     Args:
         grid: the cells to choose from, all of one scale.
@@ -40,7 +40,8 @@ def select(
     asked: list[str] = []
     if tables:
         shown = _cells_of(tables, grid[0].scale)
-        cells = [cell for cell in cells if cell in shown]
+        ordered = all(_comparable(table) in IN_ORDER for table in tables)
+        cells = list(shown) if ordered else [cell for cell in cells if cell in shown]
         asked.append(f"--tables {','.join(tables)}")
     wanted = [(f"--{name} {','.join(values)}", CONDITIONS[name], values) for name, values in conditions.items()]
     wanted.append((f"--seeds {','.join(seeds)}", "seed", _first(seeds[0], grid) if len(seeds) == 1 else seeds))
@@ -82,12 +83,16 @@ def _first(number: str, grid: Sequence[Cell]) -> list[str]:
     return [str(seed) for seed in seeds[: int(number)]]
 
 
-def with_settings(cells: Iterable[Cell], *, loader: str | None = None, precision: str | None = None) -> list[Cell]:
-    """The cells with another loader or precision, where they have one: then they are other cells.
+def with_settings(
+    cells: Iterable[Cell], *, loader: str | None = None, precision: str | None = None, timing: str | None = None
+) -> list[Cell]:
+    """The cells with another loader, precision or timing, where they have one: then they are other cells.
 
-    Raises: CellError: there is no such loader for a data set, or no such precision, or a cell cannot have it.
+    Raises:
+        CellError: there is no such loader for a data set, or no such precision or timing, or a cell cannot have it.
+
     """
-    given = {"loader": loader, "precision": precision}
+    given = {"loader": loader, "precision": precision, "timing": timing}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     changed: dict[Cell, None] = {}
     refused: dict[str, str] = {}  # by kind of cell
@@ -144,10 +149,10 @@ def _text(value: object) -> str:
     return "+".join(map(str, value)) or "none" if isinstance(value, tuple | list) else str(value).lower()
 
 
-def _cells_of(tables: Sequence[str], scale: str) -> set[Cell]:
+def _cells_of(tables: Sequence[str], scale: str) -> dict[Cell, None]:
     """The cells that these exhibits need. Raises: CellError: there is no such exhibit, or it has no cells here."""
     plans = {_comparable(name): plan for name, plan in PLANS.items()}
-    chosen: set[Cell] = set()
+    chosen: dict[Cell, None] = {}
     for table in tables:
         if _comparable(table) not in plans:
             raise CellError(f"--tables {table}: {near_matches(table.lower(), PLANS)}")
@@ -157,5 +162,5 @@ def _cells_of(tables: Sequence[str], scale: str) -> set[Cell]:
             raise CellError(
                 f"--tables {table}: it has no cells at the scale {scale}; these have: {', '.join(with_cells)}"
             )
-        chosen.update(cells)
+        chosen |= dict.fromkeys(cells)
     return chosen

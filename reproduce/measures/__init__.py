@@ -1,1 +1,1 @@
-"""Measures: one function a kind of cell, from (cell, record, context) to values; training is one of them."""
+"""Measure cells: one function per kind of cell, from (cell, record, context) to the values of the result."""

@@ -1,19 +1,20 @@
-"""Measure one method's complexity on a chain of equal stages: a row of Table 1, executed instead of derived.
+"""Measure one method's complexity on a chain of equal stages: a row of Table 1, measured instead of derived.
 
-Table 1 of the paper gives formulas per stage. To see a formula in a measurement, all stages must be alike, so the
-network is the constant-width chain, and only its inner stages are looked at (stem and head are of other sizes). What
-is read:
+Table 1 of the paper gives formulas per stage. Measurements can only be compared with a formula if all stages are equal.
+So the network is the constant-width chain, and only its inner stages are measured (stem and head have other sizes). The
+measured quantities are:
 
-    activations   bytes of inputs and graphs that a stage holds between two steps; where one micro-batch passes at a
-                  time, and nothing is held then, while the head works on it: nothing transient is seen at either
-    parameters    stashed copies, the most at any such moment
-    messages      upwards: all that a stage has received when the head works for the first time;
-                  downwards: what waits between two steps, over the number of messages that the staleness says; one at
-                  a time the most that a stage has received
-    FLOPs         torch's counter over the k turns of an update of the first inner stage, alone in its steady state
-                  (`reproduce.measures.stage_alone`)
-    time          ticks in lockstep, units (`petra_core.prediction.units`), and seconds of the
-                  first inner stage's forward, backward and update, medians
+    activations   bytes of inputs and graphs that a stage holds between two steps. Methods that process one micro-batch
+                  at a time hold nothing then and are measured while the head works. Neither moment has transient
+                  buffers.
+    parameters    stashed copies, the maximum over these moments
+    messages      upwards: bytes that a stage has received when the head works for the first time.
+                  downwards: bytes of messages waiting between two steps, divided by their number, which follows from
+                  the staleness; with one micro-batch at a time, the maximum that a stage has received.
+    FLOPs         torch's counter over the k turns of one update of the first inner stage, run in isolation in its
+                  steady state (`reproduce.measures.stage_alone`)
+    time          ticks in lockstep, units (`petra_core.prediction.units`), and median seconds of the first inner
+                  stage's forward, backward and update
 """
 
 import statistics
@@ -41,23 +42,27 @@ from reproduce.records.record import Record
 
 CLASSES = 10
 COUNTED = ("parameters", "inputs", "graph", "stashed_weights")  # kinds of bytes of a row
-TIMED_TURNS = 20  # at least
+TIMED_TURNS = 20  # minimum number
 
 
 def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
-    """Measure a cell of the kind "complexity", as the runner calls it: small enough to be done in one go."""
+    """Measure a cell of the kind "complexity". It is short and cannot be interrupted."""
     assert isinstance(cell, ComplexityCell)
     return measure_complexity(cell, context.device)
 
 
 def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device("cpu")) -> dict[str, Any]:  # noqa: B008  # a constant
-    """Run the cell's network until everything has reached its steady state, and count.
+    """Run the cell's network until it is in its steady state, and measure it.
 
     Returns:
-        A result that is plain data: `stages` (J), per stage under `rows` the bytes described above (messages only of
-        inner stages); of the first inner stage FLOPs of a micro-batch (`stage_flops`), of a forward
-        (`stage_forward_flops`) and `seconds` by action; ticks and units a micro-batch; `memory`: by stage and kind the
-        peak that the engine counted and the one that `petra_core.prediction.memory` predicts, bytes.
+        Plain data:
+        `stages`: number of stages, J;
+        `rows`: for each stage the bytes described above (messages only for inner stages);
+        `stage_flops`, `stage_forward_flops`: FLOPs of the first inner stage per micro-batch, and of its forward;
+        `seconds`: seconds of the first inner stage by action;
+        `ticks_per_micro_batch`, `units_overlapped`, `units_in_turn`: time per micro-batch;
+        `memory`: for each stage and kind the peak bytes that the engine counted and that
+        `petra_core.prediction.memory` predicts.
 
     """
     method = methods.by_name(cell.method)
@@ -65,27 +70,27 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
         feed = feeds(stages, method, images, labels)[FIRST_INNER]
         predictions = predict(stages, method, images, labels, accumulation=cell.accumulation, optimizer=SGD)
         pipeline = Pipeline(stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed)
-        at_head: list[MemoryReport] = []  # each time that the head works
-        between: list[MemoryReport] = []  # after each step
+        at_head: list[MemoryReport] = []  # reports while the head works
+        between: list[MemoryReport] = []  # reports after each step
         stages[-1].function.register_forward_pre_hook(lambda *_: at_head.append(pipeline.memory()))
-        # Then the pipeline is full, every stash holds all its versions, and an update has passed.
+        # After this number of steps the pipeline is full, every stash has all its versions, and an update was done.
         count = 2 * (method.staleness(0, len(stages)) + cell.accumulation) + 1
         for _ in range(count):
             pipeline.step(images, labels)
             between.append(pipeline.memory())
         alone = _stage_alone(cell, method, stages[FIRST_INNER], feed, len(stages))
-        with _flop_counter() as of_turns:
+        with _flop_counter() as turns_counter:
             for _ in range(cell.accumulation):
                 alone.turn()
         turns = [alone.turn() for _ in range(max(TIMED_TURNS, cell.accumulation))]
-        with torch.no_grad(), _flop_counter() as of_forward:
+        with torch.no_grad(), _flop_counter() as forward_counter:
             stages[FIRST_INNER](as_value(feed.inputs))
     return {
         "stages": len(stages),
         "rows": [_row(at_head, between, pipeline, stage) for stage in range(len(stages))],
-        # The mean over the k of an update: with stashed weights those before it can cost less.
-        "stage_flops": int(of_turns.get_total_flops()) / cell.accumulation,
-        "stage_forward_flops": int(of_forward.get_total_flops()),
+        # The mean over the k turns of an update. With stashed weights, turns before an update can cost less.
+        "stage_flops": int(turns_counter.get_total_flops()) / cell.accumulation,
+        "stage_forward_flops": int(forward_counter.get_total_flops()),
         "seconds": {
             "forward": statistics.median(turn.forward for turn in turns),
             "backward": statistics.median(turn.backward for turn in turns),
@@ -103,17 +108,17 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
 
 
 def _stage_alone(cell: ComplexityCell, method: Method, stage: Stage, feed: Feed, count: int) -> StageAlone:
-    """The first inner stage of so many with all that waits there, every version that it keeps another one."""
+    """Return the first inner stage of `count` stages, filled until all its stashed weight versions differ."""
     waiting = method.staleness(FIRST_INNER, count)
     k = cell.accumulation
     alone = StageAlone(stage, FIRST_INNER, method, feed, waiting=waiting, accumulation=k, optimizer=SGD)
-    for _ in range(-(-(waiting + 1) // k) * k):  # whole updates
+    for _ in range(-(-(waiting + 1) // k) * k):  # a multiple of k, so that it ends with an update
         alone.turn()
     return alone
 
 
 class _NoModules(ModuleTracker):
-    """Attributes nothing to modules: the tracker's hooks refuse torch.autograd.grad, by which stages differentiate."""
+    """Attribute no FLOPs to modules, because the tracker's hooks do not support torch.autograd.grad."""
 
     def __enter__(self) -> "_NoModules":
         return self

@@ -1,4 +1,4 @@
-"""The context that a measure is given beside cell and record: where to compute, whom to report to, when to stop."""
+"""Define the context of a measure: device, options, observer, stop request."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,49 +12,65 @@ from reproduce.measures.how import How
 from reproduce.teams.team import ALONE, Team
 from reproduce.teams.trace_file import TraceFile
 
-#: Of weights and images: convolutions are faster with the channels next to one another, on CPU and CUDA.
+#: Memory format of weights and images. Convolutions are faster in it, on CPU and CUDA.
 MEMORY_FORMAT = torch.channels_last
 
 
-class Stopped(Exception):  # noqa: N818  # an order that was carried out, not an error
-    """The work was stopped by request; if it was training, its state is saved."""
+class Stopped(Exception):  # noqa: N818  # a completed request, not an error
+    """The work was stopped by request. If it was training, its state was saved."""
 
 
 class Observer:
-    """Receives reports of how a cell gets on; the base class ignores them."""
+    """Receive reports about the progress of a cell. The base class ignores them.
 
-    title = "an observer"  # what messages call it
+    Attributes:
+        title: Name of the observer in messages.
+
+    """
+
+    title = "an observer"
 
     def begin(self) -> None:
-        """Note that the cell is ours, and that the work begins."""
+        """Report that the cell is locked and the work begins."""
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
-        """Note that `done` of `total` micro-batches have entered; `loss` came out at the last tick, if any did."""
+        """Report that `done` of `total` micro-batches have entered. `loss` came out at the last tick, if any did."""
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        """Note that an epoch has ended, with these metrics."""
+        """Report the metrics of a finished epoch."""
 
     def notice(self, text: str) -> None:
-        """Note something that a person should know."""
+        """Report a notice for the user."""
 
     def close(self) -> None:
-        """Note that nothing more will come."""
+        """Report that no more reports follow."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """The way in which a cell is run, as against what it is: nothing here changes a result beyond rounding."""
+    """Options and resources for running a cell. They change results only by rounding.
+
+    Attributes:
+        device: Device to compute on.
+        how: Options of the run.
+        should_stop: Function that is called between micro-batches, by several processes at every 16th. If it returns
+            true, training is saved and `Stopped` is raised.
+        observer: Receiver of progress reports.
+        model_file: File for the trained model's state dict, if it is wanted.
+        team: Processes that train the cell together.
+        trace: Trace to write, if it is wanted.
+
+    """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     how: How = field(default_factory=How)
-    #: Asked between micro-batches, by a team at every 16th; what is trained is then saved, and `Stopped` is raised.
     should_stop: Callable[[], bool] = lambda: False
     observer: Observer = field(default_factory=Observer)
-    model_file: Path | None = None  # where the trained model's state dict is to be left, if anywhere
-    team: Team = ALONE  # the processes that train the cell together
+    model_file: Path | None = None
+    team: Team = ALONE
     trace: TraceFile | None = None
 
 
 def laid_out(inputs: Tensor) -> Tensor:
-    """Images [B, C, H, W] in `MEMORY_FORMAT`; text [B, T] as it is."""
+    """Convert images [B, C, H, W] to `MEMORY_FORMAT`. Return text [B, T] unchanged."""
     return inputs.contiguous(memory_format=MEMORY_FORMAT) if inputs.dim() == 4 else inputs

@@ -1,11 +1,11 @@
-"""Training by forward gradients: the loop, checkpoints and records of every training, around another algorithm.
+"""Train by forward gradients, with the training loop, checkpoints and records of `reproduce.measures.training`.
 
-A line of metrics has two entries more (see `reproduce.measures.training`):
+The metrics of an epoch have two more entries:
 
-    probes       steps of the epoch
+    probes       number of steps of the epoch
     measured     `guess_cosine`: for each block the mean cosine between target and guess over these steps and their
-                 samples, in the space of the cell; None of the last block, which is trained by backpropagation, and
-                 in forward mode, where the target's length is unknown
+                 samples, in the space of the cell. It is None for the last block, which is trained by backpropagation,
+                 and in forward mode, where the norm of the target is unknown.
 """
 
 from typing import Any
@@ -23,13 +23,13 @@ from reproduce.teams.team import UnsupportedError
 
 
 def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
-    """Train to the end; see `reproduce.measures.training.train` for the result."""
+    """Train to the end. See `reproduce.measures.training.train` for the result."""
     assert isinstance(cell, ForwardGradientCell)
     return finished(_Trainer(cell, record, context), context)
 
 
 class _Trainer(Trainer):
-    """The training of one cell by forward gradients."""
+    """Train one cell by forward gradients."""
 
     _cell: ForwardGradientCell
     pipeline: ForwardGradients
@@ -38,12 +38,12 @@ class _Trainer(Trainer):
         cell, context = self._cell, self._context
         if context.team.size > 1 or context.how.cuda_graphs or context.how.compiled or context.trace is not None:
             raise UnsupportedError(
-                "forward gradients are trained by one process in plain steps: leave out --processes, --cuda-graphs, "
-                "--compile and --trace"
+                "forward gradients only support one process without CUDA graphs, compilation and traces: leave out "
+                "--processes, --cuda-graphs, --compile and --trace"
             )
         classes = self._loader.num_classes
         with torch.random.fork_rng(devices=[]):
-            # With a seed of their own: the network begins with the same weights as under any method.
+            # A separate seed, so that the network has the same initial weights as with any other method.
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION, 1))
             return ForwardGradients(
                 [stage.to(memory_format=MEMORY_FORMAT).to(context.device) for stage in stages],

@@ -1,26 +1,28 @@
-"""Gradient quality (Figures 5 and 6 of arXiv 2406.02052): three gradients of one micro-batch at one stage.
+"""Compare three gradients of one micro-batch at one stage: gradient quality, Figures 5 and 6 of arXiv 2406.02052.
 
-For micro-batch m and stage j of staleness d_j, with theta_i^t the weights of stage i before step t,
+For micro-batch m and stage j with staleness d_j, let theta_i^t be the weights of stage i before step t. The gradients
+are
 
-    method        what the method itself computes at the stage's backward, in step t = m + d_j
-    delayed       the exact gradient of the whole network with every stage's weights as they were when m went forward,
-                  theta_i^m: what delayed gradients with stashed weights and graphs compute
-    end_to_end    the exact gradient of the whole network with the weights of the backward, theta_i^t at every stage i:
-                  what a method without any delay would compute at that moment
+    method        the gradient that the method computes in the stage's backward, in step t = m + d_j
+    delayed       the exact gradient of the whole network with the weights of the forward, theta_i^m at every stage i.
+                  Delayed gradients with stashed weights and graphs compute it.
+    end_to_end    the exact gradient of the whole network with the weights of the backward, theta_i^t at every stage i.
+                  A method without delay would compute it in that step.
 
-and for each pair (a, b) of them three measures,
+For each pair (a, b) of gradients there are three measures,
 
     cosine           <a, b> / (|a| |b|)
     norm_ratio       |a| / |b|
     relative_error   |a - b| / |b|
 
-each averaged over the stage's weight tensors, those of two dimensions and more. Biases and BatchNorm's parameters are
-left out: the exact gradient of a bias before a BatchNorm is zero, so all that could be compared there is rounding. A
-tensor for which a measure is not defined (a gradient that is zero) is left out of that measure's average. Norms are
-taken in float64.
+each averaged over the stage's weight tensors of at least two dimensions. Biases and BatchNorm's parameters are
+excluded, because the exact gradient of a bias before a BatchNorm is zero, and the computed one is only rounding. A
+tensor for which a measure is undefined (a zero gradient) is excluded from that measure's average. Norms are computed in
+float64.
 
-At the head all three are the same: forward and backward are of one step. (In records of before the engine knew
-staleness the end-to-end gradient was with the weights of one tick, in which stage i of lockstep is i steps further.)
+At the head all three gradients are equal, because forward and backward are in the same step. In records that were
+written before the engine used staleness, the end-to-end gradient used the weights of one tick, at which stage i is i
+steps ahead.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -41,7 +43,7 @@ from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
 MEASURES = ("cosine", "norm_ratio", "relative_error")
-PAIRS = (("method", "delayed"), ("method", "end_to_end"), ("delayed", "end_to_end"))  # of gradients, compared
+PAIRS = (("method", "delayed"), ("method", "end_to_end"), ("delayed", "end_to_end"))  # gradients to compare
 
 Named = Mapping[str, Tensor]
 
@@ -49,10 +51,17 @@ Named = Mapping[str, Tensor]
 def exact_gradients(
     stages: Sequence[Stage], weights: Sequence[Named], images: Value, labels: Tensor, wanted: Collection[int]
 ) -> dict[int, dict[str, Tensor]]:
-    """Gradients of the loss by plain autograd through the whole network, with explicit weights of every stage, by name.
+    """Compute gradients of the loss by autograd through the whole network, with explicit weights.
 
-    The network is evaluated as it is: in training mode, with the statistics of the batch. Below the lowest of the
-    wanted stages no graph is recorded.
+    The network is evaluated in its current mode, usually training mode with the statistics of the batch. No graph is
+    recorded below the lowest wanted stage.
+
+    Args:
+        stages: All stages of the network.
+        weights: Weights of every stage, by name.
+        images: Inputs of the micro-batch.
+        labels: Labels of the micro-batch.
+        wanted: Stages whose gradients are needed.
 
     Returns:
         For each wanted stage the gradients by name, without frozen parameters.
@@ -78,7 +87,7 @@ def exact_gradients(
 
 
 def compare(a: Named, b: Named) -> dict[str, float | None]:
-    """The three measures of gradient `a` against gradient `b` of one stage; None where no tensor has one."""
+    """Compute the three measures of gradient `a` against gradient `b` of one stage. None means undefined."""
     per_tensor = []
     for name in a:
         if name in b and b[name].dim() > 1:
@@ -90,25 +99,33 @@ def compare(a: Named, b: Named) -> dict[str, float | None]:
     if not per_tensor:
         return dict.fromkeys(MEASURES)
     table = torch.stack(per_tensor, dim=1)  # [measure, tensor]
-    means = [line[line.isfinite()].mean() for line in table]  # nan of nothing
+    means = [line[line.isfinite()].mean() for line in table]  # NaN if no tensor has a finite value
     values = torch.stack(means).tolist()
     return {measure: None if value != value else value for measure, value in zip(MEASURES, values, strict=True)}
 
 
 @dataclass
 class _Gradients(FollowedMicroBatch):
-    """A micro-batch with what its gradients will be compared with."""
+    """A micro-batch with the exact gradients to compare with.
+
+    Attributes:
+        images: Inputs.
+        labels: Labels.
+        delayed: Delayed gradient of each stage whose backward has not been run.
+        end_to_end: End-to-end gradient of the stages whose backward is run in the next step.
+
+    """
 
     images: Tensor = field(kw_only=True)
     labels: Tensor = field(kw_only=True)
-    delayed: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # of each stage whose backward is to come
-    end_to_end: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # of the stages whose backward comes next
+    delayed: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    end_to_end: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
 
 class GradientQuality(Probe[_Gradients]):
-    """Compares the three gradients of the micro-batches that are followed, at every stage.
+    """Compare the three gradients of some micro-batches at every stage.
 
-    A micro-batch that is followed costs J further forwards of the network, about half as many backwards, and the memory
+    Each of these micro-batches costs J additional forwards of the network, about half as many backwards, and the memory
     of one gradient of all weights.
     """
 
@@ -141,6 +158,6 @@ class GradientQuality(Probe[_Gradients]):
 
 
 def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
-    """Train a `gradients` cell; the result is that of the training, the measures are in the metrics of the epochs."""
+    """Train a `gradients` cell. Return the result of the training; the metrics of the epochs contain the measures."""
     assert isinstance(cell, GradientsCell)
     return train(cell, record, context, GradientQuality(cell.probe_every, autocast=autocast(cell)))

@@ -1,12 +1,12 @@
-"""Fill the pipeline of a real network and count what its stages hold: Table 3, measured instead of summed up.
+"""Fill the pipeline of a real network and count the bytes that its stages hold: Table 3, measured instead of derived.
 
-Table 3 of the paper is a sum over formulas. Here the buffers are really held: the network runs until every buffer has
-reached its size, and the engine's ledger is read per stage and kind, between ticks and at its largest moment. Two
-things stand beside it that know nothing of the ledger: the prediction from shapes (`petra_core.prediction.memory`) and
-the system's word on how much the process has grown (`reproduce.measures.machine_memory`).
+Table 3 of the paper is a sum of formulas. Here the buffers are allocated. The network runs until every buffer has
+reached its full size, and the engine's ledger reports the bytes per stage and kind, between ticks and at the peak. Two
+values are recorded that do not depend on the ledger: the prediction from shapes (`petra_core.prediction.memory`) and
+the growth of the process as reported by the system (`reproduce.measures.machine_memory`).
 
-A configuration that does not fit is refused before it takes any memory: a system short of memory would end the process
-and whatever else runs on the machine.
+A configuration that does not fit is rejected before it allocates memory. Otherwise the system could kill this process
+and others on the machine.
 """
 
 from collections.abc import Sequence
@@ -27,16 +27,18 @@ from reproduce.records.record import Record
 
 
 def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
-    """Hold the cell's buffers; what the runner calls for a cell of the kind "memory".
+    """Measure the memory of a cell of the kind "memory".
 
     Returns:
-        `stages`: J; `ticks`: micro-batches that entered; `rows`: for each stage and kind the bytes `held` after the
-        last tick, the `peak` and its prediction `predicted`; `at_once`: sum over stages of the largest total at one
-        moment; `process`: growth of this process in bytes, as of `Witness.report`.
+        `stages`: number of stages, J;
+        `ticks`: number of micro-batches that entered;
+        `rows`: for each stage and kind the bytes `held` after the last tick, the `peak` and its prediction `predicted`;
+        `at_once`: sum over the stages of each stage's peak total;
+        `process`: growth of this process in bytes (`Witness.report`).
 
     Raises:
-        MemoryError: by the prediction, it does not fit.
-        Stopped: by request; there is nothing to go on from.
+        MemoryError: If the prediction does not fit into the free memory.
+        Stopped: If a stop was requested. The measurement cannot be resumed.
 
     """
     assert isinstance(cell, MemoryCell)
@@ -45,7 +47,7 @@ def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     _check_fits(cell, sum(stage.total for stage in prediction), context.device)
     witness = Witness(context.device)
     with synthetic(cell, catalogue.by_name(cell.dataset).num_classes, context.device) as (stages, images, labels):
-        # Without inspection, whose graphs would be in what the process has grown.
+        # Without inspection, whose graphs would add to the growth of the process.
         pipeline = Pipeline(
             stages, method, accumulation=cell.accumulation, optimizer=SGD, seed=cell.seed, inspect=False
         )
@@ -65,7 +67,7 @@ def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
 
 
 def predicted(cell: MemoryCell, device: torch.device | None = None) -> tuple[StagePrediction, ...]:
-    """Predict what each stage will hold on `device` (None: the CPU), from shapes: nothing is allocated."""
+    """Predict the bytes that each stage will hold on `device` (None: the CPU) from shapes, without allocating them."""
     dataset = catalogue.by_name(cell.dataset)
     with torch.device("meta"):
         stages, batch = networks.build(cell, dataset.num_classes), micro_batch(cell, dataset.num_classes)

@@ -1,28 +1,39 @@
-"""How a cell is run, as against what it is: chosen on the command line, and handed on whole to whoever trains it."""
+"""Define execution options that change results only by rounding (checkpoint interval, workers, CUDA graphs)."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from reproduce.cells.catalogue import DEFAULT_ROOT
 
-#: Number of CUDA streams: one for each branch of a tick, so that no two branches wait for each other.
+#: Value of `How.cuda_graphs` for one CUDA stream per branch of a tick, so that no two branches wait for each other.
 BRANCHES = "branches"
-#: What torch.compile compiles: the modules of the stages, or all operations of recorded steps.
+#: Values of `How.compiled`: torch.compile compiles the modules of the stages, or all operations of CUDA graphs.
 MODULES, STEPS = "modules", "steps"
 
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """Nothing here changes a result beyond rounding."""
+    """Options for running a cell.
 
-    checkpoint_seconds: float = 300.0  # from one checkpoint to the next, besides those at the ends of epochs
+    Attributes:
+        checkpoint_seconds: Time between two checkpoints, in addition to those at the ends of epochs.
+        data_root: Folder of prepared data sets.
+        data_workers: Number of threads or processes that decode images. The batches do not depend on it.
+        cuda_graphs: Number of CUDA streams of steps as CUDA graphs (`petra_core.devices.captured`), or BRANCHES. With
+            0, no CUDA graphs are used.
+        sharing: Number of workers that share the memory and time of the CUDA device.
+        compiled: MODULES (`petra_core.devices.compiled`), STEPS (`petra_core.devices.compiled_steps`), or "".
+
+    """
+
+    checkpoint_seconds: float = 300.0
     data_root: Path = DEFAULT_ROOT
-    data_workers: int = 1  # threads or processes that decode images; the batches do not depend on it
-    cuda_graphs: int | str = 0  # streams of steps as CUDA graphs (`devices.captured`), or BRANCHES; 0: plain steps
-    sharing: int = 1  # workers of the CUDA device, which share its memory and its time
-    compiled: str = ""  # MODULES (`petra_core.devices.compiled`), STEPS (`devices.compiled_steps`), or nothing
+    data_workers: int = 1
+    cuda_graphs: int | str = 0
+    sharing: int = 1
+    compiled: str = ""
 
     @property
     def compiled_as_recorded(self) -> bool | str:
-        """What environments of records say: True for MODULES, from when there was nothing else to compile."""
+        """Value for a record's environment. For MODULES it is True, as in records from before STEPS existed."""
         return self.compiled == MODULES or self.compiled or False

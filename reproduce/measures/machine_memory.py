@@ -1,13 +1,14 @@
-"""Memory as the machine reports it: how much is free, and how much this process has taken.
+"""Measure memory as the system reports it: the free memory, and the growth of this process.
 
-The ledger of the engine counts tensors as they come and go. That the process really takes about as much is for the
-system to say, which knows nothing of tensors: the resident set on a CPU, the allocator's count on a CUDA device.
+The engine's ledger counts tensors. The system's count is independent of it: the resident set on a CPU, the allocator's
+count on a CUDA device.
 
-The obvious source, `ru_maxrss`, is the peak since the process began, and one process runs many cells. Linux can reset
-the peak it keeps in /proc (`VmHWM`), and memory that is kept for later, by the C library or by CUDA's allocator, is
-given back before we look: what a cell has left there is free for the next one. On CUDA the allocator also counts what
-cuBLAS keeps to work in, tens of megabytes for each thread and stream that it has met, whatever is multiplied, and only
-where it has not met them yet: that is taken off, and named beside.
+`ru_maxrss` cannot be used. It is the peak since the process started, and one process runs many cells. Linux can reset
+the peak in /proc (`VmHWM`). Memory that the C library or CUDA's allocator caches is released before each measurement,
+so that one cell does not affect the next.
+
+On CUDA the allocator also counts the workspaces of cuBLAS. They take tens of megabytes for each new pair of thread and
+stream, whatever the size of the product. They are subtracted and reported separately.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ import torch
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 RESET_PEAK = "5"  # see proc_pid_clear_refs(5)
-#: What errors say that have no type of their own: of the CPU's allocator, the CUDA driver, cuBLAS and cuDNN.
+#: Messages of out-of-memory errors without a specific type: CPU allocator, CUDA driver, cuBLAS and cuDNN.
 NO_MEMORY = (
     *("can't allocate memory", "not enough memory", "out of memory"),
     *("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
@@ -30,9 +31,9 @@ NO_MEMORY = (
 
 
 def out_of_memory(error: BaseException) -> BaseException | None:
-    """The error that says that memory could not be had, if `error` is one or arose while one was handled; else None.
+    """Return the out-of-memory error that `error` is or that it was raised in the context of, or None.
 
-    The second is how it comes out of the recording of a CUDA graph: that this cannot be ended is what is said last.
+    An out-of-memory error during the capture of a CUDA graph is followed by an error that the capture cannot be ended.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, MemoryError | torch.OutOfMemoryError):
@@ -43,19 +44,19 @@ def out_of_memory(error: BaseException) -> BaseException | None:
 
 
 def give_back(device: torch.device) -> None:
-    """Let go of all memory of the device that this process holds and has no use for."""
+    """Release cached memory of the device that this process does not use."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
     else:
-        with contextlib.suppress(OSError, AttributeError):  # another C library, another system
+        with contextlib.suppress(OSError, AttributeError):  # the C library has no `malloc_trim`
             ctypes.CDLL(None).malloc_trim(0)
 
 
 def workspaces(device: torch.device) -> int:
-    """Bytes that cuBLAS has kept to work in; it keeps none any more, until it is used again. Of CUDA devices alone.
+    """Free the workspaces of cuBLAS and return their bytes. Return 0 for devices other than CUDA.
 
-    Not while there are recorded CUDA graphs: they would go on to use them.
+    Do not call this while CUDA graphs exist, because they would still use the freed workspaces.
     """
     if device.type != "cuda":
         return 0
@@ -66,7 +67,7 @@ def workspaces(device: torch.device) -> int:
 
 
 def available(device: torch.device) -> int | None:
-    """Bytes that can still be had on the device; None where the system does not say."""
+    """Return the bytes that can still be allocated on the device, or None if the system does not report them."""
     give_back(device)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
@@ -75,7 +76,7 @@ def available(device: torch.device) -> int | None:
 
 
 class Witness:
-    """Counts the memory that this process takes on one device, from now on."""
+    """Measure the growth of this process's memory on one device since the object was created."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -87,13 +88,18 @@ class Witness:
             else:
                 (PROC / "self" / "clear_refs").write_text(RESET_PEAK, "ascii")
             self._before = self._now()
-        except OSError:  # the peak would be that of before
+        except OSError:  # the peak could not be reset
             self._before = None
 
     def report(self) -> dict[str, Any] | None:
-        """Bytes more than at the beginning: `held` now, `peak` at most so far; None where the system does not say.
+        """Return the growth in bytes, or None if the system does not report it.
 
-        On CUDA without those of cuBLAS, which are the `workspaces`.
+        Returns:
+            `source`: origin of the numbers;
+            `held`: current growth;
+            `peak`: maximum growth so far;
+            `workspaces` (CUDA only): bytes of cuBLAS's workspaces, which are subtracted from the other values.
+
         """
         now, peak = self._now(), self._peak()
         if self._before is None or now is None or peak is None:
@@ -116,7 +122,7 @@ class Witness:
 
 
 def _kilobytes(file: str, name: str) -> int | None:
-    """The bytes that a file of `PROC` has under a name."""
+    """Return the bytes that a file below `PROC` lists under a name, or None."""
     try:
         match = re.search(rf"^{name}:\s*(\d+) kB$", (PROC / file).read_text("ascii"), re.MULTILINE)
     except OSError:
@@ -125,9 +131,10 @@ def _kilobytes(file: str, name: str) -> int | None:
 
 
 def _left_in_group() -> int | None:
-    """Bytes that a container or a job may still take; page cache counts as taken, so this is on the safe side.
+    """Return the bytes that the control groups of this process may still allocate, or None if there is no limit.
 
-    Within a container its own limits are at the top; those of a job of Slurm or systemd are below, at every level.
+    Page cache counts as used, so this is a lower bound. In a container, its limits are in the top-level group. A job of
+    Slurm or systemd may have a limit in every group from the top to its own.
     """
     group = CGROUP
     try:

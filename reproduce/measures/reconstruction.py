@@ -1,19 +1,19 @@
-"""How far reconstructed inputs are from the true ones, along the depth of a network and over training.
+"""Measure the error of reconstructed inputs over the depth of a network and over training.
 
-A reversible stage of PETRA keeps no input: it inverts the output that the stage above hands down. Two things make that
-inexact, and each stage of an unbroken run of reversible stages adds to the error of the stage above:
+A reversible stage of PETRA does not store its input. It inverts the output that the stage above returns. There are two
+causes of error, and each stage of an unbroken sequence of reversible stages adds to the error of the stage above:
 
-    rounding    the forward and its inversion are rounded, with the same weights too. Measured aside, without training
-                between them; `rounding_bfloat16` with streams of bfloat16 too, which the engine does not have
-                because of what is seen here
-    training    the engine's own inversion, with weights that may have been updated d_j/k times since the forward, where
+    rounding    the forward and its inversion are rounded, even with the same weights. This error is measured by
+                separate evaluations without an update between forward and inversion. `rounding_bfloat16` is measured
+                with streams in bfloat16; the engine does not support them because these errors are large.
+    training    the engine's own inversion uses weights that may have been updated d_j/k times since the forward, where
                 d_j is the staleness of the stage
 
-The error of a stage is |reconstructed - true| / |true|, norms over the whole micro-batch, for the whole `input` and for
-each of its two streams: `x`, at which F is evaluated and differentiated (the copy that the stage above handed down),
-and `x_tilde`, from which F has been subtracted. Stages that keep their inputs have none (None).
+The error of a stage is |reconstructed - true| / |true| with norms over the whole micro-batch. It is given for the whole
+`input` and for each of its two streams: `x`, at which F is evaluated and differentiated (the copy that the stage above
+returned), and `x_tilde`, from which F was subtracted. It is None for stages that store their inputs.
 
-With a learning rate of 0 nothing is updated, and "training" is rounding too.
+With a learning rate of 0 there are no updates, and the "training" error consists of rounding only.
 """
 
 from collections.abc import Sequence
@@ -34,12 +34,15 @@ from reproduce.measures.probe import FollowedMicroBatch, Probe
 from reproduce.measures.training import autocast, train
 from reproduce.records.record import Record
 
-CAUSES = ("rounding", "rounding_bfloat16", "training")  # that make a reconstructed input inexact
-OF = ("input", "x", "x_tilde")  # what the error is of
+CAUSES = ("rounding", "rounding_bfloat16", "training")  # causes of the error
+TENSORS = ("input", "x", "x_tilde")  # tensors whose error is measured
 
 
 def relative_errors(reconstructed: Streams, true: Streams) -> dict[str, float]:
-    """Relative errors by `OF`: of all streams together, and of each if there are two; NaN where all is zero."""
+    """Return the relative errors by `TENSORS`: of all streams together, and of each stream if there are two.
+
+    An error is NaN if the true tensor is zero.
+    """
     squares = torch.stack(
         [
             torch.stack([(r.double() - t.double()).square().sum(), t.double().square().sum()])
@@ -47,24 +50,28 @@ def relative_errors(reconstructed: Streams, true: Streams) -> dict[str, float]:
         ]
     )  # [stream, (error, true)]
     table = torch.cat([squares.sum(0, keepdim=True), squares[: 2 if len(squares) == 2 else 0]])
-    return dict(zip(OF, (table[:, 0] / table[:, 1]).sqrt().tolist(), strict=False))
+    return dict(zip(TENSORS, (table[:, 0] / table[:, 1]).sqrt().tolist(), strict=False))
 
 
 def rounding_errors(
     stages: Sequence[Stage], images: Value, streams: torch.dtype | None = None
 ) -> dict[int, dict[str, float]]:
-    """Errors of inverting a forward with its own weights, every input handed down as the engine does.
+    """Measure the errors of inverting a forward with the same weights, stage by stage from the top as in the engine.
 
-    The network is evaluated as it is: in training mode, with the statistics of the batch. Between blocks streams are
-    held in the dtype `streams`, while blocks compute in that of the images; None: in that too.
+    The network is evaluated in its current mode, usually training mode with the statistics of the batch.
+
+    Args:
+        stages: All stages of the network.
+        images: Inputs of the micro-batch. Blocks compute in their dtype.
+        streams: Dtype of the streams between blocks, or None for the dtype of the images.
 
     Returns:
-        For each stage whose input is reconstructed, its errors by `OF`.
+        For each stage whose input is reconstructed, its errors by `TENSORS`.
 
     """
-    blocks = [(j, part) for j, stage in enumerate(stages) for part in stage.parts()][:-1]  # without the head's
+    blocks = [(j, part) for j, stage in enumerate(stages) for part in stage.parts()][:-1]  # without the head
     wide, device = as_streams(images)[0].dtype, as_streams(images)[0].device
-    drawing = [RandomStream(device, 0, j) for j in range(len(blocks))]  # an inversion draws what its forward drew
+    drawing = [RandomStream(device, 0, j) for j in range(len(blocks))]  # an inversion draws the forward's numbers
     forward = [as_streams(images)]
     errors: dict[int, dict[str, float]] = {}
     with torch.no_grad():
@@ -72,7 +79,7 @@ def rounding_errors(
             with stream:
                 outputs = as_streams(block(as_value(_as(wide, forward[-1]))))
             forward.append(_as(streams, outputs))
-        value = forward[-1]  # kept by the head
+        value = forward[-1]  # stored by the head
         for (j, block), true, stream in reversed(list(zip(blocks, forward[:-1], drawing, strict=True))):
             if block.invertible:
                 with replay(stream.drawn, device):
@@ -80,7 +87,7 @@ def rounding_errors(
                 assert inputs is not None
                 value = _as(streams, inputs)
             else:
-                value = true  # kept by this block
+                value = true  # stored by this block
             if block is stages[j].parts()[0] and block.invertible:
                 errors[j] = relative_errors(value, true)
     return errors
@@ -92,14 +99,14 @@ def _as(dtype: torch.dtype | None, streams: Streams) -> Streams:
 
 @dataclass
 class _Inputs(FollowedMicroBatch):
-    true: dict[int, list[Tensor]] = field(default_factory=dict)  # of the stages whose backward is still to come
+    true: dict[int, list[Tensor]] = field(default_factory=dict)  # inputs of the stages whose backward was not run yet
 
 
 class ReconstructionProbe(Probe[_Inputs]):
-    """Compares reconstructed inputs with the true ones, at every stage that reconstructs, for some micro-batches.
+    """Compare reconstructed inputs of some micro-batches with the true ones, at every stage that reconstructs.
 
-    A micro-batch that is followed costs three further forwards and two inversions of the network, and the memory of
-    the inputs of all its stages.
+    Each of these micro-batches costs three additional forwards and two inversions of the network, and the memory of the
+    inputs of all its stages.
     """
 
     subject = _Inputs
@@ -113,7 +120,7 @@ class ReconstructionProbe(Probe[_Inputs]):
         subject = _Inputs(micro_batch)
         for cause, streams in (("rounding", None), ("rounding_bfloat16", torch.bfloat16)):
             for stage, errors in rounding_errors(self.pipeline.stages, images, streams).items():
-                self._note(subject, stage, {f"{cause}/{of}": error for of, error in errors.items()})
+                self._note(subject, stage, {f"{cause}/{tensor}": error for tensor, error in errors.items()})
         value: Value = images
         for stage in range(len(self.pipeline.stages)):
             if stage in self._reconstructing:
@@ -123,17 +130,17 @@ class ReconstructionProbe(Probe[_Inputs]):
         return subject
 
     def _before_step(self, subject: _Inputs) -> None:
-        """Nothing more is needed: inputs are those of the forward."""
+        """Do nothing. The true inputs were stored at the forward."""
 
     def _compare(self, subject: _Inputs, backward: Backward) -> dict[str, float | None]:
         if backward.stage not in self._reconstructing:
             return {}
         assert backward.inputs is not None
         errors = relative_errors(backward.inputs, tuple(subject.true.pop(backward.stage)))
-        return {f"training/{of}": error for of, error in errors.items()}
+        return {f"training/{tensor}": error for tensor, error in errors.items()}
 
 
 def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
-    """Train a `reconstruction` cell; the result is that of the training, the errors are in the epochs' metrics."""
+    """Train a `reconstruction` cell. Return the training's result; the metrics of the epochs contain the errors."""
     assert isinstance(cell, ReconstructionCell)
     return train(cell, record, context, ReconstructionProbe(cell.probe_every, autocast=autocast(cell)))

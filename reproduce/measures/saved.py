@@ -1,8 +1,9 @@
-"""Check a checkpoint against the cell before anything of it is used.
+"""Check a checkpoint against its cell before it is loaded.
 
-A checkpoint may be valid as a file and still contradict its cell: edited, mixed from two runs, or written by a version
-with a fault. Loaded as it is, it would end as a result that no calm run has. So everything that the cell decides is
-compared first, and whatever does not fit is a `CheckpointError`, never a result such as "diverged".
+A checkpoint may be a valid file and still contradict its cell, because it was edited, mixed from two runs, or written
+by a version with a defect. If it were loaded, the run would end with a wrong result. So everything that follows from
+the cell is compared first. Every contradiction raises `CheckpointError` and is never recorded as a result such as
+"diverged".
 """
 
 import contextlib
@@ -17,13 +18,13 @@ from petra_core import CheckpointError
 from reproduce.measures.machine_memory import out_of_memory
 
 COMMON = ("epoch", "batch", "loss_sum", "losses", "seconds", "peaks", "data", "pipeline")
-#: Entries of an optimizer's groups that are not settings of the cell: the schedule's, and which kernels do the update.
+#: Entries of an optimizer's groups that do not follow from the cell: the schedule's state and the choice of kernels.
 NO_SETTINGS = ("lr", "initial_lr", "lr_written", "params", "fused", "foreach")
 
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Context in which whatever goes wrong in reading a state is a CheckpointError, but for a lack of GPU memory."""
+    """Convert errors from reading a state into CheckpointError, except out-of-memory errors."""
     try:
         yield
     except CheckpointError as error:
@@ -43,17 +44,17 @@ def _words(path: Path, problem: str) -> str:
 def check(
     state: Mapping[str, Any], workers: Sequence[Any], fresh: Mapping[str, Any], *, epochs: int, batches: int
 ) -> None:
-    """Compare a saved state with that of the same training before its first step.
+    """Compare a saved state with the initial state of the same training.
 
     Args:
-        state: what was saved, the pipeline's part without its workers.
-        workers: the saved states of the stages; None for those of other processes.
-        fresh: the state of a new pipeline of the cell, with its workers.
-        epochs: of the whole training.
-        batches: micro-batches of an epoch.
+        state: Saved state, with the pipeline's state without its workers.
+        workers: Saved states of the stages, or None for those of other processes.
+        fresh: State of a new pipeline of the cell, with its workers.
+        epochs: Number of epochs of the whole training.
+        batches: Number of micro-batches of an epoch.
 
     Raises:
-        CheckpointError: something is missing or does not fit.
+        CheckpointError: If an entry is missing or contradicts the cell.
 
     """
     _need(state, COMMON, "the state")
@@ -84,7 +85,7 @@ def _need(state: Any, names: Sequence[str], what: str) -> None:
 
 def _check_worker(own: Mapping[str, Any], saved: Mapping[str, Any], stage: str) -> None:
     for name, entry in own.items():
-        # A module's state; gradients come and go with the micro-batch.
+        # Compare module states. Gradients exist only between a backward and the update.
         if isinstance(entry, Mapping) and name not in ("optimizer", "gradients") and _tensors_only(entry):
             _check_tensors(entry, saved[name], f"{stage}: {name}")
     if own.get("optimizer") is not None:
@@ -115,7 +116,7 @@ def _check_optimizer(own: Mapping[str, Any], saved: Any, stage: str, *, updates:
             if name not in NO_SETTINGS and _plain(theirs[name]) != _plain(value):
                 raise CheckpointError(f"{stage}: the optimizer has {name} {theirs[name]!r}, the cell {value!r}")
         if list(theirs.get("params", ())) != list(group["params"]):
-            raise CheckpointError(f"{stage}: the optimizer is of other parameters")
+            raise CheckpointError(f"{stage}: the optimizer has other parameters")
         if (
             updates
             and group.get("momentum")

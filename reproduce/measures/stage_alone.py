@@ -1,14 +1,14 @@
-"""One stage alone in its steady state: what its device would do at every tick of a full pipeline, and nothing else.
+"""Run one stage in isolation in its steady state, with the work that its device does in every tick of a full pipeline.
 
-How long a stage takes cannot be read off a pipeline in one process, where the stages share caches and threads. Timing
-its module by hand would miss what the engine adds and the second evaluation that some methods need. So the worker of
-one stage, the engine's own, is fed here as its neighbours would feed it: an input from below, and once `waiting`
+The time of a stage cannot be measured in a pipeline in one process, because the stages share caches and threads. Timing
+only its module would miss the engine's overhead and the second evaluation that some methods need. So this module uses
+the engine's worker of one stage and sends it the messages of its neighbours: an input from below, and, once `waiting`
 micro-batches are between their forward and their backward, a gradient from above for the oldest of them.
 
     turn   F of a new micro-batch,  B of the oldest (with its reconstruction),  U after every k backwards
 
-What a turn costs depends on the micro-batches that wait only through the versions of the weights: with k = 1 one that
-waits is enough for every forward to be one update older than its backward.
+The number of waiting micro-batches affects the cost of a turn only through the versions of the weights. With k = 1, one
+waiting micro-batch is enough for every forward to be one update older than its backward.
 """
 
 import time
@@ -25,21 +25,28 @@ from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, as_streams, as_value, detached
 from petra_core.worker import Message, Worker, devices_of
 
-GRADIENT_SCALE = 1e-3  # of what comes from above: neither denormal numbers nor weights that run away
+GRADIENT_SCALE = 1e-3  # scale of gradients from above; avoids denormal numbers and diverging weights
 
 
 @dataclass(frozen=True)
 class Feed:
-    """The tensors that the neighbours send to a stage with every micro-batch."""
+    """Tensors that the neighbours send to a stage with every micro-batch.
+
+    Attributes:
+        inputs: Outputs of the stage below.
+        target: Target of the loss, only for the head.
+        hand_down: Whether the stage below inverts, so that the input must be returned to it.
+
+    """
 
     inputs: Streams
-    target: Tensor | None  # of the loss, at the head only
-    hand_down: bool  # whether the stage below inverts, and so wants the input back
+    target: Tensor | None
+    hand_down: bool
 
 
 @dataclass(frozen=True)
 class TurnSeconds:
-    """Seconds of the actions of one turn; `update` is None where none was due."""
+    """Seconds of the actions of one turn. `update` is None if no update was due."""
 
     forward: float
     backward: float
@@ -48,7 +55,10 @@ class TurnSeconds:
 
 @torch.no_grad()
 def feeds(stages: Sequence[Stage], method: Method, images: Tensor, labels: Tensor) -> list[Feed]:
-    """The feed of each stage when `images` pass through the network; running statistics move once, as in a forward."""
+    """Return the feed of each stage from one forward of `images` through the network.
+
+    The forward updates running statistics once.
+    """
     per_stage = []
     streams: Streams = (images,)
     for index, stage in enumerate(stages):
@@ -60,13 +70,20 @@ def feeds(stages: Sequence[Stage], method: Method, images: Tensor, labels: Tenso
 
 
 class StageAlone:
-    """The worker of stage `index`, fed by hand until it is in its steady state.
+    """Worker of one stage, which receives the messages of its neighbours from this class.
 
-    In it so many micro-batches are `waiting` between forward and backward; the head has none.
+    Args:
+        stage: The stage.
+        index: Its number.
+        method: Training method.
+        feed: Tensors that the neighbours send.
+        waiting: Number of micro-batches between forward and backward in the steady state, 0 for the head.
+        accumulation: Number of backwards per update, k.
+        optimizer: Factory of the optimizer.
 
     Attributes:
-        worker: the engine's worker.
-        bytes_up, bytes_down: payload of a message to the stage above and to the stage below.
+        worker: The engine's worker.
+        bytes_up, bytes_down: Payload of a message to the stage above and to the stage below.
 
     """
 
@@ -94,25 +111,25 @@ class StageAlone:
         self._accumulation = accumulation
         self._hands_back = method.reconstructs and stage.parts()[-1].invertible
         self._forwards = self._backwards = 0
-        self._sent: deque[Message] = deque()  # upwards; the stage above has them until it sends them back
+        self._sent: deque[Message] = deque()  # sent upwards; the stage above holds them until it returns them
         self._gradients: Streams | None = None
         for _ in range(waiting):
             self._receive_from_below()
             self._forward()
 
     def turn(self) -> TurnSeconds:
-        """Do one turn: the new forward, then the oldest backward and, if due, an update."""
+        """Run one turn: the forward of a new micro-batch, the backward of the oldest and, if due, an update."""
         forward = self.forward()
         backward, update = self.backward()
         return TurnSeconds(forward, backward, update)
 
     def forward(self) -> float:
-        """Seconds of the forward of a new micro-batch. Messages are put into the inboxes before the clock starts."""
+        """Run the forward of a new micro-batch. Return its seconds, without those of receiving messages."""
         self._receive_from_below()
         return self._timed(self._forward)
 
     def backward(self) -> tuple[float, float | None]:
-        """Seconds of the backward of the oldest micro-batch, and of the update if one is due then."""
+        """Run the backward of the oldest micro-batch and, if due, an update. Return their seconds."""
         if not self.worker.is_head:
             self._receive_from_above()
         seconds = self._timed(self._backward)

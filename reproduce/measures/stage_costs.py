@@ -1,8 +1,9 @@
-"""The cost of a turn of each stage on this device: the seconds from which a pipeline's speed can be modelled.
+"""Time a turn of each stage on this device. The speed of a pipeline can be modelled from these seconds.
 
-Every stage is timed alone (`reproduce.measures.stage_alone`), one after the other: medians over turns, the first of
-which are left out (caches, kernels chosen at first use, the optimizer's state). A median shrugs off a turn that another
-process disturbed, not a machine that is busy throughout; so the load of the machine is part of the result.
+The stages are timed one after the other in isolation (`reproduce.measures.stage_alone`). The results are medians over
+turns after a warm-up (caches, kernel selection, the optimizer's state). A median is robust against single turns that
+another process disturbed, but not against a machine that is always busy. So the load of the machine is part of the
+result.
 """
 
 import os
@@ -27,15 +28,17 @@ WARM_UP = 2  # turns that are not timed
 
 
 def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
-    """Time every stage of the cell's network: the measure of a cell of the kind "stage_costs".
+    """Time every stage of the network of a cell of the kind "stage_costs".
 
     Returns:
-        `stages`: for each stage its number, parameters and bytes of messages `bytes_up` and `bytes_down`, whether it is
-        invertible, and under `forward`, `backward` and `update` the median seconds, `lowest` and `highest`;
-        `load`: mean number of processes that wanted to run in the last minute, before and after; `cores`.
+        `stages`: for each stage its number (`stage`), whether it is `invertible`, bytes of its `parameters`, bytes of
+        its messages (`bytes_up`, `bytes_down`), and the `median`, `lowest` and `highest` seconds of `forward`,
+        `backward` and `update`;
+        `load`: load average of the last minute, before and after;
+        `cores`: number of CPU cores.
 
     Raises:
-        Stopped: by request; there is nothing to go on from.
+        Stopped: If a stop was requested. The measurement cannot be resumed.
 
     """
     assert isinstance(cell, StageCostCell)
@@ -53,9 +56,16 @@ def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
 def timed(
     cell: StageCostCell, device: torch.device, begin: Callable[[int, int], None] = lambda index, count: None
 ) -> list[dict[str, Any]]:
-    """Time every stage of the cell's network on `device`; `stages` of what `measure` returns.
+    """Time every stage of the cell's network.
 
-    `begin` is called with the number of a stage and that of all stages before it is timed.
+    Args:
+        cell: Cell to measure.
+        device: Device to measure on.
+        begin: Function that is called before each stage with its number and the number of stages.
+
+    Returns:
+        The entry `stages` of the result of `measure`.
+
     """
     method = methods.by_name(cell.method)
     classes = catalogue.by_name(cell.dataset).num_classes
@@ -69,7 +79,7 @@ def timed(
 
 
 def _stage(cell: StageCostCell, method: Method, stage: Stage, index: int, count: int, feed: Feed) -> dict[str, Any]:
-    # So many make forward and backward differ in weights.
+    # At most k waiting micro-batches are needed for forward and backward to use different weights.
     waiting = min(method.staleness(index, count), cell.accumulation)
     stage_alone = StageAlone(stage, index, method, feed, waiting=waiting, accumulation=cell.accumulation, optimizer=SGD)
     for _ in range(max(WARM_UP, cell.accumulation)):

@@ -1,6 +1,6 @@
-"""A network with images to measure it on: random ones, since bytes, FLOPs and seconds depend on shapes alone.
+"""Build a network with random inputs to measure it on. Bytes, FLOPs and seconds only depend on shapes.
 
-So no data set has to be there, and none is in these measurements.
+So these measurements need no data set.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from reproduce.cells import networks, transformers
 from reproduce.cells.kinds import MeasuredCell
 from reproduce.measures.context import MEMORY_FORMAT, laid_out
 
-#: The paper's optimizer, at a rate at which random images and random gradients cannot make the weights run away.
+#: The paper's optimizer, with a learning rate so small that training on random data does not diverge.
 SGD = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
 
 @contextlib.contextmanager
 def synthetic(cell: MeasuredCell, classes: int, device: torch.device) -> Iterator[tuple[list[Stage], Tensor, Tensor]]:
-    """Stages, images and labels of the cell on `device`; the global random state is afterwards as it was before."""
+    """Provide stages, images and labels of the cell on `device`. Restore the global random state afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(cell.seed)
         images, labels = micro_batch(cell, classes)
@@ -30,9 +30,9 @@ def synthetic(cell: MeasuredCell, classes: int, device: torch.device) -> Iterato
 
 
 def micro_batch(cell: MeasuredCell, classes: int) -> tuple[Tensor, Tensor]:
-    """Random images [batch, 3, height, width] and labels [batch], from torch's generator, on its default device.
+    """Draw random images [batch, 3, height, width] and labels [batch] on torch's default device.
 
-    For a network that reads text tokens and targets, [batch, tokens].
+    For a language model, draw tokens and targets, [batch, tokens].
     """
     if transformers.reads_text(cell.model):
         shape = cell.batch_size, cell.image_size

@@ -1,32 +1,32 @@
-"""Training one cell, from wherever it was left to its result.
+"""Train one cell, from its last checkpoint or from the beginning, until it has a result.
 
 The usual training loop saves at the end of an epoch, when nothing is in flight, and draws its batches from generators.
-A pipeline is never empty between epochs (draining it would change the method), so here a checkpoint holds the full
-pipeline, and with it the position in the data and the sums of the epoch under way. A run that was killed anywhere,
-continued by the same call, ends with the same weights and metrics, bit for bit (measured times excepted).
+A pipeline is not empty between epochs, and draining it would change the method. So a checkpoint contains the full
+pipeline, the position in the data and the sums of the current epoch. A run that was killed anywhere and then resumed
+ends with bitwise equal weights and metrics (except measured times).
 
-Under data parallelism (`petra_core.distributed.replicas`) micro-batch m of an epoch is, at replica r of R, batch
-R·m + r of the epoch's order: no sample comes twice, and an epoch's last batches are left out where R does not divide
-them. All counts of micro-batches are those of one replica. Test batches are shared in the same way, and the saved model
-has the mean running statistics.
+With R data-parallel replicas (`petra_core.distributed.replicas`), replica r uses batch R·m + r of the epoch's order as
+its micro-batch m. So no sample is used twice, and the last batches of an epoch are dropped if R does not divide their
+number. All counts of micro-batches are those of one replica. Test batches are distributed in the same way, and the
+saved model has the mean running statistics.
 
-Records of before the engine knew staleness, when a clock of ticks moved it, differ in two columns of the same training,
-whose final weights and final accuracy are bitwise equal. A loss then counted in the epoch in which its micro-batch
-reached the head, J - 1 ticks later. And in the evaluation after an epoch, before the last, stage j had done j backwards
-less.
+In old records, from an engine that was driven by clock ticks instead of staleness, two metrics of the same training
+differ, but the final weights and the final accuracy are bitwise equal. A loss was counted in the epoch in which its
+micro-batch reached the head, J - 1 ticks later. In the evaluation after every epoch but the last, stage j had run j
+fewer backwards.
 
-One line of metrics an epoch:
+The metrics have one line per epoch:
 
-    epoch                1 for the first
-    train_loss           mean over the micro-batches of the epoch, each with the weights that its forward had
-    learning_rate        of the epoch's last micro-batch
-    test_accuracy        percent of the test set, measured with the pipeline full (drained after the last epoch); of
-                         text, of the bytes that were to be found
-    test_bits_per_byte   of text alone: mean of -log2 of the probability that is given to those bytes
+    epoch                number of the epoch, from 1
+    train_loss           mean over the micro-batches of the epoch, each with the weights of its forward
+    learning_rate        learning rate of the epoch's last micro-batch
+    test_accuracy        percent of the test set, measured with the full pipeline (drained after the last epoch); for
+                         text, percent of the masked bytes
+    test_bits_per_byte   only for text: mean of -log2 of the predicted probability of the masked bytes
     train_seconds, evaluation_seconds
-    images_per_second    of training, all replicas together; of text, sequences
-    peak_bytes           largest so far, sum over the stages of a replica
-    probes, measured, measured_at   of cells with a probe: see `reproduce.measures.probe.Probe.collect`
+    images_per_second    training throughput of all replicas together (for text: sequences)
+    peak_bytes           maximum so far, summed over the stages of a replica
+    probes, measured, measured_at   only for cells with a probe: see `reproduce.measures.probe.Probe.collect`
 """
 
 import contextlib
@@ -63,26 +63,34 @@ from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 from reproduce.teams.team import SCHEMA, UnsupportedError, load
 
-#: Seconds between two checkpoints at ends of epochs, for each second above `QUICK` that the last one took: so saving
-#: takes about 2 % of a run. A full pipeline of the paper's networks has about 1 GB, which takes seconds to write, and
-#: on a fast GPU an epoch takes no longer.
+#: `PAUSE` is the time between two checkpoints at ends of epochs, per second by which the last one exceeded `QUICK`. So
+#: saving takes about 2 % of a run. A full pipeline of the paper's networks has about 1 GB, which takes seconds to
+#: write. On a fast GPU an epoch does not take longer.
 PAUSE, QUICK = 50.0, 0.1
-Engine = Pipeline | ForwardGradients  # what is trained
+Engine = Pipeline | ForwardGradients  # the object that is trained
 
 
 def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None = None) -> dict[str, Any]:
-    """Train to the end, with a probe looking on if one is given; see `execute` for what is raised.
+    """Train to the end. See `reproduce.running.execution.execute` for the errors.
 
-    Returns the values of the result: accuracy after the last epoch, the best after the last drop (as the paper reports
-    it) and its epoch, the sum of the times, parameters, micro-batches, for each stage the peak bytes of every kind, and
-    `data`: which files it was trained on, and whether they are the official ones.
+    Args:
+        cell: Cell to train.
+        record: Record of the cell.
+        context: Device, options and processes.
+        probe: Probe that follows micro-batches through the pipeline, if any.
+
+    Returns:
+        Values of the result: the accuracy after the last epoch; the best accuracy after the last drop of the learning
+        rate, as the paper reports it, and its epoch; the total times; the numbers of parameters and micro-batches; and
+        for each stage the peak bytes of every kind.
+
     """
     assert isinstance(cell, TrainedCell)
     return finished(Trainer(cell, record, context, probe), context)
 
 
 def finished(trainer: "Trainer", context: Context) -> dict[str, Any]:
-    """The result of a trainer that goes on to the end; see `train`."""
+    """Resume a trainer, run it to the end and return its result (see `train`)."""
     try:
         trainer.resume()
         trainer.run()
@@ -96,12 +104,13 @@ def finished(trainer: "Trainer", context: Context) -> dict[str, Any]:
 
 
 class Trainer:
-    """The training of one cell: a pipeline, or what a subclass has in its place, its data, and the position in it.
+    """Train one cell. A subclass may train another engine than a pipeline.
 
     Attributes:
-        epoch: epochs finished.
-        batch: micro-batches of the epoch under way that have entered.
-        batches: of an epoch.
+        epoch: Number of finished epochs.
+        batch: Number of micro-batches of the current epoch that have entered.
+        batches: Number of micro-batches of an epoch.
+        pipeline: The engine.
 
     """
 
@@ -110,13 +119,13 @@ class Trainer:
         how = context.how
         self._loader, self._test, self._data = open_data(cell, context.device, how.data_root, how.data_workers)
         record.about["data"] = self._data
-        with torch.random.fork_rng(devices=[]):  # methods and devices share initial values
+        with torch.random.fork_rng(devices=[]):  # all methods and devices have the same initial weights
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
         self._replicas = context.team.replicas
         self.batches = self._batches_of_replica()
         self._recorded_steps: captured.CapturedSteps | None = None
-        self._resident: ResidentBatches | None = None  # what recorded steps make their batches of
+        self._resident: ResidentBatches | None = None  # batches that are made within CUDA graphs
         self._own_stages = range(len(stages))
         self.pipeline: Engine = self._engine(stages)
         self._schedule = LearningRateSchedule(
@@ -128,39 +137,45 @@ class Trainer:
         self.epoch = 0
         self.batch = 0
         self._loss_sum, self._losses = 0.0, 0
-        self._unread: list[torch.Tensor] = []  # losses of the epoch that are not in the sum yet: reading one waits
+        self._unread: list[torch.Tensor] = []  # losses that are not in the sum yet; reading one waits for the GPU
         self._seconds = 0.0
-        self._peaks: list[dict[str, int]] = []  # of every stage, before the last resume
+        self._peaks: list[dict[str, int]] = []  # peaks of every stage before the last resume
+        self._observed: list[int] = []  # staleness of every stage before the last resume
         self._saved = time.monotonic()
-        self._saving_seconds = 0.0  # of the last checkpoint
+        self._saving_seconds = 0.0  # time that the last checkpoint took
 
     def _engine(self, stages: list[Stage]) -> Engine:
-        """The pipeline, over the devices and processes of the context. Raises: UnsupportedError: they do not fit."""
+        """Make the pipeline for the device and the processes of the context.
+
+        Raises:
+            UnsupportedError: If the cell cannot be trained with the options of the context.
+
+        """
         cell, context, probe = self._cell, self._context, self._probe
         how = context.how
         method = methods.by_name(cell.method)
         try:
-            method.check_staleness(method.staleness(0, len(stages)), cell.accumulation)
+            vector = timing.vector(cell)
         except ValueError as error:
             raise UnsupportedError(str(error)) from None
         if probe is not None and context.team.size > 1:
-            raise UnsupportedError("a probe follows a micro-batch through the whole network: train with one process")
+            raise UnsupportedError("a probe needs all stages of the network in one process: train with one process")
         if how.cuda_graphs and context.trace is not None:
             raise UnsupportedError(
-                "--trace with --cuda-graphs: a recorded step is done by the device alone, and Python, which writes "
-                "the trace, sees nothing of it; give one of the two"
+                "--trace with --cuda-graphs: a trace is recorded in Python, which does not see the actions of a CUDA "
+                "graph; give one of the two"
             )
         placed, channel = context.team.place(
             [stage.to(memory_format=MEMORY_FORMAT) for stage in stages], context.device
         )
         if channel is not None:
             self._own_stages = channel.stages
-        replica = [self._replicas.index] if self._replicas.index else []  # the first draws as one alone does
+        replica = [self._replicas.index] if self._replicas.index else []  # replica 0 has the seed of a single process
         pipeline = Pipeline(
             placed,
             method,
             accumulation=cell.accumulation,
-            staleness=timing.vector(cell),
+            staleness=vector,
             optimizer=optimizer(cell),
             forward_weights=ForwardWeights(cell.forward_weights),
             correction=correction(cell, self.batches),
@@ -177,7 +192,13 @@ class Trainer:
         return pipeline
 
     def run(self) -> None:
-        """Train to the end of the last epoch. Raises: Stopped, and what the pipeline raises."""
+        """Train to the end of the last epoch.
+
+        Raises:
+            Stopped: If a stop was requested.
+            NonFiniteError: If a loss or a weight is not finite.
+
+        """
         if (streams := self._context.how.cuda_graphs) and isinstance(self.pipeline, Pipeline):
             try:
                 if self._context.how.compiled == STEPS:
@@ -201,16 +222,21 @@ class Trainer:
         self._test.close()
 
     def _batches_of_replica(self) -> int:
-        """Micro-batches of an epoch. Raises: UnsupportedError: the processes are not those that the cell needs."""
+        """Return the number of micro-batches of an epoch.
+
+        Raises:
+            UnsupportedError: If the number of replicas does not match the cell or its data set.
+
+        """
         count, cell = self._replicas.count, self._cell
         if count != cell.replicas:
             raise UnsupportedError(
-                f"the cell has {cell.replicas} replicas, and here are processes for {count}: train it with "
+                f"the cell has {cell.replicas} replicas, but there are processes for {count}: train it with "
                 f"`python -m reproduce train --replicas {cell.replicas}`"
             )
         if count > self._loader.batches:
             raise UnsupportedError(
-                f"{count} replicas need as many micro-batches an epoch, and {cell.dataset} has "
+                f"{count} replicas need at least as many micro-batches per epoch, but {cell.dataset} has "
                 f"{self._loader.batches} of {cell.batch_size} samples; use fewer replicas or smaller micro-batches"
             )
         return self._loader.batches // count
@@ -236,14 +262,14 @@ class Trainer:
         if self._resident is not None and self.epoch + 1 < self._cell.epochs:
             self._resident.prepare(self.epoch + 1, self._replicas.index, self._replicas.count)
         self._read_losses()
-        torch.zeros((), device=self._context.device).item()  # on a GPU: wait for the work before the clock is read
+        torch.zeros((), device=self._context.device).item()  # on a GPU, wait for pending work before reading the clock
         self._seconds = before + time.perf_counter() - started
 
     def _set_learning_rate(self, total: int) -> None:
-        """Set the rate of the step to come: at each stage that of the micro-batch that enters when it is reached.
+        """Set the learning rate of the next step for each stage.
 
-        A stage does its part for micro-batch m while later ones enter at stage 0 (`petra_core.staleness`), and learning
-        rates are of the moment.
+        A stage processes micro-batch m while later micro-batches enter at stage 0 (`petra_core.staleness`). Its
+        learning rate is that of the micro-batch that enters at the same time.
         """
         number = self.pipeline.micro_batches
         if isinstance(self.pipeline, Pipeline):
@@ -253,7 +279,7 @@ class Trainer:
             self.pipeline.set_learning_rate(self._schedule(number))
 
     def _batches_left(self) -> Iterable[Batch | None]:
-        """Return what is left of the epoch: its batches, or None for each that a step makes itself."""
+        """Return the remaining batches of the epoch, or None for each batch that a step makes itself."""
         where = self.epoch, self.batch * self._replicas.count + self._replicas.index, self._replicas.count
         if self._resident is None:
             return self._loader.epoch(*where)
@@ -261,7 +287,7 @@ class Trainer:
         return itertools.repeat(None, self.batches - self.batch)
 
     def _step(self, batch: Batch | None) -> torch.Tensor | None:
-        """Take a step with a batch; without one, with the next that is made on the device."""
+        """Run a step with a batch, or with the next batch that is made on the device if `batch` is None."""
         if self._recorded_steps is not None:
             try:
                 if batch is not None:
@@ -277,7 +303,7 @@ class Trainer:
 
     def _step_plainly(self, error: captured.UnrecordableError) -> None:
         self._recorded_steps = None
-        self._context.observer.notice(f"--cuda-graphs, where steps are plain ones: {error}")
+        self._context.observer.notice(f"--cuda-graphs has no effect here: {error}")
 
     def _save_or_stop(self) -> None:
         due = time.monotonic() - self._saved >= self._context.how.checkpoint_seconds
@@ -289,25 +315,25 @@ class Trainer:
             raise Stopped(f"stopped at micro-batch {number} of {total}")
 
     def _worth_saving(self) -> bool:
-        """Return whether to save after an epoch: a team always, one process not soon after a slow checkpoint."""
+        """Return whether to save after an epoch. A single process does not save soon after a slow checkpoint."""
         if self._context.team.size > 1:
             return True
         pause = min(PAUSE * max(0.0, self._saving_seconds - QUICK), self._context.how.checkpoint_seconds)
         return time.monotonic() - self._saved >= pause
 
     def _losses_at_heads(self) -> torch.Tensor:
-        """Sum and number of the losses so far, [heads, 2], which only the processes with the heads know."""
+        """Gather the sum and the number of the losses so far from the processes with heads, [heads, 2]."""
         self._read_losses()
         own = torch.tensor([self._loss_sum, self._losses], dtype=torch.float64, device=self._context.device)
         return self._context.team.from_heads(own)
 
     def _count(self, loss: torch.Tensor) -> None:
         self._unread.append(loss)
-        if len(self._unread) == LOOKED_AT_TOGETHER:  # later, recorded steps would write over the first
+        if len(self._unread) == LOOKED_AT_TOGETHER:  # later steps of a CUDA graph would overwrite the first loss
             self._read_losses()
 
     def _read_losses(self) -> None:
-        """Add the losses that are still unread to the sum, in their order."""
+        """Add the unread losses to the sum, in their order."""
         for loss in torch.stack(self._unread).tolist() if self._unread else ():
             self._loss_sum += loss
         self._losses += len(self._unread)
@@ -316,8 +342,8 @@ class Trainer:
     def _end_epoch(self) -> None:
         steps = self._recorded_steps
         if isinstance(steps, compiled_steps.CompiledSteps) and steps.uncompiled and self.epoch == 0:
-            self._context.observer.notice(f"--compile steps, where steps are plain ones: {steps.uncompiled}")
-        self.pipeline.check_finite()  # else a run that broke in its last ticks would end with a result
+            self._context.observer.notice(f"--compile steps has no effect here: {steps.uncompiled}")
+        self.pipeline.check_finite()  # otherwise a run that diverged in its last ticks would end with a result
         started = time.perf_counter()
         tested = self._evaluate()
         evaluation_seconds = time.perf_counter() - started
@@ -340,19 +366,19 @@ class Trainer:
         self._loss_sum, self._losses, self._seconds = 0.0, 0, 0.0
 
     def _measured(self) -> dict[str, Any]:
-        """What else is known of the epoch."""
+        """Return further metrics of the epoch."""
         return {} if self._probe is None else self._probe.collect()
 
     def _evaluate(self) -> dict[str, float]:
         correct = torch.zeros((), dtype=torch.int64, device=self._context.device)
         nats = torch.zeros((), dtype=torch.float64, device=self._context.device)
-        unusable = torch.zeros((), dtype=torch.int64, device=self._context.device)  # samples
+        unusable = torch.zeros((), dtype=torch.int64, device=self._context.device)  # samples with non-finite outputs
         text = catalogue.by_name(self._cell.dataset).text
         stop = False
-        as_they_are = compiled.uncompiled() if self._context.how.compiled == MODULES else contextlib.nullcontext()
+        eager = compiled.uncompiled() if self._context.how.compiled == MODULES else contextlib.nullcontext()
         model = sequential(self.pipeline.stages)
-        with self._replicas.averaged_statistics(model), as_they_are:
-            turns = range(-(-self._test.batches // self._replicas.count))  # as many as the first replica has batches
+        with self._replicas.averaged_statistics(model), eager:
+            turns = range(-(-self._test.batches // self._replicas.count))  # number of batches of replica 0
             own = self._test.share(self._replicas.index, self._replicas.count)
             for turn, batch in itertools.zip_longest(turns, own):
                 if batch is not None:
@@ -360,20 +386,21 @@ class Trainer:
                     logits = self.pipeline.evaluate(laid_out(images))
                     assert isinstance(logits, torch.Tensor)  # networks of cells have one output
                     correct += (logits.argmax(-1) == labels).sum()  # no class is `IGNORED`
-                    unusable += torch.isfinite(logits.flatten(1)).all(1).logical_not().sum()  # `argmax` takes NaN
+                    unusable += torch.isfinite(logits.flatten(1)).all(1).logical_not().sum()  # `argmax` accepts NaN
                     if text:
                         flat = logits.flatten(0, 1).float()  # [B·T, tokens]
                         nats += F.cross_entropy(flat, labels.flatten(), ignore_index=IGNORED, reduction="sum")
                 stop, _ = self._context.team.decide(turn, stop=self._context.should_stop(), save=False)
                 if stop:
                     break
-        if stop:  # outside, where each replica has its own statistics: those are saved, and the evaluation begins anew
+        # Save outside the context, where each replica has its own statistics. A resume repeats the evaluation.
+        if stop:
             self.save()
             raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")
         if broken := int(self._replicas.total(unusable)):
             raise NonFiniteError(
-                f"the outputs for {broken:,} samples of the test set are not finite after epoch {self.epoch + 1}, by "
-                f"weights that are finite; {REMEDY}",
+                f"the outputs for {broken:,} samples of the test set are not finite after epoch {self.epoch + 1}, "
+                f"although all weights are finite; {REMEDY}",
                 micro_batch=self.pipeline.micro_batches - 1,
                 stage=None,
             )
@@ -381,29 +408,37 @@ class Trainer:
         if text:
             tested["test_bits_per_byte"] = bits = float(self._replicas.total(nats)) / math.log(2) / self._test.samples
             if not math.isfinite(bits):
-                what = f"{bits} bits per byte of the test set after epoch {self.epoch + 1}, by weights that are finite"
-                raise NonFiniteError(f"{what}; {REMEDY}", micro_batch=self.pipeline.micro_batches - 1, stage=None)
+                problem = f"{bits} bits per byte of the test set after epoch {self.epoch + 1}, with finite weights"
+                raise NonFiniteError(f"{problem}; {REMEDY}", micro_batch=self.pipeline.micro_batches - 1, stage=None)
         return tested
 
     def _speed(self, micro_batches: int, seconds: float) -> float:
         return round(micro_batches * self._cell.replicas * self._cell.batch_size / seconds, 1)
 
     def peaks(self) -> list[dict[str, int]]:
-        """The largest bytes of each kind for every stage, and `total`, the largest sum at one moment."""
+        """Return the peak bytes of every stage: of each kind, and the peak of their sum, `total`."""
         own_rows = [{**stage.peak, "total": stage.peak_total} for stage in self.pipeline.memory().stages]
         now = self._context.team.rows(own_rows)
         if not self._peaks:
             return now
         return [{key: max(old[key], new[key]) for key in new} for old, new in zip(self._peaks, now, strict=True)]
 
+    def observed_staleness(self) -> list[int]:
+        """Of every stage, the most micro-batches that entered between a forward and its backward; empty without any."""
+        if not isinstance(self.pipeline, Pipeline):
+            return []
+        now = self._context.team.rows(list(self.pipeline.observed_staleness))
+        return list(map(max, self._observed, now)) if self._observed else now
+
     def result(self) -> dict[str, Any]:
-        """The result of the finished run; on the leader of a team alone, elsewhere empty."""
-        stages = self.peaks()
+        """Return the result of the finished run on the leader, and {} on other processes."""
+        stages, observed = self.peaks(), self.observed_staleness()
         if not self._context.team.leads:
             return {}
         metrics = self._record.metrics()
+        vector = self.pipeline.staleness if isinstance(self.pipeline, Pipeline) else None
         last_drop = max(self._cell.drops, default=0)
-        best = max(metrics[last_drop:], key=lambda line: line["test_accuracy"])  # the first of equals
+        best = max(metrics[last_drop:], key=lambda line: line["test_accuracy"])  # the first one if several are equal
         seconds = sum(line["train_seconds"] for line in metrics)
         return {
             **{name: value for name, value in metrics[-1].items() if name.startswith("test_")},
@@ -417,12 +452,13 @@ class Trainer:
             "micro_batches": self.pipeline.micro_batches,
             "peak_bytes": metrics[-1]["peak_bytes"],
             "stages": stages,
+            **({"staleness": list(vector), "observed_staleness": observed} if vector is not None else {}),
         }
 
-    # --- stop and resume
+    # --- Stop and resume
 
     def save(self) -> None:
-        """Write a checkpoint: the full pipeline, the position, and the sums of the epoch under way."""
+        """Write a checkpoint with the full pipeline, the position and the sums of the current epoch."""
         started = time.monotonic()
         self._record.check_held()
         pipeline = self.pipeline.state_dict()
@@ -437,6 +473,7 @@ class Trainer:
             "losses": losses[:, 1],
             "seconds": self._seconds,
             "peaks": self.peaks(),
+            "observed": self.observed_staleness(),
             "data": self._data,
             "pipeline": pipeline,
             "probe": None if self._probe is None else self._probe.state_dict(),
@@ -446,11 +483,11 @@ class Trainer:
         self._saving_seconds = self._saved - started
 
     def resume(self) -> None:
-        """Go back to the checkpoint, or to the beginning if there is none; later metrics are cut off.
+        """Load the checkpoint if there is one, and delete the metrics of later epochs.
 
         Raises:
-            CheckpointError: the checkpoint is damaged, or of another version, cell or data set.
-            UnsupportedError: other processes would go on from another one.
+            CheckpointError: If the checkpoint is damaged, or of another version, cell or data set.
+            UnsupportedError: If another process would resume from another checkpoint.
 
         """
         saved = load(self._record, self._own_stages, self._replicas.index)
@@ -462,12 +499,13 @@ class Trainer:
         state, workers = saved
         if state.get("identity") != self._cell.identity:
             raise CheckpointError(
-                f"the checkpoint in {self._record.path} is that of another cell; move it away to begin anew"
+                f"the checkpoint in {self._record.path} belongs to another cell; move it away to start from the "
+                f"beginning"
             )
         if not manifest.same(state.get("data") or {}, self._data):
             raise CheckpointError(
-                f"the checkpoint in {self._record.path} was trained on other files of {self._cell.dataset} than those "
-                f"that are there now; prepare the same ones, or move the checkpoint away to begin anew"
+                f"the checkpoint in {self._record.path} was trained on other files of {self._cell.dataset} than the "
+                f"current ones; prepare the same files, or move the checkpoint away to start from the beginning"
             )
         with saved_state.explained(self._record.path):
             fresh = self.pipeline.state_dict()
@@ -480,6 +518,7 @@ class Trainer:
             self._loss_sum = float(state["loss_sum"][head])
             self._losses = int(state["losses"][head])
             self._seconds, self._peaks = float(state["seconds"]), list(state["peaks"])
+            self._observed = list(state.get("observed", ()))  # none of before staleness was observed
         self._keep_metrics(state["epoch"])
 
     def _keep_metrics(self, count: int) -> None:
@@ -488,7 +527,7 @@ class Trainer:
 
 
 def optimizer(cell: TrainedCell) -> OptimizerFactory:
-    """A factory of the cell's optimizer, for the parameters of each stage."""
+    """Return a factory of the cell's optimizer, which is called with the parameters of each stage."""
     if cell.optimizer != "sgd":
         make = adamw if cell.optimizer == "adamw" else nadam
         return make(cell.learning_rate, beta1=cell.momentum, weight_decay=cell.weight_decay)
@@ -496,7 +535,7 @@ def optimizer(cell: TrainedCell) -> OptimizerFactory:
 
 
 def correction(cell: TrainedCell, batches: int) -> Correction | None:
-    """The cell's correction for delay, if it has one; `batches`: micro-batches of an epoch."""
+    """Return the cell's correction for delay, if it has one. `batches` is the number of micro-batches of an epoch."""
     rule = CORRECTIONS.get(cell.correction)
     if rule is None or not rule.meaning:
         return rule
@@ -505,12 +544,17 @@ def correction(cell: TrainedCell, batches: int) -> Correction | None:
 
 
 def autocast(cell: TrainedCell) -> torch.dtype | None:
-    """The dtype of the cell's automatic mixed precision, if it has any."""
+    """Return the dtype of the cell's automatic mixed precision, if it uses any."""
     return torch.bfloat16 if cell.precision == "bf16" else None
 
 
 def save_model(pipeline: Engine, context: Context) -> None:
-    """Write the plain sequential model's state dict, on the CPU, in `context.model_file`. Raises: StorageFullError."""
+    """Write the state dict of the plain sequential model, on the CPU, to `context.model_file`.
+
+    Raises:
+        StorageFullError: If the disk is full.
+
+    """
     assert context.model_file is not None
     model = sequential(pipeline.stages)
     with context.team.replicas.averaged_statistics(model):

@@ -15,6 +15,7 @@ from petra_core.prediction.orders import merged, of_method
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import INSTANT, Cost, simulate
 from petra_core.shares import runs
+from petra_core.staleness import per_device
 from petra_core.timeline import Timeline
 from reproduce.modelling.modelled import Modelled, seconds_without_overlap
 
@@ -32,11 +33,17 @@ class Arrangement:
     plan: Cut  # what is on which device
     accumulation: int = 1
     merges: bool = False  # whether the stages of a part are merged into one
+    slack: float = 1  # of `petra_core.staleness.per_device`: 1 in lockstep, 0 in asynchronous 1F1B
 
     @property
     def staleness(self) -> int:
         """Micro-batches between forward and backward at stage 0."""
-        return methods.PETRA.staleness(0, len(self._stages[0]))
+        return self._vector[0]
+
+    @property
+    def _vector(self) -> tuple[int, ...]:
+        """The staleness of each stage as it is run."""
+        return per_device([1] * len(self._stages[0]), self.slack)
 
     @property
     def pace(self) -> float:
@@ -75,17 +82,19 @@ class Arrangement:
         (costs, _, partition), k = self._stages, self.accumulation
         fill = -(-(self.staleness + 8) // k) * k
         measured = -(-16 // k) * k
-        order = of_method(methods.PETRA, costs, partition, 2 * fill + measured, k)
+        order = of_method(methods.PETRA, costs, partition, 2 * fill + measured, k, self._vector)
         timeline = simulate(order, INSTANT)
         return timeline, timeline.seconds_per_micro_batch(skip=fill, drop=fill - 1)
 
 
 def arrangements(network: Modelled) -> Iterator[Arrangement]:
-    """The ways to use `DEVICES` devices, and before them one device a stage."""
+    """The ways to use `DEVICES` devices, and before them one device a stage; in lockstep unless the name says more."""
     balance, stages = network.balance, len(network.costs)
     yield Arrangement(network, "one device a stage", balance.even(stages))
+    yield Arrangement(network, "one device a stage, asynchronous 1F1B", balance.even(stages), slack=0)
     if stages > DEVICES:
         best = balance.best(DEVICES)
         yield Arrangement(network, "equal numbers", balance.even(DEVICES))
         yield Arrangement(network, "balanced", best)
         yield Arrangement(network, "balanced, merged", best, merges=True)
+        yield Arrangement(network, "balanced, merged, asynchronous 1F1B", best, merges=True, slack=0)

@@ -15,12 +15,13 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from petra_core import methods
+from petra_core.prediction import full_speed
 from petra_core.prediction.footprint import Footprint, of_footprints
 from petra_core.prediction.holding import peaks
-from petra_core.prediction.orders import of_method
+from petra_core.prediction.orders import merged, of_method
 from petra_core.prediction.partition import Cut, assess, plan
 from petra_core.prediction.simulation import Cost, Link, simulate
-from petra_core.shares import even_partition
+from petra_core.shares import even_partition, runs
 from petra_core.timeline import Timeline
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import CellError, StageCostCell, TrainedCell
@@ -41,12 +42,14 @@ class Balance:
         cell: the network, its method and k.
         costs: of each stage.
         device: the device with whose kernels memory is predicted.
+        staleness: of each stage; None: lockstep, or zero where the method is not pipelined.
 
     """
 
     cell: StageCostCell
     costs: tuple[Cost, ...]
     device: str = "cpu"
+    staleness: tuple[int, ...] | None = None
 
     @classmethod
     def of_rows(cls, cell: StageCostCell, rows: Sequence[Mapping[str, Any]]) -> "Balance":
@@ -75,7 +78,8 @@ class Balance:
     def held(self) -> tuple[int, ...]:
         """Peak bytes of each stage, every kind at its own largest moment, on one device a stage."""
         method, accumulation = methods.by_name(self.cell.method), self.cell.accumulation
-        return tuple(stage.total for stage in of_footprints(self.footprints, method, accumulation))
+        predicted = of_footprints(self.footprints, method, accumulation, staleness=self.staleness)
+        return tuple(stage.total for stage in predicted)
 
     @property
     def footprints(self) -> tuple[Footprint, ...]:
@@ -104,7 +108,26 @@ class Balance:
     def simulated(self, cut: Cut, link: Link, micro_batches: int) -> Timeline:
         """The simulated run of `micro_batches` under a cut, event by event."""
         method, accumulation = methods.by_name(self.cell.method), self.cell.accumulation
-        return simulate(of_method(method, self.costs, cut.partition, micro_batches, accumulation), link)
+        return simulate(of_method(method, self.costs, cut.partition, micro_batches, accumulation, self.staleness), link)
+
+    def of_devices(self, cut: Cut) -> list[Cost]:
+        """The costs of the devices of a cut: an update of a stage comes before the backwards of those below it."""
+        k = self.cell.accumulation
+        return [
+            replace(cost, backward=cost.backward + (cost.update - lowest.update) / k, update=lowest.update)
+            for cost, lowest in zip(
+                merged(self.costs, cut.partition), (self.costs[run.start] for run in runs(cut.partition)), strict=True
+            )
+        ]
+
+    def full_speed(self, cut: Cut, link: Link) -> tuple[tuple[int, ...], float]:
+        """The smallest staleness of the devices of a cut that keeps full speed over a link, and the seconds it gives.
+
+        Seconds are those between two micro-batches in steady state.
+        """
+        costs, k = self.of_devices(cut), self.cell.accumulation
+        vector = full_speed.smallest(costs, link, k)
+        return vector, full_speed.period(costs, vector, link, k)
 
     def peaks(self, timeline: Timeline) -> tuple[int, ...]:
         """The most bytes that every device holds at any time of a timeline."""

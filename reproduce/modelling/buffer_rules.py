@@ -1,7 +1,7 @@
 """The rules by which Table 3 adds up memory (arXiv 2406.02052), and what they give for any network.
 
 The published numbers are no measurement but a sum over stages. With J stages, stage j (0-based) of staleness
-s = 2(J - 1 - j), float32 and 1 GB = 1e9 bytes, a stage holds
+s (2(J - 1 - j) in lockstep, as published), float32 and 1 GB = 1e9 bytes, a stage holds
 
     itself               parameters + BatchNorm statistics + one input
     its input buffer     s inputs                       where inputs are buffered; non-reversible stages always do
@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from petra_core.methods import PETRA, Method
+from petra_core.methods import Method
+from petra_core.staleness import lockstep
 from reproduce.cells import catalogue
 from reproduce.grids.plans.table3 import ACCUMULATION, BATCH
 
@@ -39,7 +40,6 @@ class StageSize:
     """Sizes of one stage, in bytes."""
 
     stage: int
-    staleness: int  # micro-batches between its forward and its backward, 2(J - 1 - j)
     buffered: bool  # whether it keeps its inputs under every method, because it cannot be inverted
     parameters: int
     statistics: int  # BatchNorm's running mean and variance
@@ -87,7 +87,6 @@ def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize,
         sizes.append(
             StageSize(
                 stage=index,
-                staleness=PETRA.staleness(index, len(stages)),
                 buffered=not stage.invertible and not isinstance(stage, HeadStage),
                 parameters=sum(map(_bytes, stage.parameters())),
                 statistics=sum(_bytes(buffer) for buffer in stage.buffers() if buffer.is_floating_point()),
@@ -99,9 +98,25 @@ def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize,
     return tuple(sizes)
 
 
-def memory(sizes: Sequence[StageSize], method: Method, rule: BufferRule, accumulation: int = ACCUMULATION) -> int:
-    """Bytes of all stages together under a method, by a rule, with an update after every k backwards."""
-    return sum(_stage_memory(size, method, rule, accumulation) for size in sizes)
+def memory(
+    sizes: Sequence[StageSize],
+    method: Method,
+    rule: BufferRule,
+    accumulation: int = ACCUMULATION,
+    staleness: Sequence[int] | None = None,
+) -> int:
+    """Bytes of all stages together under a method, by a rule, with an update after every k backwards.
+
+    Args:
+        sizes: of the stages.
+        method: how they are trained.
+        rule: how inputs are counted.
+        accumulation: k.
+        staleness: of each stage; None: lockstep, as published.
+
+    """
+    vector = lockstep(len(sizes)) if staleness is None else staleness
+    return sum(_stage_memory(size, method, rule, accumulation, s) for size, s in zip(sizes, vector, strict=True))
 
 
 @cache
@@ -119,7 +134,7 @@ def revnet_sizes(
         return stage_sizes(stages, torch.empty(batch_size, 3, images.image_size, images.image_size))
 
 
-def _stage_memory(size: StageSize, method: Method, rule: BufferRule, accumulation: int) -> int:
+def _stage_memory(size: StageSize, method: Method, rule: BufferRule, accumulation: int, staleness: int) -> int:
     inputs = size.streams if rule.both_streams or size.buffered else size.streams[:1]
     held = size.parameters + size.statistics + sum(inputs)
     if size.stage == 0:
@@ -127,9 +142,9 @@ def _stage_memory(size: StageSize, method: Method, rule: BufferRule, accumulatio
     else:
         buffers_inputs = size.buffered or not method.reconstructs
     if buffers_inputs:
-        held += size.staleness * sum(inputs)
+        held += staleness * sum(inputs)
     if method.stashes_weights:
-        held += math.ceil(size.staleness / accumulation) * size.parameters
+        held += math.ceil(staleness / accumulation) * size.parameters
     return held
 
 

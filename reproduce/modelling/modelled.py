@@ -4,7 +4,7 @@ The exhibits that predict speeds (Table 5, the study of scale) share this: measu
 takes them, and the two paces that the paper compares, both simulated event by event:
 
     seconds_without_overlap    reversible backpropagation: the next micro-batch enters when this one is done
-    seconds_when_full          PETRA: a micro-batch enters at every tick
+    seconds_when_full          PETRA in a full pipeline, in lockstep unless stated
 
 Devices are taken to be equal to the one that was measured. Times are in seconds for a micro-batch.
 """
@@ -119,11 +119,11 @@ def seconds_without_overlap(costs: tuple[Cost, ...], accumulation: int = 1) -> f
 
 
 @cache
-def seconds_when_full(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1) -> float:
-    """Seconds for a micro-batch in a full pipeline that one enters at every tick, one device a stage."""
+def seconds_when_full(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1, fall: int = 2) -> float:
+    """Seconds for a micro-batch in a full pipeline, one device a stage (`petra_core.prediction.pace`)."""
     from petra_core.prediction.pace import pace  # numpy, for which the plan of a grid does not wait
 
-    return pace(costs, link, accumulation=accumulation)
+    return pace(costs, link, accumulation=accumulation, fall=fall)
 
 
 def keeping_graphs(costs: Sequence[Cost]) -> list[Cost]:

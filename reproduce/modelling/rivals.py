@@ -10,12 +10,13 @@ from petra_core.prediction import orders
 from petra_core.prediction.footprint import Footprint, joined, of_footprints
 from petra_core.prediction.holding import peaks
 from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
+from petra_core.staleness import per_device
 from petra_core.timeline import Timeline
 from reproduce.grids import recipes
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
 from reproduce.modelling.tradeoff import PIPELINES, Way, costs_of
 
-__all__ = ["BATCH", "DATA_PARALLEL", "GIGABIT", "MANY", "RIVALS", "SIMULATED", "RivalChain", "RivalOutcome"]
+__all__ = ["BATCH", "DATA_PARALLEL", "GIGABIT", "RIVALS", "SIMULATED", "RivalChain", "RivalOutcome"]
 
 BATCH = max(recipes.ACCUMULATIONS)  # micro-batches of an update
 GIGABIT = 1e9 / 8  # bytes
@@ -23,7 +24,6 @@ SIMULATED = {
     "1 Gbit/s": Link(latency=50e-6, bandwidth=1 * GIGABIT),
     "10 Gbit/s": Link(latency=50e-6, bandwidth=10 * GIGABIT),
 }
-MANY = 100  # devices from which fewer rivals are simulated, over ideal links and at one size of batch alone
 
 DATA_PARALLEL = "Data parallelism"
 
@@ -31,13 +31,13 @@ T = TypeVar("T")
 Efficiency = Callable[[int, Link], float]  # of so many micro-batches an update, over such links
 
 RIVALS = (
-    Way("PETRA", methods.PETRA),
-    Way("Delayed gradients (PipeDream)", methods.DELAYED_GRADIENTS),
+    Way("PETRA, lockstep", methods.PETRA),
+    Way("PETRA, asynchronous 1F1B", methods.PETRA, fall=1),
+    Way("PipeDream (asynchronous 1F1B)", methods.DELAYED_GRADIENTS, fall=1),
     *PIPELINES,
     Way("Interleaved 1F1B", methods.DELAYED_GRADIENTS, orders.interleaved, chunks=orders.CHUNKS),
     Way("Zero-bubble (ZB-H1)", methods.DELAYED_GRADIENTS, orders.zero_bubble),
 )
-FEW = (None, orders.one_f_one_b)  # the orders that are simulated on many devices too
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class RivalOutcome:
     #: Speed over that of one device that keeps its graphs, divided by the number of devices; over links that take no
     #: time, at `BATCH` micro-batches an update.
     efficiency: float
-    with_4p: float | None  # at four times as many micro-batches an update as there are devices; None: not simulated
-    over_links: Mapping[str, float | None]  # the efficiency at `BATCH` over each of `SIMULATED`
+    with_4p: float  # at four times as many micro-batches an update as there are devices
+    over_links: Mapping[str, float]  # the efficiency at `BATCH` over each of `SIMULATED`
     peak: int  # bytes on the device that holds most
     staleness: int  # micro-batches between forward and backward at device 0 that see another version of the weights
 
@@ -83,27 +83,24 @@ class RivalChain:
         return self._on_devices(self.blocks)
 
     def outcomes(self) -> list[RivalOutcome]:
-        """The outcomes of all rivals, PETRA first; where there are many devices, of fewer rivals (`MANY`)."""
-        compared = [rival for rival in RIVALS if self.devices < MANY or rival.order in FEW]
+        """Return the outcomes of all rivals, PETRA first."""
         return [
-            *(self._pipelined(r) if r.order is None else self._synchronous(r) for r in compared),
+            *(self._pipelined(r) if r.order is None else self._synchronous(r) for r in RIVALS),
             self._data_parallel(),
         ]
 
-    def _outcome(
-        self, title: str, efficiency: Efficiency, peak: int, staleness: int = 0, *, with_4p: bool, over_links: bool
-    ) -> RivalOutcome:
+    def _outcome(self, title: str, efficiency: Efficiency, peak: int, staleness: int = 0) -> RivalOutcome:
         return RivalOutcome(
             title,
             efficiency(BATCH, INSTANT),
-            efficiency(4 * self.devices, INSTANT) if with_4p else None,
-            {name: efficiency(BATCH, link) if over_links else None for name, link in SIMULATED.items()},
+            efficiency(4 * self.devices, INSTANT),
+            {name: efficiency(BATCH, link) for name, link in SIMULATED.items()},
             peak,
             staleness,
         )
 
     def _synchronous(self, rival: Way) -> RivalOutcome:
-        order, costs, few = rival.order, self._costs(rival), self.devices < MANY
+        order, costs = rival.order, self._costs(rival)
         assert order is not None
         ordered = cache(lambda batch: order(costs, (1,) * len(costs), batch))
 
@@ -119,16 +116,16 @@ class RivalChain:
             return self._efficiency(batch, timeline.seconds / batch)
 
         peak = max(peaks(run(BATCH, INSTANT)[1], self._footprints(rival)))
-        return self._outcome(rival.title, efficiency, peak, with_4p=few, over_links=few)
+        return self._outcome(rival.title, efficiency, peak)
 
     def _pipelined(self, rival: Way) -> RivalOutcome:
-        costs, stages = self._costs(rival), of_footprints(self._footprints(rival), rival.method, BATCH)
+        costs, vector = self._costs(rival), per_device([1] * self.devices, slack=rival.fall - 1)
+        stages = of_footprints(self._footprints(rival), rival.method, BATCH, staleness=vector)
 
         def efficiency(batch: int, link: Link) -> float:
-            return self._efficiency(batch, seconds_when_full(costs, link, batch))
+            return self._efficiency(batch, seconds_when_full(costs, link, batch, rival.fall))
 
-        peak, staleness = max(stage.total for stage in stages), rival.method.staleness(0, self.devices)
-        return self._outcome(rival.title, efficiency, peak, staleness, with_4p=self.devices < MANY, over_links=True)
+        return self._outcome(rival.title, efficiency, max(stage.total for stage in stages), vector[0])
 
     def _data_parallel(self) -> RivalOutcome:
         """The outcome of data parallelism: every device has all blocks, gradients are added up once a batch."""
@@ -142,7 +139,7 @@ class RivalChain:
             return self._efficiency(batch, work / self.devices + update / batch)
 
         peak = whole.always + whole.kept + whole.lasting
-        return self._outcome(DATA_PARALLEL, efficiency, peak, with_4p=True, over_links=True)
+        return self._outcome(DATA_PARALLEL, efficiency, peak)
 
     def _efficiency(self, batch: int, seconds: float) -> float:
         """The efficiency of `seconds` for a micro-batch, against one device that keeps its graphs."""

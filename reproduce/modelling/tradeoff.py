@@ -1,9 +1,9 @@
 """What it takes to train a network on P devices, way by way, from what its stages cost on one.
 
 A way is a method of this engine, or a synchronous pipeline that trains as backpropagation does. Stages stay as many as
-the network has, whatever P is, since their number decides the delays and so the accuracy; neighbours share a device by
-the cut that makes the slowest one fastest. Runs are simulated event by event over links that take no time
-(`petra_core.prediction.simulation`), bytes followed through them (`petra_core.prediction.holding`).
+the network has, whatever P is, and methods are in lockstep, since both decide the delays and so the accuracy;
+neighbours share a device by the cut that makes the slowest one fastest. Runs are simulated event by event over links
+that take no time (`petra_core.prediction.simulation`), bytes followed through them (`petra_core.prediction.holding`).
 """
 
 from collections.abc import Callable, Sequence
@@ -32,6 +32,8 @@ class Way:
     method: Method  # of this engine, whose memory and evaluations it has
     order: Order | None = None  # of a synchronous pipeline, which empties at every update; None: the method's own
     chunks: int = 1  # stages of a device that are not neighbours
+    merged: bool = False  # whether the stages of a device are one stage, with fewer delays; pipelines always merge
+    fall: int = 2  # of the staleness from device to device, of a method's own order: 2 in lockstep, 1 in async. 1F1B
 
     @property
     def trains_as(self) -> Method:
@@ -69,19 +71,26 @@ def taken(stages: Balance, invertible: Sequence[bool], way: Way, devices: int, a
     """
     cell = replace(stages.cell, method=way.method.name, accumulation=accumulation)
     balance = Balance(cell, costs_of(way.method, stages.costs, invertible))
-    partition = balance.best(devices).partition
-    if way.order is None:
-        steady = 2 * accumulation * -(-2 * len(stages.costs) // accumulation)
-        timeline = balance.simulated(balance.best(devices), INSTANT, 2 * steady)
+    cut = balance.best(devices)
+    if way.order is None and not way.merged:
+        steady = _steady(len(stages.costs), accumulation)
+        timeline = balance.simulated(cut, INSTANT, 2 * steady)
         seconds = timeline.seconds_per_micro_batch(skip=steady, drop=steady // 2 - 1)  # between these, whole updates
-        held = balance.peaks(timeline)
-    else:
-        merged = tuple(orders.merged(balance.costs, partition))
+        return Taken(seconds, max(balance.peaks(timeline)))
+    merged = tuple(orders.merged(balance.costs, cut.partition))
+    footprints = [joined(balance.footprints[part.start : part.stop]) for part in runs(cut.partition)]
+    if way.order is not None:
         timeline = simulate(way.order(merged, (1,) * devices, accumulation), INSTANT)
-        seconds = timeline.seconds / accumulation
-        footprints = [joined(balance.footprints[part.start : part.stop]) for part in runs(partition)]
-        held = peaks(timeline, footprints)
-    return Taken(seconds, max(held))
+        return Taken(timeline.seconds / accumulation, max(peaks(timeline, footprints)))
+    steady = _steady(devices, accumulation)
+    timeline = simulate(orders.of_method(way.method, merged, (1,) * devices, 2 * steady, accumulation), INSTANT)
+    held = peaks(timeline, footprints, stashes_weights=way.method.stashes_weights)
+    return Taken(timeline.seconds_per_micro_batch(skip=steady, drop=steady // 2 - 1), max(held))
+
+
+def _steady(stages: int, accumulation: int) -> int:
+    """Return a number of micro-batches in which a pipeline fills, a multiple of two updates."""
+    return 2 * accumulation * -(-2 * stages // accumulation)
 
 
 def costs_of(method: Method, costs: tuple[Cost, ...], invertible: Sequence[bool]) -> tuple[Cost, ...]:

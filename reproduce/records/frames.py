@@ -18,7 +18,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,8 @@ class Frames:
     """The tables of everything under one root."""
 
     results: Results  # the records that they are made from
+    #: Sheets by the name of their plan, as far as they have been asked for.
+    by_plan: dict[str, list["Sheet"]] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def runs(self) -> DataFrame:
@@ -244,6 +246,11 @@ class Sheet:
     @property
     def example(self) -> TrainedCell:
         return next(cell for cell in self.planned if isinstance(cell, TrainedCell))
+
+    @property
+    def after(self) -> str:
+        """The length of the training: "after 3 epochs"."""
+        return f"after {count(self.example.epochs, 'epoch')}"
 
     def described(
         self,

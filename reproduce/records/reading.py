@@ -7,6 +7,7 @@ is an error that names the file and the value, so that one odd value takes nothi
 
 import json
 import math
+import os
 import re
 import stat
 from collections.abc import Callable, Mapping
@@ -33,13 +34,19 @@ def read_file(file: Path) -> bytes:
         ValueError: it is a link, no regular file, or too large.
 
     """
+    check_file(file)
+    return file.read_bytes()
+
+
+def check_file(file: Path) -> os.stat_result:
+    """Return the status of a file that `read_file` would read. Raises: as `read_file`."""
     status = file.lstat()
     if not stat.S_ISREG(status.st_mode):
         what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "a pipe, a device or a folder"
         raise ValueError(f"it is {what}, expected a regular file")
     if status.st_size > LARGEST_FILE:
         raise ValueError(f"it has {status.st_size:,} bytes, expected at most {LARGEST_FILE:,}")
-    return file.read_bytes()
+    return status
 
 
 def parse_json(text: str | bytes, *, nan: bool = False) -> Any:

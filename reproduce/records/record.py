@@ -1,119 +1,98 @@
-"""Records: a finished cell is a folder of plain text, and everything else means "go on" or "run".
+"""Records: each cell has a folder while it runs, and lines in a volume once it is finished.
 
-A table of results that is appended to by whoever finishes can be neither resumed nor trusted: it cannot tell a
-finished run from half of one, nor what produced it. Here every cell has a folder of its own,
+A table of results to which every finished run is appended can neither be resumed nor trusted: it does not distinguish a
+finished run from half of one, nor does it contain what produced the run. Here a cell that runs has a folder,
 
-    <root>/<scale>/<slug>-<hash of the configuration>/
+    <root>/live/<slug>-<first digits of the identity>/
         config.json        the configuration, every default written out; its hash is the cell's identity
         environment.json   versions, device, threads, determinism flags: one entry for every environment it ran in
-        code.json          the commit, and diff-<n>.patch if the tree was not clean: one entry likewise
-        metrics.jsonl      one line an epoch
+        code.json          the commit, and diff-<n>.patch if the tree was not clean: one entry for every version
+        metrics.jsonl      one line for each epoch
         result.json        written last, atomically: a valid one means done
         checkpoint.pt      only while there is no result; of several processes `checkpoint/`
         record.lock        held by the process that works on the cell
 
-A file that cannot be understood is named and left alone: it may be somebody's result.
+A finished record is then appended to its volume (`reproduce.records.volumes`), and the folder is removed. A kill
+between the two leaves both: readers see one record, and the next run of the cell removes the folder. A record that ran
+out of memory is not finished and stays a folder; so does the checkpoint of one that diverged. `train` leaves a folder
+of the same files, without a volume.
+
+A file that cannot be understood is reported and left as it is: it may be somebody's result.
 """
 
-import enum
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reproduce.cells.kinds import Cell, CellError, from_dict
-from reproduce.records import locks, reading
-from reproduce.records.locks import Hold, hold
+from reproduce.records import locks, reading, volumes
+from reproduce.records.locks import Hold, LockedError, LockLostError, hold
 from reproduce.records.provenance import patch_bytes
 from reproduce.records.reading import parse_json
+from reproduce.records.run import (
+    DIVERGED,
+    OUT_OF_MEMORY,
+    SCHEMA,
+    RecordError,
+    Run,
+    State,
+    Status,
+    check_schema,
+    state_of,
+)
 from reproduce.records.storage import append_line, write_atomically, write_json
 from reproduce.words import some
 
-SCHEMA = 1
+__all__ = [
+    "DEFAULT_ROOT",
+    "DIVERGED",
+    "OUT_OF_MEMORY",
+    "Record",
+    "RecordError",
+    "Run",
+    "Scan",
+    "State",
+    "Status",
+    "scan",
+]
+
 DEFAULT_ROOT = Path("reports") / "records"
-DIVERGED, OUT_OF_MEMORY = "diverged", "out of memory"  # the reasons of failures
 PATCH = re.compile(r"diff-[1-9]\d{0,5}\.patch")  # what code.json may name: a file of the record and no other
 FILES = re.compile(r"(config|environment|code|result)\.json|metrics\.jsonl|checkpoint\.pt|" + PATCH.pattern)
 LEFTOVER = re.compile(rf"(({FILES.pattern})\.\d+|record\.lease\.[^.]+)\.tmp")  # of a write that was killed
-UPDATE = "It was left as it is; update this clone of the suite to read it"
-
-
-class Status(enum.Enum):
-    """What a folder says about its cell."""
-
-    NOT_RUN = "not run"
-    PARTIAL = "partial"
-    DONE = "done"
-    FAILED = "failed"
-
-
-class RecordError(Exception):
-    """A file of a record is damaged, or of another version or cell."""
-
-    def __init__(self, path: Path, message: str, fix: str = "") -> None:
-        super().__init__(path, message, fix)  # as it is pickled
-        self.path = path
-
-    def __str__(self) -> str:
-        fix = self.args[2] or (
-            "It was left as it is; move the folder away (or delete it, if you are sure) and the cell will run again"
-        )
-        return f"{self.path}: {self.args[1]}. {fix}"
-
-
-@dataclass(frozen=True)
-class State:
-    """Status of a record, and how far it is."""
-
-    status: Status
-    epochs_done: int = 0
-    epochs: int = 0  # that a finished record has (0 for kinds without epochs)
-    reason: str = ""  # of a failure: `DIVERGED` or `OUT_OF_MEMORY`
-    detail: str = ""  # of a failure: the error's words
-    #: The values in result.json, so that nobody has to read it again; empty if there is none.
-    result: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-    @property
-    def final(self) -> bool:
-        return self.status in (Status.DONE, Status.FAILED)
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is left to do: to diverge is a result; to run out of memory is none, elsewhere is more."""
-        return self.status is Status.DONE or self.reason == DIVERGED
-
-    @property
-    def reached(self) -> str:
-        """The test accuracy, where there is one, else how far it is."""
-        accuracy = self.result.get("test_accuracy")
-        return str(self) if accuracy is None else f"{accuracy:.2f} %"
-
-    def __str__(self) -> str:
-        if self.status is Status.PARTIAL:
-            return f"{self.epochs_done} of {self.epochs} epochs" if self.epochs else "begun"
-        if self.status is Status.FAILED:
-            return f"{self.reason} (epoch {self.epochs_done + 1} of {self.epochs})" if self.epochs else self.reason
-        return str(self.status.value)
 
 
 class Record:
-    """The folder of one cell; it need not exist."""
+    """The record of one cell: a folder, which need not exist, and below a root the cell's lines in a volume.
 
-    def __init__(self, path: Path, cell: Cell) -> None:
+    Args:
+        path: The folder.
+        cell: The configuration.
+        root: The folder of records whose volume takes the finished record; None: it stays in its folder.
+
+    """
+
+    def __init__(self, path: Path, cell: Cell, root: Path | None = None) -> None:
         self.path = path
         self.cell = cell
+        self.root = root
         self.about: dict[str, Any] = {}  # what a result says besides its values, a failure too: such as of which data
         self._hold: Hold | None = None
 
     @classmethod
     def of(cls, cell: Cell, root: Path = DEFAULT_ROOT) -> "Record":
-        """The record of `cell` under `root`, where grids keep it."""
-        return cls(root / cell.scale / cell.name, cell)
+        """Return the record of `cell` below `root`, where grids keep it.
+
+        Before there were volumes, the folder was in that of the scale. One that is still there is continued there.
+        """
+        before = root / cell.scale / cell.name
+        return cls(before if before.is_dir() else root / volumes.LIVE / cell.name, cell, root)
 
     @classmethod
     def load(cls, path: Path) -> "Record":
@@ -146,7 +125,9 @@ class Record:
     @property
     def has_result(self) -> bool:
         """Whether there is a result, good or bad or damaged: it is not read."""
-        return (self.path / "result.json").exists()
+        if (self.path / "result.json").exists():
+            return True
+        return self.root is not None and volumes.contains(self.cell, self.root)
 
     @contextmanager
     def lock(self) -> Iterator[Hold]:
@@ -159,11 +140,35 @@ class Record:
             StorageFullError: there was no room for the lock.
 
         """
-        with hold(self.path) as self._hold:
+        with ExitStack() as stack:
+            try:
+                self._hold = stack.enter_context(hold(self.path))
+            except FileNotFoundError as error:  # the folder was removed between the lock's own two steps
+                raise LockedError(f"{self.path}: another process has finished this cell right now") from error
             try:
                 yield self._hold
             finally:
+                empty = self.root is not None and self._empty(self._hold)
                 self._hold = None
+        if empty:
+            with suppress(OSError):  # another process holds it already
+                self.path.rmdir()
+
+    def _empty(self, held: Hold) -> bool:
+        """Return whether the folder has nothing but the lock of this process, and remove the file of the lock then.
+
+        filelock sees that its file was removed; the lease is still held.
+        """
+        try:
+            held.check()
+        except LockLostError:  # the lock is that of another process
+            return False
+        names = {file.name for file in self.path.glob("*")} - {*locks.FILES}
+        if not all(map(LEFTOVER.fullmatch, names)):
+            return False
+        for name in (*names, locks.FILES[0]):
+            (self.path / name).unlink(missing_ok=True)
+        return True
 
     def check_held(self) -> None:
         """Raise LockLostError if this record was locked and another machine has taken it over."""
@@ -173,42 +178,70 @@ class Record:
     # --- reading
 
     def state(self) -> State:
-        """What the folder says. Raises: RecordError: a file in it is damaged, or of another version or cell."""
-        if not (self.path / "config.json").exists():
-            if (self.path / "result.json").exists():
-                raise RecordError(self.path / "result.json", "there is a result here but no config.json to say of what")
-            return State(Status.NOT_RUN, epochs=self.cell.epochs_expected)
-        self._check_config()
-        result = self.result()  # before the metrics: whoever finishes the cell now writes it after their last line
-        epochs, done = self.cell.epochs_expected, len(self.metrics())
-        if result is None:
-            return State(Status.PARTIAL, done, epochs)
-        if result["status"] == Status.FAILED.value:
-            return State(Status.FAILED, done, epochs, result["reason"], result["detail"], result)
-        if done != epochs:
-            raise RecordError(
-                self.path / "metrics.jsonl", f"has {done} lines, but the finished cell has {epochs} epochs"
-            )
-        return State(Status.DONE, done, epochs, result=result)
+        """Return the state of the record. Raises: RecordError: as `read`."""
+        return self.read().state
+
+    def read(self, known: Iterable[Run[Cell]] = ()) -> Run[Cell]:
+        """Return all that is recorded.
+
+        Args:
+            known: Finished runs that the caller has. If the volume has a part of one of them, its append was
+                interrupted, and will be repeated.
+
+        Raises:
+            RecordError: A file is damaged, or of another version or cell; or folder and volume have different results.
+
+        """
+        # The folder before the volume: a record that is moved in between is seen at least once.
+        own, damage = None, None
+        try:
+            own = self._own_run()
+        except RecordError as error:
+            damage = error
+        published = None if self.root is None else volumes.published(self.cell, self.root)
+        if published is not None and (own is not None or not (self.path / "result.json").exists()):
+            if own is not None and own.state.finished and own.content != published.content:
+                raise volumes.conflict(published, own)
+            return published
+        if damage is not None:
+            raise damage
+        assert own is not None
+        if self.root is not None and own.state.status is Status.NOT_RUN:
+            volumes.check(self.cell, self.root, known)
+        return own
 
     def result(self) -> dict[str, Any] | None:
-        """The values in result.json; None if there is none yet. Raises: RecordError."""
-        file = self.path / "result.json"
-        if not file.exists():
-            return None
-        values = _read_json(file)
-        if values.get("identity") != self.cell.identity:
-            raise RecordError(file, "is the result of another cell")
-        if values.get("status") not in (Status.DONE.value, Status.FAILED.value):
-            raise RecordError(file, f"has the status {values.get('status')!r}, expected 'done' or 'failed'")
-        if values["status"] == Status.FAILED.value:
-            for name in ("reason", "detail"):
-                if not isinstance(values.get(name), str):
-                    raise RecordError(file, f"is that of a failed cell and has the {name} {values.get(name)!r}")
-        return values
+        """Return the values of the result; None if there is none yet. Raises: RecordError."""
+        return self.read().result or None
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The finished epochs, in order; a last line that a stop cut off is not one. Raises: RecordError."""
+        """Return the finished epochs in order; a last line that a stop cut off is not one. Raises: RecordError."""
+        return list(self.read().metrics)
+
+    def environments(self) -> list[dict[str, Any]]:
+        """Return the environments it ran in, in order. Raises: RecordError."""
+        return list(self.read().environments)
+
+    def codes(self) -> list[dict[str, Any]]:
+        """Return the versions of the code that ran, in order; `diff` names a patch. Raises: RecordError."""
+        return list(self.read().codes)
+
+    def _own_run(self) -> Run[Cell]:
+        """Return what the folder contains."""
+        file = self.path / "result.json"
+        if not (self.path / "config.json").exists():
+            if file.exists():
+                raise RecordError(file, "there is a result here but no config.json to say of what")
+            return Run(self.cell, State(Status.NOT_RUN, epochs=self.cell.epochs_expected), place=self.path)
+        self._check_config()
+        result = _read_json(file) if file.exists() else None  # before the metrics, whose last line is written before it
+        metrics = tuple(self._own_metrics())
+        state = state_of(self.cell, self.path, result, len(metrics))
+        environments, codes = (tuple(self._entries(f"{name}.json")) for name in ("environment", "code"))
+        patches = {code["diff"]: self._patch(code["diff"]) for code in codes if "diff" in code}
+        return Run(self.cell, state, dict(state.result), metrics, environments, codes, patches, self.path)
+
+    def _own_metrics(self) -> list[dict[str, Any]]:
         file = self.path / "metrics.jsonl"
         if not os.path.lexists(file):
             return []
@@ -225,24 +258,7 @@ class Record:
             metrics.append(values)
         return metrics
 
-    def environments(self) -> list[dict[str, Any]]:
-        """The environments it ran in, in order. Raises: RecordError."""
-        return self._entries("environment.json")
-
-    def codes(self) -> list[dict[str, Any]]:
-        """The versions of the code that ran, in order; `diff` names a patch beside it, if any. Raises: RecordError."""
-        return self._entries("code.json")
-
-    def patch(self, name: str) -> str:
-        """Return the difference to a commit that one of `codes` names.
-
-        Raises:
-            RecordError: there is no such file, or the name is not that of a patch of this record.
-
-        """
-        return self._patch_bytes(name).decode("utf-8", "replace")
-
-    def _patch_bytes(self, name: str) -> bytes:
+    def _patch(self, name: str) -> bytes:
         if not isinstance(name, str) or not PATCH.fullmatch(name):
             file = self.path / "code.json"
             raise RecordError(file, f"is damaged: diff is {str(name)[:80]!r}, expected a name such as diff-1.patch")
@@ -285,7 +301,7 @@ class Record:
 
         Raises: RecordError: there are fewer.
         """
-        metrics, file = self.metrics(), self.path / "metrics.jsonl"
+        metrics, file = self._own_metrics(), self.path / "metrics.jsonl"
         if len(metrics) < count:
             raise RecordError(file, f"has {len(metrics)} lines, but the checkpoint was saved after {count} epochs")
         self.check_held()
@@ -294,13 +310,55 @@ class Record:
             write_atomically(file, text.encode())
 
     def finish(self, values: Mapping[str, Any]) -> None:
-        """Write the result, which makes the cell done. Raises: StorageFullError."""
+        """Write the result, which makes the cell done, and publish it.
+
+        Raises:
+            StorageFullError: There was no room. A result that was written is published by the next run.
+            LockedError, LockLostError: As for `publish`.
+
+        """
         self._write_result(Status.DONE, values)
-        self.remove_checkpoint()
+        self.publish()
 
     def fail(self, reason: str, detail: str, values: Mapping[str, Any] | None = None) -> None:
-        """Write that the cell cannot be finished, and why; the last good checkpoint stays. Raises: StorageFullError."""
+        """Write that the cell cannot be finished, and why; the last good checkpoint stays.
+
+        Raises: as `finish`.
+        """
         self._write_result(Status.FAILED, {"reason": reason, "detail": detail, **(values or {})})
+        self.publish()
+
+    def publish(self) -> None:
+        """Append the record to its volume if it is finished, and remove what only an unfinished one needs.
+
+        If the volume has another result, the folder stays, and `state` raises.
+
+        Raises:
+            LockedError: Another process held the volumes for too long.
+            LockLostError: Another process took over the record or the volumes.
+            StorageFullError: There was no room.
+
+        """
+        self.check_held()
+        own = self._own_run()
+        if own.done:
+            self.remove_checkpoint()
+        if self.root is None or (own.state.finished and volumes.publish(own, self.root) is not None):
+            return
+        published = volumes.published(self.cell, self.root)
+        if published is not None and published.done:
+            self.remove_checkpoint()
+        if published is not None and not self.resumable:
+            self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        """Remove the record's files: the result first and config.json last, so that no half of it looks damaged."""
+        order = {"result.json": 0, "code.json": 1, "config.json": 3}
+        files = [file for file in self.path.iterdir() if FILES.fullmatch(file.name) or LEFTOVER.fullmatch(file.name)]
+        for file in sorted(files, key=lambda file: order.get(file.name, 2)):
+            file.unlink()
+        with suppress(OSError):  # while it is held it has a lock, and is removed with that
+            self.path.rmdir()
 
     def remove_checkpoint(self) -> None:
         """Forget what only a resume needs."""
@@ -312,9 +370,11 @@ class Record:
 
         Raises: ValueError: the cell has not failed.
         """
-        if self.state().status is not Status.FAILED:
-            raise ValueError(f"{self.path} is not a failed cell: {self.state()}")
-        (self.path / "result.json").unlink()
+        if (state := self.state()).status is not Status.FAILED:
+            raise ValueError(f"{self.path} is not a failed cell: {state}")
+        (self.path / "result.json").unlink(missing_ok=True)
+        if self.root is not None:
+            volumes.remove(self.cell, self.root)
 
     def _write_result(self, status: Status, values: Mapping[str, Any]) -> None:
         self.check_held()
@@ -344,11 +404,11 @@ class Record:
             write_json(self.path / name, {"schema": SCHEMA, "entries": [*entries, entry]})
 
     def _add_code(self, entry: dict[str, Any], patch: str) -> None:
-        entries = self.codes()
+        entries = self._entries("code.json")
         if patch:
             data = patch_bytes(patch)
             for known in entries:
-                if "diff" in known and self._patch_bytes(known["diff"]) == data:
+                if "diff" in known and self._patch(known["diff"]) == data:
                     entry["diff"] = known["diff"]
             if "diff" not in entry:
                 entry["diff"] = f"diff-{len(entries) + 1}.patch"
@@ -372,61 +432,67 @@ def check_free(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Scan:
-    """All that a folder of records holds."""
+    """All that a folder of records contains."""
 
-    records: tuple[tuple[Record, State], ...]  # that can be read, done or not, in order of scale and name
+    records: tuple[Run[Cell], ...]  # that can be read, done or not, in order of scale and name
     problems: tuple[RecordError, ...]  # the others
 
 
 def scan(root: Path = DEFAULT_ROOT) -> Scan:
-    """Read every record under `root`; one that is damaged does not hide the others.
+    """Read every record below `root`, in folders and volumes; one that is damaged does not hide the others.
 
-    Of two of one cell, such as a copy for safety, the one in the cell's own place counts, the other is a problem.
+    Of two records of one cell the finished one counts, or that in the cell's place; a second folder elsewhere, such as
+    a copy for safety, is a problem. Two finished ones with different results are a problem, and neither counts.
     """
-    readable: list[tuple[Record, State]] = []
-    problems: list[RecordError] = []
+    candidates: list[Run[Cell]] = []
+    damaged: list[RecordError] = []
+    # Folders before volumes: a record that is moved in between is seen at least once.
     folders, unreadable = _folders(root)
-    problems += unreadable
     for folder in folders:
         try:
-            record = Record.load(folder)
-            readable.append((record, record.state()))
+            candidates.append(Record.load(folder)._own_run())
+        except RecordError as error:
+            damaged.append(error)
+    found, problems = volumes.scan(root, candidates)
+    problems += unreadable
+    names = {run.cell.name for run in found}
+    problems += [error for error in damaged if error.name not in names or (error.path.parent / "result.json").exists()]
+    runs: dict[str, list[Run[Cell]]] = {}
+    for run in (*found, *candidates):
+        runs.setdefault(run.cell.identity, []).append(run)
+    records = []
+    for same in runs.values():
+        place = Record.of(same[0].cell, root).path
+        same.sort(key=lambda run: run.place.suffix != ".jsonl" and run.place != place)
+        try:
+            first = volumes.only(run for run in same if run.state.finished)
         except RecordError as error:
             problems.append(error)
-    records: dict[Cell, tuple[Record, State]] = {}
-    for record, state in sorted(readable, key=lambda of: of[0].path != Record.of(of[0].cell, root).path):
-        counts, _ = records.setdefault(record.cell, (record, state))
-        if counts is not record:
-            what = f"is a second record of its cell, beside {counts.path}; move one of them away"
-            problems.append(RecordError(record.path / "config.json", what))
-    return Scan(tuple(sorted(records.values(), key=lambda of: of[0].path)), tuple(problems))
+            continue
+        first = first or same[0]
+        records.append(first)
+        for run in same:
+            if run is not first and run.place.suffix != ".jsonl" and run.place != place:
+                what = f"is a second record of its cell, beside {first.place}; move one of them away"
+                problems.append(RecordError(run.place / "config.json", what))
+    return Scan(tuple(sorted(records, key=lambda run: (run.cell.scale, run.cell.name))), tuple(problems))
 
 
 def _folders(root: Path) -> tuple[list[Path], list[RecordError]]:
-    """The folders of records under `root`, and those that cannot be looked into, which `glob` would leave out."""
+    """Return the folders of records below `root`, and an error for each folder that cannot be looked into."""
     found: list[Path] = []
     problems: list[RecordError] = []
-    for scale in _listing(root, problems):
-        if scale.is_dir() and not scale.name.startswith("."):
-            for folder in _listing(Path(scale.path), problems):
-                try:
-                    names = {entry.name for entry in os.scandir(folder.path)} if folder.is_dir() else set()
-                except OSError as error:
-                    problems.append(RecordError(Path(folder.path), f"cannot be read: {error.strerror}"))
-                    continue
-                if names & {"config.json", "result.json"}:
-                    found.append(Path(folder.path))
+    for folder in volumes.listing(root, problems):
+        try:
+            names = {entry.name for entry in os.scandir(folder.path)} if folder.is_dir() else set()
+        except FileNotFoundError:  # another process has published it right now
+            continue
+        except OSError as error:
+            problems.append(RecordError(Path(folder.path), f"cannot be read: {error.strerror}"))
+            continue
+        if names & {"config.json", "result.json"}:
+            found.append(Path(folder.path))
     return sorted(found), problems
-
-
-def _listing(folder: Path, problems: list[RecordError]) -> list[os.DirEntry[str]]:
-    try:
-        return list(os.scandir(folder))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        problems.append(RecordError(folder, f"cannot be read: {error.strerror}"))
-        return []
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -437,9 +503,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise RecordError(file, f"is damaged: {error}") from error
     if not isinstance(values, dict):
         raise RecordError(file, f"is damaged: expected a JSON object, got {type(values).__name__}")
-    if (schema := values.get("schema")) != SCHEMA:
-        newer = isinstance(schema, int) and schema > SCHEMA
-        raise RecordError(file, f"is of format {schema!r}, this version reads format {SCHEMA}", UPDATE if newer else "")
+    check_schema(values.get("schema"), file)
     return values
 
 

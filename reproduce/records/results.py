@@ -4,13 +4,11 @@ Whatever cannot be read is kept as a problem and shown as one; it never hides th
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
 
-from reproduce.cells.catalogue import SOURCE
 from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell
 from reproduce.records import benchmarks as benchmark_records
 from reproduce.records import history, reading
@@ -32,7 +30,9 @@ from reproduce.records.reading import (
     text,
     whole,
 )
-from reproduce.records.record import Record, RecordError, State, Status, scan
+from reproduce.records.record import RecordError, Run, State, Status, scan
+
+__all__ = ["Results", "Run", "check", "meaning", "read"]
 
 _MEDIAN = object_of({"median": amount}, scalar)
 #: What the tables show of every finished cell of a kind. One record without would otherwise take the report down.
@@ -79,6 +79,7 @@ _IF_THERE: dict[type[Cell], dict[str, reading.Check]] = {
         **dict.fromkeys(("train_seconds", "evaluation_seconds", "images_per_second", "test_bits_per_byte"), amount),
         **dict.fromkeys(("parameters", "micro_batches", "best_epoch"), whole),
         "stages": list_of(dict_of(amount)),
+        **dict.fromkeys(("staleness", "observed_staleness"), list_of(whole)),
     },
 }
 _MEASURED = dict_of(list_of(or_null(number)))
@@ -91,30 +92,6 @@ _OF_AN_EPOCH = {
     "measured": _MEASURED,
     "measured_at": list_of(object_of({"measured": _MEASURED}, scalar)),
 }
-
-CellT = TypeVar("CellT", bound=Cell, covariant=True)
-
-
-@dataclass(frozen=True)
-class Run(Generic[CellT]):
-    """One record."""
-
-    cell: CellT
-    state: State
-    result: dict[str, Any]  # of a finished or failed cell; empty while there is none
-    metrics: tuple[dict[str, Any], ...]  # finished epochs in order
-    environments: tuple[dict[str, Any], ...]  # machines and versions it ran on, in order
-    codes: tuple[dict[str, Any], ...]  # versions of the code, in order
-    patches: dict[str, str]  # the differences that `codes` name, by file name
-
-    @property
-    def done(self) -> bool:
-        return self.state.status is Status.DONE
-
-    @property
-    def text(self) -> str:
-        """SHA-256 of the text that a finished run was trained on; empty of all others."""
-        return str(self.result.get("data", {}).get("files", {}).get(SOURCE, ""))
 
 
 @dataclass(frozen=True)
@@ -137,18 +114,19 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
     scanned = scan(root)
     problems = list(scanned.problems)
     runs: list[Run[Cell]] = []
-    for record, state in scanned.records:
+    for run in scanned.records:
         try:
-            runs.append(read_run(record, state))
+            check(run)
+            runs.append(run)
         except RecordError as error:
             problems.append(error)
-    recorded = {run.cell for run in runs} | {problem.path.parent.name for problem in problems}
+    recorded = {run.cell for run in runs} | {problem.name for problem in problems}
     expected = tuple(expected)
     # A cell that ran in another precision is not absent, unless the grid wants it in both.
     in_both = {name for name, count in Counter(map(meaning, expected)).items() if count > 1}
     meant = {meaning(run.cell) for run in runs} - in_both
     absent = [c for c in expected if c not in recorded and c.name not in recorded and meaning(c) not in meant]
-    runs += [Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected), {}, (), (), (), {}) for cell in absent]
+    runs += [Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected)) for cell in absent]
     benchmarks, unreadable = benchmark_records.read_all(root)
     tracked, damaged = history.read(root.parent / history.FOLDER)
     return Results(tuple(runs), tuple(problems), benchmarks, (*unreadable, *damaged), tracked)
@@ -160,53 +138,50 @@ def meaning(cell: Cell) -> str:
     return cell.less("loader", "precision")
 
 
-def read_run(record: Record, state: State) -> Run[Cell]:
-    """All of a record. Raises: RecordError: the tables could not show it."""
-    result, metrics, environments = record.result() or {}, record.metrics(), record.environments()
-    codes = tuple(record.codes())
-    if problem := reading.problem(result, {"data": object_of(DATA)}):  # a failure has it, too
-        raise RecordError(record.path / "result.json", f"is damaged: {problem}")
-    if state.status is Status.DONE:
-        _check_result(record, result)
-        for name, entries in (("environment.json", environments), ("code.json", codes)):
+def check(run: Run[Cell]) -> None:
+    """Check that the tables can show a record. Raises: RecordError: they cannot."""
+    if problem := reading.problem(run.result, {"data": object_of(DATA)}):  # a failure has it, too
+        raise run.error("result.json", f"is damaged: {problem}")
+    if run.done:
+        _check_result(run)
+        for part, entries in (("environment.json", run.environments), ("code.json", run.codes)):
             if not entries:
-                raise RecordError(record.path / name, "is missing or empty: nobody can say where the result is from")
-    if isinstance(record.cell, TrainedCell):
-        file = record.path / "metrics.jsonl"
-        for number, line in enumerate(metrics, start=1):
-            if problem := reading.problem(line, _OF_AN_EPOCH, needed=_NEEDED_OF_AN_EPOCH):
-                raise RecordError(file, f"is damaged: line {number}: {problem}")
-            if line["epoch"] != number:
-                raise RecordError(file, f"is damaged: line {number} is of epoch {line['epoch']}")
-        if state.status is Status.DONE and metrics and result["test_accuracy"] != metrics[-1]["test_accuracy"]:
-            raise RecordError(
-                record.path / "result.json",
-                f"is damaged: test_accuracy is {result['test_accuracy']}, and the last line of metrics.jsonl has "
-                f"{metrics[-1]['test_accuracy']}",
-            )
-    _check_origin(record, environments, codes)
-    patches = {code["diff"]: record.patch(code["diff"]) for code in codes if "diff" in code}
-    return Run(record.cell, state, result, tuple(metrics), tuple(environments), codes, patches)
+                raise run.error(part, "is missing or empty: nobody can say where the result is from")
+    if isinstance(run.cell, TrainedCell):
+        _check_epochs(run)
+    _check_origin(run)
 
 
-def _check_result(record: Record, result: Mapping[str, Any]) -> None:
-    file = record.path / "result.json"
+def _check_result(run: Run[Cell]) -> None:
     for kind, shape in _SHOWN.items():
-        if isinstance(record.cell, kind):
-            if lacking := [name for name in shape if name not in result]:
-                raise RecordError(file, f"lacks {', '.join(lacking)}: another version wrote it")
-            if problem := reading.problem(result, _IF_THERE[kind], needed=shape):
-                raise RecordError(file, f"is damaged: {problem}")
+        if isinstance(run.cell, kind):
+            if lacking := [name for name in shape if name not in run.result]:
+                raise run.error("result.json", f"lacks {', '.join(lacking)}: another version wrote it")
+            if problem := reading.problem(run.result, _IF_THERE[kind], needed=shape):
+                raise run.error("result.json", f"is damaged: {problem}")
 
 
-def _check_origin(
-    record: Record, environments: Sequence[Mapping[str, Any]], codes: Sequence[Mapping[str, Any]]
-) -> None:
+def _check_epochs(run: Run[Cell]) -> None:
+    """Check the metrics of a training. Raises: RecordError: the report could not show them."""
+    for epoch, line in enumerate(run.metrics, start=1):
+        if problem := reading.problem(line, _OF_AN_EPOCH, needed=_NEEDED_OF_AN_EPOCH):
+            raise run.error("metrics.jsonl", f"is damaged: line {epoch}: {problem}")
+        if line["epoch"] != epoch:
+            raise run.error("metrics.jsonl", f"is damaged: line {epoch} is of epoch {line['epoch']}")
+    if run.done and run.metrics and run.result["test_accuracy"] != run.metrics[-1]["test_accuracy"]:
+        raise run.error(
+            "result.json",
+            f"is damaged: test_accuracy is {run.result['test_accuracy']}, and the last line of metrics.jsonl has "
+            f"{run.metrics[-1]['test_accuracy']}",
+        )
+
+
+def _check_origin(run: Run[Cell]) -> None:
     """Check where a result is from. Raises: RecordError: Provenance could not show it."""
-    for environment in environments:
+    for environment in run.environments:
         others = {name: SETTING for name in environment if name not in ENVIRONMENT}
         if problem := reading.problem(environment, others, needed=ENVIRONMENT):
-            raise RecordError(record.path / "environment.json", f"is damaged: {problem}")
-    for code in codes:
+            raise run.error("environment.json", f"is damaged: {problem}")
+    for code in run.codes:
         if problem := reading.problem(code, CODE):
-            raise RecordError(record.path / "code.json", f"is damaged: {problem}")
+            raise run.error("code.json", f"is damaged: {problem}")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from reproduce.cells.kinds import Cell, TrainedCell
-from reproduce.records.record import Record, RecordError, State, Status
+from reproduce.records.run import Run, State, Status
 
 #: Settings on which the time of an epoch does not depend.
 FREE = (
@@ -62,23 +62,23 @@ class Speeds:
         return statistics.median(comparable) * (state.epochs - state.epochs_done if cell.epochs_expected else 1)
 
 
-def recorded(records: Iterable[tuple[Record, State]]) -> Speeds:
+def recorded(records: Iterable[Run[Cell]]) -> Speeds:
     """The times in these records, of cells that ran in one environment from beginning to end."""
     speeds = Speeds()
-    for record, state in records:
+    for run in records:
         try:
-            devices = {device(environment) for environment in record.environments()}
-            if len(devices) == 1 and state.status is not Status.NOT_RUN:
-                speeds.add(record.cell, devices.pop(), _seconds(record, state))
-        except (RecordError, KeyError, TypeError):  # damaged or of another version: no help here, and shown elsewhere
+            devices = {device(environment) for environment in run.environments}
+            if len(devices) == 1 and run.state.status is not Status.NOT_RUN:
+                speeds.add(run.cell, devices.pop(), _seconds(run))
+        except (KeyError, TypeError):  # damaged or of another version: no help here, and shown elsewhere
             continue
     return speeds
 
 
-def _seconds(record: Record, state: State) -> list[float]:
-    if record.cell.epochs_expected:
-        return [line["train_seconds"] + line["evaluation_seconds"] for line in record.metrics()]
-    return [state.result["wall_seconds"]] if "wall_seconds" in state.result else []
+def _seconds(run: Run[Cell]) -> list[float]:
+    if run.cell.epochs_expected:
+        return [line["train_seconds"] + line["evaluation_seconds"] for line in run.metrics]
+    return [run.result["wall_seconds"]] if "wall_seconds" in run.result else []
 
 
 def _work(cell: Cell, where: Device) -> Work:

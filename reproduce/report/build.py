@@ -1,15 +1,17 @@
-"""From a folder of records to one HTML file that needs nothing else.
+"""From a folder of records to one HTML file that needs nothing else, and the verdicts as data.
 
 A report that fetches its style, its plots or its data from somewhere is dead when that place is. Everything is inside
 here: style and script inline, drawings as SVG in the page. A copy of the one file is therefore whole. The page is
 complete without its script, which sorts tables, hides what is not chosen, and makes a CSV of a table or a file of a
 drawing when somebody asks for it; its security policy forbids it to load anything, and every other script to run. For
-the same records it is the same file, byte for byte: nothing in it depends on when or where it was made.
+the same records it is the same file, byte for byte: nothing in it depends on when or where it was made. `verdicts.json`
+beside it has the verdict on every claim of the paper, with the evidence and the cells that it rests on.
 """
 
 import base64
 import gc
 import hashlib
+import json
 import multiprocessing
 import os
 import re
@@ -21,12 +23,15 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
 
 from reproduce import published
+from reproduce.exhibits import claims
 from reproduce.exhibits._exhibit import Exhibit, commands, section
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
@@ -37,11 +42,14 @@ from reproduce.records.results import Results, read
 from reproduce.records.storage import write_atomically
 from reproduce.report import citing, layout, overview
 from reproduce.report.headline import Answer, Headline, first_screen
+from reproduce.report.reproducibility import Reproducibility, counted, reproducibility
 from reproduce.show.content import Figure, Finding, Listing, Section, Table, Tone
+from reproduce.show.statements import ClaimVerdict
 from reproduce.show.statistics import MARGIN_POINTS
 from reproduce.words import count
 
 FAILED = "This section could not be made"
+VERDICTS = "verdicts.json"  # beside the page
 SCRIPT_PLACE = "HASH-OF-THE-SCRIPT"  # in the page, until its script is known
 PATIENCE_SECONDS = 60.0  # for a helper, until it is said that it is waited for
 #: Begun first, so that no process waits for one at the end.
@@ -61,15 +69,25 @@ def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
 
     """
     expected = [cell for name in scales.SCALES for cell in grid_of(name)]
-    html = render(read(records_root, expected), jobs=jobs)
+    report = render(read(records_root, expected), jobs=jobs)
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, html.encode())
+    write_atomically(output, report.html.encode())
+    write_atomically(output.with_name(VERDICTS), report.verdicts.encode())
     return output
 
 
-def render(results: Results, *, jobs: int = 1) -> str:
-    """The page as HTML."""
-    sections, (known, heads) = _made(results, jobs)
+class Report(NamedTuple):
+    """The page as HTML, and the verdicts as JSON."""
+
+    html: str
+    verdicts: str
+
+
+def render(results: Results, *, jobs: int = 1) -> Report:
+    """Return the page and the verdicts."""
+    sections, top = _made(results, jobs)
+    claims_of = claims.by_exhibit(top.judged)
+    sections = [replace(of, standing=claims.standing(claims_of.get(of.key, []))) for of in sections]
     parts = overview.parts(sections)
     in_order = [section for part in parts for section in part.sections]
     page = (
@@ -80,8 +98,15 @@ def render(results: Results, *, jobs: int = 1) -> str:
             paper_title=published.PAPER_TITLE,
             paper_reference=published.PAPER_REFERENCE,
             begun=results.begun,
-            answers=known,
-            headlines=heads,
+            newest=overview.newest(results),
+            answers=top.answers,
+            headlines=top.headlines,
+            judged=top.judged,
+            claims_of=claims_of,
+            claims_sentence=counted(top.judged),
+            titles={of.key: overview.label(of) for of in sections},
+            reproducibility=top.reproducibility,
+            verdict_meanings=list(ClaimVerdict),
             parts=parts,
             attention=overview.attention(in_order),
             marks=published.Mark,
@@ -91,24 +116,36 @@ def render(results: Results, *, jobs: int = 1) -> str:
     )
     script = page.rpartition("<script>")[2].partition("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return page.replace(SCRIPT_PLACE, digest, 1)
+    verdicts = json.dumps({"verdicts": [of.to_dict() for of in top.judged]}, indent=2, ensure_ascii=False) + "\n"
+    return Report(page.replace(SCRIPT_PLACE, digest, 1), verdicts)
 
 
-def _made(results: Results, jobs: int) -> tuple[list[Section], tuple[list[Answer], list[Headline]]]:
-    """The sections and what stands on top, by so many processes, this one included."""
+class Top(NamedTuple):
+    """What is made of all records together."""
+
+    answers: list[Answer]
+    headlines: list[Headline]
+    judged: list[claims.Judged]
+    reproducibility: Reproducibility
+
+
+def _made(results: Results, jobs: int) -> tuple[list[Section], Top]:
+    """Return the sections and what stands on top, made by `jobs` processes, this one included."""
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
     begun, jobs = context.Value("i", 0), min(jobs, len(EXHIBITS))
     with ProcessPoolExecutor(jobs, context, _receive, (begun, os.getpid())) as pool, _uncollected():
         helpers = [pool.submit(_help, results) for _ in range(1, jobs)]
         frames = Frames(results)
-        heads = _heads(frames)  # while the helpers import
+        answers, headlines = _heads(frames)  # while the helpers import
+        judged = claims.judge(frames)
+        top = Top(answers, headlines, judged, reproducibility(judged, frames))
         made = _sections(frames, begun)
         for helper in helpers:
             made |= _helped(helper)
     for exhibit in EXHIBITS:  # of a helper that died
         if exhibit.key not in made:
             made[exhibit.key] = _section(exhibit, frames)
-    return [made[exhibit.key] for exhibit in EXHIBITS], heads
+    return [made[exhibit.key] for exhibit in EXHIBITS], top
 
 
 def _helped(helper: "Future[dict[str, Section]]") -> dict[str, Section]:

@@ -30,18 +30,28 @@ __all__ = [
 
 
 class Picture(NamedTuple):
-    """A picture in small: the drawing that is shown elsewhere on the page, and the size of its box."""
+    """A picture in small: the first panel, without its axes, of a drawing that is shown elsewhere on the page.
+
+    Attributes:
+        key: Key of the drawing.
+        width: Width of the whole drawing.
+        height: Height of the whole drawing.
+        box: The part that is shown: x, y, width and height.
+
+    """
 
     key: str
     width: str
     height: str
+    box: Sequence[str]
 
 
 def picture(section: Section) -> Picture | None:
-    """The section's first picture; None if it has none."""
+    """Return the section's first picture; None if it has none."""
     for block in section.blocks:
-        if isinstance(block, Figure) and (box := re.search(r'viewBox="0 0 (\S+) ([^"]+)"', block.svg)):
-            return Picture(_identifier(block.key), box[1], box[2])
+        if isinstance(block, Figure) and (size := re.search(r'viewBox="0 0 (\S+) ([^"]+)"', block.svg)):
+            box = [f"{value:g}" for value in block.panel] or ["0", "0", size[1], size[2]]
+            return Picture(_identifier(block.key), size[1], size[2], box)
     return None
 
 

@@ -3,15 +3,17 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from reproduce import published
+from reproduce.records.results import Results
 from reproduce.show.content import Finding, Section, Tone
 
-__all__ = ["Chapter", "attention", "label", "parts", "sentence"]
+__all__ = ["Chapter", "attention", "label", "newest", "parts", "sentence"]
 
 FIRST = "primary"  # key of the section that comes before all others
 #: Sections that say where the others come from; whatever is neither here nor in the paper is a study.
-GROUND = ("schedules", "benchmarks", "history", "provenance")
+GROUND = ("cost", "schedules", "benchmarks", "history", "provenance")
 
 
 @dataclass(frozen=True)
@@ -53,3 +55,14 @@ def sentence(section: Section, finding: Finding) -> str:
     """Return the first sentence of a finding, whole, without its section's name."""
     words = finding.text.removeprefix(f"{label(section)}: ")
     return re.split(r"(?<=\S\.) (?=[A-Z\d])", words, maxsplit=1)[0]
+
+
+def newest(results: Results) -> str:
+    """Return the day of the newest record that has a date, as YYYY-MM-DD; empty if none has one.
+
+    Cells have no dates, so that they are the same wherever they run; benchmarks and counts by commit have.
+    """
+    days = [benchmark.date for benchmark in results.benchmarks]
+    if results.history:
+        days.append(datetime.fromtimestamp(max(of.date for of in results.history) / 1000, UTC).strftime("%Y-%m-%d"))
+    return max(days, default="")

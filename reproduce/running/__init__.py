@@ -1,1 +1,1 @@
-"""From a lock on a cell to its result, and who is told."""
+"""Run cells: locking, execution, progress reports."""

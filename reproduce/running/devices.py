@@ -1,4 +1,4 @@
-"""Which devices a grid is run on: every worker has one of its own, or its share of one."""
+"""Choose the devices of a grid. Each worker has its own device, or an equal share of one."""
 
 import re
 from collections.abc import Sequence
@@ -9,20 +9,22 @@ if TYPE_CHECKING:
 
 
 class DeviceError(ValueError):
-    """There is no such device on this machine."""
+    """A device does not exist on this machine, or cannot be used as requested."""
 
 
 def cuda_devices() -> int:
-    """How many CUDA devices are visible."""
+    """Return the number of visible CUDA devices."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def choose(names: Sequence[str]) -> tuple[str, ...]:
-    """The devices of these names, such as `cpu` or `cuda:1`; `cuda` is every CUDA device that is visible.
+    """Resolve names such as `cpu` or `cuda:1`. The name `cuda` stands for all visible CUDA devices.
 
-    Raises: DeviceError: there is none of that name, or it is named twice.
+    Raises:
+        DeviceError: If a device does not exist or a CUDA device is named twice.
+
     """
     for name in names:
         check_there(name)
@@ -33,25 +35,30 @@ def choose(names: Sequence[str]) -> tuple[str, ...]:
     ]
     twice = {name for name in chosen if chosen.count(name) > 1 and name != "cpu"}
     if twice:
-        raise DeviceError(f"{', '.join(sorted(twice))} is named twice; --jobs gives a device several workers")
+        raise DeviceError(f"{', '.join(sorted(twice))} is named twice; use --jobs for several workers per device")
     return tuple(dict.fromkeys(chosen))
 
 
 def check_there(name: str) -> None:
-    """Raise DeviceError if there is no such device; to know that of the CPU nobody waits for torch."""
+    """Raise DeviceError if there is no such device. Torch is imported only to check CUDA devices."""
     match = re.fullmatch(r"cpu|cuda(?::(0|[1-9]\d*))?", name)
     if match is None:
-        raise DeviceError(f"there is no device {name!r}: cpu, or cuda:0 and the like")
+        raise DeviceError(f"there is no device {name!r}: expected cpu, cuda, or a name such as cuda:0")
     if name != "cpu" and int(match[1] or 0) >= (available := cuda_devices()):
         raise DeviceError(f"there is no device {name!r}: this machine has {available} CUDA devices")
 
 
 def take(name: str, sharing: int = 1) -> "torch.device":
-    """The device of this name, from now on the current one of this process: what names no device lands there.
+    """Make a device the current one of this process and return it.
 
-    Where several processes are `sharing` a CUDA device, this one can take so great a part of the memory and no more:
-    what does not fit in it runs out of memory, and leaves the others theirs. Raises: DeviceError: there is no such
-    device.
+    Args:
+        name: Name of the device.
+        sharing: Number of processes that share a CUDA device. The memory of this process is limited to its share, so
+            that a process that needs more runs out of memory without affecting the others.
+
+    Raises:
+        DeviceError: If there is no such device.
+
     """
     check_there(name)
     import torch
@@ -65,23 +72,32 @@ def take(name: str, sharing: int = 1) -> "torch.device":
 
 
 def sharing(names: Sequence[str], jobs: int, number: int = 0) -> int:
-    """How many of so many workers have the GPU of worker `number`, itself included; on the CPU each is as if alone.
+    """Return how many workers use the GPU of worker `number`, including itself. On the CPU, return 1.
 
-    Worker n has the n-th device, from the first again where there are more workers.
+    Args:
+        names: Devices, which are assigned to the workers round-robin.
+        jobs: Number of workers.
+        number: Number of the worker.
+
     """
     place = number % len(names)
     return 1 if names[place] == "cpu" else len(range(place, jobs, len(names)))
 
 
 def check_graphs(streams: int | str, names: Sequence[str]) -> None:
-    """See that CUDA graphs are asked for on CUDA devices alone. Raises: DeviceError: they are not."""
+    """Check that CUDA graphs are only requested on CUDA devices.
+
+    Raises:
+        DeviceError: If they are requested on another device.
+
+    """
     others = sorted({name for name in names if not name.startswith("cuda")})
     if streams and others:
-        raise DeviceError(f"--cuda-graphs {streams} is for CUDA devices, and this is {others[0]}: leave it out")
+        raise DeviceError(f"--cuda-graphs {streams} needs a CUDA device, got {others[0]}: leave it out")
 
 
 def workers(devices: Sequence[str], jobs: int | None, threads: int, cores: int) -> int:
-    """How many worker processes: as told, else one a GPU, or on the CPU as many as its cores have room for."""
+    """Return the number of worker processes: `jobs` if given, else one per GPU, or `cores // threads` on the CPU."""
     if jobs is not None:
         return jobs
     return max(1, cores // threads) if tuple(devices) == ("cpu",) else len(devices)

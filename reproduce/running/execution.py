@@ -1,9 +1,9 @@
-"""Running one cell of any kind, from the lock on its folder to its result.
+"""Run one cell of any kind, from the lock on its folder to its result.
 
-What a cell does is a function of its kind, found by name so that a kind's code is loaded only where it runs. What
-holds for all of them is here: nobody else works on the folder, the environment is recorded, torch is made
-deterministic, and every way to end (done, diverged, out of memory, stopped) is written down or leaves the cell to be
-continued.
+The kind of a cell selects the function that runs it. The function is looked up by name, so that only its own code is
+imported. This module does the work that all kinds share: it locks the folder, records the environment and makes torch
+deterministic. It records how the cell ended (done, diverged, out of memory), or leaves a stopped cell ready to be
+resumed.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.measures.context import MEMORY_FORMAT, Context
 from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
-from reproduce.records.record import DIVERGED, OUT_OF_MEMORY, Record, State, Status
+from reproduce.records.record import DIVERGED, OUT_OF_MEMORY, Record, State
 from reproduce.teams.team import UnsupportedError
 from reproduce.words import conjunction
 
@@ -39,20 +39,20 @@ Runner = Callable[[Cell, Record, Context], Mapping[str, Any]]
 
 
 def execute(record: Record, context: Context) -> State:
-    """Run or continue the record's cell to its result; nothing happens if it has one.
+    """Run or resume the record's cell until it has a result. Return immediately if it has one.
 
     Returns:
-        The state of the record: done, or failed.
+        The state of the record: done or failed.
 
     Raises:
-        LockedError: another process works on it.
-        LockLostError: another machine took it over, since this process gave no sign of life for too long.
-        RecordError: the folder holds something that cannot be understood.
-        CheckpointError: its checkpoint is damaged or of another version.
-        DataError: its data set is not prepared, or damaged.
-        StorageFullError: no room; what was finished is safe.
-        Stopped: by request; the same call goes on.
-        UnsupportedError: it needs another device.
+        LockedError: If another process is running the cell.
+        LockLostError: If another machine took the cell over, because this process gave no sign of life for too long.
+        RecordError: If the folder contains files that cannot be parsed.
+        CheckpointError: If the checkpoint is damaged or of another version.
+        DataError: If the data set is damaged or not prepared.
+        StorageFullError: If the disk is full. Files that were completed are intact.
+        Stopped: If a stop was requested. The same call resumes the cell.
+        UnsupportedError: If the cell needs another device.
 
     """
     tf32 = _wants_tf32(record.cell, context.device)
@@ -64,8 +64,7 @@ def execute(record: Record, context: Context) -> State:
             context.observer.notice(f"took over {record.path} from {hold.taken_from}: its process is gone")
         state = record.state()
         if state.final:
-            if state.status is Status.DONE:  # a kill between the result and the removal leaves it
-                record.remove_checkpoint()
+            record.publish()  # a kill after the result leaves the folder
             context.team.tell(go=False)
             return state
         context.observer.begin()
@@ -83,9 +82,9 @@ def execute(record: Record, context: Context) -> State:
 
 
 def _other_threads(record: Record, environment: Mapping[str, Any]) -> str:
-    """What to say where a cell goes on in another number of threads than it has had; nothing where it is the same.
+    """Return a warning if a cell is resumed with another number of threads, else an empty string.
 
-    On a GPU nothing of a result is added up by threads of the processor.
+    On a GPU the number of CPU threads does not affect results.
     """
     now = environment["threads"]
     if environment["device"] != "cpu" or not record.resumable:
@@ -95,13 +94,13 @@ def _other_threads(record: Record, environment: Mapping[str, Any]) -> str:
     if not set(had) - {now}:
         return ""
     return (
-        f"WARNING: {record.path} goes on with --threads {now}, after {conjunction([str(n) for n in had])}: its result "
-        f"will have other bits than with one number throughout; it began with --threads {had[0]}"
+        f"WARNING: {record.path} resumes with --threads {now}, after {conjunction([str(n) for n in had])}: its result "
+        f"will differ in the last bits from a run with one number of threads; it began with --threads {had[0]}"
     )
 
 
 def _changes(record: Record, environment: Mapping[str, Any], code: Mapping[str, Any]) -> Iterator[str]:
-    """What else is not as it was when a cell was begun that now continues: machine, software, settings and code."""
+    """Yield warnings if a cell is resumed with another machine, software, settings or code."""
     had, codes = record.environments(), record.codes()
     if not record.resumable or not had or not codes:
         return
@@ -110,7 +109,7 @@ def _changes(record: Record, environment: Mapping[str, Any], code: Mapping[str, 
     other = [f"{name} {before.get(name)!r}, now {environment.get(name)!r}" for name in names]
     other = [words for name, words in zip(names, other, strict=True) if before.get(name) != environment.get(name)]
     if other:
-        yield f"WARNING: {record.path} continues in another environment ({'; '.join(other)}): its bits may be others"
+        yield f"WARNING: {record.path} continues in another environment ({'; '.join(other)}): its bits may differ"
     if (last := codes[-1].get("commit")) != code.get("commit") or not code.get("clean", True):
         yield f"NOTE: {record.path} was begun by commit {last} and continues with {_code_name(code)}"
 
@@ -120,7 +119,7 @@ def _code_name(code: Mapping[str, Any]) -> str:
 
 
 def _follow(record: Record, context: Context) -> State:
-    """Take part as a process that does not lead; a failure that it alone knows of it writes down."""
+    """Run the cell as a process that is not the leader. Record failures that only this process detects."""
     if context.team.hear():
         with _failures_recorded(record, context.device):
             _runner(record.cell.kind)(record.cell, record, context)
@@ -139,12 +138,12 @@ def _failures_recorded(record: Record, device: torch.device) -> Iterator[None]:
         if cause is None:
             raise
         record.fail(OUT_OF_MEMORY, str(cause).splitlines()[0] if str(cause) else "MemoryError")
-        traceback.clear_frames(error.__traceback__)  # whose variables hold the pipeline
-        give_back(device)  # the next cell shall find the memory that this one could not get
+        traceback.clear_frames(error.__traceback__)  # their variables reference the pipeline
+        give_back(device)  # so that the next cell can allocate this memory
 
 
 def _values(record: Record, context: Context) -> dict[str, Any]:
-    """What the runner of the cell's kind gives; for kinds without epochs, whose times are recorded, also its time."""
+    """Run the cell and return its values. For kinds without epochs, add the wall time (epochs record their own)."""
     started = time.monotonic()
     values = dict(_runner(record.cell.kind)(record.cell, record, context))
     if not record.cell.epochs_expected:
@@ -154,11 +153,11 @@ def _values(record: Record, context: Context) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]:
-    """Only deterministic kernels, and float32 as float32 unless `tf32`; the flags are as before afterwards."""
+    """Use only deterministic kernels, and no TF32 unless `tf32`. Restore torch's flags afterwards."""
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     tf32_before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    # In this mode torch also fills what it allocates, before an operation writes there: one pass over memory more, and
-    # on a GPU one kernel more, for results that are the same.
+    # In this mode torch also fills newly allocated memory before an operation overwrites it. That costs one more pass
+    # over memory (on a GPU one more kernel) and does not change results, so it is switched off.
     allocation: Any = torch.utils.deterministic
     filled = allocation.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
@@ -177,8 +176,8 @@ def deterministic(device: torch.device, *, tf32: bool = False) -> Iterator[None]
 
 
 def _environment(cell: Cell, context: Context) -> dict[str, Any]:
-    # What is measured without training has nothing to record or compile. That a cell which is trained could not be
-    # recorded is known later: this is what was asked for.
+    # Only training uses CUDA graphs and torch.compile. These are the requested options; whether a cell supports CUDA
+    # graphs is known only later.
     trained = isinstance(cell, TrainedCell)
     how = context.how
     chosen: dict[str, Any] = {"cuda_graphs": how.cuda_graphs, "compiled": how.compiled_as_recorded} if trained else {}
@@ -193,12 +192,17 @@ def _environment(cell: Cell, context: Context) -> dict[str, Any]:
 
 
 def _wants_tf32(cell: Cell, device: torch.device) -> bool:
-    """Whether the cell is one of TF32. Raises: UnsupportedError: it is, and the device has none."""
+    """Return whether the cell uses TF32.
+
+    Raises:
+        UnsupportedError: If it does and the device has no TF32.
+
+    """
     if not isinstance(cell, TrainedCell) or cell.precision != "tf32":
         return False
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         raise UnsupportedError(
-            f"the precision tf32 needs a CUDA device of compute capability 8.0 or more, and this is {device}; "
+            f"the precision tf32 needs a CUDA device of compute capability 8.0 or more, got {device}; "
             f"choose such a device, or the precision float32 or bf16"
         )
     return True

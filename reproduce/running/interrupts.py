@@ -1,14 +1,15 @@
-"""Ctrl-C as an order, not as an exception somewhere in the middle.
+"""Turn SIGINT, SIGTERM and SIGHUP into a flag that is checked between ticks.
 
-Python turns Ctrl-C into an exception at whatever line it happens to hit: in the middle of a tick it leaves stages that
-no longer fit together. Here the first signal is noted and looked at between ticks; a second Ctrl-C has its usual
-effect, for those who cannot wait.
+By default, Ctrl-C raises an exception at an arbitrary line. In the middle of a tick, this would leave the stages in an
+inconsistent state. Here the first signal only sets a flag. A second Ctrl-C has its usual effect and ends the process
+without saving.
 
-SIGTERM may come more than once, and still means that there is time to save: Slurm sends it to every process of a job
-step, and torchrun, which is one of them, passes it on. Who cannot wait has SIGKILL.
+Repeated SIGTERM does not end the process, because it may still have time to save: Slurm sends SIGTERM to every process
+of a job step, and torchrun, which is one of these processes, forwards it. Use SIGKILL to end a process immediately.
 
-A run that waits, such as for files of a server that does not answer, does not look at the signal. If nobody has asked
-for it within `GRACE_SECONDS`, the process ends at the next line of Python, and goes on from its last checkpoint.
+A run that is blocked, for example by a file server that does not respond, cannot check the flag. If the flag is not
+checked within `GRACE_SECONDS`, the process exits at the next line of Python. The run can be resumed from its last
+checkpoint.
 """
 
 import contextlib
@@ -18,25 +19,25 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: a terminal that is closed
-GRACE_SECONDS = 120.0  # for one tick, at the end of which a run asks; the slowest on a CPU take a minute
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP is sent when a terminal is closed
+GRACE_SECONDS = 120.0  # timeout for one tick; the slowest ticks on a CPU take a minute
 
 
 class Interrupt:
-    """Context in which SIGINT, SIGTERM or SIGHUP only sets `received`; a SIGINT after that does what it always does.
+    """Context manager in which SIGINT, SIGTERM and SIGHUP only set `received`. A later SIGINT has its usual effect.
 
-    If nobody asks for `received` in the `GRACE_SECONDS` after a signal, the main thread leaves by SystemExit.
+    If `received` is not read within `GRACE_SECONDS` after a signal, the main thread raises SystemExit.
     """
 
     def __init__(self) -> None:
         self._received = 0
-        self._asked = False  # since the signal came
-        self._late = False  # whether the time is over
+        self._asked = False  # whether `received` was read after the signal
+        self._late = False  # whether `GRACE_SECONDS` have passed
         self._before: dict[int, Any] = {}
 
     @property
     def received(self) -> int:
-        """The number of the first signal, 0 if there was none."""
+        """Number of the first signal, 0 if there was none."""
         if self._received and not self._asked:
             self._asked = True
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -44,15 +45,16 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int:
-        """What the shell expects of a process that a signal ended: 130 after Ctrl-C.
+        """Exit code for the shell: 128 + number of the signal, such as 130 after Ctrl-C.
 
-        A process that others told to stop has had none: as if it was SIGTERM.
+        A process that stopped at another process's request has received no signal. It exits as after SIGTERM.
         """
         return 128 + (self.received or signal.SIGTERM)
 
     def __enter__(self) -> "Interrupt":
-        heeded = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]  # by `nohup`
-        self._before = {number: signal.signal(number, self._note) for number in heeded}
+        # `nohup` makes a process ignore SIGHUP.
+        handled = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._note) for number in handled}
         self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._leave)
         return self
 
@@ -70,13 +72,13 @@ class Interrupt:
         signal.signal(signal.SIGINT, self._before[signal.SIGINT])
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
-        if not self._late:  # one call into a library may have taken all the time: then it is asked for now
+        if not self._late:  # one long call into a library may have ended just now; allow the run to check the flag
             self._late = True
             signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS / 10)
         elif not self._asked:
             print(
-                f"stopped without saving: nothing moved for {GRACE_SECONDS:.0f} s after the signal; the same command "
-                f"goes on from the last checkpoint",
+                f"stopped without saving: the run did not respond for {GRACE_SECONDS:.0f} s after the signal; the same "
+                f"command resumes from the last checkpoint",
                 file=sys.stderr,
                 flush=True,
             )
@@ -85,10 +87,10 @@ class Interrupt:
 
 @contextlib.contextmanager
 def ignored() -> Iterator[None]:
-    """Context in which these signals do nothing; a process that is started in it ignores them from its birth.
+    """Ignore these signals in this context, and in processes that are started in it.
 
-    Ctrl-C and Slurm reach every process of a group. One that is told by another what to do could ignore them by itself,
-    but only once it has imported what it needs, which takes seconds.
+    Ctrl-C and Slurm send signals to every process of a group. A worker process only obeys its parent. It could ignore
+    the signals itself, but only after its imports, which take seconds.
     """
     before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
     try:

@@ -1,8 +1,9 @@
-"""The plan of a run: what is done, what is under way and by whom, what is left, and how long that may take.
+"""Plan a run: list the cells that are done, running or left, and estimate the remaining time.
 
-A list of all cells is no plan: the grid of the paper has hundreds. Here cells are put together that differ in method, k
-and seed, under the table or figure that needs them first. Hours are sums of recorded times (`reproduce.records.speed`);
-where nothing comparable is recorded they are unknown, and the sum is "at least" the known part.
+The grid of the paper has hundreds of cells. The plan groups cells that differ only in method, k and seed, and lists
+each group under the first table or figure that needs it. Times are sums of recorded times (`reproduce.records.speed`).
+The time of a cell is unknown if nothing comparable was recorded. A sum with unknown times is given as "at least" the
+known part.
 """
 
 from collections import Counter
@@ -19,24 +20,33 @@ from reproduce.records.results import meaning
 from reproduce.records.speed import Device, Speeds
 from reproduce.words import count, duration
 
-SHOWN_METHODS = 2  # more are counted
+SHOWN_METHODS = 2  # a row with more methods only shows their number
 COLUMNS = ("done", "failed", "partial", "locked", "not run", "unreadable")
 HEAD = ("data set", "network", "methods", "k", "seeds", "cells", *COLUMNS, "left")
 
 
 @dataclass(frozen=True)
 class Item:
-    """A cell in the plan."""
+    """A cell in the plan.
+
+    Attributes:
+        cell: The cell.
+        state: State of its record, or None if the record cannot be read.
+        seconds: Estimate of the remaining time, or None if nothing comparable was recorded.
+        holder: Process that holds the lock, dead or alive, if there is a lock.
+        problem: Reason why the record cannot be read.
+
+    """
 
     cell: Cell
-    state: State | None  # None if its record cannot be read
-    seconds: float | None = None  # that are left of it; None if nothing comparable is recorded
-    holder: Holder | None = None  # who works on it, if anybody does, or left it locked
-    problem: str = ""  # why the record cannot be read
+    state: State | None
+    seconds: float | None = None
+    holder: Holder | None = None
+    problem: str = ""
 
     @property
     def locked(self) -> bool:
-        """Whether another process works on it, as far as can be seen."""
+        """Whether another process is running the cell, as far as this process can tell."""
         return self.holder is not None and not self.holder.gone
 
     @property
@@ -49,20 +59,26 @@ class Item:
 
     @property
     def ours(self) -> bool:
-        """Whether a run would have something to do for it."""
+        """Whether a run would start or resume the cell."""
         return self.column in ("partial", "not run")
 
 
-Plan = Mapping[str, Sequence[Item]]  # by the exhibit that needs them first, in the order in which they are run
+Plan = Mapping[str, Sequence[Item]]  # first exhibit that needs the cells -> cells in the order of the run
 
 
 def read(cells: Sequence[Cell], scale: str, root: Path, where: Device, *, retry_failed: bool = False) -> Plan:
-    """The plan to run these cells of a scale on such a device, from the records under `root`; nothing is changed there.
+    """Read the plan of a run from the records, without changing them.
 
-    With `retry_failed`, failed cells are left to run too.
+    Args:
+        cells: Cells to run.
+        scale: Scale that the cells belong to.
+        root: Folder of the records.
+        where: Device of the run, for the time estimate.
+        retry_failed: Whether failed cells are run again.
+
     """
     speeds = speed.recorded(scan(root).records)
-    # A cell with another loader or precision than the grid's stands with the cell that it is a variant of.
+    # A cell with another loader or precision is listed with the cell of the grid that it is a variant of.
     exhibits = {meaning(cell): name for name, plan in reversed(PLANS.items()) for cell in plan(scale)}
     plan: dict[str, list[Item]] = {name: [] for name in PLANS}
     for cell in cells:
@@ -82,27 +98,27 @@ def _item(cell: Cell, root: Path, speeds: Speeds, where: Device, *, retry_failed
 
 
 def table(plan: Plan, workers: int = 1) -> str:
-    """The plan as a table for people, with what they must know below it: the time that so many workers will take."""
+    """Format the plan as a table, followed by the estimated time with `workers` workers and by remarks."""
     lines: list[tuple[str, ...]] = [HEAD]
     for exhibit, items in plan.items():
         lines.append((f"{exhibit}:", *[""] * (len(HEAD) - 1)))
         lines += [_row(rows) for rows in _together(items).values()]
-    every = _items(plan)
-    lines.append(("in all", *[""] * 4, *_counts(every), _left(every)))
+    all_items = _items(plan)
+    lines.append(("in all", *[""] * 4, *_counts(all_items), _left(all_items)))
     used = [i for i, title in enumerate(HEAD) if title not in COLUMNS or any(line[i] for line in lines[1:])]
     widths = [max(len(line[i]) for line in lines if not line[0].endswith(":")) for i in used]
     text = ["  ".join(line[i].ljust(width) for i, width in zip(used, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*text, "", _time(every, workers), *_remarks(every)])
+    return "\n".join([*text, "", _time(all_items, workers), *_remarks(all_items)])
 
 
 def listing(plan: Plan, workers: int = 1) -> str:
-    """Every cell on a line of its own, under its exhibit."""
+    """Format the plan with one line per cell, under its exhibit."""
     lines = []
     for exhibit, items in plan.items():
         lines.append(f"{exhibit}:")
         lines += [f"  {item.cell.name}: {_words(item)}" for item in items]
-    every = _items(plan)
-    return "\n".join([*lines, "", _time(every, workers), *_remarks(every)])
+    all_items = _items(plan)
+    return "\n".join([*lines, "", _time(all_items, workers), *_remarks(all_items)])
 
 
 def _items(plan: Plan) -> list[Item]:
@@ -122,12 +138,12 @@ def _row(items: Sequence[Item]) -> tuple[str, ...]:
     settings = [item.cell.to_dict() for item in items]
     first = settings[0]
     names = list(dict.fromkeys(values["method"] for values in settings))
-    shown = ", ".join(name.lower().replace("_", "-") for name in names)
+    listed = ", ".join(name.lower().replace("_", "-") for name in names)
     kind = "" if first["kind"] == "training" else f" ({first['kind']})"
     return (
         f"  {first.get('dataset', '-')}",
         f"{first['model']} w{first['width']}{kind}",
-        shown if len(names) <= SHOWN_METHODS else f"{len(names)} methods",
+        listed if len(names) <= SHOWN_METHODS else f"{len(names)} methods",
         _numbers(values["accumulation"] for values in settings),
         _numbers(values["seed"] for values in settings),
         *_counts(items),
@@ -145,7 +161,7 @@ def _counts(items: Sequence[Item]) -> tuple[str, ...]:
 
 
 def _left(items: Sequence[Item]) -> str:
-    """Time of one worker for what is to be done."""
+    """Format the estimated time of one worker for the remaining cells."""
     waiting = [item for item in items if item.ours]
     known = [item.seconds for item in waiting if item.seconds is not None]
     if not waiting:
@@ -170,7 +186,7 @@ def _time(items: Sequence[Item], workers: int) -> str:
         text += f", {least}{duration(sum(known))} of one worker{share}, at the speeds recorded on this device"
     if unknown:
         text += (
-            f"; the time of {unknown if known else 'all'} of them is unknown: nothing comparable is recorded on this "
+            f"; the time of {unknown if known else 'all'} of them is unknown: no comparable run was recorded on this "
             f"kind of device"
         )
     return f"{text}."
@@ -180,7 +196,7 @@ def _stuck(items: Sequence[Item]) -> str:
     unreadable = sum(item.state is None for item in items)
     failed = len(items) - unreadable
     parts = [f"{count(unreadable, 'cell')} unreadable"] * bool(unreadable)
-    parts += [f"{count(failed, 'cell')} failed for want of memory, which --retry-failed tries again"] * bool(failed)
+    parts += [f"{count(failed, 'cell')} out of memory; --retry-failed runs such cells again"] * bool(failed)
     return ", ".join(parts)
 
 

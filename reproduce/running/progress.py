@@ -1,4 +1,4 @@
-"""What a person sees while cells run: a bar on a terminal, plain lines in a log."""
+"""Show the progress of cells: a progress bar on a terminal, plain lines in a log."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Bar:
-    """A bar on a terminal, and lines that do not disturb it; only lines elsewhere."""
+    """Progress bar that also prints lines. Without a terminal, only the lines are printed."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream or sys.stderr
@@ -35,17 +35,24 @@ class _Bar:
 
 
 class TrainingBar(_Bar, Observer):
-    """One cell's training: epoch, loss, accuracy, images a second, time left; without a terminal a line an epoch."""
+    """Progress of one cell's training. Without a terminal, one line is printed per epoch.
+
+    The bar shows the epoch, loss, accuracy, images per second and the remaining time.
+
+    Attributes:
+        begun: Whether the cell was run. It stays false if the cell already had a result.
+
+    """
 
     title = "the progress bar"
-    begun = False  # whether there was anything to do
+    begun = False
 
     def __init__(self, cell: TrainedCell, stream: TextIO | None = None) -> None:
         super().__init__(stream)
         self._cell = cell
         self._is_terminal = self._stream.isatty()
         self._accuracy = ""
-        self._started = (time.monotonic(), 0)  # when, and at which micro-batch
+        self._started = (time.monotonic(), 0)  # time and micro-batch at the start
         self._done = self._total = 0
 
     def begin(self) -> None:
@@ -65,7 +72,7 @@ class TrainingBar(_Bar, Observer):
             )
         epoch = min((done - 1) * self._cell.epochs // total + 1, self._cell.epochs)
         self._bar.set_description_str(f"epoch {epoch}/{self._cell.epochs}{self._accuracy}", refresh=False)
-        if self._bar.update(batch) and loss is not None:  # drawn: the one moment when it is worth waiting for a GPU
+        if self._bar.update(batch) and loss is not None:  # wait for the GPU only when the bar was redrawn
             self._bar.set_postfix_str(f"loss {loss.item():.4f}", refresh=False)
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
@@ -85,13 +92,13 @@ class TrainingBar(_Bar, Observer):
 
 
 class GridBar(_Bar):
-    """A grid of cells: how many are finished, what came out, what runs now."""
+    """Progress of a grid: number of finished cells, their outcomes, and the cells that are running."""
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
         super().__init__(stream)
         self._total = total
         self._finished = 0
-        self._running: dict[int, tuple[str, float]] = {}  # worker -> cell, share done
+        self._running: dict[int, tuple[str, float]] = {}  # worker -> cell, completed fraction
         if self._stream.isatty():
             self._bar = tqdm(
                 total=total, file=self._stream, bar_format="{desc} |{bar}| {n:.1f}/{total} cells{postfix}", leave=False
@@ -102,7 +109,7 @@ class GridBar(_Bar):
         self._draw()
 
     def finish(self, cell: str, outcome: str, *, worker: int | None) -> None:
-        """A cell has ended with `outcome`; in no worker if it was finished before."""
+        """Report that a cell has ended. `worker` is None if it was finished before the run."""
         self._finished += 1
         if worker is not None:
             self._running.pop(worker, None)
@@ -116,7 +123,7 @@ class GridBar(_Bar):
 
 
 class EventFiles(Observer):
-    """Writes every epoch's metrics as scalars of TensorBoard into a folder, which is made with the first of them."""
+    """Write the metrics of every epoch as TensorBoard scalars. The folder is created at the first epoch."""
 
     title = "--tensorboard"
 
@@ -130,7 +137,7 @@ class EventFiles(Observer):
 
             self._writer = SummaryWriter(str(self._folder))
         for name, value in metrics.items():
-            if name != "epoch" and isinstance(value, int | float):  # what was measured stage by stage is no scalar
+            if name != "epoch" and isinstance(value, int | float):  # values per stage are not scalars
                 self._writer.add_scalar(name, value, metrics["epoch"])
         self._writer.flush()
 
@@ -140,7 +147,7 @@ class EventFiles(Observer):
 
 
 class Observers(Observer):
-    """Several observers as one. One that fails, as on a full disk, is dropped with a notice: the work goes on."""
+    """Forward reports to several observers. An observer that fails is dropped with a notice, and the run continues."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = list(observers)

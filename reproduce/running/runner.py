@@ -1,13 +1,13 @@
-"""A grid of cells on the cores of one machine.
+"""Run a grid of cells with several worker processes on one machine.
 
-A pool that hands out cells from one process knows nothing of a second one on the same grid, and after a kill nothing
-of the first. Here nobody hands out anything: every worker process goes through the same list and takes the first cell
-whose folder it can lock and that has no result. So two commands may work on one grid, and a command given again after a
-kill goes on where the first stopped.
+A process pool with a central queue would not know of a second command on the same grid, and would lose its state when
+it is killed. Here there is no queue. Every worker goes through the same list and takes the first cell that has no
+result and whose folder it can lock. So several commands may run the same grid, and after a kill the same command
+resumes it.
 
-Workers report over a pipe each, so that one that is killed cannot hold up the others. A worker also gives signs of
-life; one that does not, such as a process that was stopped, is named, and killed once the run is to end: its cell goes
-on from its checkpoint.
+Each worker reports through a separate pipe, so that a killed worker cannot block the others. Workers also send signs of
+life. A worker that sends none (a suspended process, for example) is reported. When the run is to end, it is killed, and
+its cell can be resumed from its checkpoint.
 """
 
 import contextlib
@@ -23,42 +23,54 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from reproduce.cells.kinds import Cell
-from reproduce.records.locks import LockedError
+from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record, RecordError, State, Status
+from reproduce.records.storage import StorageError
 from reproduce.running import worker
 from reproduce.running.interrupts import Interrupt, ignored
 from reproduce.running.progress import GridBar
 from reproduce.running.worker import REPORT_SECONDS, Settings
 
-SILENT_SECONDS = 120.0  # without a sign of life, after which a worker is named
-GRACE_SECONDS = 30.0  # without a sign of life, after which a worker is killed if the run is to end
+SILENT_SECONDS = 120.0  # without a sign of life before a worker is reported
+GRACE_SECONDS = 30.0  # without a sign of life before a worker is killed if the run is to end
 
 
 @dataclass
 class GridOutcome:
-    """What came of a grid."""
+    """Outcome of a grid.
 
-    states: dict[Cell, State] = field(default_factory=dict)  # of each that could be read, in the order of the grid
-    problems: dict[Cell, str] = field(default_factory=dict)  # of those that could not be run or read, the reason
-    signal: int = 0  # number of the signal that stopped the run, 0 if none did
+    Attributes:
+        states: State of every cell whose record could be read, in the order of the grid.
+        problems: Reason for every cell that could not be read or run.
+        signal: Number of the signal that stopped the run, or 0.
+
+    """
+
+    states: dict[Cell, State] = field(default_factory=dict)
+    problems: dict[Cell, str] = field(default_factory=dict)
+    signal: int = 0
 
     @property
     def complete(self) -> bool:
-        """Whether every cell is finished, and none is damaged."""
+        """Whether every cell is finished and no cell has a problem."""
         return all(state.finished for state in self.states.values()) and not self.problems
 
     @property
     def exit_code(self) -> int:
-        """0 if every cell has a result, 128 + signal if stopped, otherwise 1."""
+        """Exit code: 0 if every cell has a result, 128 + signal if the run was stopped, otherwise 1."""
         if self.complete:
             return 0
         return 128 + self.signal if self.signal else 1
 
 
 def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = False) -> GridOutcome:
-    """Run all cells that have no result yet, `settings.jobs` at a time, and say on stderr how it goes.
+    """Run all cells that have no result yet and report the progress on stderr.
 
-    With `retry_failed`, cells that diverged or ran out of memory are run again.
+    Args:
+        cells: Cells of the grid.
+        settings: Options of the run. `settings.jobs` cells run concurrently.
+        retry_failed: Whether to run cells again that diverged or ran out of memory.
+
     """
     outcome = GridOutcome()
     todo = _todo(cells, settings.root, outcome, retry_failed=retry_failed)
@@ -68,14 +80,14 @@ def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = 
             bar.finish(cell.slug, state.reached, worker=None)
     with Interrupt() as interrupt:
         if todo:
-            # A worker without a cell is not started, and so has no share of a GPU.
+            # Start at most one worker per cell. An idle worker would reserve a share of a GPU.
             _supervise(todo, replace(settings, jobs=min(settings.jobs, len(todo))), outcome, bar, interrupt)
     bar.close()
     outcome.signal = interrupt.received
     for cell in todo:
-        told = outcome.states[cell]
-        now = told if told.final else _read_state(cell, settings.root, outcome)
-        if now is not None and now.final:  # a worker died over it, and another one finished it
+        known = outcome.states[cell]
+        now = known if known.final else _read_state(cell, settings.root, outcome)
+        if now is not None and now.final:  # one worker died while it ran the cell, and another one finished the cell
             outcome.problems.pop(cell, None)
     return outcome
 
@@ -90,21 +102,22 @@ def _todo(cells: Sequence[Cell], root: Path, outcome: GridOutcome, *, retry_fail
             outcome.states[cell] = state = _retry(Record.of(cell, root))
         if not state.final:
             todo.append(cell)
-        elif state.status is Status.DONE:
+        elif state.finished:
             _tidy(Record.of(cell, root))
     return todo
 
 
 def _tidy(record: Record) -> None:
-    """Remove the checkpoint that a kill left beside a result, unless another command is about to."""
-    if record.resumable:
-        with contextlib.suppress(LockedError), record.lock():
-            record.remove_checkpoint()
+    """Publish a finished record that a kill left in its folder, unless another command holds the lock."""
+    if record.path.exists():
+        # Its result counts in the folder too, which is therefore no reason to stop.
+        with contextlib.suppress(LockedError, LockLostError, StorageError), record.lock():
+            record.publish()
 
 
 def _retry(record: Record) -> State:
-    """Forget a failure, unless another command has done so already, and works on it perhaps."""
-    with contextlib.suppress(LockedError), record.lock():
+    """Delete a recorded failure, unless another command has done so already or is running the cell."""
+    with contextlib.suppress(LockedError, LockLostError), record.lock():
         if record.state().status is Status.FAILED:
             record.retry()
     return record.state()
@@ -120,12 +133,13 @@ def _read_state(cell: Cell, root: Path, outcome: GridOutcome) -> State | None:
     return state
 
 
-# --- the parent
+# --- The parent process
 
 
 def _supervise(cells: list[Cell], settings: Settings, outcome: GridOutcome, bar: GridBar, interrupt: Interrupt) -> None:
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
-    # No `Event`, which has a lock: a worker that is killed while it holds that, to ask, would hold up all others.
+    # An `Event` would have a lock. A worker that was killed while it reads the event would keep the lock and block all
+    # others.
     stop = context.RawValue(ctypes.c_bool, False)
     workers: dict[Connection, tuple[int, BaseProcess]] = {}
 
@@ -134,9 +148,9 @@ def _supervise(cells: list[Cell], settings: Settings, outcome: GridOutcome, bar:
         process: BaseProcess = context.Process(
             target=worker.main, args=(cells, settings, number, theirs, stop, os.getpid(), without)
         )
-        with ignored():  # the parent passes them on
+        with ignored():  # workers obey the parent's `stop`, not signals
             process.start()
-        theirs.close()  # so that the worker's end is the only one, and its death closes the pipe
+        theirs.close()  # the worker must have the only copy of its end, so that its death closes the pipe
         workers[ours] = number, process
 
     for number in range(settings.jobs):
@@ -144,15 +158,22 @@ def _supervise(cells: list[Cell], settings: Settings, outcome: GridOutcome, bar:
     try:
         _Listener(cells, outcome, bar, stop, start).listen(workers, interrupt)
     finally:
-        for _, process in workers.values():  # only after an exception, a second Ctrl-C for one
+        for _, process in workers.values():  # not empty only after an exception, such as a second Ctrl-C
             process.kill()
 
 
 class _Listener:
-    """Shows what the workers report, and notes what concerns the outcome.
+    """Display the workers' reports and collect the outcome.
 
-    A worker whose device does nothing more for it is followed by another one, which leaves alone the cells that went
-    so: `start`, called with the worker's number and those of the cells, starts it.
+    A worker whose CUDA device fails is replaced by a new one, which skips the cells that caused such failures.
+
+    Args:
+        cells: Cells of the grid.
+        outcome: Outcome to update.
+        bar: Progress bar.
+        stop: Flag that all workers check.
+        start: Function that starts a worker with the given number, which skips the cells with the given indices.
+
     """
 
     def __init__(
@@ -165,18 +186,18 @@ class _Listener:
     ) -> None:
         self._cells, self._outcome, self._bar, self._stop, self._start = cells, outcome, bar, stop, start
         self._running: dict[int, Cell] = {}
-        self._ended: set[int] = set()  # workers that are to be followed by another one
-        self._harmful: set[int] = set()  # cells over which one ended so
-        self._told: set[str] = set()
-        self._heard: dict[int, float] = {}  # worker -> when it gave its last sign of life, by the monotonic clock
+        self._ended: set[int] = set()  # workers to replace when they end
+        self._harmful: set[int] = set()  # indices of cells that caused a failure of the CUDA device
+        self._notices: set[str] = set()
+        self._heard: dict[int, float] = {}  # worker -> monotonic time of its last sign of life
 
     def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
-        """Until the last worker has ended; `workers` is empty then."""
+        """Process messages until the last worker has ended and `workers` is empty."""
         while workers:
             if interrupt.received and not self._stop.value:
                 self._stop.value = True
                 self._bar.notice(
-                    "stopping: every worker finishes its tick, and training is saved (Ctrl-C again: at once)"
+                    "stopping: every worker finishes its tick and saves its training (Ctrl-C again: stop immediately)"
                 )
             self._look_for_silent(workers)
             for ready in connection.wait(list(workers), timeout=REPORT_SECONDS):
@@ -184,7 +205,7 @@ class _Listener:
                 number, process = workers[ready]
                 try:
                     message, index, *rest = ready.recv()
-                except (EOFError, OSError):  # the second if it died in the middle of a message
+                except (EOFError, OSError):  # OSError if the worker died in the middle of a message
                     process.join()
                     del workers[ready]
                     self._heard.pop(number, None)
@@ -200,10 +221,10 @@ class _Listener:
                 getattr(self, f"_{message}")(number, index, *rest)
 
     def _look_for_silent(self, workers: dict[Connection, tuple[int, BaseProcess]]) -> None:
-        """Name workers that give no sign of life, and end them if the run is to end."""
+        """Report workers that give no sign of life, and kill them if the run is to end."""
         now = time.monotonic()
         for number, process in workers.values():
-            if number not in self._heard:  # it still imports
+            if number not in self._heard:  # the worker is still importing modules
                 continue
             silent = now - self._heard[number]
             cell = self._running.get(number)
@@ -213,18 +234,18 @@ class _Listener:
                     number,
                     0,
                     f"worker {number} (process {process.pid}){doing} has given no sign of life for "
-                    f"{SILENT_SECONDS:.0f} s: it may be stopped, or its machine out of memory",
+                    f"{SILENT_SECONDS:.0f} s: it may be suspended, or the machine may be out of memory",
                 )
             if self._stop.value and silent >= GRACE_SECONDS:
-                self._bar.notice(f"worker {number} (process {process.pid}){doing} does not answer, and is killed")
+                self._bar.notice(f"worker {number} (process {process.pid}){doing} does not respond and is killed")
                 self._heard.pop(number)
                 process.kill()
 
     def _alive(self, number: int, index: int) -> None:
-        """Nothing to be done: that it was heard is noted."""
+        """Do nothing: `listen` has recorded the sign of life."""
 
     def _waiting(self, number: int, index: int, text: str) -> None:
-        """Say whom a worker waits for, unless that is another worker of this grid."""
+        """Report the process that a worker waits for, unless that is another worker of this grid."""
         if self._cells[index] not in self._running.values():
             self._notice(number, index, text)
 
@@ -234,18 +255,18 @@ class _Listener:
 
     def _end(self, number: int, index: int, state: State) -> None:
         cell = self._cells[index]
-        if not self._outcome.states[cell].final:  # else another worker has told it
+        if not self._outcome.states[cell].final:  # otherwise another worker has reported it already
             self._outcome.states[cell] = state
             self._bar.finish(cell.slug, state.reached, worker=number)
 
     def _notice(self, number: int, index: int, text: str) -> None:
-        """Told once: a method that cannot be recorded cannot be in any cell."""
-        if text not in self._told:
-            self._told.add(text)
+        """Report each notice only once. The same notice may hold for many cells."""
+        if text not in self._notices:
+            self._notices.add(text)
             self._bar.notice(f"NOTE {text}")
 
     def _problem(self, number: int, index: int, text: str) -> None:
-        """Told once: a data set that is missing is missing for all cells."""
+        """Report each problem only once. A missing data set, for example, is a problem of many cells."""
         cell, problems = self._cells[index], self._outcome.problems
         if text not in problems.values():
             self._bar.notice(f"PROBLEM {cell.slug}: {text}")
@@ -266,8 +287,8 @@ def _note_death(process: BaseProcess, cell: Cell | None, outcome: GridOutcome, b
         return
     doing = f"while it ran {cell.slug}" if cell is not None else "before it ran a cell"
     text = (
-        f"a worker died {doing} (exit code {process.exitcode}; -9 may be the system's doing, out of memory: "
-        f"try fewer --jobs); the same command goes on from the cell's checkpoint"
+        f"a worker died {doing} (exit code {process.exitcode}; -9 may mean that the system ran out of memory: try "
+        f"fewer --jobs); the same command resumes the cell from its checkpoint"
     )
     bar.notice(f"PROBLEM {text}")
     if cell is not None:

@@ -1,6 +1,6 @@
-"""A worker: one process that takes cells nobody holds, one after the other.
+"""Run a worker process, which takes one cell after the other that no other process has locked.
 
-What concerns the grid as a whole, starting workers and listening to them, is in `reproduce.running.runner`.
+`reproduce.running.runner` starts the workers of a grid and processes their reports.
 """
 
 import contextlib
@@ -30,29 +30,37 @@ from reproduce.running import devices
 from reproduce.running.execution import execute
 from reproduce.teams.team import UnsupportedError
 
-POLL_SECONDS = 0.5  # how often a worker looks again at a cell that another process holds
-REPORT_SECONDS = 0.2  # how often a worker tells how far it is
-ALIVE_SECONDS = 5.0  # how often a worker gives a sign of life, also where a cell has no ticks
-WAITING_SECONDS = 10.0  # for cells that others hold, until that is said
+POLL_SECONDS = 0.5  # interval at which a worker checks cells that other processes hold
+REPORT_SECONDS = 0.2  # interval at which a worker reports its progress
+ALIVE_SECONDS = 5.0  # interval at which a worker sends a sign of life, even if a cell has no ticks
+WAITING_SECONDS = 10.0  # time that a worker waits for other processes before it reports that it waits
 
 Report = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where a grid is run, and on what; nothing here changes a result beyond rounding."""
+    """Options of a grid's run. They change results only by rounding.
 
-    root: Path  # folder of the records
-    jobs: int  # worker processes
-    threads: int = 1  # of each
-    #: Worker number n trains on the n-th of them, from the first again where there are more workers, which then
-    #: share the memory of a GPU evenly.
+    Attributes:
+        root: Folder of the records.
+        jobs: Number of worker processes.
+        threads: Number of threads of each worker.
+        devices: Devices, which are assigned to the workers round-robin. Workers on the same GPU share its memory
+            evenly.
+        how: Options of each cell.
+
+    """
+
+    root: Path
+    jobs: int
+    threads: int = 1
     devices: tuple[str, ...] = ("cpu",)
-    how: How = field(default_factory=How)  # each of its cells
+    how: How = field(default_factory=How)
 
 
 class _Reporter(Observer):
-    """Tells the parent how far a cell is, now and then."""
+    """Send the progress of a cell to the parent, at most once per `REPORT_SECONDS`."""
 
     def __init__(self, report: Report, index: int) -> None:
         self._report, self._index = report, index
@@ -80,19 +88,19 @@ def main(
     parent: int,
     without: Collection[int] = (),
 ) -> None:
-    """Worker process number `number`, from its start to its end."""
+    """Run worker process number `number`."""
     torch.set_num_threads(settings.threads)
     sharing = devices.sharing(settings.devices, settings.jobs, number)
     device = devices.take(device_of(number, settings), sharing)
     settings = replace(settings, how=replace(settings.how, sharing=sharing))
 
     def should_stop() -> bool:
-        return stop.value or os.getppid() != parent  # killed: nobody would stop us any more
+        return stop.value or os.getppid() != parent  # the second: the parent process died
 
     lock = threading.Lock()
 
     def report(*message: Any) -> None:
-        with lock, contextlib.suppress(OSError):  # the parent is gone; `should_stop` sees it
+        with lock, contextlib.suppress(OSError):  # the parent died, which `should_stop` detects
             pipe.send(message)
 
     ended = threading.Event()
@@ -111,7 +119,7 @@ def main(
 
 
 def device_of(number: int, settings: Settings) -> str:
-    """The name of the device of worker `number`."""
+    """Return the name of the device of worker `number`."""
     return settings.devices[number % len(settings.devices)]
 
 
@@ -123,22 +131,25 @@ def work(
     device: torch.device,
     without: Collection[int] = (),
 ) -> None:
-    """Take cells that nobody holds, in order, until every one has a result or a problem, or until it is time to stop.
+    """Run cells that no other process has locked, in order, until every cell has a result or a problem.
 
     Args:
-        cells: the grid.
-        settings: how to run it.
-        report: called as ("share", index, share done), ("end", index, state), ("problem", index, text),
-            ("notice", index, text), ("waiting", index, text) where nothing but that cell and others are left, which
-            other processes hold, or, when this process can do nothing more, ("full", index, text) for a full disk and
-            ("broken", index, text) where a CUDA device does nothing more for it.
-        should_stop: asked between cells, and within them as `Context` says.
-        device: to train on.
-        without: numbers of cells that are left alone.
+        cells: Cells of the grid.
+        settings: Options of the run.
+        report: Function that is called with one of these messages:
+            ("share", index, completed fraction), ("end", index, state), ("problem", index, text),
+            ("notice", index, text);
+            ("waiting", index, text) if other processes hold all remaining cells;
+            ("full", index, text) if the disk is full, which ends this worker;
+            ("broken", index, text) if the CUDA device failed, which ends this worker.
+        should_stop: Function that is called between cells, and within them as in `Context`. If it returns true, the
+            work is stopped.
+        device: Device to train on.
+        without: Indices of cells to skip.
 
     """
     left = [index for index in range(len(cells)) if index not in without]
-    waiting = 0.0  # since when there is nothing to do but to wait
+    waiting = 0.0  # time since which this worker has only waited
     while left:
         held = []
         for index in left:
@@ -156,7 +167,7 @@ def work(
                 report("full", index, str(error))
                 return
             except torch.AcceleratorError:
-                # Most of them are the last word of the device to this process: every later call repeats it.
+                # After most of these errors, every later CUDA call of this process fails with the same error.
                 report("broken", index, traceback.format_exc())
                 return
         if len(held) == len(left):
@@ -172,24 +183,24 @@ def work(
 def _say_for_whom(cells: Sequence[Cell], held: Sequence[int], root: Path, report: Report) -> None:
     for index in held:
         folder = Record.of(cells[index], root).path
-        if (who := holder(folder)) is not None:
-            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(who.touched))
-            report("waiting", index, f"{cells[index].slug} is held by {who.words}, which {_touch(who, since)}")
+        if (owner := holder(folder)) is not None:
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(owner.touched))
+            report("waiting", index, f"{cells[index].slug} is held by {owner.words}, which {_touch(owner, since)}")
 
 
-def _touch(who: Holder, since: str) -> str:
-    """What is known of the last sign of life, in words that stay the same while the holder lives."""
-    if who.silent < STALE_SECONDS / 2:
+def _touch(owner: Holder, since: str) -> str:
+    """Describe the holder's last sign of life. The text does not change while the holder is alive."""
+    if owner.silent < STALE_SECONDS / 2:
         return "gives signs of life"
     return f"has given no sign of life since {since}; after {STALE_SECONDS:.0f} s the cell is taken over"
 
 
 def _attempt(cell: Cell, settings: Settings, context: Context, report: Report, index: int) -> bool:
-    """Run a cell, and report what came of it; False if another process holds it."""
+    """Run a cell and report its outcome. Return False if another process holds it."""
     record = Record.of(cell, settings.root)
     try:
-        if isinstance(cell, TrainedCell) and not record.has_result:  # else a record is begun that could only say so
-            from reproduce.data.sources import check  # not needed where there is nothing to train
+        if isinstance(cell, TrainedCell) and not record.has_result:  # before a record is created
+            from reproduce.data.sources import check  # not needed if there is nothing to train
 
             check(cell, settings.how.data_root)
         report("end", index, execute(record, context))
@@ -202,6 +213,6 @@ def _attempt(cell: Cell, settings: Settings, context: Context, report: Report, i
         raise
     except (RecordError, CheckpointError, DataError, StorageError, UnsupportedError) as error:
         report("problem", index, error.strerror if isinstance(error, StorageError) else str(error))
-    except Exception:  # whatever it is, the other cells go on
+    except Exception:  # an unknown problem of one cell must not end the others
         report("problem", index, traceback.format_exc())
     return True

@@ -19,6 +19,7 @@ from reproduce.words import conjunction, count
 
 DONE, NOT_RUN = "done", "not run"
 NO_PAIR = "not comparable yet"  # of a difference: one side has no finished run
+CHOSEN = "\N{SECTION SIGN}"  # beside a value whose setting was chosen by test accuracy
 MIXED = "\N{DOUBLE DAGGER}"  # beside a difference whose sides ran on different machines or versions
 
 

@@ -100,6 +100,8 @@ class Figure:
     svg: str
     caption: str  # what it shows, at which scale
     scale: str = ""  # name of the scale that all of it is of; empty: of none or of several
+    #: Box of the first panel in the units of the drawing (x, y, width, height), without axes; empty: all of it.
+    panel: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,12 @@ Block = Table | Figure | Listing | str  # a str is a paragraph
 
 
 class Standing(enum.Enum):
-    """How an exhibit stands, in a word."""
+    """The verdicts on the claims about an exhibit, in a word."""
 
-    REPRODUCED = "reproduced"  # all that was compared with the paper agrees with it
-    DIFFERS = "differs"  # something stands against it
-    SMALL_SCALE = "at small scale"  # of the paper's own scale there is nothing that decides
+    REPRODUCED = "reproduced"  # all claims agree
+    IN_PART = "reproduced in part"  # some agree, none disagrees
+    DIFFERS = "differs"  # one disagrees
+    SMALL_SCALE = "smaller scale only"  # no run of the paper's size decides
     NOT_RUN = "not run"
 
 
@@ -141,8 +144,8 @@ class Section:
     findings: Sequence[Finding] = ()  # its lines of the summary
     folded: Sequence[Block] = ()  # further blocks, shown on demand
     folded_title: str = "More"
-    sentence: str = ""  # what it says, in at most 25 words
-    standing: Standing | None = None  # how it stands; None: that is no question here
+    sentence: str = ""  # what it says
+    standing: Standing | None = None  # the verdicts on the claims about it; None: there are none
     count: str = ""  # what has been run for it, in a few words: "60 of 360 cells"
 
 

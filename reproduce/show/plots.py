@@ -7,7 +7,6 @@ and Ito's palette, told apart with any colour vision; dashes also in grey print)
 
 import io
 import re
-import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
-import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
@@ -58,7 +57,7 @@ KIND_COLOURS: dict[str, str] = dict(
     )
 )
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: read by screen readers, found by searching, small
     "svg.hashsalt": "petra-suite",
     "font.family": "sans-serif",
@@ -75,6 +74,11 @@ _STYLE: dict[str, Any] = {
     "grid.color": RULE,
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.solid_capstyle": "round",
+    "patch.edgecolor": "white",
+    "patch.force_edgecolor": True,
     "axes.facecolor": "none",  # the page has its own background
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
@@ -91,10 +95,7 @@ _STYLE: dict[str, Any] = {
 @contextmanager
 def style() -> Iterator[None]:
     """The suite's look, for drawings made inside."""
-    with mpl.rc_context(sns.axes_style("ticks") | _STYLE), warnings.catch_warnings():
-        # matplotlib 3.11 deprecates what seaborn 0.13 still calls.
-        warnings.filterwarnings("ignore", category=PendingDeprecationWarning, module="seaborn")
-        warnings.filterwarnings("ignore", category=mpl.MatplotlibDeprecationWarning)
+    with mpl.rc_context(_STYLE):
         yield
 
 
@@ -140,6 +141,14 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
             element.set(name, _light(name, value))
     _share_styles(root, short)
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def box_of(drawing: Drawing, axes: Axes) -> tuple[float, ...]:
+    """Return x, y, width and height of a panel in the units of the SVG, once it is drawn."""
+    width, height = (72 * inches for inches in drawing.get_size_inches())
+    place = axes.get_position()
+    box = place.x0 * width, (1 - place.y1) * height, place.width * width, place.height * height
+    return tuple(round(float(value), 1) for value in box)
 
 
 def _share_styles(root: ElementTree.Element, prefix: str) -> None:

@@ -1,17 +1,15 @@
-"""What the paper states about an exhibit whose values are not at hand, and whether our data say the same.
+"""What an interval says about a sentence of a paper: the predicates of claims, and the verdicts on them.
 
-A statement ("the gap closes as k grows and is gone at k = 32") is taken apart into claims that an interval can confirm
-or refute. Not refuted is not confirmed: with few seeds most claims are neither, and then the answer is that the data
-cannot tell.
+Not refuted is not confirmed: with few seeds an interval often decides neither, and then the claim is open. Agreement
+with a paper is earned at the paper's own size only. Smaller runs can show that the same holds, or does not hold, at a
+smaller scale; they never agree with a published number.
 """
 
 import enum
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from reproduce import published
 from reproduce.published import Mark
-from reproduce.show.content import Entry, Finding, Tone, estimate, missing
+from reproduce.show.content import Entry, Tone, estimate, missing
 from reproduce.show.content import published as published_entry
 from reproduce.show.statistics import MARGIN_POINTS, Estimate, Verdict, verdict, without_spread
 
@@ -19,61 +17,46 @@ from reproduce.show.statistics import MARGIN_POINTS, Estimate, Verdict, verdict,
 UNKNOWN = published_entry("unknown", Mark.UNKNOWN)
 
 
-class Outcome(enum.Enum):
-    """What our data say to a statement."""
+class ClaimVerdict(enum.Enum):
+    """What our data say about a claim of a paper."""
 
     AGREE = "agree"
     DISAGREE = "disagree"
-    CANNOT_TELL = "cannot tell"
+    SAME = "holds at a smaller scale"
+    NOT_SO = "does not hold at a smaller scale"
+    OPEN = "open"
+    UNKNOWN = "unknown"
 
     @property
-    def verb(self) -> str:
-        """What our data do, as it follows the words "our data"."""
-        return f"{self.value} with it" if self is not Outcome.CANNOT_TELL else self.value
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A sentence of the paper about an exhibit."""
-
-    words: str  # as they were at hand
-    mark: Mark  # how well it is known
-
-    @property
-    def quoted(self) -> str:
-        return f"“{self.words}” ({self.mark.value})"
+    def meaning(self) -> str:
+        """What earns the verdict."""
+        return {
+            ClaimVerdict.AGREE: "runs of the paper's size show it: the published value lies in their 95 % interval, or "
+            f"the whole interval lies within {MARGIN_POINTS:g} points of it",
+            ClaimVerdict.DISAGREE: "runs of the paper's size exclude it",
+            ClaimVerdict.SAME: "smaller runs show the same sign or rule, which says nothing about the published number",
+            ClaimVerdict.NOT_SO: "smaller runs show the contrary, which says nothing about the published number",
+            ClaimVerdict.OPEN: "there are runs, and they decide nothing",
+            ClaimVerdict.UNKNOWN: "no run that bears on it is finished",
+        }[self]
 
     @property
     def entry(self) -> Entry:
-        return published_entry(self.words, self.mark)
+        """The verdict in its colour: only a disagreement at the paper's size is an alert."""
+        tones = {ClaimVerdict.AGREE: Tone.GOOD, ClaimVerdict.DISAGREE: Tone.ALERT, ClaimVerdict.UNKNOWN: Tone.MISSING}
+        return Entry(self.value, tone=tones.get(self, Tone.OURS))
 
 
-def of(key: str) -> Statement:
-    """The statement about the exhibit called `key`. Raises ValueError if there is none."""
-    for row in published.read("exhibits"):
-        if row["key"] == key and row["statement"]:
-            return Statement(row["statement"], Mark(row["statement_source"]))
-    raise ValueError(f"exhibits.csv has no statement about {key!r}")
-
-
-def combine(claims: Iterable[bool | None]) -> Outcome:
-    """The outcome of a statement of several claims: each is true, false, or (None) not decided by the data."""
-    verdicts = list(claims)
-    if False in verdicts:
-        return Outcome.DISAGREE
-    return Outcome.CANNOT_TELL if None in verdicts else Outcome.AGREE
-
-
-def compare(ours: Estimate, published: float) -> Outcome:
-    """Compare a mean at the published scale with a published value.
+def compare(ours: Estimate, published: float, margin: float = MARGIN_POINTS) -> ClaimVerdict:
+    """Compare a mean at the published size with a published value.
 
     They agree if the published value lies in the 95 % interval of the mean, or the whole interval within the margin
-    around the published value; else they disagree. Without an interval the data cannot tell.
+    around the published value; else they disagree. Without an interval the claim is open.
     """
     if ours.low is None or ours.high is None or without_spread(ours):
-        return Outcome.CANNOT_TELL
-    near = ours.low >= published - MARGIN_POINTS and ours.high <= published + MARGIN_POINTS
-    return Outcome.AGREE if near or ours.low <= published <= ours.high else Outcome.DISAGREE
+        return ClaimVerdict.OPEN
+    near = ours.low >= published - margin and ours.high <= published + margin
+    return ClaimVerdict.AGREE if near or ours.low <= published <= ours.high else ClaimVerdict.DISAGREE
 
 
 def published_difference(ours: Estimate | None, published: float) -> list[Entry]:
@@ -82,7 +65,7 @@ def published_difference(ours: Estimate | None, published: float) -> list[Entry]
         return [missing(""), missing("")]
     low, high = (None if end is None else end - published for end in (ours.low, ours.high))
     less = Estimate(ours.mean - published, low, high, ours.counts, ours.freedom)
-    return [estimate(less, 2, sign=True), outcome_entry(compare(ours, published))]
+    return [estimate(less, 2, sign=True), compare(ours, published).entry]
 
 
 def is_below(difference: Estimate | None) -> bool | None:
@@ -110,27 +93,14 @@ def is_not_below(difference: Estimate | None) -> bool | None:
     return False if difference.high < 0 else None
 
 
-def answer(
-    title: str, scale: str, statement: Statement, said: str, outcomes: Iterable[Outcome]
-) -> Iterator[Finding | Outcome]:
-    """The line of the summary, the statement and what is said to it, and the outcomes.
-
-    Only at the paper's own scale is it alarming to disagree with the paper.
-    """
-    made = set(outcomes)
-    alarms = scale == "paper" and Outcome.DISAGREE in made
-    tone = Tone.ALERT if alarms else Tone.MISSING if made == {Outcome.CANNOT_TELL} else Tone.PLAIN
-    yield Finding(f"{title}. Stated is {statement.quoted}; {said}.", tone)
-    yield from made
+def is_equal(difference: Estimate | None) -> bool | None:
+    """Is it within the margin of 0? Yes if the whole interval is; no if it excludes 0 and reaches beyond the margin."""
+    return {Verdict.EQUAL: True, Verdict.HIGHER: False, Verdict.LOWER: False}.get(verdict(difference))
 
 
-def claim_entries(difference: Estimate | None, outcome: Outcome) -> list[Entry]:
-    """What a statement is about, in points of accuracy, and what follows."""
-    shown = estimate(difference, 2, sign=True) if difference else missing("no pair")
-    return [shown, outcome_entry(outcome)]
-
-
-def outcome_entry(outcome: Outcome) -> Entry:
-    """An outcome in its colour."""
-    tones = {Outcome.AGREE: Tone.GOOD, Outcome.DISAGREE: Tone.ALERT, Outcome.CANNOT_TELL: Tone.MISSING}
-    return Entry(outcome.value, tone=tones[outcome])
+#: By the name that a claim has for it.
+PREDICATES: dict[str, Callable[[Estimate | None], bool | None]] = {
+    "below": is_below,
+    "above": is_above,
+    "not below": is_not_below,
+}

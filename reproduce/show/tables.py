@@ -19,7 +19,7 @@ from pandas import isna
 
 from petra_core.methods import Method
 from reproduce.published import Row
-from reproduce.show.compare import MIXED, NO_PAIR, Difference, Sample
+from reproduce.show.compare import CHOSEN, MIXED, NO_PAIR, Difference, Sample
 from reproduce.show.content import Column, Entry, Table, Tone, missing, none, relative_error, short_title, with_sign
 from reproduce.show.content import estimate as estimate_entry
 from reproduce.show.content import number as number_entry
@@ -63,6 +63,8 @@ def table(
     shown = [of(row) for of in (field.difference for field in fields) if of for row in rows]
     if any(isinstance(difference, Difference) and difference.mixed for difference in shown):
         notes = [*notes, f"{MIXED}: the two sides ran on different processors, devices or versions of torch."]
+    if any(CHOSEN in f"{head.group}{head.name}" for field in fields for head in field.heads):
+        notes = [*notes, f"{CHOSEN}: chosen by test accuracy, which flatters it."]
     return Table(
         key=key,
         caption=caption,

@@ -1,1 +1,1 @@
-"""The processes that compute: teams, replicas, their launch and their wiring."""
+"""Launch and connect the processes that train one cell together."""

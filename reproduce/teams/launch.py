@@ -1,21 +1,21 @@
-"""Start several processes that train one cell, watch over them, and start them again where one was lost.
+"""Start several processes that train one cell, monitor them, and restart them if one was lost.
 
-torchrun starts processes too, and `torchrun -m reproduce train` works; but it starts all of them again after any
-failure, also after one that will come back, such as a data set that is missing or a loss that is not finite. Here the
-exit code says which it was: what a process knows to be final ends the run at once, and only a process that was killed,
-or that lost another one, leads to a new start, from the last checkpoint.
+`torchrun -m reproduce train` works too, but torchrun restarts all processes after any failure, even after one that will
+occur again, such as a missing data set or a non-finite loss. Here the exit code distinguishes the two kinds. A final
+failure ends the run immediately. All processes are restarted from the last checkpoint only if one was killed or lost
+its connection to another one.
 
-When one fails all others lose it, and in R replicas R heads see the same loss that is not finite. One message is
-enough: the first process that reports a failure leaves a mark, in a folder of this start or, under torchrun, in the
-store at which its processes met, and the others are silent.
+When one process fails, all others lose their connection to it, and with R replicas, R heads see the same non-finite
+loss. Only the first process that reports a failure prints a message. It leaves a mark that silences the others: in a
+folder of this launch or, under torchrun, in the store of the rendezvous.
 
-They meet in a file of the same folder, which nobody else may read, and which contains a secret that they share: torch's
-usual way, a port, is open to the whole network, and somebody else may take it between the moment at which it was free
-and its use.
+The rendezvous uses a file in the same folder, which only this user can read. The folder also contains a secret that the
+processes share. Torch's usual rendezvous, a port, is open to the whole network, and another program may take the port
+after it was found free and before it is used.
 
-A process that is still in a group when it ends leaves at once, without Python's own end: threads of torch.distributed
-may wait for processes that are gone, and one that lets go of a tensor while Python ends aborts its process, so that a
-failure that is final would be taken for a process that was killed.
+A process that is still in a process group when it ends calls `os._exit`. The usual shutdown of Python could hang,
+because threads of torch.distributed may wait for dead processes. It could also abort, if such a thread frees a tensor
+during the shutdown, and then a final failure would look like a killed process.
 """
 
 import contextlib
@@ -33,26 +33,26 @@ from typing import IO, Any
 
 import click
 
-LOST = 75  # exit code of a process that lost another one (EX_TEMPFAIL of sysexits.h)
+LOST = 75  # exit code of a process that lost the connection to another one (EX_TEMPFAIL of sysexits.h)
 POLL_SECONDS = 0.1
-GRACE_SECONDS = 5.0  # between the end of one process and the killing of the others
+GRACE_SECONDS = 5.0  # time between the failure of one process and the killing of the others
 STORE_PATIENCE = timedelta(seconds=5)
-MARKS = "PETRA_LAUNCH_MARKS"  # environment variable: the folder of the mark, and of the file in which all meet
-SECRET = "secret"  # the file in that folder which only processes of this start can read
-LAUNCHER = "PETRA_LAUNCHER"  # likewise: the number of the process that has started this one and watches over it
+MARKS = "PETRA_LAUNCH_MARKS"  # environment variable: folder of the mark and of the rendezvous file
+SECRET = "secret"  # file in that folder, readable only by processes of this launch
+LAUNCHER = "PETRA_LAUNCHER"  # environment variable: process ID of the launcher
 
 
 class Failure(click.ClickException):
-    """The end of the command, with a message that only one of several processes shows."""
+    """An error that ends the command. Only one of several processes shows its message."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Show the message, if this process is the first that reports a failure."""
+        """Show the message if this process is the first that reports a failure."""
         if first_to_report():
             super().show(file)
 
 
 def first_to_report() -> bool:
-    """Whether no other process has reported a failure yet; true of all where they have no place for a mark."""
+    """Return whether no other process has reported a failure yet. Return true if there is no place for a mark."""
     folder = os.environ.get(MARKS)
     if folder is None:
         return _first_in_store()
@@ -61,12 +61,12 @@ def first_to_report() -> bool:
     except FileExistsError:
         return False
     except OSError:
-        pass  # the disk is full, or the folder gone: better reported twice than not at all
+        pass  # the disk is full or the folder was deleted: a repeated message is better than none
     return True
 
 
 def _first_in_store() -> bool:
-    """Whether no other process has left its mark in torchrun's store, which its agent keeps beyond the processes."""
+    """Leave a mark in torchrun's store, which outlives the processes. Return whether it is the first one."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return True
     import torch.distributed as dist
@@ -79,14 +79,20 @@ def _first_in_store() -> bool:
         )
         return int(store.add(f"petra/reported/{attempt}", 1)) == 1
     except (dist.DistError, RuntimeError, KeyError, ValueError):
-        return True  # better reported twice than not at all
+        return True  # a repeated message is better than none
 
 
 def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
-    """Run `python -m reproduce` with `arguments` in that many processes, all again after one was killed; wait for them.
+    """Run `python -m reproduce` in several processes, and restart all of them if one was lost.
+
+    Args:
+        processes: Number of processes.
+        arguments: Arguments of the command.
+        restarts: Maximum number of restarts.
 
     Returns:
-        The exit code: 0 if all ended well, else that of the first that did not; 128 + number of a signal.
+        The exit code: 0 if all processes succeeded, 128 + number of a signal if one was received, else the exit code of
+        the first process with a final failure.
 
     """
     with _signals() as received:
@@ -96,29 +102,29 @@ def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
                 code = _attempt(processes, arguments, marks, received)
             if code != LOST:
                 return code
-            if received:  # as the last one ended
+            if received:  # a signal arrived while the last process ended
                 return 128 + received[0]
             if attempt < restarts:
                 again = f"({attempt + 1} of {restarts})"
-                click.echo(f"a process was lost: all start again from the last checkpoint {again}", err=True)
-    click.echo(f"a process was lost, and {restarts} new starts did not help", err=True)
+                click.echo(f"a process was lost: all restart from the last checkpoint {again}", err=True)
+    click.echo(f"a process was lost, and {restarts} restarts did not help", err=True)
     return 1
 
 
 def launch_secret() -> bytes | None:
-    """The secret that the processes of `launch` have in common; None in any other process."""
+    """Return the secret that the processes of `launch` share, or None in any other process."""
     folder = os.environ.get(MARKS)
     return None if folder is None else Path(folder, SECRET).read_bytes()
 
 
 def launcher_gone() -> bool:
-    """Whether this process is one of `launch`, and that was killed: nobody would stop it any more."""
+    """Return whether this process was started by `launch` and the launcher has died."""
     launcher = os.environ.get(LAUNCHER)
     return launcher is not None and int(launcher) != os.getppid()
 
 
 def meeting_place() -> Any:
-    """The store (torch.distributed.Store) at which the processes of `launch` find each other; None in any other."""
+    """Return the rendezvous store (torch.distributed.Store) of the processes of `launch`, or None in any other."""
     folder = os.environ.get(MARKS)
     if folder is None:
         return None
@@ -131,9 +137,9 @@ def meeting_place() -> Any:
 
 @contextlib.contextmanager
 def leaving_at_once() -> Iterator[None]:
-    """End the process where its work ends, if torch.distributed still has a group of it then; else let it end as usual.
+    """End the process with `os._exit` after this context if it is still in a process group of torch.distributed.
 
-    The exit code, and what is printed of an exception, are those that Python would give.
+    The exit code and the traceback of an exception are those of a usual exit.
     """
     code: Any = None
     try:
@@ -151,13 +157,13 @@ def leaving_at_once() -> Iterator[None]:
     if isinstance(code, str):
         click.echo(code, err=True)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # whoever read it may be gone
+        with contextlib.suppress(OSError):  # the reader of a pipe may have died
             stream.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _in_group() -> bool:
-    dist = sys.modules.get("torch.distributed")  # who has not imported it is in no group
+    dist = sys.modules.get("torch.distributed")  # without this import there is no group
     return dist is not None and dist.is_available() and dist.is_initialized()
 
 
@@ -176,7 +182,7 @@ def _attempt(processes: int, arguments: Sequence[str], marks: str, received: Seq
                 "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
             }
             command = [sys.executable, "-m", "reproduce", *arguments]
-            # In a session of its own, so that Ctrl-C reaches the others through this process alone, and once.
+            # A separate session, so that only this process receives Ctrl-C and forwards it once.
             team.append(subprocess.Popen(command, env=environment, start_new_session=True))
         return _watch(team, received)
     finally:
@@ -188,12 +194,12 @@ def _attempt(processes: int, arguments: Sequence[str], marks: str, received: Seq
 
 @contextlib.contextmanager
 def _signals() -> Iterator[Sequence[int]]:
-    """Note the signals that mean to end, and do nothing else about them."""
+    """Record SIGINT, SIGTERM and SIGHUP in a list instead of ending the process."""
     received: list[int] = []
-    endings = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # a terminal that is closed, unless `nohup` says otherwise
-        endings.append(signal.SIGHUP)
-    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in endings}
+    handled = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # a terminal was closed; `nohup` ignores this signal
+        handled.append(signal.SIGHUP)
+    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in handled}
     try:
         yield received
     finally:
@@ -202,7 +208,10 @@ def _signals() -> Iterator[Sequence[int]]:
 
 
 def _watch(team: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -> int:
-    """Wait until all have ended, or one has ended badly and the others had time to do so too; their exit code."""
+    """Wait until all processes have ended, and return the common exit code.
+
+    If one fails, the others get `GRACE_SECONDS` to end by themselves.
+    """
     passed_on = False
     deadline = None
     while True:
@@ -215,16 +224,16 @@ def _watch(team: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -> 
         bad = [code for code in codes if code]
         if bad and deadline is None:
             deadline = time.monotonic() + (GRACE_SECONDS if not passed_on else 60)
-        at_once = signal.SIGINT in received[1:]  # Ctrl-C once more; SIGTERM may come from several sides
+        at_once = signal.SIGINT in received[1:]  # a second Ctrl-C; a repeated SIGTERM may have several senders
         if None not in codes or (deadline is not None and time.monotonic() > deadline) or at_once:
             return _verdict(codes, received)
         time.sleep(POLL_SECONDS)
 
 
 def _verdict(codes: Sequence[int | None], received: Sequence[int]) -> int:
-    """One exit code for all: a failure that is final counts more than that others lost the process."""
+    """Choose the common exit code. A final failure takes precedence over lost connections."""
     if all(code == 0 for code in codes):
-        return 0  # all had finished when the signal came
+        return 0  # even after a signal, which came too late
     if received:
         return 128 + received[0]
     final = [code for code in codes if code is not None and code > 0 and code != LOST]

@@ -1,4 +1,4 @@
-"""What the launcher of several processes told this one by its environment: torchrun, or `reproduce.teams.launch`."""
+"""Read the environment variables that the launcher of several processes sets (torchrun or `reproduce.teams.launch`)."""
 
 import os
 
@@ -6,32 +6,42 @@ from reproduce.cells.kinds import CellError
 
 
 def in_a_team() -> bool:
-    """Whether this process is one of several."""
+    """Return whether this process is one of several."""
     return team_size() > 1
 
 
 def _number(name: str) -> int:
-    """The number in an environment variable, 1 without it. Raises: CellError: it is none, or there is no RANK."""
+    """Return the number in an environment variable, or 1 if it is not set.
+
+    Raises:
+        CellError: If it is not a positive number, or if it is above 1 and RANK is not set.
+
+    """
     text = os.environ.get(name, "1")
     fix = "unset it, unless torchrun or another launcher of several processes has set it"
     if not (text.isascii() and text.isdigit() and int(text)):
         raise CellError(f"the environment variable {name} is {text!r}, expected a number of at least 1: {fix}")
     if int(text) > 1 and "RANK" not in os.environ:
-        raise CellError(f"the environment variable {name} is {text}, and there is no RANK: {fix}")
+        raise CellError(f"the environment variable {name} is {text}, but RANK is not set: {fix}")
     return int(text)
 
 
 def team_size() -> int:
-    """The number of processes of the run."""
+    """Return the number of processes of the run."""
     return _number("WORLD_SIZE")
 
 
 def processes_of_replica(processes: int, replicas: int) -> int:
-    """P, the processes that share the stages of one of R replicas, in a process that is one of P·R.
+    """Return P, the number of processes that share the stages of one replica. The run has P·R processes.
 
-    As asked for; 1 leaves it to those who started the processes, such as torchrun.
+    Args:
+        processes: Requested P. With 1, P follows from the number of processes that were started, by torchrun for
+            example.
+        replicas: Number of replicas, R.
 
-    Raises: CellError: as many processes as there are cannot be P·R.
+    Raises:
+        CellError: If the number of processes is not P·R.
+
     """
     size = team_size()
     if size % replicas or (processes > 1 and processes * replicas != size):
@@ -43,12 +53,12 @@ def processes_of_replica(processes: int, replicas: int) -> int:
 
 
 def local_team_size() -> int:
-    """The number of processes of the run on this machine."""
+    """Return the number of processes of the run on this machine."""
     return _number("LOCAL_WORLD_SIZE")
 
 
 def local_device(name: str) -> str:
-    """The device of that name for this process: of `cuda` the GPU of its number on this machine, or one it shares."""
+    """Return the device of this process. Several processes with the name `cuda` get the GPUs in turn by local rank."""
     if name != "cuda" or not in_a_team():
         return name
     import torch

@@ -1,4 +1,4 @@
-"""The partition of one cell's stages among processes, as the command line says it."""
+"""Parse the option `--partition`, which distributes the stages of a cell's network over processes."""
 
 import re
 
@@ -9,16 +9,16 @@ from reproduce.cells.kinds import CellError, TrainedCell
 
 
 def shares(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]:
-    """The number of stages of each process, from what `--partition` says.
+    """Return the number of stages of each process.
 
     Args:
-        cell: whose network it is.
-        partition: `even`, or the numbers of stages, separated by commas. `balanced` has become numbers before processes
-            start.
-        processes: how many.
+        cell: Cell whose network is distributed.
+        partition: Value of `--partition`: `even`, or numbers of stages separated by commas. `balanced` must be replaced
+            by numbers before processes are started.
+        processes: Number of processes.
 
     Raises:
-        CellError: the network cannot be shared like that.
+        CellError: If the partition is not valid for the network.
 
     """
     count = len(networks.outlined(cell))
@@ -34,7 +34,7 @@ def shares(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]
             raise CellError(f"{cell.model} has {count} stages: {error}") from None
     if partition == "balanced":
         raise CellError(
-            "--partition balanced is found by timing the stages before processes start, which --processes does; with "
+            "--partition balanced times the stages before processes are started, which only --processes can do; with "
             "torchrun, give the numbers that `python -m reproduce partition` prints"
         )
     sizes = [re.fullmatch(r"\d+", size.strip()) for size in partition.split(",")]
@@ -50,12 +50,12 @@ def shares(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]
     except ValueError as error:
         even = even_partition(count, min(processes, count))
         raise CellError(
-            f"the partition {partition} does not share the {count} stages of {cell.model} among {processes} processes: "
-            f"{error}; even would be {written(even)}"
+            f"the partition {partition} does not distribute the {count} stages of {cell.model} among {processes} "
+            f"processes: {error}; even would be {written(even)}"
         ) from None
     return given
 
 
 def written(partition: tuple[int, ...]) -> str:
-    """The partition as `--partition` takes it."""
+    """Format a partition as a value of `--partition`."""
     return ",".join(map(str, partition))

@@ -1,23 +1,26 @@
-"""Several processes that train one cell: how they find each other, agree, and fail together.
+"""Connect the processes that train one cell with torch.distributed, and check that they agree.
 
-Each is started with the environment that torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR and so on), by torchrun itself or
-by `reproduce.teams.launch`. The first thing they do is to compare what they are about to do: a rank with another
-version of the code or another configuration would train something that nobody asked for.
+Each process is started with the environment variables of torchrun (RANK, WORLD_SIZE, MASTER_ADDR and so on), by
+torchrun itself or by `reproduce.teams.launch`. First, the processes compare their code and configuration. A rank with
+another version of the code or another configuration would train a different model.
 
-They form a mesh of R replicas (data parallelism) by P stage groups: rank r·P + p has the p-th share of the stages of
-replica r. Rank 0 leads.
+The processes form a mesh of R data-parallel replicas by P stage groups. Rank r·P + p has the p-th group of stages of
+replica r. Rank 0 is the leader.
 
-What processes tell each other is bytes of JSON, or tensors read without running code: a pickle from whoever reached a
-port first would run as this user. Processes of `reproduce.teams.launch` prove to each other that they know the secret
-in its private folder before anything else is read. Under torchrun there is no such folder (docs/processes.md).
+Messages between processes are JSON, or tensors that are read without running code. A pickle from a foreign program that
+reached a port first would run code as this user. The processes of `reproduce.teams.launch` prove to each other that
+they know the secret in its private folder before they read anything else. Under torchrun there is no such folder
+(docs/processes.md).
 
-Decisions and small objects (stop, save, who has which stages, how messages lie in memory) always go over Gloo and the
-CPU: with NCCL each would wait for the GPU. Messages between stages, and gradients between replicas, go from GPU to GPU
-over NCCL. That refuses two processes on one GPU, and a process without one; then they go through the CPU's memory, over
-Gloo, and a line says so. A peer that dies is noticed by Gloo at once, by NCCL through torch's watchdog, which ends this
-process when its patience is over. So a CUDA process joins with both (`cpu:gloo,cuda:nccl`; torch makes NCCL's
-communicators only when they are used), all tell each other where they are, and each decides from the same list. (No
-machine with several GPUs has run this: what is written here of NCCL is from torch's documentation.)
+Decisions and small objects (stop, save, assignment of stages, memory layout of messages) always use Gloo and the CPU.
+With NCCL, each of them would wait for the GPU. Messages between stages and gradients between replicas use NCCL from GPU
+to GPU. NCCL does not support two processes on one GPU or a process without a GPU. In these cases the messages go
+through the CPU's memory over Gloo, and a notice is printed.
+
+Gloo detects a dead peer immediately. With NCCL, torch's watchdog ends the process after the timeout. So a CUDA process
+initialises both backends (`cpu:gloo,cuda:nccl`; torch creates NCCL communicators only when they are used). All
+processes exchange their hosts and devices, and each makes the same decision from the same list. NCCL has not been
+tested on a machine with several GPUs; the statements about it are from torch's documentation.
 """
 
 import hashlib
@@ -48,32 +51,39 @@ from reproduce.teams.launch import launch_secret, meeting_place
 from reproduce.teams.partitioning import written
 from reproduce.teams.team import Team, UnsupportedError, stage_name
 
-LARGEST_MESSAGE = 64 << 20  # bytes of what a process tells the others, tensors apart
-WAIT = 2  # beside 0 and 1, what the leader announces while there is nothing to announce
-DECIDE_EVERY = 16  # micro-batches between two moments at which a run can be stopped or saved
+LARGEST_MESSAGE = 64 << 20  # maximum bytes of a JSON message
+WAIT = 2  # the leader's announcement that there is no decision yet; 0 and 1 are decisions
+DECIDE_EVERY = 16  # micro-batches between two points at which a run can be stopped or saved
 
 
 def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, patience: timedelta) -> "Processes":
-    """Meet the other processes, each silent for so long at most.
+    """Initialise the process group and compare the processes.
+
+    Args:
+        cell: Cell to train.
+        shares: Number of stages of each process of a replica.
+        device: Device of this process.
+        patience: Timeout for messages from another process.
 
     Raises:
-        UnsupportedError: the processes differ in what they are about to do.
-        ChannelError: they did not meet.
+        UnsupportedError: If the processes differ in code or configuration.
+        ChannelError: If a process is missing or does not respond.
 
     """
     store = meeting_place()
     here = store is not None or os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost")
     if here and "GLOO_SOCKET_IFNAME" not in os.environ:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # nothing is to be reached from outside
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # accept no connections from other machines
     nccl_available = dist.is_nccl_available()
-    rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))  # -1: torch looks
+    # With -1, torch reads the environment variables itself.
+    rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
     try:
         dist.init_process_group(
             backend(device if nccl_available else CPU), timeout=patience, store=store, rank=rank, world_size=size
         )
     except RuntimeError as error:
         raise ChannelError(
-            f"the processes of the run did not all meet: one of them has died, or has been silent for "
+            f"the processes of the run did not all connect: one of them has died, or has not responded for "
             f"{patience.total_seconds():g} s ({error})"
         ) from error
     check_secret()
@@ -85,7 +95,7 @@ def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, patie
         "commit": code.get("commit"),
         "difference to the commit": hashlib.sha256(provenance.patch_bytes(patch)).hexdigest()[:12],
     }
-    if device.type == "cpu":  # where another number of threads gives other bits
+    if device.type == "cpu":  # where the number of threads changes results in the last bits
         mine["threads"] = torch.get_num_threads()
     everybody = _everybodys([mine, [socket.gethostname(), _name(device)], nccl_available])
     first = everybody[0][0]
@@ -93,7 +103,7 @@ def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, patie
         differing = [name for name in theirs if name in first and theirs[name] != first[name]]
         if differing:
             differences = "; ".join(f"{name} {theirs[name]!r}, rank 0 has {first[name]!r}" for name in differing)
-            raise UnsupportedError(f"rank {rank} differs from rank 0 and so nothing was trained: {differences}")
+            raise UnsupportedError(f"rank {rank} differs from rank 0, so nothing was trained: {differences}")
     nccl, notice = wiring(
         [(host, name) for _, (host, name), _ in everybody], all(available for *_, available in everybody)
     )
@@ -101,9 +111,15 @@ def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, patie
 
 
 def wiring(places: Sequence[tuple[str, str]], nccl_available: bool) -> tuple[bool, str]:
-    """Whether messages go over NCCL, if every torch was built with it, and what a person should know of it.
+    """Choose between NCCL and Gloo for the messages between stages.
 
-    `places` are of each process the machine's name and the device there, such as cpu or cuda:0.
+    Args:
+        places: Host name and device (such as cpu or cuda:0) of each process.
+        nccl_available: Whether torch was built with NCCL in every process.
+
+    Returns:
+        Whether to use NCCL, and a notice for the user that explains why it is not used on GPUs.
+
     """
     on_gpu = [place for place in places if place[1].startswith("cuda")]
     if not on_gpu:
@@ -113,14 +129,16 @@ def wiring(places: Sequence[tuple[str, str]], nccl_available: bool) -> tuple[boo
         return False, f"{len(places) - len(on_gpu)} of {len(places)} processes have no GPU: {through}"
     (_, device), most = Counter(places).most_common(1)[0]
     if most > 1:
-        return False, f"{most} processes share {device}, which NCCL refuses: {through}"
+        return False, f"{most} processes share {device}, which NCCL does not support: {through}"
     return nccl_available, "" if nccl_available else f"this build of torch has no NCCL: {through}"
 
 
 def check_secret() -> None:
-    """See that all processes know the secret of the launch, if there is one.
+    """Check that all processes know the secret of the launch, if there is one.
 
-    Raises: ChannelError: one does not: somebody else has taken its place.
+    Raises:
+        ChannelError: If a process does not know it, because a foreign program has connected in its place.
+
     """
     if (secret := launch_secret()) is None:
         return
@@ -134,8 +152,8 @@ def check_secret() -> None:
     for rank, theirs in enumerate(proofs):
         if not hmac.compare_digest(_bytes(theirs), proof(rank)):
             raise ChannelError(
-                f"rank {rank} does not know the secret of this launch: another program of this machine has connected "
-                f"in its place, and was refused"
+                f"rank {rank} does not know the secret of this launch: another program on this machine has connected "
+                f"in its place and was rejected"
             )
 
 
@@ -148,7 +166,12 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def _everybodys(value: Any) -> list[Any]:
-    """The JSON value of every process, by rank. Raises: ChannelError: what came is no such value."""
+    """Gather one JSON value from every process, ordered by rank.
+
+    Raises:
+        ChannelError: If a process sends something that is not JSON, or too many bytes.
+
+    """
     data = _tensor(json.dumps(value).encode())
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, torch.tensor([len(data)]))
@@ -162,30 +185,35 @@ def _everybodys(value: Any) -> list[Any]:
     try:
         return [json.loads(_bytes(part[: int(size)])) for part, size in zip(received, sizes, strict=True)]
     except ValueError as error:
-        raise ChannelError(f"a process sent what is not JSON ({error})") from error
+        raise ChannelError(f"a process sent a message that is not JSON ({error})") from error
 
 
 def _name(device: torch.device) -> str:
-    """Name of a device: `cpu`, or that of the GPU itself, since to processes that see one each all are cuda:0."""
+    """Return a unique name of a device. For a GPU it contains the UUID, because every process may see only `cuda:0`."""
     if device.type != "cuda":
         return str(device)
     return f"cuda {getattr(torch.cuda.get_device_properties(device), 'uuid', device)}"
 
 
 def loss(error: Exception) -> str:
-    """The message of an error that means that another process is gone; empty for any other error."""
+    """Return the message of an error that means that another process was lost, or "" for any other error."""
     if isinstance(error, ChannelError):
         return str(error)
     if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower()):
-        return f"lost another process as all met, at the start or between micro-batches ({error})"
+        return f"lost another process during a collective, at the start or between micro-batches ({error})"
     return ""
 
 
 class Processes(Team):
-    """The processes of torch.distributed's default group; there are P·R of them.
+    """The P·R processes of torch.distributed's default group.
 
-    `nccl` is whether messages go over NCCL, otherwise over Gloo; `notice` what a person should know of that; `patience`
-    how long another process may be silent.
+    Args:
+        shares: Number of stages of each of the P processes of a replica.
+        device: Device of this process.
+        nccl: Whether messages use NCCL. Otherwise they use Gloo.
+        notice: Notice for the user about the backend, or "".
+        patience: Timeout for messages from another process.
+
     """
 
     def __init__(
@@ -196,7 +224,7 @@ class Processes(Team):
         self._shares, self._nccl, self._patience = shares, nccl, patience
         self._wire = device if nccl else CPU
         share = self.rank % len(shares)
-        self._row = range(self.rank - share, self.rank - share + len(shares))  # of this replica
+        self._row = range(self.rank - share, self.rank - share + len(shares))  # ranks of this replica
         column = range(share, self.size, len(shares))
         self.replicas = Replicas(column, wire=self._wire, patience=patience)
         self._channel: ProcessChannel | None = None
@@ -236,7 +264,7 @@ class Processes(Team):
         return [row for rows in everybody[: len(self._shares)] for row in rows]
 
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
-        if micro_batch % DECIDE_EVERY:  # in between nobody asks; at these all are at the same micro-batch
+        if micro_batch % DECIDE_EVERY:  # processes synchronise only at multiples
             return False, False
         decision = torch.tensor([stop, save], dtype=torch.uint8)
         try:
@@ -244,8 +272,8 @@ class Processes(Team):
         except RuntimeError as error:
             stages = "all stages" if self._channel is None else f"stages {list(self._channel.stages)}"
             raise ChannelError(
-                f"{stages} on rank {self.rank} lost another process after micro-batch {micro_batch}, as all asked rank "
-                f"0 whether to stop: it has died, or has been silent for {self._patience.total_seconds():g} s ({error})"
+                f"{stages} on rank {self.rank} lost another process after micro-batch {micro_batch}, waiting for rank "
+                f"0 to decide: it has died, or has not responded for {self._patience.total_seconds():g} s ({error})"
             ) from error
         return bool(decision[0]), bool(decision[1])
 
@@ -258,15 +286,15 @@ class Processes(Team):
         with explain_full_disk(f"to write {record.shards}"):
             Folder(record.shards).save(number, parts)
         if self.leads:
-            record.checkpoint.unlink(missing_ok=True)  # of one process that began it
+            record.checkpoint.unlink(missing_ok=True)  # exists if a single process began the run
 
     def compare(self, position: str) -> None:
         everybody = _everybodys(position)
         for rank, other in enumerate(everybody):
             if other != everybody[0]:
                 raise UnsupportedError(
-                    f"rank {rank} would go on from {other}, rank 0 from {everybody[0]}: the folder of the run must be "
-                    f"on a file system that all processes see"
+                    f"rank {rank} would resume from {other}, rank 0 from {everybody[0]}: the folder of the run must be "
+                    f"on a file system that all processes share"
                 )
 
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -277,7 +305,7 @@ class Processes(Team):
             dist.send(mine, dst=0)
             return {}
         gathered = dict(state) if first else {}
-        for rank in range(1, self.size):  # one after the other: rank 0 holds one of them twice
+        for rank in range(1, self.size):  # one rank at a time, so that rank 0 holds only one of them twice
             received = torch.empty(sizes[rank], dtype=torch.uint8)
             dist.recv(received, src=rank)
             gathered |= checkpoint.decode(_bytes(received), f"the state of rank {rank}")

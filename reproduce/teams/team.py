@@ -1,9 +1,10 @@
-"""The processes that train one cell together, as the trainer sees them.
+"""Define the interface between the trainer and the processes that train one cell together.
 
-A trainer that asks at every turn whether it is alone becomes two trainers in one. Here it talks to a team, and alone is
-a team of one: what it hands over comes back unchanged. In a larger team every process runs the same trainer over the
-micro-batches of its replica, with the stages that are its own; the first process leads: it alone writes the record, and
-it decides when to stop and when to save, for all, at the same micro-batch.
+A trainer that checks everywhere whether it runs in one process becomes two trainers in one. Here the trainer only uses
+a `Team`. A single process is a team of one, whose methods return their arguments unchanged. In a larger team, every
+process runs the same trainer over the micro-batches of its replica, with its local stages. The first process is the
+leader. Only the leader writes the record, and it decides for all processes when to stop and when to save, at the same
+micro-batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,83 +21,106 @@ from petra_core.stages import Stage
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 
-SCHEMA = 1  # format of a checkpoint, as `common` in it says; the first ones did not say it
+SCHEMA = 1  # format of a checkpoint, stored in its `common`; the first checkpoints do not contain it
 
 
 class UnsupportedError(Exception):
-    """The cell cannot be run on this machine."""
+    """The cell cannot be run on this machine or with these options."""
 
 
 class Team:
-    """The processes of one run; this class is a process alone."""
+    """The processes of one run. This class is a single process.
 
-    rank = 0  # number of this process
-    size = 1  # number of processes
-    replicas = Replicas()  # the processes with the same stages, if there are several networks side by side
-    head = 0  # number of the row in `from_heads` that is this process's, if it has a head
-    notice = ""  # what a person should know of the team
-    name = ""  # prefix of this process's messages: `rank 1: `, or nothing
+    Attributes:
+        rank: Number of this process.
+        size: Number of processes.
+        replicas: Processes with the same stages in the data-parallel replicas.
+        head: Index of this process's row in `from_heads`, if it has a head.
+        notice: Notice for the user, or "".
+        name: Prefix of this process's messages, such as `rank 1: `, or "".
+
+    """
+
+    rank = 0
+    size = 1
+    replicas = Replicas()
+    head = 0
+    notice = ""
+    name = ""
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes the record and decides."""
+        """Whether this process is the leader, which writes the record and decides."""
         return self.rank == 0
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Entries of a record's environment: the number of processes, their stages, and the backend of messages."""
+        """Entries for a record's environment: the number of processes, their stages and the backend of messages."""
         return {}
 
     def lost(self, error: Exception) -> str:
-        """The message of an error that means that another process is gone; empty for any other error."""
+        """Return the message of an error that means that another process was lost, or "" for any other error."""
         del error
         return ""
 
     def leave(self) -> None:
-        """Part from the other processes, when the work is done."""
+        """Close the connections to the other processes at the end of the work."""
 
     def tell(self, *, go: bool | None) -> None:
-        """Announce to the others, as the leader, whether there is anything to do; None: they shall wait on."""
+        """Announce as the leader whether there is anything to do. With None, the others continue to wait."""
 
     def hear(self) -> bool:
-        """Wait, as one of the others, for what the leader announces: whether there is anything to do."""
-        raise AssertionError("a process alone leads")
+        """Wait for the leader's announcement. Return whether there is anything to do. Not for the leader."""
+        raise AssertionError("a single process is the leader")
 
     def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], Channel | None]:
-        """The stages, this process's on `device` and the others on meta, and the channel between, if any."""
+        """Move the local stages to `device` and all others to `meta`. Return the stages and the channel, if any."""
         return [stage.to(device) for stage in stages], None
 
     def from_heads(self, values: Tensor) -> Tensor:
-        """The values [n] of every process that has a head, on every process: [heads, n]."""
+        """Gather the values [n] of every process that has a head, on every process: [heads, n]."""
         return values[None]
 
     def rows(self, own_rows: Sequence[Any]) -> list[Any]:
-        """One row a stage, from everybody's rows for their own stages; those of the first replica."""
+        """Gather one row per stage of the first replica, from every process's rows for its local stages."""
         return list(own_rows)
 
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
-        """Whether to stop, and whether to save, after this micro-batch: as the leader wants it, on every process."""
+        """Return the leader's decision whether to stop and whether to save after this micro-batch, on every process."""
         del micro_batch
         return stop, save
 
     def save(self, record: Record, number: int, common: Mapping[str, Any], workers: Sequence[Any]) -> None:
-        """Write a checkpoint: `common`, which the leader has, and the state of each worker (None: another process's).
+        """Write a checkpoint.
 
-        Raises: StorageFullError: the disk is full.
+        Args:
+            record: Record of the run.
+            number: Number of the checkpoint.
+            common: State that does not belong to a stage, used on the leader.
+            workers: State of each stage, or None for the stages of other processes.
+
+        Raises:
+            StorageFullError: If the disk is full.
+
         """
         del number
         with explain_full_disk(f"to write {record.checkpoint}"):
             checkpoint.save(record.checkpoint, {**common, "workers": list(workers)})
-        if record.shards.exists():  # of several processes that began it
+        if record.shards.exists():  # if several processes began the run
             from petra_core.distributed.sharded import Folder
 
             Folder(record.shards).remove()
 
     def compare(self, position: str) -> None:
-        """See that all go on from the same position. Raises: UnsupportedError: they do not."""
+        """Check that all processes resume from the same position.
+
+        Raises:
+            UnsupportedError: If they do not.
+
+        """
 
     def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Everybody's entries of a state dict, of the first replica, on the leader; elsewhere nothing."""
+        """Merge the state dicts of the first replica's processes on the leader. Return {} on the others."""
         return dict(state)
 
 
@@ -104,20 +128,21 @@ ALONE = Team()
 
 
 def load(record: Record, own_stages: range, replica: int = 0) -> tuple[dict[str, Any], list[Any]] | None:
-    """Load what was saved last, by one process or by several, for any number of them to go on from.
+    """Load the last checkpoint. It may have been written by another number of processes.
 
     Args:
-        record: of the run.
-        own_stages: those whose states are wanted.
-        replica: of the network.
+        record: Record of the run.
+        own_stages: Stages whose states are needed.
+        replica: Number of the replica.
 
     Returns:
-        What is common, and the workers' states, at least those of `own_stages`; None: nothing was saved. All
-        tensors are on the CPU: some of them, as states of generators and steps of AdamW, belong there on a GPU too.
+        The common state and the workers' states, at least those of `own_stages`, or None if there is no checkpoint. All
+        tensors are on the CPU. Some of them, such as generator states and the steps of AdamW, must stay there even on a
+        GPU.
 
     Raises:
-        CheckpointError: it is damaged, or of another version; also where reading it takes all memory, which is no
-            result of the cell.
+        CheckpointError: If the checkpoint is damaged or of another version, or if there is not enough memory to read
+            it (which must not be recorded as the result of the cell).
 
     """
     try:
@@ -162,5 +187,5 @@ def _check(common: Mapping[str, Any], path: Path) -> None:
 
 
 def stage_name(index: int, replica: int) -> str:
-    """The name of a stage's state in the checkpoint of several processes."""
+    """Return the name of a stage's state in the checkpoint of several processes."""
     return f"replica_{replica}_stage_{index}" if replica else f"stage_{index}"

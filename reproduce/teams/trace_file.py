@@ -1,7 +1,7 @@
-"""`train --trace FILE`: some micro-batches of a real run as a Chrome trace, all processes in one file.
+"""Write a Chrome trace of some micro-batches of a run for `train --trace FILE`, all processes in one file.
 
-Traced is what comes after the pipeline has been filled, since the first micro-batches show caches and kernels that are
-chosen rather than the schedule. Perfetto (https://ui.perfetto.dev) and chrome://tracing open the file.
+Tracing starts after the pipeline has been filled, because the first micro-batches are dominated by cache warm-up and
+kernel selection. Open the file with Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 """
 
 import contextlib
@@ -16,20 +16,26 @@ from reproduce.teams.team import Team
 
 
 class TraceFile:
-    """Traces so many micro-batches of a run from the moment at which its pipeline is full, and writes the file.
+    """Trace micro-batches of a run after its pipeline has been filled, and write the file.
 
-    Where the file cannot be written, as on a full disk, that is said, and the run goes on without it.
+    If the file cannot be written, a warning is printed and the run continues.
+
+    Args:
+        path: File to write.
+        micro_batches: Number of micro-batches to trace.
+        team: Processes of the run.
+
     """
 
     def __init__(self, path: Path, micro_batches: int, team: Team) -> None:
         self._path, self._count, self._team = path, micro_batches, team
         self._contexts = contextlib.ExitStack()
         self._trace: Trace | None = None
-        self._first: int | None = None  # micro-batch that is traced, counted from the run's start or resumption
+        self._first: int | None = None  # first micro-batch to trace, counted from the start or resumption of the run
         self._written = False
 
     def before_step(self, pipeline: Pipeline) -> None:
-        """Begin or end the trace where it is time; to be called before every step."""
+        """Begin or end the trace if it is time. Call this before every step."""
         number = pipeline.micro_batches
         if self._first is None:
             self._first = number + pipeline.staleness[0] + 2
@@ -39,11 +45,11 @@ class TraceFile:
             self.finish()
 
     def finish(self) -> None:
-        """Write the trace, unless it has been done; to be called at the end of the run."""
+        """Write the trace unless it was written already. Call this at the end of the run."""
         self._contexts.close()
         if self._trace is None and self._team.leads:
-            first = "" if self._first is None else f", and the first to be traced would have been {self._first}"
-            click.echo(f"--trace: nothing was traced: the run was over before its pipeline was full{first}", err=True)
+            first = "" if self._first is None else f"; the first micro-batch to trace would have been {self._first}"
+            click.echo(f"--trace: nothing was traced: the run ended before its pipeline was full{first}", err=True)
         if self._trace is None or self._written:
             return
         traces = gathered(self._trace) if self._team.size > 1 else [self._trace]

@@ -27,6 +27,7 @@ from benchmarks import (
     throughput,
     tick,
     timeline,
+    timings,
 )
 from benchmarks.arguments import network
 from benchmarks.peers import __main__ as peers
@@ -67,7 +68,7 @@ def test_ticks_with_and_without_an_inspection_are_compared_in_steady_state(
     inspected: list[list[bool]] = []  # of each timed tick, the blocks that are still inspected
 
     def timed(step: Callable[[], object]) -> float:
-        parts = [part for worker in step.func.__self__._workers for part in worker.parts]  # type: ignore[attr-defined]  # partial
+        parts = [part for worker in step.func.__self__.workers for part in worker.parts]  # type: ignore[attr-defined]  # partial
         inspected.append([part._inspected is not None for part in parts])
         step()
         return 2.0 + len(inspected) % 2
@@ -431,3 +432,23 @@ def test_the_predicted_pace_is_that_of_a_full_pipeline() -> None:
     costs = [Cost(1.0, 2.0, 0.5)] * 4
     for method in timeline.METHODS:
         assert timeline.predicted_timeline(method, costs, (4,), Link())[1] == pytest.approx(4 * 3.5)
+
+
+def test_timings_are_compared_in_pairs_and_merging_may_cost_the_messages(tmp_path: Path) -> None:
+    timings.main(["--quick", "--record", "--records", str(tmp_path)])
+    record = read(tmp_path / "benchmarks" / "timings.json")
+    (group,) = {series.group for series in record.series}
+    assert group == "chain3, width 2, P = 2"
+    assert {series.contestant: len(series.values) for series in record.series} == dict.fromkeys(
+        (timings.LOCKSTEP, timings.ONE_F_ONE_B, timings.MERGED), 2
+    )
+    plain, merged = record.comparisons
+    assert plain.title == "asynchronous 1F1B over lockstep"
+    assert plain.high == pytest.approx(1.02)
+    assert merged.high is not None
+    assert merged.high > 1.02
+    assert timings.vectors((2, 3)) == {
+        timings.LOCKSTEP: (8, 6, 4, 2, 0),
+        timings.ONE_F_ONE_B: (4, 3, 2, 1, 0),
+        timings.MERGED: (1, 1, 0, 0, 0),
+    }

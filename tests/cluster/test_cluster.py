@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from reproduce.records.locks import holder
+from reproduce.records.record import scan
 from tests.cluster.slurm import Slurm, missing
 from tests.processes import ROOT, wait_for
 from tests.reproduce.measures.test_training import records
@@ -26,7 +27,7 @@ GRID = ("smoke", "--tables", "accuracy", "--models", "chain8", "--k", "4", "--me
 #: The last of two numbers of epochs counts: enough that there is time to disturb them.
 NETWORK = (*CELL, "--epochs", "20", "--learning-rate", "0.02")
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-SAVED = "stopping: every worker finishes its tick, and training is saved"
+SAVED = "stopping: every worker finishes its tick and saves its training"
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +58,7 @@ def python(*arguments: str) -> str:
 
 def epochs(root: Path) -> int:
     """Finished epochs of all records below a folder."""
-    return sum(len(file.read_text().splitlines()) for file in root.rglob("metrics.jsonl"))
+    return sum(len(run.metrics) for run in scan(root).records)
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +86,7 @@ def submit_grid(slurm: Slurm, root: Path, turns: str) -> str:
 
 def workers(root: Path) -> list[int]:
     """The processes that hold a record at this moment."""
-    holders = [holder(file.parent) for file in root.glob("*/*/record.lease")]
+    holders = [holder(file.parent) for file in root.glob("live/[!.]*/record.lease")]
     return [holder.process for holder in holders if holder is not None]
 
 

@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reproduce.exhibits._exhibit import section
+from reproduce.exhibits.claims import judge
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
+from reproduce.records import benchmarks, volumes
 from reproduce.records.frames import Frames
+from reproduce.records.record import scan
 from reproduce.records.results import read
 from reproduce.report.headline import first_screen
 from reproduce.show.content import Block, Figure, Listing, Section, Table
@@ -24,19 +27,28 @@ from reproduce.show.content import Block, Figure, Listing, Section, Table
 HERE = Path(__file__).parent
 COMMITTED = HERE.parents[1] / "reports" / "records"
 HEADLINES = "headlines"
-#: Where the code ran that made a record is no matter of how it is shown; schedules and asv's history are of no record.
-SHOWN = tuple(exhibit for exhibit in EXHIBITS if exhibit.key not in ("history", "provenance", "schedules"))
+CLAIMS = "claims"
+#: Where the code ran that made a record, and how long, is no matter of how it is shown; schedules and asv's history are
+#: of no record.
+SHOWN = tuple(exhibit for exhibit in EXHIBITS if exhibit.key not in ("history", "provenance", "schedules", "cost"))
 
 
 def chosen(root: Path) -> Path:
-    """A folder of records at `root`, with those of records.txt and no others."""
-    for name in (HERE / "records.txt").read_text().split():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        if (COMMITTED / name).is_file():  # of a benchmark; links to files are refused
-            shutil.copy(COMMITTED / name, root / name)
-        else:
-            (root / name).symlink_to(COMMITTED / name)
+    """Fill a folder of records at `root` with those of records.txt and no others."""
+    names = names_of_records()
+    for run in scan(COMMITTED).records:
+        if f"{run.cell.scale}/{run.cell.name}" in names:
+            volumes.publish(run, root)
+    for name in names:
+        if name.startswith(benchmarks.FOLDER):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(COMMITTED / name, root / name)  # links to files are refused
     return root
+
+
+def names_of_records() -> list[str]:
+    """Return the names in records.txt: scale and name of a cell, or the file of a benchmark."""
+    return (HERE / "records.txt").read_text().split()
 
 
 def texts(root: Path, *keys: str) -> Iterator[tuple[str, str]]:
@@ -50,12 +62,13 @@ def texts(root: Path, *keys: str) -> Iterator[tuple[str, str]]:
         words = [f"{answer.title} {answer.text}" for answer in answers]
         words += [f"{one.sentence} | {one.figure.caption} | {one.figure.description}" for one in pictures]
         yield HEADLINES, "\n".join(words) + "\n"
+    if not keys or CLAIMS in keys:
+        yield CLAIMS, "".join(f"{of.claim.key}: {of.verdict.value}: {of.found}\n" for of in judge(frames))
 
 
 def lines_of(shown: Section) -> Iterator[str]:
     """The text of a section."""
-    standing = shown.standing.value if shown.standing else "-"
-    yield f"SECTION {shown.key}: {shown.title} [{standing}] {shown.count}"
+    yield f"SECTION {shown.key}: {shown.title} {shown.count}".rstrip()
     yield f"sentence: {shown.sentence}"
     for finding in shown.findings:
         yield f"finding [{finding.tone.value}] {finding.text}"

@@ -26,7 +26,7 @@ def test_round_trip_and_damage_is_found(tmp_path: Path) -> None:
     flipped[whole.index(torch.arange(2000.0).numpy().tobytes()) + 4321] ^= 1  # torch.load alone would not notice
     for data, message in (
         (flipped, "is damaged: the checksum"),
-        *((whole[:length], "is damaged or no checkpoint") for length in (0, 10, 3000)),
+        *((whole[:length], "is damaged or not a checkpoint") for length in (0, 10, 3000)),
     ):
         path.write_bytes(data)
         with pytest.raises(CheckpointError, match=rf"a\.pt {message}"):

@@ -177,9 +177,9 @@ TABLE: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "weights: bfloat16": (
         lambda: narrow(torch.bfloat16),
         ValueError,
-        r"parameter module\.0\.weight of stage 0 is of torch\.bfloat16, .*autocast=torch\.bfloat16",
+        r"parameter module\.0\.weight of stage 0 is torch\.bfloat16, .*autocast=torch\.bfloat16",
     ),
-    "weights: float16": (lambda: narrow(torch.float16), ValueError, r"of stage 0 is of torch\.float16, .*float\(\)"),
+    "weights: float16": (lambda: narrow(torch.float16), ValueError, r"of stage 0 is torch\.float16, .*float\(\)"),
     "sparse: Embedding": (
         lambda: sparse(nn.Embedding),
         ValueError,
@@ -198,7 +198,7 @@ TABLE: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "hook: post-accumulate": (
         post_accumulate,
         ValueError,
-        r"parameter residual\.0\.weight of stage 1 has a hook by register_post_accumulate_grad_hook.*before_update",
+        r"parameter residual\.0\.weight of stage 1 has a hook from register_post_accumulate_grad_hook.*before_update",
     ),
     **{
         f"scripted: {method}": (
@@ -221,18 +221,22 @@ TABLE: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "optimizer: LBFGS": (
         lambda: made(network(), methods.PETRA, optimizer=lambda q: torch.optim.LBFGS(q)),
         TypeError,
-        r"made for stage 0 is LBFGS, whose step\(\) needs closure: .*SGD or AdamW",
+        r"optimizer of stage 0 is LBFGS, whose step\(\) needs closure: .*SGD or AdamW",
     ),
     "state: of AdamW into SGD": (
         lambda: loaded(adamw, sgd),
         CheckpointError,
-        r"stage 0 does not fit .*its optimizer is another one than SGD: it has amsgrad, betas.* and no dampening",
+        r"stage 0 does not fit .*its optimizer is not SGD: it has amsgrad, betas.* but not dampening",
     ),
-    "state: of SGD into AdamW": (lambda: loaded(sgd, adamw), CheckpointError, "is another one than AdamW: it has damp"),
+    "state: of SGD into AdamW": (
+        lambda: loaded(sgd, adamw),
+        CheckpointError,
+        "its optimizer is not AdamW: it has damp",
+    ),
     "state: other order": (
         lambda: loaded(sgd, reverse),
         CheckpointError,
-        r"its momentum_buffer of parameter \d has shape \(.*\), the parameter has \(.*in the order of the checkpoint",
+        r"its momentum_buffer of parameter \d has shape \(.*\), but .*in the order of the checkpoint",
     ),
     "state: other groups": (
         lambda: loaded(sgd, lambda q: torch.optim.SGD([{"params": [p]} for p in q], lr=0.1)),
@@ -260,17 +264,17 @@ TABLE: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "loss: all ignored": (
         lambda: stepped(y=torch.full_like(Y, -100)),
         NonFiniteError,
-        r"all weights are finite, so look at the input and the targets of this micro-batch first .*one and all\)(\n|$)",
+        r"all weights are finite, so check the input and the targets of this micro-batch first .*loss ignores\)(\n|$)",
     ),
     "input: not finite": (
         lambda: stepped(x=X * float("nan")),
         NonFiniteError,
-        "all weights are finite, so look at the input",
+        "all weights are finite, so check the input",
     ),
     "shared: trained": (
         lambda: Pipeline([network()[0], *[ReversibleStage(residual())] * 2, network()[-1]], methods.PETRA),
         ValueError,
-        "parameter residual.0.weight of stage 2 belongs to stage 1 too; .*copy.deepcopy the module to untie them",
+        "parameter residual.0.weight of stage 2 belongs to stage 1 too; .*untie them with copy.deepcopy of the module",
     ),
 }
 

@@ -34,7 +34,7 @@ def test_a_step_gives_the_loss_of_its_micro_batch(stages: int, method: Method) -
     assert p.in_flight == min(7, p.staleness[0])
     p.drain()
     assert p.in_flight == 0
-    assert [worker.observed_staleness for worker in p._workers] == [min(d, 6) for d in p.staleness]
+    assert [worker.observed_staleness for worker in p.workers] == [min(d, 6) for d in p.staleness]
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -44,7 +44,7 @@ def test_a_forward_aside_has_the_next_forwards_weights_and_keeps_nothing(method:
     value, later = torch.randn(4, 3, 6, 6, dtype=torch.float64), toys.batches(20, seed=2)
     before = copy.deepcopy(p.stages)
     assert toys.train(p, later[:14], drain=False) == toys.train(alone, later[:14], drain=False)
-    assert [worker.version for worker in p._workers] == [1] * 4
+    assert [worker.version for worker in p.workers] == [1] * 4
     for number, stage in enumerate(p.stages):
         used = before[number] if method.double_buffered else stage  # the version before the only update
         with torch.no_grad():
@@ -203,17 +203,17 @@ def with_losses_of_samples() -> object:
         (lambda: with_settings(method="PETRA"), TypeError, "method is 'PETRA', a str; give a value such as methods.P"),
         (lambda: with_settings(forward_weights="predicted"), TypeError, r"or ForwardWeights\('predicted'\)"),
         (lambda: with_settings(correction="rate"), TypeError, r"correction is 'rate', a str; .*CORRECTIONS\['rate'\]"),
-        (lambda: with_settings(autocast=torch.int8), ValueError, r"autocast is to .* got torch\.int8"),
+        (lambda: with_settings(autocast=torch.int8), ValueError, r"autocast must be .* got torch\.int8"),
         (
             lambda: with_settings(optimizer=toys.sgd(list(toys.head(2).parameters()))),
             TypeError,
-            "optimizer is a SGD; every stage needs one of its own",
+            "optimizer is a SGD, expected a function that makes one for each stage",
         ),
-        (lambda: with_settings(optimizer=lambda q: q), TypeError, "was made for stage 0 is a list, which is no torch"),
-        (with_an_optimizer_of_all, ValueError, "made for stage 0 has 7 parameters of other stages"),
-        (with_a_dead_residual, ValueError, "the block would stay 0 for ever"),
+        (lambda: with_settings(optimizer=lambda q: q), TypeError, "returned a list for stage 0, expected a torch"),
+        (with_an_optimizer_of_all, ValueError, "optimizer of stage 0 has 7 parameters of other stages"),
+        (with_a_dead_residual, ValueError, "the block would stay 0 forever"),
         (with_losses_of_samples, ValueError, r"a scalar .* got shape \(4,\)"),
-        (lambda: IDENTITY(torch.ones(4, 3)), ValueError, r"takes two streams of one shape, got 1: \(4, 3\)"),
+        (lambda: IDENTITY(torch.ones(4, 3)), ValueError, r"takes two streams of the same shape, got 1: \(4, 3\)"),
         (lambda: IDENTITY((torch.ones(4, 3), torch.ones(4, 2))), ValueError, r"got 2: \(4, 3\), \(4, 2\)"),
         (
             lambda: ReversibleStage(nn.Linear(3, 5))((torch.ones(4, 3), torch.ones(4, 3))),
@@ -285,7 +285,7 @@ def test_a_loss_that_was_noticed_late_blames_no_stage(
     p, _ = broken(data, 2, value="inf")
     monkeypatch.setattr(PendingLosses, "add", lambda losses, *given, **_: losses._waiting.append(given))
     toys.train(p, data[12:], drain=False)
-    with pytest.raises(NonFiniteError, match=r"micro-batch 1\d is nan; .* cannot be told any more") as caught:
+    with pytest.raises(NonFiniteError, match=r"micro-batch 1\d is nan; .* it originated is unknown") as caught:
         look(p)
     assert caught.value.stage is None
     assert 9 < caught.value.micro_batch < 16

@@ -112,3 +112,11 @@ def test_it_raises_nothing() -> None:
     assert not petra_core.check(network(), X[:, :2], Y).ok
     assert not petra_core.check(network(), X, Y, accumulation=0).ok
     assert not petra_core.check(network(), X, Y, optimizer=lambda q: torch.optim.LBFGS(q)).ok
+
+
+def test_the_check_trains_at_the_staleness_that_is_given() -> None:
+    x, y = batches(1)[0]
+    stages = network()
+    assert petra_core.check(stages, x, y, staleness=(0,) * len(stages)).ok
+    (finding,) = petra_core.check(stages, x, y, staleness=(1, 2, *[0] * (len(stages) - 2))).findings
+    assert "the staleness of stage 0 must be at least that of stage 1, 2" in finding.what

@@ -51,7 +51,7 @@ def test_resume_keeps_the_strides_of_every_message(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "state.pt", undisturbed.state_dict())
     resumed = make()
     resumed.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
-    for one, other in zip(undisturbed._workers, resumed._workers, strict=True):
+    for one, other in zip(undisturbed.workers, resumed.workers, strict=True):
         for inbox, copy_of_it in ((one.from_below, other.from_below), (one.from_above, other.from_above)):
             for message, copied in zip(inbox, copy_of_it, strict=True):
                 tensors, copies = ((*(m.streams or ()), *(m.gradients or ())) for m in (message, copied))
@@ -118,7 +118,7 @@ def test_a_state_of_a_gpu_goes_on_on_the_cpu_unless_it_has_drawn(seed: int | Non
     assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
     drawing = fresh(methods.PETRA, 1)
     toys.train(drawing, data[:9], drain=False)
-    message = "stage 1 does not fit.*drawn random numbers .* on a device of another kind, and on cpu"
+    message = "stage 1 does not fit.*drawn random numbers .* on another type of device, and cpu cannot"
     with pytest.raises(CheckpointError, match=message):
         fresh(methods.PETRA, 1).load_state_dict(as_from_a_gpu(drawing.state_dict()))
 

@@ -72,9 +72,9 @@ def test_any_vector_is_what_brute_force_gives_after_every_step(method: Method, c
             assert_close(loss, history.losses[m], TOLERANCE)
     pipeline.drain()
     assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
-    assert [worker.observed_staleness for worker in pipeline._workers] == list(vector)
+    assert [worker.observed_staleness for worker in pipeline.workers] == list(vector)
     updates = count // k
-    assert [worker.version for worker in pipeline._workers] == [updates] * stages
+    assert [worker.version for worker in pipeline.workers] == [updates] * stages
 
 
 @pytest.mark.parametrize("method", PIPELINED, ids=str)
@@ -83,7 +83,7 @@ def test_delay_in_updates_is_counted_from_the_vector(method: Method) -> None:
     vector, k = (7, 4, 4, 2, 0), 3
     pipeline = toys.pipeline(toys.network(5), method, accumulation=k, staleness=vector)
     delays: list[tuple[int, int, int]] = []
-    for worker in pipeline._workers:
+    for worker in pipeline.workers:
         original = worker.backward
 
         def noted(m: int, worker: Any = worker, original: Any = original) -> Any:
@@ -144,7 +144,7 @@ def test_a_run_is_resumed_bitwise_at_any_micro_batch(method: Method, tmp_path: P
         stopped, resumed = fresh(), fresh()
         losses = toys.train(stopped, data[:stop], drain=False)
         state = stopped.state_dict()
-        for worker, of_worker in zip(stopped._workers, state["workers"], strict=True):
+        for worker, of_worker in zip(stopped.workers, state["workers"], strict=True):
             above = worker.index + 1
             gap = vector[worker.index] - vector[above] if above < 6 else 0
             assert len(of_worker["from_above"]) == min(gap, max(stop - (vector[above] if above < 6 else 0), 0))
@@ -179,7 +179,7 @@ def test_vectors_of_known_schedules() -> None:
             (2, 1, 0),
             "BACKPROPAGATION lets one micro-batch pass .* got 2 at stage 0",
         ),
-        (methods.PIPEDREAM_2BW, (2, 1, 0), "the 2 micro-batches under way .* got k=1: raise k to 2 or more"),
+        (methods.PIPEDREAM_2BW, (2, 1, 0), "the 2 micro-batches in flight .* got k=1: raise k to 2 or more"),
     ],
 )
 def test_vectors_that_are_none_are_refused(method: Method, vector: tuple[int, ...], message: str) -> None:
@@ -198,5 +198,5 @@ def test_states_of_another_vector_or_of_the_old_clock_are_refused() -> None:
     state = toys.pipeline(toys.network(3)).state_dict()
     with pytest.raises(CheckpointError, match=r"has staleness \[4, 2, 0\], this pipeline has \[2, 1, 0\]"):
         toys.pipeline(toys.network(3), staleness=one_f_one_b(3)).load_state_dict(state)
-    with pytest.raises(CheckpointError, match=r"when a clock of ticks moved the pipeline.* start it from the"):
+    with pytest.raises(CheckpointError, match=r"saved between two ticks of a clock.* restart it from the"):
         toys.pipeline(toys.network(3)).load_state_dict({**state, "format": 1})

@@ -316,7 +316,7 @@ def test_a_message_does_not_change_when_a_buffer_does() -> None:
     for x, y in batches(3):
         p.step(x, y)
     buffer = p.stages[0].function.mean
-    for message in p._workers[1].from_below:
+    for message in p.workers[1].from_below:
         assert message.streams is not None
         assert message.streams[1].untyped_storage().data_ptr() != buffer.untyped_storage().data_ptr()
 
@@ -496,7 +496,7 @@ def test_the_parameters_of_a_loss_are_trained(method: Method) -> None:
     temperature, expected = net[-1].loss.temperature, twin[-1].module.temperature
     assert_close(temperature, expected)
     assert temperature != 1
-    assert net[-1].loss.count == 24 - p.in_flight + (0 if not method.pipelined else 3)
+    assert net[-1].loss.count == 24  # no evaluation of the inspection counts
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -863,7 +863,9 @@ def test_whatever_goes_round_the_pipeline_is_right_or_refused(keeper: int, user:
         assert f"stage {user}: Aside" in message
         assert "as a stream" in message
     pipelined = {method for method in methods.ALL if method.pipelined}
-    assert refused.keys() >= (pipelined & set(RECOMPUTING) if kind in NO_TENSOR else pipelined)
+    # Upwards, the input of the keeper is a stream of the user too, so in a forward it is read as a stream.
+    arrives = kind == "detached input" and keeper < user
+    assert refused.keys() >= (pipelined & set(RECOMPUTING) if kind in NO_TENSOR or arrives else pipelined)
     if kind not in UNDIFFERENTIATED:
         assert refused.keys() == set(methods.ALL)
 
@@ -987,7 +989,7 @@ def test_in_steady_state_an_inspected_pipeline_does_the_same_operations(method: 
         data = batches(24)
         for x, y in data[:12]:
             p.step(x, y)
-        assert all(part._inspected is None for worker in p._workers for part in worker.parts)
+        assert all(part._inspected is None for worker in p.workers for part in worker.parts)
         assert not any(module._forward_hooks for module in p.model.modules())
         with Operations() as operations:
             for x, y in data[12:]:
@@ -1021,6 +1023,6 @@ def test_only_blocks_that_evaluate_again_are_differentiated_with_care(method: Me
     for wrap in (plainly, Checkpointed, EvaluatedAgain):
         p = made(network(wrap), method)
         step(p, 14)
-        careful = [part._evaluates_again for worker in p._workers for part in worker.parts]
+        careful = [part._evaluates_again for worker in p.workers for part in worker.parts]
         assert careful == [False, wrap is not plainly, wrap is not plainly, False]
-        assert all(part._watched_backwards == 0 for worker in p._workers for part in worker.parts)
+        assert all(part._watched_backwards == 0 for worker in p.workers for part in worker.parts)

@@ -18,6 +18,7 @@ from reproduce.grids.plans import (
     invertible,
     length,
     stability,
+    staleness,
     table1,
     table2,
     table3,
@@ -53,4 +54,7 @@ PLANS: dict[str, Plan] = {
     "tradeoff": tradeoff.cells,
     "corrections": corrections.cells,
     "forward_gradients": forward_gradients.cells,
+    "staleness": staleness.cells,
 }
+#: Plans whose cells are run in the order of the plan where they are asked for, and not seed by seed.
+IN_ORDER = ("staleness",)

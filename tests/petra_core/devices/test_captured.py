@@ -139,8 +139,8 @@ def staggered(pipeline: Pipeline) -> Pipeline:
 def addresses(ticks: CapturedSteps) -> list[int]:
     pipeline = ticks._pipeline
     pipeline.memory()  # brings what the workers hold up to date
-    tensors = [message for worker in pipeline._workers for message in worker.from_above for message in message.tensors]
-    kept = [t for worker in pipeline._workers for part in worker.parts for e in part._memory for t in e.kept]
+    tensors = [message for worker in pipeline.workers for message in worker.from_above for message in message.tensors]
+    kept = [t for worker in pipeline.workers for part in worker.parts for e in part._memory for t in e.kept]
     return [tensor.data_ptr() for tensor in (*tensors, *kept, *pipeline.model.parameters())]
 
 
@@ -302,7 +302,7 @@ def test_what_may_run_at_once_shares_no_memory_that_one_of_it_writes(
     stages[4].function.append(WithBuffer().double())
     # Without inspection, which refuses a function that depends on a buffer that it writes.
     pipeline = Pipeline(stages, method, accumulation=k, staleness=staleness, optimizer=fused, inspect=False)
-    apart = [worker.forward_apart for worker in pipeline._workers]
+    apart = [worker.forward_apart for worker in pipeline.workers]
     assert apart == [True, True, True, True, False, False]
     ticks = CapturedSteps(pipeline, recorder, conductor)
     waits = ordered(apart, pipeline.staleness, pipeline.lags)
@@ -341,7 +341,7 @@ def test_a_tick_copies_what_is_no_sum_of_streams_and_a_kept_input_once(method: M
     held = pipeline.memory()
     if k > 1:  # of k gradients of a parameter the first, to which the others are added
         copied -= held.now("parameters") / k
-    once = sum(payload(part._memory[0].kept) for w in pipeline._workers for part in w.parts if part._memory)
+    once = sum(payload(part._memory[0].kept) for w in pipeline.workers for part in w.parts if part._memory)
     assert copied < 0.36 * held.now("messages") + 1.6 * once  # an input that is kept for more than 12 ticks moves twice
     assert copied < 0.22 * held.now("messages", "inputs")
 
@@ -392,6 +392,19 @@ def test_another_shape_and_a_pipeline_that_has_moved_on_are_refused() -> None:
         CapturedSteps(pipeline, SharedMemoryRecorder())
 
 
+def test_a_copy_of_a_pipeline_is_brought_up_to_date_itself() -> None:
+    """The copy had the bookkeeping that repeated steps defer, which then changed the workers of the original."""
+    pipeline = made(3, methods.PETRA, 1)
+    ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
+    for x, y in toys.batches(2 * MANY):
+        ticks.step(x, y)
+    assert ticks.recorded
+    copied = copy.deepcopy(pipeline)
+    for one in (copied, pipeline):
+        one.drain()
+    assert_bitwise_equal(comparable(copied), comparable(pipeline))
+
+
 @pytest.mark.parametrize("error", [NonFiniteError, KeyboardInterrupt])
 def test_a_step_that_is_broken_off_leaves_nothing_that_could_be_saved(error: type[BaseException]) -> None:
     """As a plain step does: the state had weights that are not finite, or was half of one step and half of another."""
@@ -422,8 +435,16 @@ def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> No
         plain.step(x, y)
     assert ticks.recorded
     restored: list[int] = []
-    states = ticks._states
-    ticks._states = {n: [lambda number: restored.append(number), *state] for n, state in states.items()}
+    interrupts: list[bool] = []
+
+    def noted(restore: Callable[[], None]) -> None:
+        restored.append(pipeline.micro_batches - 1)
+        restore()
+        if interrupts:
+            interrupts.pop()
+            raise KeyboardInterrupt
+
+    ticks._snapshots = {n: functools.partial(noted, restore) for n, restore in ticks._snapshots.items()}
     for x, y in data[-MANY:]:
         ticks.step(x, y)
         plain.step(x, y)
@@ -433,10 +454,9 @@ def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> No
     assert restored == [len(data) - 1]
     ticks.step(*data[0])
     plain.step(*data[0])
-    ticks._states = {n: [state[0], interrupt_number, *state[1:]] for n, state in states.items()}
+    interrupts.append(True)
     with pytest.raises(KeyboardInterrupt):
         pipeline.evaluate(data[0][0])
-    ticks._states = states
     assert_bitwise_equal(pipeline.evaluate(data[0][0]), plain.evaluate(data[0][0]))
     assert_bitwise_equal(comparable(pipeline), comparable(plain))  # what was interrupted is done whole
     pipeline.drain()
@@ -458,7 +478,7 @@ def test_losses_wait_in_a_ring_and_the_one_that_is_not_finite_is_named(monkeypat
     assert_bitwise_equal([loss for loss, _ in losses[-8:]], [loss for _, loss in losses[-8:]])
     pipeline.check_finite()
     later = [(x * float("nan") if number == 3 else x, y) for number, (x, y) in enumerate(toys.batches(40))]
-    with pytest.raises(NonFiniteError, match="that was noticed some steps later") as caught:  # noqa: PT012  # see above
+    with pytest.raises(NonFiniteError, match="this was detected some steps later") as caught:  # noqa: PT012  # see above
         for step, (x, y) in enumerate(later):  # noqa: B007  # says when
             ticks.step(x, y)
     assert caught.value.micro_batch == 2 * MANY + 3
@@ -493,10 +513,6 @@ def test_a_recorded_step_makes_its_micro_batch_itself(method: Method) -> None:
     other.drain()
     plain.drain()
     assert_bitwise_equal(comparable(other), comparable(plain))
-
-
-def interrupt_number(number: int) -> None:
-    raise KeyboardInterrupt
 
 
 class FakeCuda:
@@ -558,7 +574,7 @@ def full_on(*devices: str, method: Method = methods.PETRA) -> Pipeline:
     """A full pipeline whose stages claim to be on these devices in turn; their tensors are on the CPU."""
     pipeline = toys.pipeline(toys.network(4), method)
     toys.train(pipeline, toys.batches(MANY), drain=False)
-    for worker in pipeline._workers:
+    for worker in pipeline.workers:
         worker.device = torch.device(devices[worker.index % len(devices)])
     return pipeline
 
@@ -581,7 +597,7 @@ def test_a_graph_is_recorded_and_repeated_on_the_device_of_its_pipeline(monkeypa
     repeat()
     assert cuda.said[len(recorded) :] == [*repeated, *repeated]
     assert gc.isenabled()
-    assert [w.device for w in ticks._pipeline._workers] == [GPU_1] * 4
+    assert [w.device for w in ticks._pipeline.workers] == [GPU_1] * 4
 
 
 def test_recordings_of_a_device_share_streams_and_stages_that_wait_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -612,7 +628,7 @@ def test_a_forward_is_beside_the_backward_of_its_stage_and_the_update_waits_for_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cuda = FakeCuda(monkeypatch)
-    head, middle, stem = reversed(toys.pipeline(toys.network(3))._workers)
+    head, middle, stem = reversed(toys.pipeline(toys.network(3)).workers)
     streams: Any = [FakeStream(cuda, name) for name in "abcde"]
     conductor = OverStreams(streams, (4, 2, 0), (0, 1, 2))
     with conductor.step():
@@ -638,7 +654,7 @@ def test_a_branch_waits_for_the_neighbour_whose_message_it_needs_in_the_same_ste
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cuda = FakeCuda(monkeypatch)
-    workers = toys.pipeline(toys.network(3))._workers
+    workers = toys.pipeline(toys.network(3)).workers
     streams: Any = [FakeStream(cuda, name) for name in "abcde"]
     conductor = OverStreams(streams, (1, 1, 0), (0, 0, 0))
     with conductor.step():

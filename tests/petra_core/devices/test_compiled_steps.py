@@ -113,6 +113,15 @@ def test_what_cannot_be_compiled_is_recorded_as_it_is() -> None:
     assert ticks.uncompiled == "RuntimeError: no kernel"
 
 
+def test_random_numbers_are_refused_before_a_step_is_logged() -> None:
+    """A logged step does not ask generators for their state, so its backward drew other masks than its forward."""
+    ticks = CompiledSteps(toys.pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=3), repeat, uncompiled)
+    with pytest.raises(UnrecordableError, match=r"stages \[1, 2\] draw random numbers"):  # noqa: PT012  # after some steps
+        for x, y in toys.batches(6 * period(1)):
+            ticks.step(x, y)
+    assert not ticks.logged
+
+
 @pytest.mark.slow
 def test_inductor_computes_what_a_plain_pipeline_does() -> None:
     plain, other = pair(methods.PETRA, 3, 1)
@@ -199,10 +208,14 @@ def test_cuda_refuses_stages_that_are_not_on_a_gpu() -> None:
 
 
 @pytest.mark.slow
-def test_a_compiled_tick_of_the_paper_has_a_third_of_the_launches() -> None:
-    """RevNet-18, 64 images, bf16: as plain operations it has more than 500 (docs/benchmarks.md)."""
-    command = [sys.executable, "-m", "tests.hopper", "--precision", "bf16"]
+@pytest.mark.parametrize(("timing", "generated"), [("lockstep", 180), ("1f1b", 250)])
+def test_a_compiled_tick_of_the_paper_has_less_than_half_of_the_launches(timing: str, generated: int) -> None:
+    """RevNet-18, 64 images, bf16: as plain operations it has more than 500 (docs/benchmarks.md).
+
+    In asynchronous 1F1B the forward of a stage cannot be fused with its backward.
+    """
+    command = [sys.executable, "-m", "tests.hopper", "--precision", "bf16", "--timing", timing]
     root = Path(__file__).parents[3]
     counted = json.loads(subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout)
-    assert sum(stage["triton"] for stage in counted.values()) <= 180
-    assert sum(stage["library"] for stage in counted.values()) <= 80
+    assert sum(branch["triton"] for branch in counted.values()) <= generated
+    assert sum(branch["library"] for branch in counted.values()) <= 80

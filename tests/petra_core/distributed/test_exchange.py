@@ -21,7 +21,7 @@ from tests.petra_core.distributed.test_distributed import in_processes
 def ahead_of_the_rank_above(rank: int, staleness: tuple[int, ...]) -> None:
     """Rank 0 ends step m + gap - 1 before rank 1 begins step m: whatever else that waited for would never come."""
     gap, count = staleness[1] - staleness[2], 9
-    channel = ProcessChannel((2, 1))
+    channel = ProcessChannel((2, 1), compare_every=None)  # a comparison waits for all ranks
     pipeline = Pipeline(
         toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=7, channel=channel, staleness=staleness
     )
@@ -84,10 +84,10 @@ def disagree(rank: int) -> None:
         if rank == 0:
             channel.expect(None, 0)
             channel.send(1, Message(0, (first,)))
-            later = f"micro-batch 1 from stage 0 to stage 1 has the layout .*{has}.*, those before it had .*{had}"
+            later = f"micro-batch 1 from stage 0 to stage 1 has the layout .*{has}.*, earlier messages had .*{had}"
             with pytest.raises(ChannelError, match=later):
                 channel.send(1, Message(1, (other,)))
-            answer = f"stage 0 on rank 0 sends stage 1 on rank 1 .*{had}.*, and what comes back .*{has}"
+            answer = f"stage 0 on rank 0 sends stage 1 on rank 1 .*{had}.*, but receives gradients .*{has}"
             with pytest.raises(ChannelError, match=answer):
                 channel.collect(0, Action(Kind.BACKWARD, 0))
         else:
@@ -114,7 +114,7 @@ def second_row(rank: int) -> None:
             patch.setattr(dist, "irecv", lambda *_, **__: Failing())
             transfer = inlet._peer.receive(torch.zeros(1), 5)
         words = (
-            rf"on rank {rank} lost stage {2 - rank} on rank {3 - rank} over the message of micro-batch 5: .* for 9 s"
+            rf"on rank {rank} lost stage {2 - rank} on rank {3 - rank} while waiting for .* micro-batch 5: .* for 9 s"
         )
         with pytest.raises(ChannelError, match=words):
             transfer.wait()

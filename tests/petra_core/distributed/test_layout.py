@@ -40,5 +40,5 @@ def test_what_is_received_is_what_was_sent(tensor: Tensor, keeps_strides: bool) 
 
 def test_a_layout_that_a_header_has_no_room_for_is_refused() -> None:
     many = layout_of((IMAGES,) * 40)
-    with pytest.raises(ValueError, match=r"takes \d{4} bytes, and 1024 are provided for it"):
+    with pytest.raises(ValueError, match=r"takes \d{4} bytes, expected at most 1024"):
         header_of((many, None))

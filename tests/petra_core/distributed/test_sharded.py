@@ -117,7 +117,7 @@ def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Folder(tmp_path / "checkpoint")
-    with pytest.raises(CheckpointError, match="holds no whole checkpoint"):
+    with pytest.raises(CheckpointError, match="contains no complete checkpoint"):
         folder.load(["stage_0"])
     folder.save(1, PARTS)
     with pytest.raises(CheckpointError, match="has no part stage_9; it has stage_0, stage_1"):
@@ -129,7 +129,7 @@ def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
     with pytest.raises(CheckpointError, match=r"__0_0\.distcp is damaged: its SHA-256 is [0-9a-f]{64}, expected"):
         folder.load(["stage_0"])
     file.unlink()
-    with pytest.raises(CheckpointError, match="damaged or not whole"):
+    with pytest.raises(CheckpointError, match="damaged or incomplete"):
         folder.load(["stage_0"])
     monkeypatch.chdir(tmp_path)
     table = folder.path / "step-000000001" / ".metadata"
@@ -147,7 +147,7 @@ def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
         ('{"checkpoint": "step-000000001"}', "'sha256' is missing"),
         (
             '{"checkpoint": "../step-000000001", "sha256": {}}',
-            r"it names '\.\./step-000000001', expected a folder beside",
+            r"it names '\.\./step-000000001', expected a folder next to it",
         ),
     ):
         (folder.path / "latest.json").write_text(text)

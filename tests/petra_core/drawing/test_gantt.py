@@ -63,5 +63,5 @@ def test_a_part_is_cut_at_its_edge_and_nothing_is_drawn_of_nothing() -> None:
     assert root.get("aria-label") == root.findtext(f"{SVG}title") == "a < b"
     assert (root.findtext(f"{SVG}desc") or "").endswith("idle: device 0 70%, device 1 100%.")
     assert not boxes(to_svg(Timeline((), 2), title="nobody did anything"))
-    with pytest.raises(ValueError, match=r"ends after it begins, got 1\.0 to 1\.0 seconds"):
+    with pytest.raises(ValueError, match=r"must end after it begins, got 1\.0 to 1\.0 seconds"):
         to_svg(Timeline((), 1), title="", span=(1.0, 1.0))

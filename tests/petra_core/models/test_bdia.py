@@ -121,7 +121,7 @@ def test_gamma_is_a_sign_for_each_sample_drawn_anew() -> None:
     gammas = torch.stack([block._drawn(torch.zeros(64, 5, 8)).flatten() for _ in range(20)])
     assert set(gammas.unique().tolist()) == {-0.5, 0.5}
     assert abs(float(gammas.mean())) < 0.06
-    with pytest.raises(ValueError, match="in evaluation BDIA is the plain block"):
+    with pytest.raises(ValueError, match="evaluation mode is a plain block"):
         block.eval().reconstruct((torch.zeros(1, 8), torch.zeros(1, 8)))
 
 
@@ -170,7 +170,7 @@ def test_under_petra_inputs_are_the_more_wrong_the_further_below() -> None:
             errors.setdefault(backward.stage, []).append(float((of - exact).norm() / exact.norm()))
 
     p = Pipeline(network(depth=9), methods.PETRA, optimizer=toys.sgd, seed=0, after_backward=look)
-    for worker in p._workers[1:-1]:
+    for worker in p.workers[1:-1]:
         forward = worker.parts[0].forward
 
         def noting(m: int, inputs: Streams, *rest: Any, index: int = worker.index, forward: Any = forward) -> Streams:
@@ -239,7 +239,7 @@ def test_the_small_gpt_is_causal_and_learns_under_petra() -> None:
 
 def test_wrong_streams_and_numbers_are_named() -> None:
     (block,) = blocks(1)
-    with pytest.raises(ValueError, match="takes two streams of one shape"):
+    with pytest.raises(ValueError, match="takes two streams of the same shape"):
         block(torch.zeros(2, 8))
     with pytest.raises(ValueError, match="bits must be at least 1, got 0"):
         Quantise(0)

@@ -241,7 +241,7 @@ def test_a_state_dict_that_does_not_fit_is_refused_whole():
         (lambda: models.invertible_revnet(18, num_classes=10, stem="cifer"), "did you mean 'cifar'"),
         (
             lambda: models.group(small_revnet(), [3, 3]),
-            r"of 10 stages has that sum, got \(3, 3\) with the sum 6",
+            r"of 10 stages must have the sum 10, got \(3, 3\) with the sum 6",
         ),
         (lambda: models.group(small_revnet(), [10, 1]), r"got \(10, 1\) with the sum 11"),
         (lambda: models.group(small_revnet(), [10, 0]), r"at least one stage, got \(10, 0\)"),

@@ -41,7 +41,7 @@ def test_what_a_plan_says_and_refuses() -> None:
     assert str(best_cut).splitlines()[1].split() == ["0", "0..1", "5.000", "100%", "1.0"]
     assert assess([1, 4, 1, 2], (3, 1)).speedup == pytest.approx(8 / 6)
     for make, message in (
-        (lambda: assess([1, 1], (1, 2)), r"a partition of 2 stages has that sum, got \(1, 2\)"),
+        (lambda: assess([1, 1], (1, 2)), r"a partition of 2 stages must have the sum 2, got \(1, 2\)"),
         (lambda: plan([1, 1], 3), "each of 3 devices needs a stage, and there are 2"),
         (lambda: plan([1, 1], 1, held=[1]), "of the same stages, got 2 and 1"),
         (

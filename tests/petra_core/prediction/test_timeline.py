@@ -114,7 +114,7 @@ def test_measures_of_a_timeline_do_not_depend_on_when_it_begins() -> None:
     beside = Timeline((*whole.events, Event(1, ("R", 1, 0), 5.5, 6.5), Event(1, ("R", 1, 1), 7.25, 7.75)), 2)
     assert beside.busy(1) == 6.5  # what is done at the same time counts once
     for skip, drop in ((3, 0), (0, 3), (0, 5), (2, 12)):
-        with pytest.raises(ValueError, match=f"4 micro-batches, less {skip} at the beginning and {drop} at the end"):
+        with pytest.raises(ValueError, match=f"4 minus {skip} at the beginning and {drop} at the end"):
             whole.seconds_per_micro_batch(skip, drop)
 
 
@@ -134,7 +134,7 @@ def test_a_deadlock_is_named() -> None:
         (lambda: orders.interleaved([UNIT] * 4, [1] * 4, 3), "a multiple of the 2 devices as micro-batches, got 3"),
         (lambda: orders.interleaved([UNIT] * 3, [1] * 3, 3), "even number of chunks, got 3"),
         (lambda: orders.of_method(methods.PETRA, [UNIT] * 2, (1, 1), 4, 2, (2,)), "one number per stage: expected 2"),
-        (lambda: orders.of_method(methods.DSP, [UNIT] * 2, (2, 1), 4), "a partition of 2 stages has that sum"),
+        (lambda: orders.of_method(methods.DSP, [UNIT] * 2, (2, 1), 4), "a partition of 2 stages must have the sum 2"),
     ],
 )
 def test_bad_input(make, message) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +14,11 @@ import torch
 from click.testing import CliRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from reproduce.cells.kinds import ForwardGradientCell
+from reproduce.cells.kinds import CellError, ForwardGradientCell
 from reproduce.commands import train
 from reproduce.commands.cli import main
 from reproduce.commands.common import UserPath
+from reproduce.modelling import fewer_stages
 from reproduce.records.record import Record, Status
 from reproduce.running import runner
 from reproduce.running.progress import EventFiles, GridBar, TrainingBar
@@ -74,8 +76,8 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["run", "smoke", "--checkpoint-minutes", "nan"], "'nan' is not a number"),
         (["train", "--trace-micro-batches", "5"], "--trace-micro-batches: --trace is missing"),
         (["run", "smoke", "-v"], "--verbose: --dry-run is missing"),
-        (["train", "--cuda-graphs", "4"], "--cuda-graphs 4 is for CUDA devices, and this is cpu"),
-        (["train", "--cuda-graphs"], "--cuda-graphs branches is for CUDA devices, and this is cpu"),
+        (["train", "--cuda-graphs", "4"], "--cuda-graphs 4 needs a CUDA device, got cpu"),
+        (["train", "--cuda-graphs"], "--cuda-graphs branches needs a CUDA device, got cpu"),
         (["run", "--cuda-graphs", "smoke"], "'smoke' is no number of streams: expected 0, 1, 2, … or branches"),
     ],
 )
@@ -193,6 +195,59 @@ def test_the_rule_gives_the_learning_rate_unless_it_is_set():
     assert transformer.learning_rate == pytest.approx(2.5e-4 * (samples / 256) ** 0.5)
     by_hand = train.cell_by_hand(settings | {"drops": "1,2", "model": "chain4", "stem": None, "learning_rate": 0.5})
     assert (by_hand.learning_rate, by_hand.drops, by_hand.stem) == (0.5, (1, 2), "stride1")
+
+
+def test_published_systems_are_trained_at_their_own_timing():
+    for name, method in (("PACI", "DSP"), ("pipedream", "DELAYED_GRADIENTS"), ("PipeDream-2BW", "PIPEDREAM_2BW")):
+        cell = train.cell_by_hand({"method": name, "accumulation": 9})
+        assert (cell.method, cell.timing) == (method, "1f1b")
+        assert train.cell_by_hand({"method": name, "accumulation": 9, "timing": "1f1b"}) == cell
+    assert train.cell_by_hand({"method": "DSP"}).timing == "lockstep"
+    assert (
+        train.cell_by_hand({"method": "pipedream_2bw", "timing": "lockstep", "accumulation": 18}).timing == "lockstep"
+    )
+    for timing in ("lockstep", "1f1b+0.5"):
+        with pytest.raises(
+            CellError, match=rf"PACI runs at asynchronous 1F1B, got timing '{re.escape(timing)}'.* the method DSP"
+        ):
+            train.cell_by_hand({"method": "PACI", "timing": timing})
+    named = dataclasses.replace(train.DEFAULTS, method="PIPEDREAM", scale="custom")
+    assert (named.method, named.timing) == ("DELAYED_GRADIENTS", "1f1b")
+
+
+def test_a_number_of_stages_is_cut_by_predicted_costs_and_said(capsys):
+    """Costs are FLOPs: of equal blocks of a chain between a cheap stem and head those at the ends get one more."""
+    for given, stages in (("4", (3, 2, 2, 3)), ("1", (10,)), ("10", ()), ("3,2,2,3", (3, 2, 2, 3)), ("", ())):
+        assert train.cell_by_hand({"stages": given}).stages == stages
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "--stages 4 is 3,2,2,3: blocks of each stage, by predicted costs"
+    assert said[2] == "--stages 10 is every block: blocks of each stage, by predicted costs"
+    assert len(said) == 3
+    # Four stages have a staleness of 3, which an update of 4 micro-batches allows; ten would have 9.
+    assert train.cell_by_hand({"method": "pipedream-2bw", "accumulation": 4, "stages": "4"}).stages == (3, 2, 2, 3)
+    for wrong, message in (
+        ("11", "has 10 blocks"),
+        ("0", "1 to 10 stages"),
+        ("3,x", "got '3,x'"),
+        ("3,3", "sum|has 6"),
+    ):
+        with pytest.raises(CellError, match=message):
+            train.cell_by_hand({"stages": wrong})
+    for method in ("backpropagation", "forward-gradient"):
+        with pytest.raises(CellError, match="stages"):
+            train.cell_by_hand({"method": method, "stages": "2"})
+
+
+def test_several_processes_are_told_what_as_many_stages_would_give():
+    cell = train.cell_by_hand({"method": "PETRA"})
+    said = fewer_stages.sentence(cell, 4)
+    assert said.startswith("one stage per process (--timing 1f1b --stages 3,2,2,3) would change the staleness of ")
+    assert "from 18 to 3 micro-batches" in said
+    assert "up to 11% of" in said
+    assert "(--timing 1f1b) would" in fewer_stages.sentence(cell, 10)
+    chosen = dataclasses.replace(cell, timing="1f1b")
+    for other, processes in ((cell, 1), (chosen, 4), (train.cell_by_hand({"method": "backpropagation"}), 4)):
+        assert not fewer_stages.sentence(other, processes)
 
 
 def test_forward_gradients_by_hand_have_defaults_of_their_own():

@@ -94,7 +94,7 @@ def test_check_of_listed_images_looks_at_the_images(tmp_path, root):
     assert "val_1_0.JPEG is missing" in invoke("check", "--data-root", root, code=1)
     source.rename(tmp_path / "elsewhere")
     text = invoke("list", "--data-root", root)
-    assert f"the images lay, {source}, is not there" in text
+    assert f"the folder of the images, {source}, does not exist" in text
     assert "ready for torchvision" not in text
 
 

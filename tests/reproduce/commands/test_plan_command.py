@@ -66,7 +66,7 @@ def test_what_cannot_be_run_is_not_called_done(root):
         fake_records.train(cell, root, 95.0, epochs=1).fail("out of memory", "no")
     (Record.of(CELLS[1], root).path / "config.json").write_text("{")
     text = call(root).output
-    assert "Nothing can be run: 2 cells unreadable, 2 cells failed for want of memory, which --retry-failed" in text
+    assert "Nothing can be run: 2 cells unreadable, 2 cells out of memory; --retry-failed" in text
     assert "Nothing is left" not in text
 
 

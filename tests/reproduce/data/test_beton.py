@@ -130,7 +130,7 @@ def test_a_file_that_is_no_image_is_named_and_leaves_nothing_nor_does_a_full_dis
         (lambda data: b"\x03" + data[1:], "expected format version 2, got 3"),
         (lambda data: b"\x02\0\x03" + data[3:], "expected 2 fields, got 3"),
         (lambda data: data[:25] + b"jmage" + data[30:], r"expected the fields .+'jmage'"),
-        (lambda data: data[:-8] + b"\x01" + data[-7:], "a raw image has not 3 bytes for each pixel"),
+        (lambda data: data[:-8] + b"\x01" + data[-7:], "a raw image does not have 3 bytes per pixel"),
     ],
     ids=["tiny", "cut", "version", "fields", "name", "size"],
 )
@@ -138,7 +138,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage, problem) -> None:  # 
     path = tmp_path / "a.beton"
     write_beton(path, raw_images())
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DataError, match=f"a.beton: not a whole .beton file of images and labels: {problem}"):
+    with pytest.raises(DataError, match=f"a.beton: not a complete .beton file of images and labels: {problem}"):
         Beton(path)
 
 

@@ -102,10 +102,10 @@ def test_a_download_is_unpacked_and_complete_and_is_not_repeated(server, tmp_pat
     cifar.download(CIFAR10, target)
     file = target / "cifar-10-batches-bin" / "data_batch_2.bin"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(DataError, match=r"not whole \(data_batch_2.bin has the SHA-1 .*\)\. Remove this folder"):
+    with pytest.raises(DataError, match=r"damaged \(data_batch_2.bin has the SHA-1 .*\)\. Remove this folder"):
         cifar.download(CIFAR10, target)
     file.unlink()
-    with pytest.raises(DataError, match=r"earlier download is not whole .*data_batch_2.bin.* Remove this folder"):
+    with pytest.raises(DataError, match=r"earlier download is damaged .*data_batch_2.bin.* Remove this folder"):
         cifar.download(CIFAR10, target)
 
 

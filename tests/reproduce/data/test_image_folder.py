@@ -99,7 +99,7 @@ def test_validation_images_that_are_not_sorted_into_classes_are_seen(source):
         for file in folder.iterdir():
             file.rename(source / "val" / file.name)
         folder.rmdir()
-    with pytest.raises(DataError, match=r"val: holds no class folders, but 6 loose images\. .*from torchvision"):
+    with pytest.raises(DataError, match=r"val: contains no class folders, but 6 loose images\. .*from torchvision"):
         examine(source)
 
 
@@ -124,7 +124,7 @@ def test_no_folder_is_visited_twice(source, link):
         (source / "train" / link).symlink_to(to)
         if link == "n00000003":
             (source / "val" / link).symlink_to("n00000001")
-    with pytest.raises(DataError, match=r"is the same folder as .*, by a link\. Remove the link"):
+    with pytest.raises(DataError, match=r"is a link to the same folder as .*\. Remove the link"):
         examine(source)
 
 
@@ -132,7 +132,7 @@ def test_no_folder_is_visited_twice(source, link):
 def test_no_image_is_taken_twice_by_a_link(source, split):
     images = sorted((source / "train" / "n00000001").iterdir())
     (source / split / "n00000002" / "copy.jpeg").symlink_to(images[0])
-    with pytest.raises(DataError, match=r"copy.jpeg: is a link to an image that is there as .*train_1_0"):
+    with pytest.raises(DataError, match=r"copy.jpeg: is a link to an image that the data set contains as .*train_1_0"):
         examine(source)
 
 
@@ -145,7 +145,7 @@ def test_a_data_set_of_links_is_one(source, tmp_path):
         file.symlink_to(away)
     assert examine(source).splits["test"].samples == 6
     (source / "val" / "n00000000" / "once more.JPEG").symlink_to(source / "all" / "0.JPEG")
-    with pytest.raises(DataError, match="is a link to an image that is there as"):
+    with pytest.raises(DataError, match="is a link to an image that the data set contains as"):
         examine(source)
 
 
@@ -165,7 +165,7 @@ def test_what_is_no_file_is_named(source, kind, monkeypatch):
             return scandir(path)
 
         monkeypatch.setattr(os, "scandir", closed)
-    with pytest.raises(DataError, match=r"n00000001.*(is no file|cannot be read)"):
+    with pytest.raises(DataError, match=r"n00000001.*(is not a regular file|cannot be read)"):
         examine(source)
 
 

@@ -136,7 +136,7 @@ def test_a_run_goes_on_with_its_text_alone(short: Corpus, tmp_path: Path, monkey
     assert train(tmp_path, ticks=5).state().status is Status.PARTIAL
     with monkeypatch.context() as patch:
         patch.setattr(corpus, "pydoc", lambda: corpus.split(SHORT.replace("better", "beeter")))
-        with pytest.raises(Exception, match="was trained on other files of pydoc than those that are there now"):
+        with pytest.raises(Exception, match="was trained on other files of pydoc than the current ones"):
             train(tmp_path)
     record = train(tmp_path)
     result, last = record.result(), record.metrics()[-1]
@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_refused(short: Corpus, monkeypatch: pytest.MonkeyP
         ({"dataset": "digits", "image_size": 8}, "takes text, and digits has images; choose the data set pydoc"),
         ({"stem": "patch2"}, "the stem of revroberta_micro, which reads text, is bytes"),
         ({"image_size": 4}, "image_size, the bytes of a sequence, must be 8 to 1024 for pydoc, got 4"),
-        ({"width": 7}, "7 channels cannot be shared out to 3 heads"),
+        ({"width": 7}, "7 channels cannot be divided among 3 heads"),
     ):
         with pytest.raises(CellError) as caught:
             replace(CELL, **changes)  # type: ignore[arg-type]
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_refused(short: Corpus, monkeypatch: pytest.MonkeyP
     with pytest.raises(DataError, match=message):
         open_data(replace(CELL, batch_size=5000), CPU)
     monkeypatch.setitem(__import__("sys").modules, "pydoc_data", None)
-    with pytest.raises(DataError, match=r"this Python comes without it\. Take a complete Python"):
+    with pytest.raises(DataError, match=r"this Python does not include it\. Use a complete Python"):
         REAL_PYDOC.__wrapped__()
 
 

@@ -56,7 +56,7 @@ def test_every_flipped_bit_is_noticed_by_reading_all(made, tmp_path):
         damaged[place] ^= 4
         (tmp_path / "train.beton").write_bytes(damaged)
         (problem,) = manifest.problems(tmp_path, made, contents=True)
-        assert "train.beton is of other content than its record says (SHA-256 " in problem
+        assert "train.beton does not have the recorded content (SHA-256 " in problem
         assert manifest.problems(tmp_path, made, contents=False) == []
 
 
@@ -65,7 +65,7 @@ def test_missing_and_truncated_files_are_noticed_by_looking(made, tmp_path):
     (tmp_path / "test.beton").write_bytes(b"tes")
     missing, short = manifest.problems(tmp_path, made, contents=False)
     assert missing == f"{tmp_path / 'train.beton'} is missing"
-    assert short == f"{tmp_path / 'test.beton'} has 3 bytes, its record says 4"
+    assert short == f"{tmp_path / 'test.beton'} has 3 bytes, expected 4"
 
 
 def test_damage_to_the_manifest_itself_is_an_error_wherever_it_is(made, tmp_path):

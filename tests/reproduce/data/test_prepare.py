@@ -88,7 +88,7 @@ def test_data_that_are_not_official_need_a_reason_which_goes_with_results(source
     assert made.reason == made.provenance()["reason"] == "a test"
     assert made.provenance()["deviations"] == list(made.findings.deviations)
     assert prepare(CIFAR10, source, root, WHY, bar) == (made, False), "again there is nothing to do"
-    with pytest.raises(DataError, match=r"prepared before, and is not official: .*--unofficial"):
+    with pytest.raises(DataError, match=r"prepared before but is not official: .*--unofficial"):
         prepare(CIFAR10, source, root, Options(), bar)
     monkeypatch.setattr("reproduce.data.small_images._wrong_checksum", lambda *_: [])
     monkeypatch.setattr("reproduce.data.small_images._count_deviations", lambda dataset, splits: [])
@@ -118,7 +118,7 @@ def test_a_missing_source_makes_not_even_a_folder(tmp_path, root):
     [
         (CIFAR10, "cifar-10-batches-bin/test_batch.bin", lambda content: b"\xff" + content[1:], "label 255"),
         (CIFAR100, "cifar-100-binary/test.bin", lambda content: content[:-5], "whole number of records of 3074"),
-        (IMAGENET32, "train_data_batch_9.npz", lambda _: pickle.dumps(os.getcwd), "archive of numpy's .*not a zip"),
+        (IMAGENET32, "train_data_batch_9.npz", lambda _: pickle.dumps(os.getcwd), "numpy archive .*not a zip"),
         (IMAGENET, "val/n00000002/val_2_1.JPEG", lambda content: content[:-500], "val_2_1.JPEG .*truncated"),
     ],
 )
@@ -161,7 +161,7 @@ def test_another_source_is_refused_unless_it_shall_replace(source, tmp_path, roo
     assert left(root) == {"cifar10"}
     with (
         filelock.FileLock(root / ".cifar10.lock"),
-        pytest.raises(DataError, match="another process prepares this data set"),
+        pytest.raises(DataError, match="another process is preparing this data set"),
     ):
         prepare(CIFAR10, source, root, WHY, bar)
 
@@ -191,7 +191,7 @@ def test_a_folder_that_we_did_not_make_is_left_alone(source, root, replace):
 def test_a_source_where_the_result_would_go_is_left_alone(tmp_path):
     source = fake_data.cifar10_binary(tmp_path / "data" / "cifar10")
     (source / "manifest.json").write_text("{}")
-    with pytest.raises(DataError, match="it holds the source"):
+    with pytest.raises(DataError, match="it contains the source"):
         prepare(CIFAR10, source, tmp_path / "data", Options(reason="a test", replace=True), bar)
     assert (source / "cifar-10-batches-bin" / "test_batch.bin").exists()
 

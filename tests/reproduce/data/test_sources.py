@@ -113,7 +113,7 @@ def test_what_cannot_be_opened_says_what_to_do(root, tmp_path, monkeypatch):
 
 
 def test_one_flipped_bit_is_noticed_before_training_and_of_large_data_sets_only_names_and_sizes(root, monkeypatch):
-    message = r"is of other content than its record says.*prepare cifar10 --data-root .* --replace"
+    message = r"does not have the recorded content.*prepare cifar10 --data-root .* --replace"
     for name in ("test.beton", "train.beton"):
         path = root / "cifar10" / name
         whole = path.read_bytes()
@@ -128,7 +128,7 @@ def test_one_flipped_bit_is_noticed_before_training_and_of_large_data_sets_only_
     open_data(CELL, CPU, root)
     sources._verified_once.cache_clear()
     path.write_bytes(damaged[:-1])
-    with pytest.raises(DataError, match="bytes, its record says"):
+    with pytest.raises(DataError, match="bytes, expected"):
         open_data(CELL, CPU, root)
 
 
@@ -136,7 +136,7 @@ def test_another_data_set_under_a_wrong_name_is_noticed(root, tmp_path):
     prepared(CIFAR100, fake_data.cifar100_binary(tmp_path / "other"), tmp_path / "elsewhere")
     (root / "cifar10").rename(root / "old")
     (tmp_path / "elsewhere" / "cifar100").rename(root / "cifar10")
-    with pytest.raises(DataError, match="cifar10: holds cifar100"):
+    with pytest.raises(DataError, match="cifar10: contains cifar100"):
         open_data(CELL, CPU, root)
 
 
@@ -152,7 +152,7 @@ def test_images_that_were_only_listed_are_not_for_ffcv_and_must_be_there(tmp_pat
         with pytest.raises(DataError, match=r"only listed, not copied\. Prepare it without --no-beton"):
             ask(dataclasses.replace(IMAGENET_CELL, loader="ffcv"), root)
     source.rename(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match=f"the folder in which the images lay, {source}, is not there.*--source DIR"):
+    with pytest.raises(DataError, match=f"the folder of the images, {source}, does not exist.*--source DIR"):
         ask(IMAGENET_CELL, root)
     if beton and find_spec("ffcv") is not None:
         ask(dataclasses.replace(IMAGENET_CELL, loader="ffcv"), root)
@@ -174,7 +174,7 @@ def test_a_run_goes_on_with_the_same_files_alone_and_says_what_it_was_trained_on
     (record.path / "result.json").unlink()
     record.checkpoint.write_bytes(checkpoint)
     prepared(CIFAR10, fake_data.cifar10_binary(tmp_path / "other", per_file=30), root, replace=True)
-    with pytest.raises(CheckpointError, match="trained on other files of cifar10 than those that are there now"):
+    with pytest.raises(CheckpointError, match="trained on other files of cifar10 than the current ones"):
         execute(record, Context(how=how))
 
 

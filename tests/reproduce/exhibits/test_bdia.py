@@ -57,7 +57,8 @@ def test_published_values_and_comparisons(tmp_path: Path) -> None:
     assert alone["", "published points"].text.startswith("+0.97")
     assert entries(small, "BDIA-ViT, PETRA")["", "published points"].text == ""
     assert section.sentence.replace("\N{NARROW NO-BREAK SPACE}", " ") == (
-        "Points of accuracy above a plain ViT (scale “small”): RevViT \N{MINUS SIGN}1.9 ± 0.3, BDIA-ViT +1.1 ± 0.3."
+        "After 6 epochs RevViT − ViT is \N{MINUS SIGN}1.9 ± 0.3 and BDIA-ViT − ViT is +1.1 ± 0.3 points of accuracy "
+        "(scale “small”)."
     )
 
 

@@ -110,11 +110,11 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
     assert ahead["− backpropagation points"].raw == pytest.approx(-5.8)
     assert gap["held, all stages relative"].text == "2.00"
     ahead, gap = at_best["predicted weights"], at_best["gap-aware"]
-    assert (ahead["rate"].text, ahead["seed 0, %"].text) == ("1", "44.00")
+    assert (ahead["rate§"].text, ahead["seed 0, %§"].text) == ("1", "44.00")
     assert ahead["other seeds, %"].raw == pytest.approx(45.8)
     assert ahead["− backpropagation points"].raw == pytest.approx(-5.7)
     assert ahead["− the method alone points"].raw == pytest.approx(4.15)
-    assert (gap["rate"].text, gap["seed 0, %"].text) == ("0.25", "42.00")
+    assert (gap["rate§"].text, gap["seed 0, %§"].text) == ("0.25", "42.00")
     assert gap["other seeds, %"].text == "not run"  # until the choice is planned
     by_nadam = rows(section, 1, "Backpropagation")["NAdam, 0.99"]
     assert by_nadam["− backpropagation points"].raw == pytest.approx(1.0)
@@ -160,8 +160,8 @@ def test_a_best_rate_has_its_lead_its_bytes_and_a_star_while_others_are_to_come(
             else:
                 fake_records.train(cell, tmp_path, 39.0 + trial.rate)
     at_best = rows(sections.made(corrections.EXHIBIT, tmp_path), 1)
-    shown = {cure: [at_best[cure][head].text for head in ("rate", "lead", "held, relative")] for cure in reached}
-    assert at_best["rate by delay"]["rate"].text == "1"
+    shown = {cure: [at_best[cure][head].text for head in ("rate§", "lead", "held, relative")] for cure in reached}
+    assert at_best["rate by delay"]["rate§"].text == "1"
     assert shown == {"nothing": ["1", "1.50", "1.00"], "gap-aware": ["0.25*", "1.50", "3.00"]}
 
 

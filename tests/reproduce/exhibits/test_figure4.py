@@ -6,17 +6,17 @@ import pytest
 
 from petra_core import methods
 from reproduce.exhibits import figure4
-from reproduce.exhibits.figure4 import FIXED, MATCHED
+from reproduce.exhibits.figure4 import MATCHED
 from reproduce.grids import recipes
-from reproduce.grids.plans.sweeps import ACCUMULATIONS, NARROW, SMALL
+from reproduce.grids.plans.sweeps import NARROW, SMALL
 from reproduce.records.frames import averaged
-from reproduce.show.content import MINUS, TIMES, Entry, Section, Tone
-from reproduce.show.statements import Outcome
+from reproduce.show.content import MINUS, NARROW_SPACE, TIMES, Section
+from reproduce.show.statements import ClaimVerdict
 from reproduce.show.statistics import estimate
 from tests import fake_records, sections
 
 KEY = "figure4-small-cifar10"
-AGREE, DISAGREE, CANNOT_TELL = Outcome.AGREE, Outcome.DISAGREE, Outcome.CANNOT_TELL
+SAME, NOT_SO, UNKNOWN = ClaimVerdict.SAME, ClaimVerdict.NOT_SO, ClaimVerdict.UNKNOWN
 
 
 def write(root: Path, petra: dict[int, float], matched: dict[int, float], baseline: float | None = 60.0) -> None:
@@ -34,53 +34,34 @@ def section(root: Path) -> Section:
     return sections.made(figure4.EXHIBIT, root)
 
 
-def claims(root: Path, name: str) -> list[tuple[Entry, Entry]]:
-    """Of each claim the difference that it is about and what our data say, where PETRA is compared with this."""
-    table = sections.table(section(root), KEY)
-    places = [place for place, column in enumerate(table.columns) if column.group == name][1:]
-    return [(row[places[0]], row[places[1]]) for row in table.rows[-3:]]
-
-
-def said(root: Path, name: str) -> list[str]:
-    return [outcome.text for _, outcome in claims(root, name)]
-
-
-def test_a_gap_that_closes_agrees_with_the_paper_and_only_at_the_batch_where_it_does(tmp_path: Path) -> None:
-    level = dict.fromkeys(ACCUMULATIONS, 60.0)
-    write(tmp_path, {k: 60.0 - 3.0 / k**2 for k in ACCUMULATIONS}, level, baseline=64.0)
-    assert said(tmp_path, MATCHED) == ["agree"] * 3
-    assert said(tmp_path, FIXED) == ["agree", "agree", "disagree"]  # at the fixed batch 4 points below at k = 32
-    (finding,) = section(tmp_path).findings
-    assert finding.tone is Tone.PLAIN  # the paper's statement is about another scale
-    assert f"same effective batch, our data agree with it ({MINUS}3.0 at k = 1" in finding.text
-    assert "fixed batch, our data disagree with it" in finding.text
-    assert "uncorrected" in finding.text
+def verdicts(root: Path) -> list[str]:
+    return [of.verdict.value for of in sections.judged("figure4", root)]
 
 
 @pytest.mark.parametrize(
-    ("at_1", "at_32", "outcomes"),
+    ("at_1", "at_32", "said"),
     [
-        (57.0, 59.99, (AGREE, AGREE, AGREE)),
-        (57.0, 57.5, (AGREE, AGREE, DISAGREE)),  # not gone
-        (60.0, 60.0, (DISAGREE, DISAGREE, AGREE)),  # there never was one
-        (58.0, 57.0, (AGREE, DISAGREE, DISAGREE)),  # it grows
-        (57.0, None, (AGREE, CANNOT_TELL, CANNOT_TELL)),
-        (None, 60.0, (CANNOT_TELL, CANNOT_TELL, AGREE)),
+        (57.0, 59.99, (SAME, SAME, SAME)),
+        (57.0, 57.5, (SAME, SAME, NOT_SO)),  # not gone
+        (60.0, 60.0, (NOT_SO, NOT_SO, SAME)),  # there never was one
+        (58.0, 57.0, (SAME, NOT_SO, NOT_SO)),  # it grows
+        (57.0, None, (SAME, UNKNOWN, UNKNOWN)),
+        (None, 60.0, (UNKNOWN, UNKNOWN, SAME)),
     ],
 )
-def test_the_statement_is_three_claims(
-    tmp_path: Path, at_1: float | None, at_32: float | None, outcomes: tuple[Outcome, ...]
+def test_the_statement_is_three_claims_about_a_fixed_batch(
+    tmp_path: Path, at_1: float | None, at_32: float | None, said: tuple[ClaimVerdict, ...]
 ) -> None:
     petra = {k: reached for k, reached in ((1, at_1), (32, at_32)) if reached is not None}
-    write(tmp_path, petra, {1: 60.0, 32: 60.0}, baseline=None)
-    assert said(tmp_path, MATCHED) == [outcome.value for outcome in outcomes]
-    assert said(tmp_path, FIXED) == ["cannot tell"] * 3
+    write(tmp_path, petra, {}, baseline=60.0)
+    assert verdicts(tmp_path) == [verdict.value for verdict in said]
 
 
 def test_the_change_is_a_difference_of_differences(tmp_path: Path) -> None:
     write(tmp_path, {1: 57.0, 32: 59.0}, {1: 60.0, 32: 60.0})
-    change, _ = claims(tmp_path, MATCHED)[1]
-    assert change.raw == pytest.approx(-2.0 + 0.02 * (1 - 1 / 32))
+    estimated = sections.judged("figure4", tmp_path)[1].evidence[0].estimate
+    assert estimated is not None
+    assert estimated.mean == pytest.approx(-2.0 + 0.02 * (1 - 1 / 32))
 
 
 def test_the_last_ten_epochs_are_averaged_where_there_are_so_many_after_the_last_drop(tmp_path: Path) -> None:
@@ -95,9 +76,11 @@ def test_the_last_ten_epochs_are_averaged_where_there_are_so_many_after_the_last
 
 def test_a_scale_without_differences_leaves_the_sentence_to_one_that_has_them(tmp_path: Path) -> None:
     fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), tmp_path, 94.0, epochs=1)
-    assert section(tmp_path).sentence.endswith("not comparable yet at k = 1, not comparable yet at k = 32.")
+    assert section(tmp_path).sentence == "PETRA and backpropagation have not both been trained yet (scale “paper”)."
     write(tmp_path, {1: 57.0}, {1: 60.0})
-    assert f"{MINUS}3.0 at k = 1" in section(tmp_path).sentence
+    assert section(tmp_path).sentence.startswith(
+        f"After 3 epochs PETRA − backpropagation at the same effective batch is {MINUS}3.0{NARROW_SPACE}±"
+    )
 
 
 def test_unfinished_and_failed_runs_are_reported(tmp_path: Path) -> None:
@@ -112,10 +95,15 @@ def test_unfinished_and_failed_runs_are_reported(tmp_path: Path) -> None:
     assert second[MATCHED, "PETRA − it"].text == "not comparable yet"
 
 
-def test_the_narrow_scale_has_its_own_k_and_cannot_tell(tmp_path: Path) -> None:
-    """It has k = 1 and 4 alone, and the statement is about k = 32."""
+def test_the_narrow_scale_has_its_own_k(tmp_path: Path) -> None:
     for method in (methods.PETRA, methods.BACKPROPAGATION):
         fake_records.train(NARROW.cell("cifar10", "revnet18", method, 1), tmp_path, 80.0)
     rows = sections.table(section(tmp_path), "figure4-narrow-cifar10").rows
-    assert [row[0].text for row in rows] == ["1", "4", "1: below", "1 less 32: below", "32: not below"]
-    assert rows[-1][-1].text == "cannot tell"
+    assert [row[0].text for row in rows] == ["1", "4"]
+
+
+def test_where_backpropagation_itself_falls_the_sentence_says_so(tmp_path: Path) -> None:
+    write(tmp_path, {1: 57.0, 32: 40.0}, {1: 60.0, 32: 40.0})
+    assert (
+        "Backpropagation itself falls from 60 % to 40 %: a larger k leaves fewer updates." in section(tmp_path).sentence
+    )

@@ -12,6 +12,7 @@ from reproduce.grids import recipes, scales
 from reproduce.grids.plans import forward_gradients as plan
 from reproduce.published import Mark
 from reproduce.records import benchmarks
+from reproduce.show.statements import ClaimVerdict
 from tests import fake_records, sections
 from tests.reproduce.records.test_benchmark_records import benchmark
 
@@ -58,14 +59,16 @@ def test_the_recipe_of_the_paper() -> None:
         assert (cell.batch_size, cell.weight_decay, cell.width, cell.warmup_epochs) == (128, 5e-4, 64, 0)
 
 
-@pytest.mark.parametrize(("local", "verdict"), [(60.0, "agree"), (20.0, "disagree"), (40.2, "cannot tell")])
-def test_the_order_is_judged(tmp_path: Path, local: float, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("local", "verdict"), [(60.0, ClaimVerdict.SAME), (20.0, ClaimVerdict.NOT_SO), (40.2, ClaimVerdict.OPEN)]
+)
+def test_the_order_is_judged(tmp_path: Path, local: float, verdict: ClaimVerdict) -> None:
     write(tmp_path, local)
-    section = sections.made(forward_gradients.EXHIBIT, tmp_path)
-    assert verdict in section.sentence
-    (finding,) = (finding for finding in section.findings if "Stated is" in finding.text)
-    assert verdict in finding.text
-    assert "far better guesses than random noise" in finding.text
+    activations, _ = sections.judged("forward_gradients", tmp_path)
+    assert activations.verdict is verdict
+    assert "far better guesses than random noise" in activations.claim.sentence
+    said = sections.made(forward_gradients.EXHIBIT, tmp_path).sentence
+    assert said.startswith("After 3 epochs the gradient of a local loss beats the best random guess by")
 
 
 def test_the_table_has_what_was_measured_and_what_was_published(tmp_path: Path) -> None:

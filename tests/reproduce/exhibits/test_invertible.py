@@ -34,7 +34,7 @@ def test_less_memory_at_depth_50_and_not_at_depth_18_where_messages_double(tmp_p
     messages = [predicted(f, 18)["held"]["messages"] for f in (OURS, PAPERS)]
     assert messages[0] / messages[1] == pytest.approx(2.1, abs=0.1)
     said = made(invertible.EXHIBIT, tmp_path).sentence
-    assert "of RevNet-18 6.0 GB become 6.4 GB, of RevNet-50 35.1 GB become 11.4 GB" in said
+    assert "takes RevNet-18 from 6.0 to 6.4 GB and RevNet-50 from 35.1 to 11.4 GB" in said
 
 
 def test_the_table_adds_up(tmp_path: Path) -> None:

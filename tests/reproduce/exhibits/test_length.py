@@ -10,7 +10,7 @@ from reproduce.exhibits import length
 from reproduce.grids import recipes, scales
 from reproduce.grids.plans import length as plan
 from reproduce.grids.plans import table2
-from reproduce.show.content import MINUS, Figure, Section, Standing, Table
+from reproduce.show.content import MINUS, Figure, Section, Table
 from tests import fake_records, sections
 from tests.sections import sheets
 
@@ -75,7 +75,7 @@ def test_gaps_have_the_runs_of_both_sides_and_three_outcomes(tmp_path: Path) -> 
     assert middle["accuracy, last epochs points"].raw == pytest.approx(reached["PETRA"] - reached["BACKPROPAGATION"])
     assert long["accuracy, %"].text == "not run"
     assert long["accuracy, last epochs points"].text == "not comparable yet"
-    assert shown.sentence.startswith(f"PETRA − backpropagation at k = 1, points: {MINUS}12.0")
+    assert shown.sentence.startswith(f"PETRA − backpropagation at k = 1 is {MINUS}12.0")
     assert "3 epochs, learning rate" not in table(shown).caption, "the length is what differs"
     assert any("Not run at the scale “paper”" in block for block in shown.blocks if isinstance(block, str))
 
@@ -100,7 +100,7 @@ def test_a_length_with_a_single_run_has_no_interval(tmp_path: Path) -> None:
     write(tmp_path, {3: 40.0}, {3: 50.0})
     write(tmp_path, {81: 49.0}, {81: 50.0}, seeds=1)
     shown = section(tmp_path)
-    assert shown.sentence.endswith("(one run each) after 81 epochs (scale “small”).")
+    assert shown.sentence.endswith("(one run each) after 81 epochs, in points (scale “small”).")
     assert table(shown).rows[0][4].text.endswith("(3 + 3)")
 
 
@@ -116,7 +116,6 @@ def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None
 
 def test_nothing_run_is_said(tmp_path: Path) -> None:
     shown = section(tmp_path)
-    assert shown.standing is Standing.NOT_RUN
     assert not [block for block in shown.blocks if isinstance(block, Table | Figure)]
 
 

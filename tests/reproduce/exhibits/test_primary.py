@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,12 @@ import pytest
 from scipy import stats
 
 from petra_core import methods
+from reproduce.cells.kinds import TrainedCell, from_dict
 from reproduce.exhibits import primary
+from reproduce.grids import recipes
+from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import length
-from reproduce.records.frames import Frames
+from reproduce.records.frames import Frames, settings_key
 from reproduce.records.lost_commits import LOST
 from reproduce.records.results import read
 from reproduce.show.content import MINUS
@@ -34,27 +37,37 @@ LATER = {
     "forward_weights": "current",
     "correction": "none",
     "correction_value": 0.0,
+    "timing": "lockstep",
+    "stages": [],
 }
 
 
 def finished(study: dict[str, Any]) -> list[dict[str, Any]]:
     """Every finished record of the study's scale, data set, network and length, whatever its other settings."""
     same = ("scale", "dataset", "model", "width", "epochs", "precision")
+    folder = RECORDS / study["scale"]
+    codes = {line["id"]: line.get("code") for line in lines_of(folder / "provenance.jsonl")}
     found = []
-    for file in sorted((RECORDS / study["scale"]).rglob("config.json")):
-        cell = LATER | json.loads(file.read_text())["cell"]
-        if cell.get("epochs") is None or any(cell.get(name) != study[name] for name in same):
-            continue
-        if not (file.parent / "result.json").exists():
-            continue
-        epochs = [json.loads(line) for line in (file.parent / "metrics.jsonl").read_text().splitlines()]
-        if len(epochs) < cell["epochs"] or epochs[-1]["test_accuracy"] <= 20:
-            continue
-        codes = json.loads((file.parent / "code.json").read_text())["entries"]
-        last = min(10, cell["epochs"] - max(cell["drops"]))
-        accuracy = np.mean([epoch["test_accuracy"] for epoch in epochs[-last:]])
-        found.append({"cell": cell, "accuracy": float(accuracy), "commits": {code["commit"] for code in codes}})
+    for file in sorted(folder.glob("training-*.jsonl")):
+        records = defaultdict(list)
+        for line in lines_of(file):
+            records[line["id"], line["run"]].append(line)
+        for first, *epochs, last in records.values():
+            cell = LATER | first["cell"]
+            if cell.get("epochs") is None or any(cell.get(name) != study[name] for name in same):
+                continue
+            assert (first["t"], last["t"]) == ("cell", "result")
+            if len(epochs) < cell["epochs"] or epochs[-1]["test_accuracy"] <= 20:
+                continue
+            averaged = min(10, cell["epochs"] - max(cell["drops"]))
+            accuracy = np.mean([epoch["test_accuracy"] for epoch in epochs[-averaged:]])
+            commits = {codes[key]["commit"] for key in first["codes"]}
+            found.append({"cell": cell, "accuracy": float(accuracy), "commits": commits})
     return found
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in dict.fromkeys(file.read_text().splitlines())]
 
 
 def settings(cell: dict[str, Any]) -> str:
@@ -74,8 +87,10 @@ def recomputed() -> list[dict[str, float] | None]:
         groups = [values for values in by_settings.values() if len(values) > 1]
         sides = []
         for side in ("first", "second"):
-            wanted = study | comparison[side]
+            wanted = LATER | study | comparison[side]
             runs = [r for r in records if {k: v for k, v in r["cell"].items() if k not in NOT_A_SETTING} == wanted]
+            seeds = declared["families"][comparison["family"]]["seeds"]
+            runs = [r for r in runs if seeds is None or r["cell"]["seed"] in seeds]
             sides.append([r["accuracy"] for r in runs if not r["commits"] & LOST.keys()])
         if not all(sides):
             made.append(None)
@@ -99,10 +114,13 @@ def test_an_independent_script_gets_the_same_differences_intervals_and_p() -> No
     ours = primary.primaries(Frames(read(RECORDS)))
     theirs = recomputed()
     assert len(ours) == len(theirs)
-    p = [1.0 if of is None else of["p"] for of in theirs]
-    order = np.argsort(p)
+    p = np.array([1.0 if of is None else of["p"] for of in theirs])
+    families = np.array([of["family"] for of in json.loads(DECLARED.read_text())["comparisons"]])
     corrected = np.zeros(len(p))
-    corrected[order] = np.maximum.accumulate([min(1.0, (len(p) - rank) * p[at]) for rank, at in enumerate(order)])
+    for family in set(families):
+        order = np.flatnonzero(families == family)[np.argsort(p[families == family])]
+        scaled = [min(1.0, (len(order) - rank) * p[at]) for rank, at in enumerate(order)]
+        corrected[order] = np.maximum.accumulate(scaled)
     for of, check, holm in zip(ours, theirs, corrected, strict=True):
         estimate = of.accuracy.estimate
         assert of.corrected == pytest.approx(holm, rel=1e-6), of.title
@@ -115,11 +133,35 @@ def test_an_independent_script_gets_the_same_differences_intervals_and_p() -> No
     assert sum(of.accuracy.estimate is not None for of in ours) >= 2
 
 
-def test_three_to_five_comparisons_are_declared_and_of_one_study_each() -> None:
+def test_a_family_has_three_to_five_comparisons_of_one_study_each() -> None:
     declared = json.loads(DECLARED.read_text())
-    assert 3 <= len(declared["comparisons"]) <= 5
-    assert {of["study"] for of in declared["comparisons"]} <= declared["studies"].keys()
+    sizes = Counter(of["family"] for of in declared["comparisons"])
+    assert sizes.keys() == declared["families"].keys()
+    assert all(3 <= size <= 5 for size in sizes.values())
+    assert {of["study"] for of in declared["comparisons"]} == declared["studies"].keys()
     assert primary.declared() == declared
+
+
+def test_every_side_is_a_cell_that_is_planned_with_the_seeds_of_its_family() -> None:
+    declared = json.loads(DECLARED.read_text())
+    planned = {(settings_key(cell), cell.seed) for cell in grid_of("small") if isinstance(cell, TrainedCell)}
+    for of in declared["comparisons"]:
+        seeds = declared["families"][of["family"]]["seeds"]
+        for side in ("first", "second"):
+            values = declared["studies"][of["study"]] | of[side]
+            cells = [from_dict({**values, "seed": seed, "loader": "memory"}) for seed in seeds or (0, 1, 2)]
+            assert {(settings_key(cell), cell.seed) for cell in cells if isinstance(cell, TrainedCell)} <= planned
+
+
+def test_seeds_that_gave_the_hypothesis_do_not_confirm_it(tmp_path: Path) -> None:
+    for seed in range(6):
+        for timing, accuracy in (("lockstep", 60.0), ("1f1b", 66.0 if seed >= 3 else 90.0)):
+            cell = recipes.cell("small", "revnet18", methods.PETRA, 1, seed, timing=timing)
+            fake_records.train(cell, tmp_path, accuracy + 0.1 * seed)
+    first = next(of for of in primary.primaries(Frames(read(tmp_path))) if of.family == "staleness, 3 epochs")
+    assert first.accuracy.estimate is not None
+    assert first.accuracy.estimate.counts == (3, 3)
+    assert first.accuracy.estimate.mean == pytest.approx(6.0)
 
 
 def train(root: Path, method: methods.Method, seed: int, accuracy: float, commit: str = "") -> None:
@@ -131,16 +173,17 @@ def test_what_is_not_run_says_so_and_counts_in_the_correction(tmp_path: Path) ->
     for seed in range(3):
         train(tmp_path, methods.PETRA, seed, 84.0 + 0.1 * seed)
         train(tmp_path, methods.BACKPROPAGATION, seed, 86.0 + 0.1 * seed)
-    first, second, *others = primary.primaries(Frames(read(tmp_path)))
+    found = primary.primaries(Frames(read(tmp_path)))
+    first, second, *others = (of for of in found if of.family == "report")
     assert first.accuracy.estimate is not None
     assert first.corrected < 0.05
     assert [of.corrected for of in (second, *others)] == [1.0] * (1 + len(others))
     shown = sections.made(primary.EXHIBIT, tmp_path)
     made, open_ = (sections.table(shown, "primary").rows[at] for at in (0, 1))
-    assert made[3].text.startswith(MINUS)
-    assert made[3].text.endswith("(3 + 3)")
-    assert open_[3].text == open_[5].text == "not run"
-    assert shown.sentence.startswith("Of 4 primary comparisons, 1 has been run.")
+    assert made[4].text.startswith(MINUS)
+    assert made[4].text.endswith("(3 + 3)")
+    assert open_[4].text == open_[6].text == "not run"
+    assert shown.sentence.startswith(f"Of {len(found)} primary comparisons, 1 has been run.")
 
 
 def test_runs_at_commits_that_nobody_can_look_up_stay_out(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_gpus_are_counted_and_how_they_were_used_is_said(tmp_path: Path) -> None
             record = fake_records.begin(recipes.cell("smoke", seed=seed), tmp_path, environment=environment)
         record.append({"epoch": 1, "test_accuracy": 20.0})
     section = made(provenance.EXHIBIT, tmp_path)
-    assert section.sentence == "1 cell ran on CPUs, 1 on a GPU, 1 on one after the other."
+    assert section.sentence == "1 cell ran on CPUs, 1 on a GPU, 1 began on a GPU and ended on a CPU."
     on_gpu, on_cpu = (row[-1].text for row in table(section, "environments").rows)
     assert "cuda graphs: 4" in on_gpu
     assert "cuda graphs" not in on_cpu

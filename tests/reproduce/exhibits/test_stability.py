@@ -55,8 +55,8 @@ def test_what_breaks_is_counted_where_both_have_run_and_the_best_rate_may_be_the
     fake_records.train(at("PETRA", 8)[0], tmp_path, 10.0, epochs=0).fail("diverged", "the loss is nan")  # no other
     section = made(stability.EXHIBIT, tmp_path)
     assert section.sentence == (
-        "Of 4 points training breaks at 3 under PETRA and 1 under backpropagation: "
-        "at 2 under PETRA alone, at 0 under backpropagation alone."
+        "In 4 pairs of runs of 1 epoch (one seed) training breaks at 3 settings under PETRA and at 1 under "
+        "backpropagation; 2 break only under PETRA, 0 only under backpropagation."
     )
     (rates,) = tables(section)
     assert [entry.text for entry in rates.rows[0][2:]] == [
@@ -95,4 +95,4 @@ def test_the_map_is_of_one_seed_whatever_others_were_run(tmp_path: Path) -> None
     run(tmp_path, "BACKPROPAGATION", 1, [50.0])
     fake_probes.train(dataclasses.replace(at("PETRA", 1)[0], seed=1), tmp_path, 10.0)
     sentence = made(stability.EXHIBIT, tmp_path).sentence
-    assert sentence.startswith("Of 1 point training breaks at 0 under PETRA")
+    assert sentence.startswith("In 1 pair of runs of 1 epoch (one seed) training breaks at 0 settings under PETRA")

@@ -6,6 +6,7 @@ from petra_core import methods
 from reproduce.cells.kinds import MemoryCell
 from reproduce.exhibits import table6
 from reproduce.grids.plans import PLANS
+from reproduce.records import volumes
 from reproduce.show.content import Tone
 from tests import fake_records, sections
 from tests.reproduce.exhibits.test_table3 import measured
@@ -32,6 +33,7 @@ def test_what_was_held_otherwise_than_predicted_is_an_alert(tmp_path: Path) -> N
             {**row, "peak": row["peak"] + 10**6 + shift * (-1) ** row["stage"], "predicted": row["predicted"] + 10**6}
             for row in result["rows"]
         ]
+        volumes.remove(wanted, tmp_path)
         fake_records.begin(wanted, tmp_path).finish({**result, "rows": rows})
         (row,) = sections.table(sections.made(table6.EXHIBIT, tmp_path), "table6-held-smoke").rows
         assert (row[-1].value, row[-1].tone) == (departed / 1e6, Tone.ALERT if shift else Tone.OURS)

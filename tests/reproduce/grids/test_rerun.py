@@ -51,6 +51,10 @@ def test_a_cell_that_left_the_grid_is_run_by_hand_and_what_no_command_makes_has_
         ),
         recipes.cell("smoke", scale="custom", drops=(), momentum=0.0, warmup_epochs=0.0),
         replace(FORWARD, scale="custom", guess="gaussian", target="local"),
+        recipes.cell("smoke", scale="custom", method=methods.PETRA, timing="1f1b", stages=(3, 2, 2, 3)),
+        recipes.cell("smoke", scale="custom", method=methods.PETRA, stages=(10,)),
+        recipes.cell("smoke", "chain2", methods.PIPEDREAM_2BW, 8, 0, scale="custom"),
+        recipes.cell("smoke", "chain2", methods.PIPEDREAM_2BW, 8, 0, scale="custom", timing="1f1b"),
     ],
     ids=lambda cell: cell.slug,
 )

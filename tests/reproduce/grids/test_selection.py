@@ -90,6 +90,16 @@ def test_tables_choose_the_cells_that_they_need():
     assert chosen
 
 
+def test_a_plan_in_its_own_order_keeps_it_where_it_is_asked_for_alone():
+    grid, planned = grid_of("small"), PLANS["staleness"]("small")
+    alone = selection.select(grid, {}, tables=["Staleness"], only=["seed=0,4"])
+    assert alone == [cell for cell in planned if cell.seed in (0, 4)]
+    place = {cell: place for place, cell in enumerate(grid)}
+    assert alone != sorted(alone, key=place.__getitem__)
+    both = selection.select(grid, {}, tables=["staleness", "table2"])
+    assert both == sorted(both, key=place.__getitem__)
+
+
 @pytest.mark.parametrize("scale", scales.SCALES)
 def test_the_commands_of_the_report_choose_what_their_section_needs(scale):
     grid = grid_of(scale)
@@ -129,6 +139,10 @@ def test_another_loader_or_precision_makes_other_cells():
     ] * 2
     assert not {cell.identity for cell in chosen} & {cell.identity for cell in CELLS}
     assert selection.with_settings(CELLS) == CELLS
+    timed = selection.with_settings([recipes.cell("smoke")], timing="1f1b")
+    assert timed == [recipes.cell("smoke", timing="1f1b")]
+    with pytest.raises(CellError, match="BACKPROPAGATION lets one micro-batch pass at a time"):
+        selection.with_settings([recipes.cell("smoke", method=methods.BACKPROPAGATION)], timing="1f1b")
     twins = [CELLS[0], dataclasses.replace(CELLS[0], loader="memory")]
     assert len(selection.with_settings(twins, loader="memory")) == 1, "what becomes the same is run once"
     with pytest.raises(CellError, match="loader must be ffcv or torchvision for imagenet, got 'memory'"):

@@ -40,7 +40,7 @@ def test_a_depth_that_two_versions_of_the_weights_do_not_allow_is_said(tmp_path:
 def test_the_constant_of_a_rate_is_in_epochs_and_the_engines_in_updates(tmp_path: Path) -> None:
     trainer = training.Trainer(RATE, Record(tmp_path, RATE), Context(how=How()))
     try:
-        worker = trainer.pipeline._workers[0]
+        worker = trainer.pipeline.workers[0]
         assert worker.corrector is not None
         assert worker.corrector._constant == pytest.approx(2.0 * 11 / 2)
         assert worker.optimizer is not None

@@ -12,7 +12,7 @@ from petra_core.methods import Method
 from petra_core.models.permutation import PixelUnshuffleStage
 from petra_core.recipe import sgd
 from petra_core.sizes import TransformerSize
-from reproduce.measures.reconstruction import CAUSES, OF, ReconstructionProbe, rounding_errors
+from reproduce.measures.reconstruction import CAUSES, TENSORS, ReconstructionProbe, rounding_errors
 from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_delay import MOMENTUM, RATE, ByHand
@@ -45,7 +45,7 @@ def test_errors_in_training_are_those_of_the_papers_equations(method: Method, pa
             streams = [(torch.cat(reconstructed), torch.cat(true)), *zip(reconstructed, true, strict=True)]
             errors.append([float((r - t).norm() / t.norm()) for r, t in streams])
         expected = torch.tensor(errors, dtype=torch.float64).mean(0).tolist()
-        assert [of_cause[f"training/{of}"][j] for of in OF] == pytest.approx(expected, rel=1e-9, abs=1e-11)
+        assert [of_cause[f"training/{tensor}"][j] for tensor in TENSORS] == pytest.approx(expected, rel=1e-9, abs=1e-11)
         assert expected[0] > 1e-5 or j == last  # forward and backward of the head are of one tick
         assert of_cause["rounding/input"][j] < 1e-14  # type: ignore[operator]  # only what is not measured is None
 
@@ -83,11 +83,11 @@ def test_without_updates_the_engine_too_only_rounds(method: Method) -> None:
     net = [*toys.network(4)[:3], PixelUnshuffleStage(2), ReversibleStage(toys.residual(8)), toys.head(8)]
     net = [merge([net[0]]), net[1], merge(net[2:4]), *(stage.double() for stage in net[4:])]
     values = measured(net, method, toys.batches(14), rate=0.0)
-    assert set(values) == {f"{cause}/{of}" for cause in CAUSES for of in OF}
+    assert set(values) == {f"{cause}/{tensor}" for cause in CAUSES for tensor in TENSORS}
     for j in (1, 2, 3):
-        for of in OF:
-            assert values[f"training/{of}"][j] == pytest.approx(values[f"rounding/{of}"][j], rel=0.5, abs=1e-16)
-            assert values[f"training/{of}"][j] < 1e-14  # type: ignore[operator]  # only what is not measured is None
+        for tensor in TENSORS:
+            assert values[f"training/{tensor}"][j] == pytest.approx(values[f"rounding/{tensor}"][j], rel=0.5, abs=1e-16)
+            assert values[f"training/{tensor}"][j] < 1e-14  # type: ignore[operator]  # only what is not measured is None
     assert [values["training/input"][j] for j in (0, 4)] == [None, None]
 
 
@@ -119,7 +119,9 @@ def test_rounding_by_hand() -> None:
             x, x_tilde = inputs[j - 1]
             whole = (torch.cat([y, y_tilde]) - torch.cat([x, x_tilde])).norm() / torch.cat([x, x_tilde]).norm()
             expected = [whole, (y - x).norm() / x.norm(), (y_tilde - x_tilde).norm() / x_tilde.norm()]
-            assert [errors[j][of] for of in OF] == pytest.approx([float(error) for error in expected], rel=1e-3)
+            assert [errors[j][tensor] for tensor in TENSORS] == pytest.approx(
+                [float(error) for error in expected], rel=1e-3
+            )
     assert sorted(errors) == [1, 2, 3]
 
 

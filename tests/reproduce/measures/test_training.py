@@ -21,7 +21,7 @@ from reproduce.data.sources import open_data
 from reproduce.measures import training
 from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.measures.how import How
-from reproduce.records.record import Record, Status
+from reproduce.records.record import Record, Status, scan
 from reproduce.records.storage import StorageFullError
 from reproduce.running.execution import execute
 from reproduce.running.runner import run_grid
@@ -82,7 +82,8 @@ def recorded(folder):
 
 def records(root):
     """What the finished records of a grid say, by their names."""
-    return {file.parent.name: recorded(file.parent) for file in root.glob("*/*/result.json")}
+    runs = [run for run in scan(root).records if run.state.final]
+    return {run.cell.name: ([*map(without_times, run.metrics)], without_times(run.result)) for run in runs}
 
 
 def outcome(folder):
@@ -129,9 +130,16 @@ def test_a_cell_trains_to_a_result(tmp_path):
     assert result["test_accuracy"] == metrics[-1]["test_accuracy"] > 80
     assert result["micro_batches"] == 2 * 89
     assert len(result["stages"]) == 10
+    assert result["staleness"] == result["observed_staleness"] == [0] * 10
     assert metrics[0]["train_loss"] > metrics[1]["train_loss"]
     assert metrics[1]["learning_rate"] == cell.learning_rate
     assert not record.checkpoint.exists()
+
+
+def test_observed_staleness_is_that_of_the_timing(tmp_path):
+    cell = dataclasses.replace(CHAIN, method="PETRA", timing="1f1b", stages=(2, 3, 2))
+    record, _ = run(cell, tmp_path)
+    assert record.result()["staleness"] == record.result()["observed_staleness"] == [2, 2, 1, 1, 1, 0, 0]
 
 
 def test_the_model_left_behind_has_the_recorded_accuracy_and_a_finished_cell_is_not_run_again(tmp_path, monkeypatch):
@@ -306,7 +314,7 @@ def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_che
     monkeypatch.setattr(PendingLosses, "add", lambda losses, *given, **_: losses._waiting.append(given))
     record, state = run(cell, tmp_path / "late")
     assert (state.status, state.reason, record.result()["stage"]) == (Status.FAILED, "diverged", None)
-    assert "cannot be told any more which stage it comes from" in record.result()["detail"]
+    assert "the stage in which it originated is unknown" in record.result()["detail"]
 
 
 def test_weights_that_break_in_the_last_tick_are_no_result(tmp_path, monkeypatch):
@@ -518,7 +526,7 @@ def test_seeds_do_not_share_the_numbers_of_dropout(tmp_path):
     for seed in (0, 1):
         cell = dataclasses.replace(CHAIN, seed=seed)
         trainer = training.Trainer(cell, Record(tmp_path, cell), Context())
-        states.append([worker._stream.state for worker in trainer.pipeline._workers])
+        states.append([worker.stream.state for worker in trainer.pipeline.workers])
         trainer.close()
     for (one,), (other,) in zip(*states, strict=True):
         assert not torch.equal(one, other)

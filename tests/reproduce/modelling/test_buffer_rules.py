@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
+from petra_core.methods import PETRA
 from petra_core.models import chain
+from petra_core.staleness import one_f_one_b
 from reproduce import published
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.modelling.buffer_rules import (
@@ -30,6 +32,15 @@ def test_published_rule_gives_all_four_published_rows_to_the_digit() -> None:
         buffers = row["input_buffer"] == "yes", row["parameter_buffer"] == "yes"
         assert buffers == (not method.reconstructs, method.stashes_weights)
         assert f"{memory(revnet_sizes(50), method, PUBLISHED_RULE) / GIGABYTE:.1f}" == row["memory_gb"]
+
+
+def test_half_the_staleness_is_half_of_the_buffers() -> None:
+    sizes = revnet_sizes(50)
+    none, half, all_of_it = (
+        memory(sizes, PETRA, PUBLISHED_RULE, staleness=vector) for vector in ((0,) * 18, one_f_one_b(18), None)
+    )
+    assert (f"{half / GIGABYTE:.1f}", f"{all_of_it / GIGABYTE:.1f}") == ("11.2", "20.3")
+    assert half - none == (all_of_it - none) / 2
 
 
 @pytest.mark.parametrize(
@@ -71,7 +82,6 @@ def test_sum_over_stages_of_revnet_34_by_hand(rule: BufferRule, accumulation: in
 def test_sizes_are_those_of_real_tensors(depth: int) -> None:
     stages = chain(depth, num_classes=10, channels=6)
     sizes = stage_sizes(stages, torch.zeros(2, 3, 8, 8))
-    assert [size.staleness for size in sizes] == [2 * (depth + 1 - j) for j in range(depth + 2)]
     assert [size.buffered for size in sizes] == [True] + [False] * (depth + 1)
     assert [size.streams for size in sizes[1:]] == [(2 * 6 * 8 * 8 * 4,) * 2] * (depth + 1)
     assert sizes[1].parameters == 4 * 2 * (6 * 6 * 9 + 6 + 2 * 6)

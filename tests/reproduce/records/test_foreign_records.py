@@ -19,7 +19,7 @@ from reproduce.exhibits import benchmarks as benchmark_views
 from reproduce.exhibits import provenance as provenance_view
 from reproduce.grids import recipes
 from reproduce.measures.complexity import measure_complexity
-from reproduce.records import merging, reading, results
+from reproduce.records import merging, reading, results, volumes
 from reproduce.records.frames import Frames
 from reproduce.records.merging import Decision
 from reproduce.records.record import Record, RecordError, check_free
@@ -35,7 +35,9 @@ SECRET = "what only this user may read"
 @pytest.fixture
 def foreign(tmp_path: Path) -> Record:
     """A whole record of somebody else, with a patch."""
-    return fake_records.train(CELL, tmp_path / "theirs", 90.0, code=fake_records.DIRTY, patch="-a\n+b\n")
+    return fake_records.in_folder(
+        fake_records.train(CELL, tmp_path / "theirs", 90.0, code=fake_records.DIRTY, patch="-a\n+b\n")
+    )
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def test_the_difference_of_a_record_is_a_file_of_that_record(
     with pytest.raises(
         RecordError, match=r"code\.json: is damaged: (diff is .* expected a name such as diff-1\.patch|the text)"
     ):
-        results.read_run(foreign, foreign.state())
+        foreign.read()
     assert merged(tmp_path / "theirs", tmp_path / "ours") == [Decision.UNREADABLE]
     read = results.read(tmp_path / "theirs")
     assert read.runs == ()
@@ -93,7 +95,7 @@ def test_a_record_consists_of_regular_files(
 
 @pytest.mark.parametrize("place", ["notes.txt", "checkpoint/latest.json", "checkpoint", "checkpoint.pt"])
 def test_no_content_of_a_link_is_copied(tmp_path: Path, foreign: Record, secret: Path, place: str) -> None:
-    (foreign.path / "result.json").unlink()
+    (foreign.path / "result.json").unlink()  # a finished one is not copied, but appended to a volume
     link = foreign.path / place
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(secret.parent if place == "checkpoint" else secret)
@@ -118,8 +120,8 @@ def test_what_cannot_be_read_is_named_and_the_others_are_merged(
     tmp_path: Path, foreign: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder without permission, which `glob` leaves out; and a file without it."""
-    closed = fake_records.train(recipes.cell("smoke", seed=1), tmp_path / "theirs", 91.0).path
-    other = fake_records.train(recipes.cell("smoke", seed=2), tmp_path / "theirs", 92.0).path
+    closed = fake_records.in_folder(fake_records.train(recipes.cell("smoke", seed=1), tmp_path / "theirs", 91.0)).path
+    other = fake_records.train(recipes.cell("smoke", seed=2), tmp_path / "theirs", 92.0, epochs=2).path
     scandir, copy2 = os.scandir, shutil.copy2
 
     def look(path: Any) -> Any:
@@ -242,6 +244,82 @@ def test_no_value_of_a_record_takes_anything_else_down(tmp_path: Path, name: str
             variants.append((f"{path} = {odd!r}", results.read(root)))
     assert any(read.problems for _, read in variants)
     shown_one_by_one(variants, tmp_path / "export")
+
+
+@pytest.mark.parametrize("part", ["cell", "epoch", "result", "environment", "code"])
+def test_no_value_of_a_volume_takes_anything_else_down(tmp_path: Path, part: str) -> None:
+    """Every field of every line, with every odd value, under the hash that belongs to it."""
+    root = tmp_path / "records"
+    fake_records.train(CELL, root, 90.0, code=fake_records.DIRTY, patch="-a\n+b\n")
+    volume = volumes.path_of(CELL, root)
+    provenance = volume.with_name(volumes.PROVENANCE)
+    lines, entries = ([json.loads(line) for line in file.read_text().splitlines()] for file in (volume, provenance))
+    target = next(line for line in (*lines, *entries) if line.get("t") == part or part in line)
+
+    def text(line: dict[str, Any], odd: dict[str, Any]) -> str:
+        values = odd if line is target else line
+        return json.dumps({key: values[key] for key in values if key not in ("id", "run")}, separators=(",", ":"))[1:]
+
+    def write(odd: dict[str, Any]) -> None:
+        names = {entry["id"]: volumes._hash([text(entry, odd)]) for entry in entries}
+        provenance.write_text("".join(f'{{"id":"{names[entry["id"]]}",{text(entry, odd)}\n' for entry in entries))
+        if target is not lines[0]:
+            lines[0].update({kind: [names[key] for key in first[kind]] for kind in ("environments", "codes")})
+        block = [text(line, odd) for line in lines]
+        start = f'{{"id":"{CELL.identity}","run":"{volumes._run_of(block)}",'
+        volume.write_text("".join(f"{start}{line}\n" for line in block))
+        volumes._READ.clear()  # files of one size that are written within a tick of the clock look the same
+
+    first = copy.deepcopy(lines[0])
+    write(target)
+    variants = [("as it was", results.read(root))]
+    assert len(variants[0][1].runs) == 1
+    values = {key: target[key] for key in target if key not in ("id", "run")}
+    for path in places(values):
+        for odd in ODD:
+            write(changed(values, path, odd))
+            variants.append((f"{path} = {odd!r}", results.read(root)))
+    assert any(read.problems for _, read in variants)
+    shown_one_by_one(variants, tmp_path / "export")
+
+
+@pytest.mark.parametrize("lines", [[], [1], [0, 1, 2], [5], [1, 5], [0, 0], [5, 0], [0, 5]])
+def test_lines_that_are_no_record_are_named_whatever_their_hash(tmp_path: Path, lines: list[int]) -> None:
+    fake_records.train(CELL, tmp_path, 90.0)
+    volume = volumes.path_of(CELL, tmp_path)
+    texts = [line.split(",", 2)[2] for line in volume.read_text().splitlines()]
+    block = [texts[line] for line in lines] or ['"t":"cell"}']
+    start = f'{{"id":"{CELL.identity}","run":"{volumes._run_of(dict.fromkeys(block))}",'
+    volume.write_text("".join(f"{start}{line}\n" for line in block))
+    read = results.read(tmp_path)
+    assert read.runs == ()
+    assert len(read.problems) == 1
+
+
+@pytest.mark.parametrize("kind", ["a link", "a pipe", "an endless file"])
+@pytest.mark.parametrize("which", ["volume", "provenance"])
+def test_a_volume_is_a_regular_file(tmp_path: Path, secret: Path, which: str, kind: str) -> None:
+    fake_records.train(CELL, tmp_path / "theirs", 90.0)
+    file = volumes.path_of(CELL, tmp_path / "theirs")
+    if which == "provenance":
+        file = file.with_name(volumes.PROVENANCE)
+    file.unlink()
+    if kind == "a pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(secret if kind == "a link" else "/dev/zero")
+    assert merged(tmp_path / "theirs", tmp_path / "ours") == [Decision.UNREADABLE]
+    (problem,) = results.read(tmp_path / "theirs").problems
+    assert f"{file}: cannot be read: it is a" in str(problem)
+    assert SECRET not in str(problem)
+
+
+def test_a_merge_takes_from_a_volume_only_what_the_report_can_show(tmp_path: Path, foreign: Record) -> None:
+    edit(foreign.path / "result.json", test_accuracy=250)
+    edit(foreign.path / "code.json", clean="perhaps")
+    assert volumes.publish(foreign.read(), tmp_path / "theirs") is None
+    shutil.rmtree(foreign.path)
+    assert merged(tmp_path / "theirs", tmp_path / "ours") == [Decision.UNREADABLE]
 
 
 def test_no_value_of_a_benchmark_takes_anything_else_down(tmp_path: Path) -> None:

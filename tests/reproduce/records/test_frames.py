@@ -141,7 +141,7 @@ def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_de
     assert sheet.described().endswith(", float32, of 3 runs 1 on NVIDIA H200 and a CPU")  # where it went on
     for seed in (1, 2):
         cells.append(recipes.cell("small", method=methods.BACKPROPAGATION, seed=seed))
-        record = fake_records.train(cells[-1], tmp_path, 60.0)
+        record = fake_records.in_folder(fake_records.train(cells[-1], tmp_path, 60.0))
         (record.path / "environment.json").write_text(json.dumps({"schema": 1, "entries": [gpu]}))
     cells.append(recipes.cell("small", seed=3))  # not run
     (sheet,) = sheets(tmp_path, "small", cells)

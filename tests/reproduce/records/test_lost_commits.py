@@ -1,12 +1,12 @@
 """The list of commits that nobody can look up is that of the repository's history."""
 
-import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from reproduce.records.lost_commits import LOST
+from reproduce.records.record import scan
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -23,6 +23,5 @@ def test_every_recorded_commit_is_in_the_history_or_in_the_list() -> None:
         pytest.skip("not a git repository: there is no history to compare with")
     if git("rev-parse", "--is-shallow-repository").strip() == "true":
         pytest.skip("a shallow clone does not have the history")
-    files = (REPOSITORY / "reports" / "records").rglob("code.json")
-    named = {entry["commit"] for file in files for entry in json.loads(file.read_text())["entries"]}
+    named = {code["commit"] for run in scan(REPOSITORY / "reports" / "records").records for code in run.codes}
     assert named - known == LOST.keys()

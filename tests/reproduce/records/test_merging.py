@@ -16,11 +16,11 @@ from petra_core import methods
 from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.measures.complexity import measure_complexity
-from reproduce.records import benchmarks, locks, merging
+from reproduce.records import benchmarks, locks, merging, volumes
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
 from reproduce.records.storage import StorageFullError
-from tests.fake_records import begin, complexity_cell, train
+from tests.fake_records import DIRTY, PATCH, begin, complexity_cell, in_folder, train, unpack
 from tests.processes import FORKED, ROOT
 from tests.reproduce.records.test_benchmark_records import benchmark
 from tests.reproduce.records.test_records import snapshot
@@ -77,6 +77,7 @@ def test_what_is_not_here_is_brought_whole(there, here, make):
     make(there)
     before = snapshot(there)
     interrupted = Record.of(CELL, there).path / "result.json.123.tmp"
+    interrupted.parent.mkdir(parents=True, exist_ok=True)
     interrupted.write_bytes(b"half of it")
     assert decisions(there, here) == [Decision.BROUGHT]
     assert snapshot(here) == before
@@ -122,18 +123,19 @@ def test_two_different_results_are_a_conflict_and_both_stay(there, here, make):
     before = snapshot(there), snapshot(here)
     [(decision, _, detail)] = merge(there, here)
     assert decision is Decision.CONFLICT
-    assert str(Record.of(CELL, here).path) in detail
+    assert str(Record.of(CELL, here).read().place) in detail
     assert (snapshot(there), snapshot(here)) == before
 
 
 def test_runs_that_differ_in_their_times_alone_are_the_same(there, here):
     train(CELL, there, 95.0)
     train(CELL, here, 95.0)
-    folder = Record.of(CELL, there).path
+    ours = Record.of(CELL, here).metrics()
+    folder = in_folder(Record.of(CELL, there)).path
     for name in ("result.json", "metrics.jsonl"):
         text = (folder / name).read_text()
         (folder / name).write_text(text.replace("900.0", "123.4").replace(": 1.5,", ": 9.5,"))
-    assert (folder / "metrics.jsonl").read_bytes() != (Record.of(CELL, here).path / "metrics.jsonl").read_bytes()
+    assert Record.of(CELL, there).metrics() != ours
     assert decisions(there, here) == [Decision.SAME]
 
 
@@ -143,6 +145,7 @@ def test_damaged_and_foreign_records_are_named_and_left(there, here, side):
     train(CELL, here, 95.0, epochs=2)
     other = dataclasses.replace(CELL, seed=5)
     train(other, there, 95.0)
+    in_folder(Record.of(CELL, there))
     file = Record.of(CELL, {"there": there, "here": here}[side]).path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": 99}))
     before = snapshot(here)
@@ -165,13 +168,13 @@ def test_what_somebody_works_on_is_left(there, here, side):
 
 def test_a_copy_that_is_not_whole_is_not_brought(there, here, monkeypatch):
     """Somebody without a lock that we can see writes while we copy."""
-    train(CELL, there, 95.0)
+    partial(there, 2)
     copy = shutil.copy2
 
     def torn(source, target):
         copy(source, target)
         if Path(target).name == "metrics.jsonl":
-            Path(target).write_text('{"epoch": 1}\n')
+            Path(target).write_text('{"epoch": 1}\n{"epo\n')
 
     monkeypatch.setattr(merging.shutil, "copy2", torn)
     ((decision, path, detail),) = merge(there, here)
@@ -235,17 +238,32 @@ def test_two_different_measurements_of_a_cell_without_epochs_are_a_conflict(ther
 
 
 def test_a_record_that_appears_while_another_is_copied_is_compared_again(there, here, monkeypatch):
-    train(CELL, there, 95.0)
+    partial(there, 2)
     copy = shutil.copy2
 
     def meanwhile(source, target):
-        if not Record.of(CELL, here).path.exists():
+        if not Record.of(CELL, here).has_result:
             train(CELL, here, 96.0)
         return copy(source, target)
 
     monkeypatch.setattr(merging.shutil, "copy2", meanwhile)
-    assert decisions(there, here) == [Decision.CONFLICT]
+    assert decisions(there, here) == [Decision.KEPT]
     assert Record.of(CELL, here).result()["test_accuracy"] == 96.0
+    assert not Record.of(CELL, here).path.exists()
+
+
+@pytest.mark.parametrize("step", ["_bring", "_append"])
+def test_a_result_that_appears_before_another_is_appended_is_a_conflict(there, here, monkeypatch, step):
+    train(CELL, there, 95.0)
+    bring = getattr(merging, step)
+
+    def meanwhile(theirs, *rest):
+        volumes.publish(train(CELL, there.with_name("third"), 96.0).read(), here)
+        return bring(theirs, *rest)
+
+    monkeypatch.setattr(merging, step, meanwhile)
+    assert decisions(there, here) == [Decision.CONFLICT]
+    assert [run.result["test_accuracy"] for run in scan(here).records] == [96.0]
 
 
 def test_a_record_is_held_while_it_is_replaced_and_its_checkpoint_comes_last(there, here, monkeypatch):
@@ -277,30 +295,27 @@ def _merge_slowly(there, here):
 
 
 def test_copies_of_killed_merges_are_removed_and_that_of_one_that_runs_is_not(there, here):
-    train(CELL, there, 95.0)
+    record = partial(there, 2)
     killed = here / ".merge-killed"
     (killed / "records").mkdir(parents=True)
-    with merging._copied(Record.of(CELL, there), Record.of(CELL, here)) as running:
+    with merging._copied(record.read(), Record.of(CELL, here)) as running:
         assert decisions(there, here) == [Decision.BROUGHT]
         assert not killed.exists()
-        assert (running / "result.json").exists()
-    assert [folder.name for folder in here.iterdir()] == [CELL.scale]
+        assert (running / "checkpoint.pt").exists()
+    assert [folder.name for folder in here.iterdir()] == ["live"]
 
 
 def test_what_runs_leave_for_a_while_is_not_committed():
-    there_for_a_while = [f"paper/cell/{name}" for name in (*locks.FILES, "checkpoint.pt")]
+    there_for_a_while = [f"live/cell/{name}" for name in (*locks.FILES, "config.json", "result.json", "checkpoint.pt")]
+    there_for_a_while += ["live/.volumes/record.lock", "small/training-digits-revnet18-petra.jsonl.1.tmp"]
     for name in (*there_for_a_while, ".merge-x/records/cell/result.json"):
         asked = subprocess.run(["git", "check-ignore", "-q", f"reports/records/{name}"], cwd=ROOT, check=False)
         assert asked.returncode == 0, name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("further", [True, False])
-def test_killed_while_it_replaces_the_record_is_valid_and_the_same_merge_ends_it(there, here, further):
-    if further:
-        partial(there, 3)
-    else:
-        train(CELL, there, 95.0)
+def test_killed_while_it_replaces_the_record_is_valid_and_the_same_merge_ends_it(there, here):
+    partial(there, 3)
     partial(here, 1, b"old")
     process = FORKED.Process(target=_merge_slowly, args=(there, here))
     process.start()
@@ -342,11 +357,11 @@ def test_the_command_tells_what_it_did_and_ends_with_1_on_a_conflict(there, here
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "3 brought")
     assert call("merge", there, elsewhere, "--records", here).output == "3 there already\n"
 
-    shutil.rmtree(Record.of(other, here).path)
+    volumes.remove(other, here)
     train(other, here, 50.0)
     result = call("merge", there, "--records", here)
     assert result.exit_code == 1
-    assert f"CONFLICT {Record.of(other, there).path}" in result.stderr
+    assert f"CONFLICT {volumes.path_of(other, there)}: {other.name}: done, and " in result.stderr
     assert result.stdout.splitlines() == [
         "1 there already",
         "1 in conflict: another result of the same name is there, and both were left",
@@ -383,6 +398,46 @@ def test_an_archive_is_brought_as_the_folder_in_it(there, here, tmp_path):
     for length in (50, len(whole) // 2):
         torn.write_bytes(whole[:length])
         assert f"{torn} cannot be unpacked: " in call("merge", torn, "--records", here).output
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_finished_folders_of_before_there_were_volumes_are_brought_into_volumes(there, here, tmp_path, archived):
+    record = train(CELL, tmp_path / "elsewhere", 95.0, code=DIRTY, patch=PATCH)
+    unpack(record.read(), there / "smoke" / CELL.name)
+    source = there
+    if archived:
+        source = tmp_path / "day.tar.gz"
+        with tarfile.open(source, "w:gz") as archive:
+            archive.add(there, "records")
+    result = call("merge", source, "--records", here)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "1 brought")
+    assert snapshot(here) == snapshot(tmp_path / "elsewhere")
+    assert call("merge", source, "--records", here).output == "1 there already\n"
+
+
+def test_a_merge_publishes_finished_records_that_are_still_in_folders(there, here):
+    train(dataclasses.replace(CELL, seed=5), there, 95.0)
+    record = in_folder(train(CELL, here, 90.0))
+    list(merge(there, here))
+    assert not record.path.exists()
+    assert len(scan(here).records) == 2
+
+
+def test_finished_folders_of_older_code_are_listed_and_moved_to_volumes_without_a_source(here, tmp_path):
+    record = train(CELL, tmp_path / "elsewhere", 95.0)
+    folder = here / "smoke" / CELL.name
+    unpack(record.read(), folder)
+    assert "in a folder: `records merge` moves it to its volume" in call("list", "--records", here).output
+    before = snapshot(here)
+    assert "1 would be moved from a folder here to a volume" in call("merge", "--dry-run", "--records", here).output
+    assert snapshot(here) == before
+    result = call("merge", "--records", here)
+    assert result.output == f"PUBLISHED {folder}: done\n1 moved from a folder here to a volume\n"
+    assert result.exit_code == 0
+    assert not folder.exists()
+    assert snapshot(here) == snapshot(tmp_path / "elsewhere")
+    assert "in a folder" not in call("list", "--records", here).output
+    assert call("merge", "--records", here).output == f"no finished record in {here} is in a folder\n"
 
 
 def test_the_command_refuses_what_makes_no_sense_and_a_folder_that_cannot_be_written_to(here, tmp_path):

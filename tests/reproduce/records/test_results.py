@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.records import results
-from reproduce.records.record import Status
+from reproduce.records.record import Record, Status, scan
 from tests import fake_records
 
 
@@ -44,7 +44,7 @@ from tests import fake_records
 def test_damage_that_would_take_a_table_down_is_named_and_check_finds_it(
     tmp_path: Path, name: str, change: Callable[[dict[str, Any]], dict[str, Any]], message: str
 ) -> None:
-    file = fake_records.train(recipes.cell("smoke"), tmp_path, 90.0).path / name
+    file = fake_records.in_folder(fake_records.train(recipes.cell("smoke"), tmp_path, 90.0)).path / name
     fake_records.train(recipes.cell("smoke", seed=1), tmp_path, 91.0)
     file.write_text(json.dumps(change(json.loads(file.read_text()))))
     read = results.read(tmp_path)
@@ -62,14 +62,15 @@ def test_a_failed_or_unfinished_cell_needs_no_values_but_a_finished_epoch_does(t
     read = results.read(tmp_path)
     assert [run.state.status for run in read.runs] == [Status.FAILED, Status.PARTIAL]
     assert read.problems == ()
-    file = fake_records.train(recipes.cell("smoke", seed=2), tmp_path, 90.0).path / "metrics.jsonl"
+    record = fake_records.in_folder(fake_records.train(recipes.cell("smoke", seed=2), tmp_path, 90.0))
+    file = record.path / "metrics.jsonl"
     file.write_text(file.read_text().replace('"test_accuracy"', '"test_acuracy"', 1))
     (problem,) = results.read(tmp_path).problems
     assert "metrics.jsonl: is damaged: line 1: it lacks test_accuracy" in str(problem)
 
 
 def test_metrics_have_a_line_for_each_epoch_in_order_and_tables_are_lists(tmp_path: Path) -> None:
-    file = fake_records.train(recipes.cell("smoke"), tmp_path, 90.0).path / "metrics.jsonl"
+    file = fake_records.in_folder(fake_records.train(recipes.cell("smoke"), tmp_path, 90.0)).path / "metrics.jsonl"
     first, second, *others = file.read_text().splitlines()
     file.write_text("\n".join([first, first, *others]) + "\n")
     (problem,) = results.read(tmp_path).problems
@@ -77,25 +78,38 @@ def test_metrics_have_a_line_for_each_epoch_in_order_and_tables_are_lists(tmp_pa
     file.write_text("\n".join([first, second, *others]) + "\n")
     assert not results.read(tmp_path).problems
     fake_records.measure(tmp_path)
-    file = next(tmp_path.glob("smoke/complexity*/result.json"))
+    measured = next(run.cell for run in scan(tmp_path).records if run.cell.kind == "complexity")
+    file = fake_records.in_folder(Record.of(measured, tmp_path)).path / "result.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"rows": 5}))
     (problem,) = results.read(tmp_path).problems
     assert "rows is 5, expected a list" in str(problem)
 
 
 @pytest.mark.parametrize("copy", ["zzz", "aaa"])
-def test_of_two_records_of_a_cell_the_one_in_its_place_counts(tmp_path: Path, copy: str) -> None:
-    record = fake_records.train(recipes.cell("smoke"), tmp_path, 90.0)
-    shutil.copytree(record.path, tmp_path / "smoke" / copy)
-    file = tmp_path / "smoke" / copy / "result.json"
-    file.write_text(file.read_text().replace("900.0", "800.0"))
+def test_of_two_unfinished_folders_of_a_cell_the_one_in_its_place_counts(tmp_path: Path, copy: str) -> None:
+    record = fake_records.train(recipes.cell("smoke"), tmp_path, 90.0, epochs=2)
+    shutil.copytree(record.path, record.path.with_name(copy))
+    (record.path.with_name(copy) / "metrics.jsonl").unlink()
     read = results.read(tmp_path)
-    assert [run.result["images_per_second"] for run in read.runs] == [900.0]
+    assert [run.state.epochs_done for run in read.runs] == [2]
     (problem,) = read.problems
     assert f"{copy}/config.json: is a second record of its cell, beside {record.path}; move" in str(problem)
-    record.path.rename(tmp_path / "smoke" / "mmm")  # none in its place: one of them counts
+    record.path.rename(record.path.with_name("mmm"))  # none in its place: one of them counts
     read = results.read(tmp_path)
     assert (len(read.runs), len(read.problems)) == (1, 1)
+
+
+@pytest.mark.parametrize("copy", ["live/zzz", "smoke/aaa"])
+def test_two_different_results_of_a_cell_are_a_conflict_and_count_nowhere(tmp_path: Path, copy: str) -> None:
+    cell = recipes.cell("smoke")
+    record = fake_records.train(cell, tmp_path, 90.0)
+    fake_records.unpack(record.read(), tmp_path / copy)
+    assert [run.result["test_accuracy"] for run in results.read(tmp_path, [cell]).runs] == [90.0], "the same result"
+    file = tmp_path / copy / "result.json"
+    file.write_text(file.read_text().replace("90.0", "11.0"))
+    read = results.read(tmp_path, [cell])
+    assert read.runs == (), "and it is not listed as not run"
+    assert f"{cell.name} has two different results: 90.00 % and 11.00 % in {file.parent}" in str(read.problems[0])
 
 
 def test_what_is_planned_and_has_no_record_is_there_as_not_run_unless_it_ran_in_another_precision(

@@ -1,7 +1,12 @@
 """What stands on top: parts in order, what needs attention in a few words."""
 
+from dataclasses import replace
+
+from reproduce.records.history import Tracked
+from reproduce.records.results import Results
 from reproduce.report import overview
 from reproduce.show.content import Finding, Section, Tone
+from tests.reproduce.records.test_benchmark_records import benchmark
 
 SECTIONS = [
     Section("provenance", "Provenance", []),
@@ -25,3 +30,11 @@ def test_a_reader_gets_whole_sentences_and_no_aims_of_benchmarks() -> None:
     assert alerts == [("table2", "Table 2", "low."), ("figure5", "Figure 5", "bad")]
     long = Finding("Table 2: " + " ".join(map(str, range(40))) + ". More is folded.")
     assert overview.sentence(SECTIONS[-1], long).endswith(" 39."), "the first sentence, whole"
+
+
+def test_the_date_is_that_of_the_newest_record() -> None:
+    tracked = Tracked("machine", "figure", "", "", 1_764_201_600_000, "c0ffee", 1.0)
+    dated = [replace(benchmark(), date=date) for date in ("2025-01-02", "2025-11-03")]
+    assert overview.newest(Results((), (), tuple(dated))) == "2025-11-03"
+    assert overview.newest(Results((), (), tuple(dated), (), (tracked,))) == "2025-11-27"
+    assert overview.newest(Results((), ())) == ""

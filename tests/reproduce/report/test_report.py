@@ -43,10 +43,10 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 1), root, 60.0)
     damaged = Record.of(recipes.cell("smoke", "resnet18", methods.DSP), root)
     fake_records.train(damaged.cell, root, 95.0)  # type: ignore[arg-type]  # a training cell, as made above
-    (damaged.path / "result.json").write_text('{"schema": 1, "iden')
+    (fake_records.in_folder(damaged).path / "result.json").write_text('{"schema": 1, "iden')
     foreign = Record.of(recipes.cell("smoke", "resnet18", methods.PETRA), root)
     fake_records.train(foreign.cell, root, 95.0)  # type: ignore[arg-type]
-    config = foreign.path / "config.json"  # as another version of the suite may have written it
+    config = fake_records.in_folder(foreign).path / "config.json"  # as another version of the suite may have written it
     config.write_text(json.dumps({**json.loads(config.read_text()), "schema": 99}))
     return root
 
@@ -139,6 +139,7 @@ def test_the_same_records_give_the_same_bytes_in_every_process(records: Path, pa
     command += ["--jobs", "2"]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "7"}, cwd=ROOT, stdout=subprocess.DEVNULL)
     assert again.read_bytes() == page.read_bytes()
+    assert again.with_name("verdicts.json").read_bytes() == page.with_name("verdicts.json").read_bytes()
 
 
 def test_accuracies_are_those_of_the_records(records: Path, tree: Element) -> None:
@@ -172,21 +173,45 @@ def cards(tree: Element) -> dict[str, Element]:
 
 def test_every_exhibit_has_a_card_with_a_word_and_a_count(tree: Element) -> None:
     sections = [e.attributes["id"] for e in tree.all("section")]
-    assert list(cards(tree)) == sections[:-2]
-    assert sections[-2:] == ["statistics", "citing"]
+    assert list(cards(tree)) == sections[:-3]
+    assert sections[-3:] == ["reproducibility", "statistics", "citing"]
     paper = [row["key"] for row in published.read("exhibits")]
     assert sections[: 1 + len(paper)] == ["primary", *paper]
-    assert "at small scale" in cards(tree)["accuracy"].text
+    assert "not run" in cards(tree)["figure4"].text
+    assert not [e for e in cards(tree)["accuracy"].walk() if "standing" in e.attributes.get("class", "")], "no claim"
     assert "not comparable yet" in cards(tree)["table4"].text
     assert re.search(r"\d+ of \d+ cells", cards(tree)["accuracy"].text)
 
 
 def test_what_the_words_of_cards_and_of_verdicts_mean_is_said(tree: Element) -> None:
     text = " ".join(tree.all("main")[0].text.split())
-    assert ": all that was compared with the paper agrees;" in text
+    assert ": all claims agree;" in text
     assert "Only the primary comparisons are corrected" in text
     assert "\N{DAGGER}" not in text
     assert "length and recipe" not in text, "Training length has runs of all lengths in one table"
+
+
+def test_every_claim_has_a_row_to_link_to_with_what_was_found_and_a_verdict(page: Path, tree: Element) -> None:
+    verdicts = json.loads((page.parent / "verdicts.json").read_text())["verdicts"]
+    assert [of["claim"] for of in verdicts] == [claim.key for claim in published.claims()]
+    by_id = {e.attributes["id"]: e for e in tree.walk() if e.attributes.get("id", "").startswith("claim-")}
+    for of in verdicts:
+        row = by_id[f"claim-{of['claim']}"]
+        assert of["sentence"].replace("'", "\N{RIGHT SINGLE QUOTATION MARK}") in row.text.replace(
+            "\N{NO-BREAK SPACE}", " "
+        )
+        assert row.children[-1].text.strip() == of["verdict"]
+        assert row.all("a")[0].attributes["href"] == f"#claim-{of['claim']}"
+    listed = [e for e in tree.walk() if e.attributes.get("class") == "of-section"]
+    assert {e.all("li")[0].all("a")[0].attributes["href"] for e in listed} <= {f"#{name}" for name in by_id}
+
+
+def test_the_reproducibility_report_has_its_parts(tree: Element) -> None:
+    (report,) = (e for e in tree.walk() if e.attributes.get("id") == "reproducibility")
+    heads = [e.text for e in report.all("h4")]
+    assert heads == ["Scope", "Methodology", "Results", "What was easy", "What was difficult", heads[-1]]
+    assert heads[-1] == "What the authors did not publish"
+    assert "tests 33 claims of the paper" in report.text
 
 
 def test_what_needs_attention_is_a_short_list_of_links(tree: Element) -> None:

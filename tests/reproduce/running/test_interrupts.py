@@ -71,7 +71,7 @@ def test_a_run_that_waits_is_ended_by_a_signal_all_the_same(
         with pytest.raises(SystemExit) as ended:
             threading.Event().wait(60)
     assert ended.value.code == 143
-    assert "goes on from the last checkpoint" in capsys.readouterr().err
+    assert "resumes from the last checkpoint" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGALRM) is before
 
 

@@ -63,7 +63,7 @@ def test_one_line_for_each_network_with_everything_counted():
         ((3600.0, 7200.0), 1, "3.0 h", "Left: 2 cells, 3.0 h of one worker, at the speeds"),
         ((3600.0, 7200.0), 8, "3.0 h", "1.5 h with 2 workers"),
         ((3600.0, None), 1, "at least 60 min", "at least 60 min of one worker, at the speeds recorded on this device;"),
-        ((None, None), 4, "unknown", "Left: 2 cells; the time of all of them is unknown: nothing comparable"),
+        ((None, None), 4, "unknown", "Left: 2 cells; the time of all of them is unknown: no comparable run"),
     ],
 )
 def test_hours_left_are_sums_of_what_is_known(seconds, workers, entry, words):

@@ -17,12 +17,14 @@ import torch
 
 from reproduce.grids import recipes
 from reproduce.measures.how import How
-from reproduce.records.record import Record, State, Status
+from reproduce.records import volumes
+from reproduce.records.record import Record, State, Status, scan
 from reproduce.records.storage import StorageError, StorageFullError
 from reproduce.running import runner, worker
 from reproduce.running.interrupts import Interrupt
 from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import Settings, work
+from tests.fake_records import in_folder
 from tests.processes import Command, children, wait_for
 from tests.reproduce.measures.test_training import SMALL, records
 from tests.reproduce.running.test_worker import reports
@@ -36,7 +38,7 @@ def settings(root, **changes):
 
 def lines(root):
     """Finished epochs of the whole grid."""
-    return sum(len(file.read_text().splitlines()) for file in root.glob("*/*/metrics.jsonl"))
+    return sum(len(run.metrics) for run in scan(root).records)
 
 
 @pytest.fixture(scope="module")
@@ -211,9 +213,9 @@ def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
 
 def test_a_damaged_record_is_left_alone_and_the_others_are_run(tmp_path, whole):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    file = Record.of(CELLS[1], tmp_path).path / "result.json"
+    file = in_folder(Record.of(CELLS[1], tmp_path)).path / "result.json"
     file.write_text("{")
-    shutil.rmtree(Record.of(CELLS[2], tmp_path).path)
+    volumes.remove(CELLS[2], tmp_path)
     messages = reports(CELLS, tmp_path)
     assert [message[:2] for message in messages] == [("end", 0), ("problem", 1), ("end", 2)]
     assert str(file) in messages[1][2]
@@ -268,6 +270,7 @@ def test_finished_cells_start_no_worker_and_failed_ones_only_if_asked(tmp_path, 
     monkeypatch.setattr(runner, "_supervise", lambda todo, given, *_: started.append((todo, given.jobs)))
     assert run_grid(CELLS, settings(whole)).exit_code == 0
     left = Record.of(CELLS[0], whole).checkpoint  # by a kill between the result and its removal
+    left.parent.mkdir(parents=True)
     left.write_bytes(b"checkpoint")
     assert run_grid(CELLS, settings(whole)).exit_code == 0
     assert not left.exists()
@@ -331,7 +334,7 @@ def test_a_worker_that_gives_no_sign_of_life_is_named_and_killed_once_the_run_is
     listener.listen({ours: (0, process)}, interrupt)
     named = f"worker 0 (process {process.pid}), which runs {CELLS[0].slug}, "
     assert any(f"{named}has given no sign of life" in text for text in said)
-    assert any(f"{named}does not answer, and is killed" in text for text in said)
+    assert any(f"{named}does not respond and is killed" in text for text in said)
     assert "exit code -9" in outcome.problems[CELLS[0]]
 
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from reproduce.published import Mark
-from reproduce.show import statements
-from reproduce.show.content import Finding, Tone
-from reproduce.show.statements import Outcome, combine, is_above, is_below, is_not_below
+from reproduce.show.content import Tone
+from reproduce.show.statements import ClaimVerdict, compare, is_above, is_below, is_equal, is_not_below
 from reproduce.show.statistics import Estimate
 
 
@@ -24,33 +22,26 @@ def test_claims_about_an_interval() -> None:
         assert is_below(nothing) is is_not_below(nothing) is is_above(nothing) is None
 
 
-def test_a_statement_holds_if_all_its_claims_do_and_one_refuted_claim_refutes_it() -> None:
-    assert combine([True, True]) is Outcome.AGREE
-    assert combine([True, None]) is combine([None, None]) is Outcome.CANNOT_TELL
-    assert combine([None, False]) is Outcome.DISAGREE
-
-
-def test_a_statement_has_its_mark_and_an_unknown_one_is_refused() -> None:
-    figure, table = statements.of("figure4"), statements.of("table4")
-    assert (figure.mark, table.mark) == (Mark.PAPER, Mark.SECOND_HAND)
-    assert table.quoted.endswith("” (second-hand)")
-    assert figure.entry.mark is Mark.PAPER
-    with pytest.raises(ValueError, match="no statement about 'table1'"):
-        statements.of("table1")
+def test_nothing_is_equal_because_no_difference_was_found() -> None:
+    assert is_equal(Estimate(0.0, -0.3, 0.3, (3, 3))) is True
+    assert is_equal(Estimate(0.0, -2.0, 2.0, (3, 3))) is None
+    assert is_equal(Estimate(-0.6, -0.9, -0.3, (3, 3))) is False
 
 
 @pytest.mark.parametrize(
-    ("scale", "outcomes", "tone"),
+    ("ours", "verdict"),
     [
-        ("paper", [Outcome.AGREE, Outcome.DISAGREE], Tone.ALERT),  # only at the paper's own scale it is alarming
-        ("small", [Outcome.AGREE, Outcome.DISAGREE], Tone.PLAIN),
-        ("paper", [Outcome.AGREE, Outcome.CANNOT_TELL], Tone.PLAIN),
-        ("paper", [Outcome.CANNOT_TELL], Tone.MISSING),
+        (Estimate(94.0, 93.0, 95.0, (3,)), ClaimVerdict.AGREE),  # the published value lies in the interval
+        (Estimate(94.6, 94.5, 94.7, (3,)), ClaimVerdict.AGREE),  # the whole interval lies within the margin
+        (Estimate(94.0, 93.5, 94.5, (3,)), ClaimVerdict.DISAGREE),
+        (Estimate(94.9, None, None, (1,)), ClaimVerdict.OPEN),  # a single run
+        (Estimate(94.9, 94.9, 94.9, (2,)), ClaimVerdict.OPEN),  # equal values: their spread is not known
     ],
 )
-def test_a_finding_is_alarming_where_it_is_against_the_paper(scale: str, outcomes: list[Outcome], tone: Tone) -> None:
-    finding, *said = statements.answer("Figure 4", scale, statements.of("figure4"), "our data say so", outcomes)
-    assert isinstance(finding, Finding)
-    assert finding.tone is tone
-    assert set(said) == set(outcomes)
-    assert finding.text.startswith("Figure 4. Stated is “the gap")
+def test_agreement_with_a_published_value_is_earned(ours: Estimate, verdict: ClaimVerdict) -> None:
+    assert compare(ours, 94.9) is verdict
+
+
+def test_only_a_disagreement_at_the_papers_size_is_an_alert() -> None:
+    assert {of for of in ClaimVerdict if of.entry.tone is Tone.ALERT} == {ClaimVerdict.DISAGREE}
+    assert all(of.meaning for of in ClaimVerdict)

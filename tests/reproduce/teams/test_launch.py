@@ -96,8 +96,8 @@ def test_after_one_is_killed_all_start_again_and_end_the_same(
     text = process.said()
     assert process.returncode == 0, text
     assert f" -> {tmp_path} (2 processes of 1 thread each)\n" in text
-    assert "all start again from the last checkpoint (1 of 3)" in text
-    [message] = [line for line in text.splitlines() if "lost" in line and "all start again" not in line]
+    assert "all restart from the last checkpoint (1 of 3)" in text
+    [message] = [line for line in text.splitlines() if "lost" in line and "all restart" not in line]
     assert message.startswith(f"rank {1 - victim}: ")
     assert_same(tmp_path, alone)
     [environment] = Record.load(tmp_path).environments()
@@ -143,7 +143,7 @@ def test_two_replicas_of_two_processes_go_on_after_a_kill_and_end_as_two_of_one(
     os.kill(children(process.pid)[2], signal.SIGKILL)
     text = process.said()
     assert process.returncode == 0, text
-    assert "all start again from the last checkpoint (1 of 3)" in text
+    assert "all restart from the last checkpoint (1 of 3)" in text
     assert_same(other, outcome(tmp_path / "a"))
     assert json.loads((other / "config.json").read_text())["cell"]["replicas"] == 2
     assert json.loads((other / "result.json").read_text())["micro_batches"] == 3 * (1437 // 48 // 2)
@@ -199,7 +199,7 @@ def test_ranks_that_differ_are_refused(tmp_path: Path, start: Start) -> None:
     texts = [process.said() for process in team]
     assert [process.returncode for process in team] == [1, 1]
     for text in texts:
-        assert "rank 1 differs from rank 0 and so nothing was trained: cell" in text
+        assert "rank 1 differs from rank 0, so nothing was trained: cell" in text
         assert "; threads 2, rank 0 has 1\n" in text
 
 
@@ -235,14 +235,14 @@ def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: 
     process = start("train", *OPTIONS, "--patience", "0.05", "--output", str(tmp_path / "run"), **where)
     text = process.said()
     assert process.returncode == LOST, text
-    assert text.startswith("the processes of the run did not all meet: one of them has died, or has been silent")
+    assert text.startswith("the processes of the run did not all connect: one of them has died, or has not responded")
     assert "Traceback" not in text
 
 
 def meet(rank: int) -> None:
     team = object.__new__(Processes)
     team.compare("3 epochs and 5 micro-batches")
-    with pytest.raises(UnsupportedError, match=r"rank 1 would go on from 1 epochs, rank 0 from 0 epochs: .* all "):
+    with pytest.raises(UnsupportedError, match=r"rank 1 would resume from 1 epochs, rank 0 from 0 epochs: .* all "):
         team.compare(f"{rank} epochs")
     if rank == 0:
         for go in (None, None, True):
@@ -357,7 +357,7 @@ def test_a_signal_between_two_starts_ends_all(monkeypatch: pytest.MonkeyPatch) -
 def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path, start: Start) -> None:
     (tmp_path / "file").write_text("")
     for wrong, message in (
-        (("--cuda-graphs", "4"), "is for CUDA devices"),
+        (("--cuda-graphs", "4"), "needs a CUDA device"),
         (("--output", str(tmp_path / "file" / "run")), "--output: nothing can be written to"),
     ):
         process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", *wrong)

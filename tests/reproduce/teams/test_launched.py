@@ -34,7 +34,7 @@ def test_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "LOCAL_WORLD_SIZE"])
 @pytest.mark.parametrize(
-    ("value", "message"), [("abc", "is 'abc', expected"), ("0", "is '0', expected"), ("2", "no RANK")]
+    ("value", "message"), [("abc", "is 'abc', expected"), ("0", "is '0', expected"), ("2", "RANK is not set")]
 )
 def test_what_a_shell_has_left_over_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str

@@ -18,10 +18,10 @@ def test_shares() -> None:
 @pytest.mark.parametrize(
     ("partition", "processes", "message"),
     [
-        ("even", 11, "revnet18 has 10 stages: 11 ranks need at least as many stages"),
-        ("2,2", 2, "10 stages has that sum, got \\(2, 2\\) with the sum 4; even would be 5,5"),
+        ("even", 11, "revnet18 has 10 stages: 11 ranks need at least 11 stages"),
+        ("2,2", 2, "10 stages must have the sum 10, got \\(2, 2\\) with the sum 4; even would be 5,5"),
         ("4,3,3", 2, "among 2 processes: it has 3 parts; even would be 5,5"),
-        ("0,10", 2, r"gives each of the 2 ranks at least one stage, got \(0, 10\)"),
+        ("0,10", 2, r"must give each of the 2 ranks at least one stage, got \(0, 10\)"),
         ("4x2,6", 3, "a partition is even, balanced, or numbers of stages .* got '4x2,6'"),
         ("balanced", 2, "with torchrun, give the numbers that `python -m reproduce partition` prints"),
         ("a", 2, "a partition is even, balanced, or numbers of stages separated by commas, such as 2,3,5; got 'a'"),

@@ -64,7 +64,7 @@ def test_a_run_that_is_shorter_leaves_what_there_is_or_says_that_nothing_was_tra
     more = ("--batch-size", "600", "--output", str(tmp_path / "short"), "--trace", str(tmp_path / "none.json"))
     outcome = CliRunner().invoke(main, [*OPTIONS, *more])
     assert outcome.exit_code == 0, outcome.output
-    assert "--trace: nothing was traced: the run was over before its pipeline was full" in outcome.output
+    assert "--trace: nothing was traced: the run ended before its pipeline was full" in outcome.output
     assert not (tmp_path / "none.json").exists()
 
 

@@ -22,7 +22,7 @@ def test_nccl_takes_a_gpu_each_on_several_machines_too() -> None:
     assert wiring(GPU, True) == (True, "")
     assert wiring([("a", "cpu"), ("a", "cpu")], True) == (False, "")
     for places, nccl_available, note in (
-        ([*GPU, ("b", "cuda:0")], True, "2 processes share cuda:0, which NCCL refuses: "),
+        ([*GPU, ("b", "cuda:0")], True, "2 processes share cuda:0, which NCCL does not support: "),
         ([*GPU, ("b", "cpu")], True, "1 of 4 processes have no GPU: "),
         (GPU, False, "this build of torch has no NCCL: "),
     ):

@@ -1,0 +1,142 @@
+"""Speed of PETRA at smaller staleness: asynchronous 1F1B against lockstep, on two processes, in pairs.
+
+Staleness decides what is computed, not how much: at asynchronous 1F1B the same stages have half of lockstep's, and with
+the blocks of a process as one stage it is 1 at the first process and 0 at the second. What is lost is tolerance to
+latency. So three pipelines over the same two processes and the same cut are timed in turn, in rounds, each full between
+its turns, and compared within a round:
+
+    lockstep             2(J - 1 - j) of J blocks
+    asynchronous 1F1B    J - 1 - j, which may take at most 1.02 times as long
+    one stage a process  (1, 0), at most 1.02 + the time of its two messages for each micro-batch, in ticks: of the
+                         round trip between the processes nothing is hidden
+
+A tick is the time of a micro-batch in lockstep. A message is timed by ping-pong, of as many bytes as the largest that
+passes between the processes. Lockstep against another commit is what `benchmarks.against` compares. Usage, with the
+defaults:
+
+    python -m benchmarks.timings --networks chain10 revnet18 --width 32 --batch 16 --rounds 7
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.arguments import add_networks, count, positive
+from benchmarks.pipelining import PROCESSES, Cut, PipeliningSetting, best_cut
+from benchmarks.recording import Recorder, about, add_options, command
+from benchmarks.teams import BenchmarkTeam, Serve
+from benchmarks.tick import sgd
+from benchmarks.timeline import ping
+from petra_core import Pipeline, methods, staleness
+from petra_core.distributed import ProcessChannel
+from petra_core.ledger import payload
+from petra_core.tape import as_streams, as_value
+from reproduce.records.benchmarks import Benchmark, Comparison
+
+TITLE = "PETRA in lockstep and at asynchronous 1F1B"
+QUANTITY = "time of a micro-batch"
+LOCKSTEP, ONE_F_ONE_B, MERGED = "lockstep", "asynchronous 1F1B", "asynchronous 1F1B, one stage a process"
+TOLERANCE = 0.02
+
+
+def vectors(cut: Cut) -> dict[str, tuple[int, ...]]:
+    """The staleness of each block at each timing."""
+    blocks = sum(cut)
+    return {
+        LOCKSTEP: staleness.lockstep(blocks),
+        ONE_F_ONE_B: staleness.one_f_one_b(blocks),
+        MERGED: staleness.per_device(cut),
+    }
+
+
+def serving(rank: int, setting: PipeliningSetting, cut: Cut) -> Serve:
+    """Make the pipelines of all timings in one of the processes, each full and ready to be timed."""
+    images, labels = setting.data()
+    pipelines: dict[str, Pipeline] = {}
+    for name, vector in vectors(cut).items():
+        channel = ProcessChannel(cut)
+        stages = [s if index in channel.stages else s.to("meta") for index, s in enumerate(setting.stages())]
+        pipelines[name] = Pipeline(stages, methods.PETRA, staleness=vector, optimizer=sgd, seed=0, channel=channel)
+
+    def train(name: str, micro_batches: int) -> float:
+        """Seconds of that many micro-batches, from a common beginning."""
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(micro_batches):
+            pipelines[name].step(images, labels)
+        seconds = time.perf_counter() - begin
+        dist.barrier()
+        return seconds
+
+    orders: dict[str, Callable[..., Any]] = {"train": train, "ping": ping}
+    return lambda order, *arguments: orders[order](*arguments)
+
+
+def message_bytes(setting: PipeliningSetting, cut: Cut) -> int:
+    """Bytes of the message downwards between the processes: a gradient, and the input beside it if it is inverted."""
+    images, _ = setting.data()
+    streams = as_streams(images)
+    with torch.no_grad():
+        stages = setting.stages()[: cut[0]]
+        for stage in stages:
+            streams = as_streams(stage(as_value(streams)))
+    return payload(streams) * (2 if stages[-1].invertible else 1)
+
+
+def compare(setting: PipeliningSetting, rounds: int, seconds: float, recorder: Recorder) -> None:
+    """Measure all timings on one network."""
+    group = f"{setting.network}, width {setting.width}, P = {PROCESSES}"
+    cut, names = best_cut(setting, methods.PETRA), (LOCKSTEP, ONE_F_ONE_B, MERGED)
+    size = message_bytes(setting, cut)
+    messages, ticks = [], []
+    with BenchmarkTeam(PROCESSES, serving, setting, cut) as team:
+        for name in names:
+            team.ask("train", name, 2 * vectors(cut)[name][0] + 2)  # full, and warm
+        micro_batches = max(2, round(2 * seconds / max(team.ask("train", LOCKSTEP, 2))))
+        for number in range(rounds):
+            for name in names:
+                measured = max(team.ask("train", name, micro_batches)) / micro_batches
+                recorder.add(group, name, QUANTITY, "s", measured)
+                if name == LOCKSTEP:
+                    ticks.append(measured)
+            messages.append(max(team.ask("ping", size)))
+            print(f"  {setting.network}, round {number + 1} of {rounds}", flush=True)
+    travelling = 2 * statistics.median(messages) / statistics.median(ticks)
+    recorder.comparisons += [
+        Comparison(group, QUANTITY, ONE_F_ONE_B, LOCKSTEP, high=1 + TOLERANCE),
+        Comparison(group, QUANTITY, MERGED, LOCKSTEP, high=round(1 + TOLERANCE + travelling, 3)),
+    ]
+    recorder.notes.append(
+        f"{group}: {' + '.join(map(str, cut))} blocks; a message of {size / 1e6:.2f} MB takes "
+        f"{1e6 * statistics.median(messages):.0f} µs, two of them {travelling:.1%} of a tick."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> Benchmark:
+    """Run from the command line; returns the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_networks(parser)
+    parser.add_argument("--rounds", type=count, default=7, help="in which all is measured once (default 7)")
+    parser.add_argument("--seconds", type=positive, default=2, help="of a timing in a round (default 2)")
+    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
+    add_options(parser, "timings")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        quick = {"networks": ["chain3"], "width": 2, "batch": 2, "size": 8, "rounds": 2, "seconds": 0.01}
+        options = argparse.Namespace(**{**vars(options), **quick})
+
+    torch.set_num_threads(1)
+    recorder = Recorder(TITLE, about(__doc__), command("benchmarks.timings", arguments), options)
+    for name in options.networks:
+        setting = PipeliningSetting(name, options.width, options.batch, options.size, micro_batches=1)
+        compare(setting, options.rounds, options.seconds, recorder)
+    return recorder.finish()
+
+
+if __name__ == "__main__":
+    main()

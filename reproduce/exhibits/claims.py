@@ -1,0 +1,354 @@
+"""Claims: sentences of papers as data, the runs that bear on each, and the verdict that these earn.
+
+`reproduce/published/claims.json` has for every sentence a predicate and tests. A test names a scale, a plan, a measure
+and the cells of the plan that are compared, the paper's own size first. The verdict is an output: nothing states it,
+and without the runs it is "unknown". Smaller scales and models say whether the same holds there, no more.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pandas import DataFrame
+
+from petra_core import methods
+from reproduce import published
+from reproduce.cells import catalogue
+from reproduce.exhibits._exhibit import sheets
+from reproduce.modelling import gradients
+from reproduce.modelling.complexity import Measured, measured
+from reproduce.modelling.held import held, with_rules
+from reproduce.modelling.modelled import timed_networks
+from reproduce.published import Claim
+from reproduce.records.benchmarks import THROUGHPUT
+from reproduce.records.frames import Frames, Sheet
+from reproduce.show.compare import Difference, Sample, bounded, means
+from reproduce.show.compare import measured as measured_in_runs
+from reproduce.show.content import GIGABYTE, Standing, signless, with_sign
+from reproduce.show.statements import PREDICATES, ClaimVerdict, compare, is_above, is_below, is_equal
+from reproduce.show.statistics import Estimate
+from reproduce.words import count
+
+__all__ = ["Evidence", "Judged", "by_exhibit", "judge", "judge_claim", "standing"]
+
+OWN_SCALE = "paper"
+PARTS = 6  # of a training, in each of which a gradient must be the closer one
+DECIMALS = {"points": 1, "%": 1, "GB": 2, "times": 1, "cosine": 3}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the runs of a test show.
+
+    Attributes:
+        scale: Scale of the runs.
+        setting: Network, data set and length in words.
+        shown: The measured value in words.
+        cells: Names of the finished cells that it rests on.
+        estimate: The value with its interval; None for rules that hold or do not.
+        holds: What the predicate says; None if the data do not decide.
+        verdict: That on the claim, from this evidence only.
+        remarks: What a reader must know about the runs.
+
+    """
+
+    scale: str
+    setting: str
+    shown: str
+    cells: tuple[str, ...]
+    estimate: Estimate | None = None
+    holds: bool | None = None
+    verdict: ClaimVerdict = ClaimVerdict.OPEN
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with the evidence on it, the most telling first."""
+
+    claim: Claim
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def verdict(self) -> ClaimVerdict:
+        """That of the most telling evidence."""
+        return self.evidence[0].verdict if self.evidence else ClaimVerdict.UNKNOWN
+
+    @property
+    def found(self) -> str:
+        """What was found, in words; empty without runs."""
+        return "; ".join(f"{of.shown} ({'; '.join((of.setting, *of.remarks))})" for of in self.evidence)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the verdict as data, for `reports/verdicts.json`."""
+        claim = self.claim
+        return {
+            "claim": claim.key,
+            "paper": claim.paper,
+            "exhibit": claim.exhibit,
+            "sentence": claim.sentence,
+            "source": claim.mark.value,
+            "verdict": self.verdict.value,
+            "evidence": [_evidence_dict(of) for of in self.evidence],
+        }
+
+
+def _evidence_dict(of: Evidence) -> dict[str, Any]:
+    ours = of.estimate
+    numbers = {} if ours is None else {"mean": ours.mean, "low": ours.low, "high": ours.high, "runs": list(ours.counts)}
+    rounded = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in numbers.items()}
+    return {
+        "scale": of.scale,
+        "setting": of.setting,
+        "found": of.shown.replace("\N{NARROW NO-BREAK SPACE}", " "),
+        **rounded,
+        "verdict": of.verdict.value,
+        "remarks": list(of.remarks),
+        "cells": list(of.cells),
+    }
+
+
+def judge(frames: Frames) -> list[Judged]:
+    """Judge every claim by the records, in the order of the file."""
+    return [judge_claim(claim, frames) for claim in published.claims()]
+
+
+def judge_claim(claim: Claim, frames: Frames) -> Judged:
+    """Gather the evidence of all tests of a claim; runs of the paper's own size come first, whatever they show."""
+    known = [of for test in claim.tests for of in _evidence(claim, test, frames)]
+    return Judged(claim, tuple(known))
+
+
+def standing(judged: Iterable[Judged]) -> Standing | None:
+    """Summarize the verdicts on an exhibit in a word; None if no claim is about it."""
+    verdicts = {of.verdict for of in judged}
+    if not verdicts:
+        return None
+    if verdicts == {ClaimVerdict.UNKNOWN}:
+        return Standing.NOT_RUN
+    if ClaimVerdict.DISAGREE in verdicts:
+        return Standing.DIFFERS
+    if verdicts == {ClaimVerdict.AGREE}:
+        return Standing.REPRODUCED
+    return Standing.IN_PART if ClaimVerdict.AGREE in verdicts else Standing.SMALL_SCALE
+
+
+def _evidence(claim: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
+    if "benchmark" in test:
+        return _of_benchmark(claim, test, frames)
+    for sheet in sheets(frames, test["plan"]):
+        wanted = test["cells"].get("dataset")
+        if sheet.scale != test["scale"] or (wanted and sheet.dataset not in (wanted, "")):
+            continue
+        if found := _MEASURES.get(test["measure"], _of_runs)(claim, test, sheet):
+            return [replace(found, verdict=_verdict(claim, test, found))]
+    return []
+
+
+def _verdict(claim: Claim, test: Mapping[str, Any], found: Evidence) -> ClaimVerdict:
+    if test.get("modelled"):
+        return ClaimVerdict.OPEN  # a model is no measurement
+    value = claim.predicate.get("value")
+    if test["scale"] == OWN_SCALE and value is not None and found.estimate is not None:
+        if (digits := claim.predicate.get("digits")) is not None:  # of what has no spread
+            return ClaimVerdict.AGREE if round(found.estimate.mean, digits) == value else ClaimVerdict.DISAGREE
+        return compare(found.estimate, value)
+    yes, no = (
+        (ClaimVerdict.AGREE, ClaimVerdict.DISAGREE)
+        if test["scale"] == OWN_SCALE
+        else (ClaimVerdict.SAME, ClaimVerdict.NOT_SO)
+    )
+    return ClaimVerdict.OPEN if found.holds is None else yes if found.holds else no
+
+
+def _holds(claim: Claim, ours: Estimate | None) -> bool | None:
+    """What a value says about the claim; of a published number whether the sign is the same, where it has one."""
+    predicate = claim.predicate
+    if predicate["is"] != "equal":
+        return PREDICATES[predicate["is"]](ours)
+    if predicate["unit"] != "points":
+        return None
+    return (is_equal if not predicate["value"] else is_above if predicate["value"] > 0 else is_below)(ours)
+
+
+# --- measures
+
+
+def _chosen(rows: DataFrame, where: Mapping[str, Any]) -> DataFrame:
+    """The rows with these values, a list being any of several."""
+    for column, value in where.items():
+        rows = rows[rows[column].isin(value if isinstance(value, list) else [value])]
+    return rows
+
+
+def _of_runs(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
+    """A sum of means over seeds of a column of runs."""
+    runs = _chosen(sheet.runs[sheet.runs["traceable"]], {n: v for n, v in test["cells"].items() if n != "dataset"})
+    terms, remarks, cells = [], [], []
+    for term in test["terms"]:
+        rows = _chosen(runs, term["where"])
+        if by := term.get("choose"):
+            samples = {place: of for place, of in means(rows, test["measure"], [by]).items() if of.estimate}
+            best = max(samples, key=lambda place: _mean(samples[place]), default=None)
+            rows = rows[rows[by] == best]
+            if best is not None and rows["status"].eq("done").any():
+                remarks.append(f"{by} = {best} chosen by test accuracy")
+        sample = next(iter(means(rows, test["measure"], ["settings"]).values()), Sample())
+        terms.append((float(term["weight"]), sample))
+        cells += list(rows.loc[rows["status"] == "done", "cell"])
+    difference = Difference(tuple(terms))
+    if (ours := difference.estimate) is None:
+        return None
+    if test["measure"] == "best_test_accuracy":
+        remarks.append("best epoch, chosen by test accuracy")
+    return Evidence(
+        sheet.scale,
+        _setting(sheet, runs[runs["cell"].isin(cells)]),
+        _shown(claim, ours, bounded(difference) if len(terms) > 1 else ""),
+        tuple(dict.fromkeys(cells)),
+        ours,
+        _holds(claim, ours),
+        remarks=tuple(dict.fromkeys(remarks)),
+    )
+
+
+def _mean(sample: Sample) -> float:
+    return sample.estimate.mean if sample.estimate else -math.inf
+
+
+def _shown(claim: Claim, ours: Estimate, bounded_by: str = "") -> str:
+    unit = claim.predicate["unit"]
+    digits = DECIMALS[unit]
+    shown = bounded_by
+    if not shown:
+        value = with_sign(ours.mean, digits) if unit == "cosine" else signless(f"{ours.mean:.{digits}f}")
+        shown = value if ours.half_width is None else f"{value} ± {ours.half_width:.{digits}f}"
+    single = ours.counts == (1,) and "digits" not in claim.predicate and unit == "%"
+    return f"{shown} {unit}{' (one run)' * single}"
+
+
+def _setting(sheet: Sheet, runs: DataFrame) -> str:
+    """Scale, network, data set and length of runs."""
+    networks = " and ".join(dict.fromkeys(runs["network"]))
+    dataset = next(iter(dict.fromkeys(runs["dataset"].dropna())), "")
+    lengths = sorted({int(epochs) for epochs in runs["epochs"].dropna()})
+    said = [networks, catalogue.by_name(dataset).title if dataset else "", *(count(n, "epoch") for n in lengths)]
+    return ", ".join(filter(None, [*said, f"scale “{sheet.scale}”"]))
+
+
+def _of_formula(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
+    """Whether a column of Table 1 is what was counted, at every inner stage."""
+    name, method = test["measure"].removeprefix("formula of "), methods.by_name(test["cells"]["method"])
+    known = [m for m in measured(sheet.frames.by_name[cell] for cell in sheet.done["cell"]) if m.method is method]
+    if not known:
+        return None
+    holding = [m for m in known if _follows(m, name)]
+    return Evidence(
+        sheet.scale,
+        f"reversible chains, {_stages(known)}, scale “{sheet.scale}”",
+        f"counted in {len(holding)} of {count(len(known), 'measurement')}",
+        tuple(m.cell.name for m in known),
+        holds=len(holding) == len(known),
+    )
+
+
+def _stages(known: Sequence[Measured]) -> str:
+    stages = sorted({m.place["J"] for m in known})
+    return f"J = {stages[0]}" if len(stages) == 1 else f"J = {stages[0]} to {stages[-1]}"
+
+
+def _follows(m: Measured, name: str) -> bool:
+    every = m.inner if name in ("activations", "copies") else m.inner[:1]
+    for stage in every:
+        formula = m.formula(name, stage)
+        if not math.isclose(m.values(stage)[name], math.ceil(formula) if name == "copies" else formula):
+            return False
+    return True
+
+
+def _of_memory(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
+    """Bytes held of what the paper's rule counts, or the share that is saved against both buffers."""
+    where = test["cells"] | test["terms"][0]["where"]
+    runs = _chosen(with_rules(held(sheet, GIGABYTE), GIGABYTE), where)
+    value = runs["counted_saved" if test["measure"] == "counted saving" else "counted"].dropna()
+    if value.empty:
+        return None
+    ours = Estimate(float(value.iloc[0]), None, None, (1,))
+    batch = int(runs.loc[value.index[0], "batch_size"])
+    setting = f"{_setting(sheet, runs.loc[value.index[:1]])}, batch {batch}"
+    return Evidence(sheet.scale, setting, _shown(claim, ours), (str(runs.loc[value.index[0], "cell"]),), ours)
+
+
+def _of_speed(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
+    timed = [m for m in timed_networks(sheet) if m.run.cell.model == test["cells"]["model"]]
+    if not timed:
+        return None
+    ours, cell = Estimate(timed[0].speedup, None, None, (1,)), timed[0].run.cell
+    setting = f"{timed[0].title}, width {cell.width}, batch {cell.batch_size}, one device per stage"
+    remarks = ("modelled from stages timed on one device, not measured",)
+    return Evidence(sheet.scale, setting, _shown(claim, ours), (cell.name,), ours, remarks=remarks)
+
+
+def _of_gradients(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
+    """By how much PETRA's gradient is closer, mean below the head; over training in the part where it is least."""
+    rows = _chosen(sheet.done, test["cells"])
+    overall = not test["measure"].startswith("least")
+    lines = gradients.comparisons(sheet, single=not overall)
+    lines = lines[lines["cell"].isin(rows["cell"])]
+    if lines["value"].isna().all():
+        return None
+    epochs = sheet.example.epochs
+    values = gradients.profiles(lines) if overall else gradients.in_parts(lines, epochs, PARTS)
+    by = ["measure"] if overall else ["begin", "end", "measure"]
+    gains = measured_in_runs(gradients.over_stages(gradients.gains(values)), "value", by)
+    cosines = [of for place, of in gains.items() if (place if overall else place[-1]) == "cosine" and of.estimate]
+    ours = min(cosines, key=_mean).estimate
+    assert ours is not None  # as chosen
+    shown = _shown(claim, ours) + ("" if overall else ", where it is least")
+    return Evidence(sheet.scale, _setting(sheet, rows), shown, tuple(rows["cell"]), ours, _holds(claim, ours))
+
+
+def _of_benchmark(_: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
+    """Whether a gain of PaReprop lies above 0, lower quartile too, in every setting."""
+    found = []
+    for record in frames.results.benchmarks:
+        if record.name.partition("-")[0] != test["benchmark"]:
+            continue
+        pair = (methods.PAREPROP.title, methods.REVERSIBLE_BACKPROPAGATION.title, THROUGHPUT)
+        gains = [
+            record.spread(of)
+            for of in record.comparisons
+            if (of.first, of.second, of.quantity) == pair and record.ratios(of)
+        ]
+        if not gains:
+            continue
+        faster, slower = sum(of.lower > 1 for of in gains), sum(of.upper < 1 for of in gains)
+        ends = [f"{with_sign(100 * (of(gain.median for gain in gains) - 1), 1)} %" for of in (min, max)]
+        device = str(record.environment.get("device", "cpu"))
+        where = record.environment.get("processor", "a CPU") if device == "cpu" else device
+        holds = True if faster == len(gains) else None if slower < len(gains) / 2 else False
+        verdict = {True: ClaimVerdict.SAME, False: ClaimVerdict.NOT_SO, None: ClaimVerdict.OPEN}[holds]
+        shown = f"faster in {faster} of {count(len(gains), 'setting')}, {ends[0]} to {ends[1]}"
+        setting, cells = f"small networks on {where}", (f"benchmarks/{record.name}",)
+        found.append(Evidence(test["scale"], setting, shown, cells, holds=holds, verdict=verdict))
+    return found
+
+
+_Measure = Callable[[Claim, Mapping[str, Any], Sheet], Evidence | None]
+_MEASURES: dict[str, _Measure] = {
+    **{f"formula of {name}": _of_formula for name in ("activations", "copies", "down", "flops", "executed")},
+    "counted gigabytes": _of_memory,
+    "counted saving": _of_memory,
+    "modelled speed-up": _of_speed,
+    "gain in cosine": _of_gradients,
+    "least gain in cosine over training": _of_gradients,
+}
+
+
+def by_exhibit(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
+    """Group verdicts by the exhibit that they are about."""
+    groups: dict[str, list[Judged]] = {}
+    for of in judged:
+        groups.setdefault(of.claim.exhibit, []).append(of)
+    return groups

@@ -1,0 +1,529 @@
+"""Beyond the paper: what staleness costs, and how much of it so many devices need.
+
+Results depend on the number of micro-batches that enter a stage between the forward and the backward of one. Lockstep,
+the paper's counting, has twice as many as asynchronous 1F1B, and one stage per device fewer still.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+from pandas import DataFrame, concat
+
+from petra_core import methods
+from petra_core.prediction.simulation import Cost, Link
+from petra_core.shares import runs as parts_of
+from reproduce.cells import timing
+from reproduce.cells.base import Cell
+from reproduce.cells.kinds import TrainedCell
+from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits.stability import stable_rate
+from reproduce.grids import recipes
+from reproduce.grids.plans import staleness as plan
+from reproduce.modelling import one_stage_per_device, tradeoff
+from reproduce.modelling.modelled import Modelled, timed_networks
+from reproduce.records.frames import Sheet, settings_key
+from reproduce.show import facets, plots
+from reproduce.show.compare import Difference, Sample, Samples, bounded, means
+from reproduce.show.content import MEGABYTE, TIMES, Entry, Table, Tone, short_title
+from reproduce.show.tables import amount, compared, judged, mean, number, table, words
+from reproduce.words import conjunction
+
+INTRODUCTION = (
+    "Staleness of a stage is the number of micro-batches that enter it between the forward and the backward of one; of "
+    "stage 0 it is d₀. Lockstep has d₀ = 2(J − 1) with J stages, asynchronous 1F1B J − 1 at the same throughput on "
+    "fast links, and on P devices with one stage each d₀ is P − 1, whatever the depth. Backpropagation is the point "
+    "at 0. Methods at one point have the same micro-batches and the same samples per update. PETRA less delayed "
+    "gradients at equal staleness is what reconstruction and current weights alone cost. Which comparisons were "
+    "declared before their runs is said under Primary comparisons."
+)
+EXACT, PETRA, DELAYED = plan.EXACT.name, plan.PETRA.name, plan.DELAYED.name
+OUTCOME = "final_accuracy"
+POINT = ["network", "k", "epochs", "method", "timing", "stages"]
+LATENCIES = (0.0, 0.05, 0.1)  # of a message, shares of the slowest device's time for a micro-batch
+TAUS = (1, 3, 9)
+NEAR = 0.02  # how far from the theoretical border it is tried
+TITLES = {
+    DELAYED: "delayed gradients (PipeDream)",
+    plan.DSP.name: "DSP (PACI)",
+    methods.PIPEDREAM_2BW.name: "PipeDream-2BW",
+}
+SYNCHRONOUS = {"GPipe": "GPipe", "1F1B": "synchronous 1F1B"}  # by the titles of the trade-off
+
+
+class Place(NamedTuple):
+    """A point of a curve."""
+
+    network: str
+    k: int
+    epochs: int
+    timing: str
+    stages: str
+    staleness: int
+    devices: int
+
+    def of(self, method: str) -> tuple[Any, ...]:
+        """The key of its runs under a method; backpropagation has no timing."""
+        point = (timing.LOCKSTEP, "") if method == EXACT else (self.timing, self.stages)
+        return self.network, self.k, self.epochs, method, *point
+
+    @property
+    def title(self) -> str:
+        """The timing in words."""
+        return _timing(self.timing, self.stages)
+
+
+def each(sheet: Sheet) -> Iterator[Shown]:
+    """The curve, what users of so many devices get, and on demand the rest of the study."""
+    parts = (plan.curve, plan.networks, plan.longer, plan.longest)
+    small = sheet.scale == "small"
+    runs = _runs(sheet, [cell for part in parts for cell in _trained(sheet, part)]) if small else sheet.runs
+    accuracy = means(runs, OUTCOME, POINT)
+    loss = means(runs, "train_loss", POINT)
+    places = _places(sheet, runs)
+    yield _lost(sheet, places, accuracy)
+    yield _reconstruction(sheet, places, accuracy)
+    timed = [of for of in timed_networks(sheet) if of.run.cell.width == sheet.example.width]
+    if rows := _device_rows(sheet, timed):
+        yield _of_devices(sheet, rows)
+    if figure := _curve(sheet, runs, places):
+        yield figure
+    if rows:
+        yield _devices(sheet, rows, timed)
+    yield _points(sheet, places, accuracy, loss)
+    if sheet.scale == "small" and rows:
+        yield Folded(_rates(sheet))
+        yield Folded(_cures(sheet))
+        yield Folded(_deep(sheet))
+        yield Folded(_stable(sheet))
+        if networks := timed_networks(sheet):
+            yield Folded(_latencies(sheet, networks))
+        yield Folded(theory())
+
+
+# --- the curve
+
+
+def _lost(sheet: Sheet, places: list[Place], accuracy: Samples) -> Sentence:
+    """What PETRA loses at each staleness in the setting that comes first: k = 1, the shortest training."""
+    chosen = _first(places)
+    gaps = {of.staleness: _gap(of, accuracy, PETRA, EXACT) for of in chosen}
+    known = [f"{bounded(gap)} at {staleness}" for staleness, gap in gaps.items() if gap.estimate]
+    absent = [str(staleness) for staleness, gap in gaps.items() if not gap.estimate]
+    setting = _setting(sheet, chosen[0])
+    if not known:
+        return Sentence(f"What staleness costs PETRA has not been run ({setting}).", known=False)
+    rest = f"; not run at {conjunction(absent)}" * bool(absent)
+    text = f"PETRA − backpropagation by staleness, points: {conjunction(known)}{rest} ({setting})."
+    return Sentence(text, Tone.PLAIN)
+
+
+def _reconstruction(sheet: Sheet, places: list[Place], accuracy: Samples) -> Sentence:
+    """PETRA less delayed gradients at equal staleness."""
+    chosen = _first(places)
+    gaps = {of.staleness: _gap(of, accuracy, PETRA, DELAYED) for of in chosen}
+    known = [f"{bounded(gap)} at {staleness}" for staleness, gap in gaps.items() if gap.estimate]
+    said = f"{conjunction(known)} points" if known else "not run"
+    text = (
+        "PETRA − delayed gradients at equal staleness, the cost of reconstruction and current weights alone: "
+        f"{said} ({_setting(sheet, chosen[0])})."
+    )
+    return Sentence(text, Tone.PLAIN if known else Tone.MISSING, known=bool(known))
+
+
+def _setting(sheet: Sheet, place: Place) -> str:
+    return f"{place.network}, {place.epochs} epochs, k = {place.k}, scale “{sheet.scale}”"
+
+
+def _first(places: list[Place]) -> list[Place]:
+    """The points of the first network at the least k and length, the largest staleness first."""
+    least = min((of.k, of.epochs) for of in places if of.network == places[0].network)
+    chosen = [of for of in places if (of.network, of.k, of.epochs) == (places[0].network, *least)]
+    return sorted(chosen, key=lambda of: -of.staleness)
+
+
+def _gap(place: Place, accuracy: Samples, first: str, second: str) -> Difference:
+    return accuracy[place.of(first)] - accuracy[place.of(second)]
+
+
+def _places(sheet: Sheet, runs: DataFrame) -> list[Place]:
+    """The points of pipelined methods, in the order of the plan, each once."""
+    cells = {settings_key(cell): cell for cell in sheet.planned}
+    rows = runs[runs["method"] != EXACT].drop_duplicates(["network", "k", "epochs", "timing", "stages"])
+    places = [
+        Place(
+            *(row["network"], int(row["k"]), int(row["epochs"]), row["timing"], row["stages"], int(row["staleness"])),
+            len(cell.stages) or timing.blocks(cell),
+        )
+        for row in rows.to_dict("records")
+        if isinstance(cell := cells[row["settings"]], TrainedCell)
+    ]
+    networks = list(dict.fromkeys(of.network for of in places))
+    return sorted(places, key=lambda of: (networks.index(of.network), of.epochs, of.k, of.staleness))
+
+
+def _curve(sheet: Sheet, runs: DataFrame, places: list[Place]) -> Shown | None:
+    """Accuracy against staleness, a line for each length and method, backpropagation at 0 on all of them."""
+    done = runs[runs["status"] == "done"]
+    lines: list[DataFrame] = []
+    for network, k, epochs in dict.fromkeys((of.network, of.k, of.epochs) for of in places):
+        here = done[(done["network"] == network) & (done["k"] == k) & (done["epochs"] == epochs)]
+        exact = here[here["method"] == EXACT]
+        for method in (m.name for m in plan.COMPARED):
+            if not (own := here[here["method"] == method]).empty:
+                line = f"{short_title(methods.by_name(method))}, {epochs} epochs"
+                lines.append(concat([exact, own]).assign(line=line, panel=f"{network}, k = {k}"))
+    if not lines:
+        return None
+    drawn = concat(lines)
+    lengths = sorted(set(drawn["epochs"]))
+    dashes: list[tuple[float, ...]] = [(), (5, 1.5), (1, 1), (5, 1, 1, 1)]
+    looks = {
+        f"{short_title(m)}, {epochs} epochs": facets.Look(
+            f"{short_title(m)}, {epochs} epochs", plots.COLOURS[m], dashes[place % len(dashes)]
+        )
+        for m in plan.COMPARED
+        for place, epochs in enumerate(lengths)
+    }
+    return facets.facet(
+        drawn,
+        [facets.line("interval", marked=True), facets.dots(), _numbered(places)],
+        key=f"staleness-{sheet.key}",
+        caption=f"Test accuracy over the last epochs against the staleness of stage 0 (scale “{sheet.scale}”, learning "
+        "rate of the recipe). Dot: a run; line: mean; band: 95 % interval. At 0: backpropagation. Below the staleness "
+        "the number of devices with one stage each, * at asynchronous 1F1B, + with slack.",
+        x="staleness",
+        y=OUTCOME,
+        hue="line",
+        looks=looks,
+        col="panel",
+        wrap=2,
+        xlabel="staleness of stage 0, micro-batches; devices",
+        share=(False, False),
+        height=3.2,
+    )
+
+
+def _numbered(places: list[Place]) -> facets.Layer:
+    """Name the numbers of devices below the staleness."""
+
+    def numbered(panel: facets.Panel) -> None:
+        here = {(row["network"], row["k"]) for row in panel.part[["network", "k"]].to_dict("records")}
+        names = {0: "1"}
+        for of in places:
+            if (of.network, of.k) in here:
+                slack = timing.slack(of.timing)
+                mark = "*" if slack == 0 else "" if slack == 1 else "+"
+                names.setdefault(of.staleness, f"{of.devices}{mark}")
+        shown = sorted(names)
+        panel.axes.set_xticks(shown, [f"{at}\n{names[at]}" for at in shown], fontsize=7.5)
+
+    return numbered
+
+
+def _points(sheet: Sheet, places: list[Place], accuracy: Samples, loss: Samples) -> Table:
+    """Every point with its differences."""
+
+    def reached(method: str) -> Callable[[Place], Sample]:
+        return lambda place: accuracy[place.of(method)]
+
+    return table(
+        key=f"staleness-{sheet.key}-points",
+        caption=f"Accuracy over the last epochs and differences by staleness (scale “{sheet.scale}”, learning rate of "
+        "the recipe).",
+        rows=places,
+        fields=[
+            words("setting", lambda of: f"{of.network}, k = {of.k}, {of.epochs} epochs"),
+            number("d₀", lambda of: of.staleness),
+            words("timing", lambda of: of.title),
+            *(mean(f"{short_title(m)}, %", reached(m.name)) for m in (*plan.COMPARED, plan.EXACT)),
+            judged("points", lambda of: _gap(of, accuracy, PETRA, EXACT), group="PETRA − backpropagation"),
+            judged("points", lambda of: _gap(of, accuracy, PETRA, DELAYED), group="PETRA − delayed gradients"),
+            compared("difference", lambda of: _gap(of, loss, PETRA, EXACT), 4, group="training loss, last epoch"),
+        ],
+        grouped=True,
+    )
+
+
+# --- devices
+
+
+class Used(NamedTuple):
+    """A way to use so many devices, with what it reaches and takes."""
+
+    devices: int
+    way: str
+    k: int
+    staleness: int
+    accuracy: Sample
+    exact: Sample  # of backpropagation with the same samples per update
+    speed: float | None  # over one device that backpropagates; None: stage costs are not recorded
+    megabytes: float | None  # of the fullest device
+
+
+def _device_rows(sheet: Sheet, timed: list[Modelled]) -> list[Used]:
+    """PETRA and its rivals on each number of devices; none where the plan has no such cells."""
+    if sheet.scale != "small" or not (cells := _trained(sheet, plan.devices)):
+        return []
+    runs = _runs(sheet, cells)
+    accuracy = means(runs, OUTCOME, ["k", "method", "timing", "stages"])
+    network = next((of for of in timed if of.run.cell.model == plan.NETWORK), None)
+    alone = 0.0
+    if network:
+        exact = tradeoff.Way(methods.BACKPROPAGATION.title, methods.BACKPROPAGATION)
+        alone = tradeoff.taken(network.balance, network.invertible, exact, 1, 1).seconds
+    ways = {way.title: way for way in tradeoff.PIPELINES}
+    rows: list[Used] = []
+    for devices, (sizes, most) in plan.DEVICES.items():
+        stages = ",".join(map(str, sizes))
+        for k in (1, most):
+            reached = accuracy[k, EXACT, timing.LOCKSTEP, ""]
+            for method in plan.RIVALS:
+                if method.double_buffered and k < most:
+                    continue
+                cost = None
+                if network:
+                    cost = one_stage_per_device.taken(network, method, sizes or (1,) * devices, k)
+                title = TITLES.get(method.name, method.title)
+                sample = accuracy[k, method.name, timing.ONE_F_ONE_B, stages]
+                rows.append(_used(devices, title, k, devices - 1, sample, reached, cost, alone))
+        for name, title in SYNCHRONOUS.items():
+            cost = None
+            if network:
+                cost = tradeoff.taken(network.balance, network.invertible, ways[name], devices, most)
+            reached = accuracy[most, EXACT, timing.LOCKSTEP, ""]
+            rows.append(_used(devices, title, most, 0, reached, reached, cost, alone))
+    return rows
+
+
+def _used(
+    devices: int,
+    way: str,
+    k: int,
+    staleness: int,
+    accuracy: Sample,
+    exact: Sample,
+    cost: tradeoff.Taken | None,
+    alone: float,
+) -> Used:
+    speed, megabytes = (alone / cost.seconds, cost.peak / MEGABYTE) if cost else (None, None)
+    return Used(devices, way, k, staleness, accuracy, exact, speed, megabytes)
+
+
+def _of_devices(sheet: Sheet, rows: list[Used]) -> Sentence:
+    """What PETRA gives on each number of devices, beside synchronous 1F1B."""
+    said = []
+    for devices, (_, most) in plan.DEVICES.items():
+        here = {(of.way, of.k): of for of in rows if of.devices == devices}
+        ours, exact = here[plan.PETRA.title, 1], here[SYNCHRONOUS["1F1B"], most]
+        gap = ours.accuracy - ours.exact
+        lost = f"{bounded(gap)} points" if gap.estimate else "accuracy not run"
+        speed = f", {ours.speed:.1f} times one device" if ours.speed else ""
+        beside = f" (synchronous 1F1B at k = {most}: {exact.speed:.1f})" if exact.speed else ""
+        said.append(f"{devices} devices {lost}{speed}{beside}")
+    known = any((of.accuracy - of.exact).estimate for of in rows if of.staleness)
+    text = f"PETRA with one stage per device at asynchronous 1F1B, k = 1, modelled speed: {'; '.join(said)}."
+    return Sentence(text, Tone.PLAIN if known else Tone.MISSING, known=bool(known))
+
+
+def _devices(sheet: Sheet, rows: list[Used], timed: list[Modelled]) -> Table:
+    machines = [f"Stages were timed on {of.machine}." for of in timed[:1]]
+    return table(
+        key=f"staleness-{sheet.key}-devices",
+        caption=f"What users of 2, 4 and 10 devices get ({sheet.described(network=True, rate=False)}): one stage per "
+        "device at asynchronous 1F1B, the cut by costs. Accuracy is measured; bytes and speed are modelled from "
+        "measured stage costs, links take no time.",
+        rows=rows,
+        fields=[
+            words("devices", lambda of: f"{of.devices} devices"),
+            words("way", lambda of: of.way),
+            number("k", lambda of: of.k),
+            number("d₀", lambda of: of.staleness),
+            mean("accuracy, %", lambda of: of.accuracy),
+            judged("points", lambda of: of.accuracy - of.exact if of.staleness else None, group="− backpropagation"),
+            amount("fullest device, MB", lambda of: of.megabytes, 1, group="modelled", without="not run"),
+            amount("speed, one device = 1", lambda of: of.speed, 2, group="modelled", without="not run"),
+        ],
+        notes=[
+            "GPipe and synchronous 1F1B have the accuracy of backpropagation with the same samples per update, and "
+            "empty at each. One device: backpropagation. Throughput measured with two processes stands under "
+            "Benchmarks.",
+            *machines,
+        ],
+        grouped=True,
+    )
+
+
+# --- the rest of the study
+
+
+def _rates(sheet: Sheet) -> Table:
+    """PETRA and backpropagation at other learning rates, by point."""
+    cells = [*_trained(sheet, plan.swept), *(c for c in _trained(sheet, plan.curve) if c.accumulation == 1)]
+    chosen = [cell for cell in cells if cell.method in (PETRA, EXACT)]
+    runs = _runs(sheet, chosen)
+    usual = recipes.settings("small", plan.NETWORK)["learning_rate"]
+    runs = runs.assign(factor=(runs["learning_rate"].astype(float) / usual).round(6))
+    reached = means(runs, OUTCOME, ["method", "timing", "stages", "factor"])
+    rows = runs.drop_duplicates(["method", "timing", "stages"]).sort_values("staleness").to_dict("records")
+
+    def at(factor: float) -> Callable[[Mapping[str, Any]], Sample]:
+        return lambda row: reached[row["method"], row["timing"], row["stages"], factor]
+
+    return table(
+        key=f"staleness-{sheet.key}-rates",
+        caption=f"Accuracy by learning rate, times the recipe's ({sheet.described(network=True, rate=False)}, k = 1).",
+        rows=rows,
+        fields=[
+            number("d₀", lambda row: row["staleness"]),
+            words("way", _way),
+            *(mean(f"{TIMES} {factor:g}, %", at(factor)) for factor in sorted((1.0, *plan.RATES))),
+        ],
+    )
+
+
+def _cures(sheet: Sheet) -> Table:
+    """Less staleness together with what was best against it."""
+    runs = _runs(sheet, _trained(sheet, plan.cured))
+    by = ["forward_weights", "optimizer", "reference_rate", "method", "timing", "stages"]
+    reached = means(runs, OUTCOME, by)
+    return table(
+        key=f"staleness-{sheet.key}-cures",
+        caption=f"Predicted weights and NAdam (first beta 0.99) with less staleness "
+        f"({sheet.described(network=True, rate=False)}, k = 1).",
+        rows=runs.drop_duplicates(by).sort_values(["optimizer", "reference_rate", "staleness"]).to_dict("records"),
+        fields=[
+            words("cure", lambda row: "NAdam" if row["optimizer"] == "nadam" else "predicted weights"),
+            amount("rate of 256 samples", lambda row: row["reference_rate"], 4),
+            number("d₀", lambda row: row["staleness"]),
+            words("way", _way),
+            mean("accuracy, %", lambda row: reached[tuple(row[name] for name in by)]),
+        ],
+        grouped=True,
+    )
+
+
+def _deep(sheet: Sheet) -> Table:
+    """The chain of 50 stages at each timing."""
+    runs = _runs(sheet, _trained(sheet, plan.deep))
+    by = ["method", "timing", "stages"]
+    reached, loss = (means(runs, value, by) for value in (OUTCOME, "train_loss"))
+    return table(
+        key=f"staleness-{sheet.key}-deep",
+        caption=f"J = {plan.DEEP + 2}, k = 1: accuracy after the last epoch and its training loss by staleness.",
+        rows=runs.drop_duplicates(by).sort_values("staleness").to_dict("records"),
+        fields=[
+            number("d₀", lambda row: row["staleness"]),
+            words("way", _way),
+            mean("accuracy, %", lambda row: reached[tuple(row[name] for name in by)]),
+            mean("training loss", lambda row: loss[tuple(row[name] for name in by)], 3),
+        ],
+    )
+
+
+def _stable(sheet: Sheet) -> Table:
+    """The largest rate that is stable, by k and timing."""
+    runs = _runs(sheet, _trained(sheet, plan.mapped))
+    samples = means(runs, "test_accuracy", ["warmup_epochs", "k", "timing", "stages", "reference_rate"])
+    rates = sorted(set(runs["reference_rate"]))
+    points = [(point.timing, ",".join(map(str, point.stages))) for point in (plan.PAPER, *plan.MAP_POINTS)]
+
+    def largest(point: tuple[str, str], row: tuple[float, int]) -> Entry:
+        return stable_rate({rate: samples[*row, *point, rate] for rate in rates})
+
+    return table(
+        key=f"staleness-{sheet.key}-stable",
+        caption="PETRA on the chain of 8: the largest rate, of 256 samples, up to which nothing breaks, by timing.",
+        rows=sorted(set(zip(runs["warmup_epochs"], runs["k"], strict=True))),
+        fields=[
+            number("warm-up, epochs", lambda row: row[0], 1),
+            number("k", lambda row: row[1]),
+            *(words(_timing(*point), partial(largest, point)) for point in points),
+        ],
+        notes=["One run at each point."],
+    )
+
+
+def _latencies(sheet: Sheet, networks: list[Modelled]) -> Table:
+    """The time for a micro-batch over links with latency, in that of the slowest device."""
+    rows: list[tuple[str, tuple[Cost, ...], tuple[int, ...], float]] = []
+    for network in networks:
+        title = f"{network.title}, width {network.run.cell.width}"
+        alone = (1,) * len(network.costs)
+        rows += [(title, network.costs, alone, slack) for slack in (1.0, 0.0)]
+        rows.append((title, network.costs, network.balance.best(4).partition, 0.0))
+    rows.append(("two equal stages", (Cost(1.0, 2.0),) * 2, (1, 1), 0.0))
+
+    def ticks(latency: float) -> Callable[[Any], float]:
+        def in_ticks(row: tuple[str, tuple[Cost, ...], tuple[int, ...], float]) -> float:
+            _, costs, sizes, slack = row
+            turns = [cost.forward + cost.backward + cost.update for cost in costs]
+            tick = max(sum(turns[stage] for stage in part) for part in parts_of(sizes))
+            return one_stage_per_device.period(costs, plan.PETRA, sizes, slack, Link(latency=latency * tick)) / tick
+
+        return in_ticks
+
+    return table(
+        key=f"staleness-{sheet.key}-latency",
+        caption="What latency costs at each staleness, simulated: the time for a micro-batch, in that of the slowest "
+        "device, by the latency of a message in the same unit; PETRA, k = 1.",
+        rows=rows,
+        fields=[
+            words("network", lambda row: row[0]),
+            number("devices", lambda row: len(row[2])),
+            words("timing", lambda row: "lockstep" if row[3] else "asynchronous 1F1B"),
+            number("d₀", lambda row: round((1 + row[3]) * (len(row[2]) - 1))),
+            *(amount(f"latency {latency:g}", ticks(latency), 3) for latency in LATENCIES),
+        ],
+        grouped=True,
+    )
+
+
+@cache
+def theory() -> str:
+    """Say how near the engine's border of stability is to theory, tried here on a quadratic."""
+    from reproduce.measures.stable_rate import is_stable, largest
+
+    held = all(
+        is_stable((1 - NEAR) * largest(tau), tau) and not is_stable((1 + NEAR) * largest(tau), tau) for tau in TAUS
+    )
+    found = f"lies within {NEAR:.0%} of it" if held else f"does not lie within {NEAR:.0%} of it"
+    return (
+        "Theory: gradient descent on a quadratic of curvature h, with gradients τ updates old, is stable below a rate "
+        f"of 2 sin(π / (2(2τ + 1))) / h. The engine's border, tried while this page was made with one trained stage "
+        f"and k = 1, {found} at τ = {conjunction([str(tau) for tau in TAUS])}."
+    )
+
+
+# --- common
+
+
+def _trained(sheet: Sheet, part: Callable[[], Iterable[Cell]]) -> list[TrainedCell]:
+    """The cells of a part of the plan that are of this sheet."""
+    return [cell for cell in part() if isinstance(cell, TrainedCell) and cell.dataset == sheet.dataset]
+
+
+def _runs(sheet: Sheet, cells: Iterable[Cell]) -> DataFrame:
+    """The runs of these cells, whatever their seeds."""
+    settings = {settings_key(cell) for cell in cells}
+    runs: DataFrame = sheet.runs[sheet.runs["settings"].isin(settings)]
+    return runs
+
+
+def _timing(name: str, stages: str) -> str:
+    return timing.title(name, tuple(map(int, stages.split(","))) if stages else ())
+
+
+def _way(row: Mapping[str, Any]) -> str:
+    """Method and timing of a run."""
+    title = short_title(methods.by_name(row["method"]))
+    return title if row["method"] == EXACT else f"{title}, {_timing(row['timing'], row['stages'])}"
+
+
+EXHIBIT = Exhibit(
+    "staleness",
+    "Staleness: what it costs, and how much of it your devices need",
+    INTRODUCTION,
+    each,
+    folded="Learning rates, corrections, depth, stability, latency, theory",
+)

@@ -1,0 +1,235 @@
+"""Staleness: what it costs, and how much of it 2, 4 and 10 devices need.
+
+Results depend on how many micro-batches enter a stage between the forward and the backward of one, d_j
+(`petra_core.staleness`). Points of one curve differ in timing and stages alone, which give d_0; backpropagation is
+the point at 0. The plan is in the order in which it is worth running: the comparisons that were declared before their
+runs (`reproduce/exhibits/primary.json`), what users of 2, 4 and 10 devices get, the curve, other networks, rates,
+corrections for delay, longer trainings, depth and stability. Cells in lockstep are those of other plans.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from petra_core import methods
+from petra_core.methods import Method
+from reproduce.cells import rates
+from reproduce.cells.kinds import Cell, ReconstructionCell, TrainingCell
+from reproduce.cells.timing import LOCKSTEP, ONE_F_ONE_B
+from reproduce.grids import recipes
+from reproduce.grids.plans import corrections, depth, length, stability, table5, tradeoff, transformers
+
+Stages = tuple[int, ...]
+
+
+class Point(NamedTuple):
+    """A place on the curve: a timing, and the numbers of blocks of the stages; none: each block is a stage."""
+
+    timing: str
+    stages: Stages = ()
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The settings of a cell."""
+        return {"timing": self.timing, "stages": self.stages}
+
+
+NETWORK, CHAIN = length.NETWORK, "chain16"
+PETRA, DSP, DELAYED = methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS
+EXACT = methods.BACKPROPAGATION
+COMPARED = (PETRA, DELAYED, DSP)
+KS = (1, 4)
+SEEDS = tuple(range(6))
+CONFIRMING = (3, 4, 5)  # seeds that had no part in the hypothesis
+FREE, PAPER = Point(ONE_F_ONE_B), Point(LOCKSTEP)
+#: Four stages of RevNet-18 as the hypothesis has them; the cut that its costs give is in `DEVICES`.
+FOUR = Point(ONE_F_ONE_B, (3, 2, 2, 3))
+#: Points by network, the most telling first. RevNet-18: d_0 of 3, 9, 18, 1, 6, 14 and 12.
+POINTS: dict[str, tuple[Point, ...]] = {
+    NETWORK: (
+        *(FOUR, FREE, PAPER, Point(ONE_F_ONE_B, (5, 5)), Point(LOCKSTEP, FOUR.stages)),
+        *(Point(f"{ONE_F_ONE_B}+0.5"), Point(f"{ONE_F_ONE_B}+0.33")),
+    ),
+    CHAIN: (PAPER, FREE, Point(ONE_F_ONE_B, (5, 4, 4, 5))),
+    transformers.IMAGES.model: (PAPER, FREE, Point(ONE_F_ONE_B, (4, 3, 3, 4)), Point(ONE_F_ONE_B, (7, 7))),
+    transformers.LANGUAGE.model: (PAPER, FREE, Point(ONE_F_ONE_B, (2, 1, 1, 2)), Point(ONE_F_ONE_B, (3, 3))),
+}
+#: By number of devices, the cut of RevNet-18 whose slowest stage is fastest at this width, and the k at which a
+#: pipeline that empties, or keeps one older version of the weights, is compared.
+DEVICES: dict[int, tuple[Stages, int]] = {2: ((3, 7), 4), 4: ((2, 2, 2, 4), 4), 10: ((), 16)}
+RIVALS = (PETRA, DELAYED, DSP, methods.PIPEDREAM_2BW)
+RATES = (0.5, 2.0)  # times the recipe's, which the curve has
+#: Cures of delay that are combined with less staleness, and the learning rates that are tried, times the recipe's.
+CURES: dict[str, tuple[float, ...]] = {"predicted weights": (1.0,), "NAdam, 0.99": (16.0, 4.0, 64.0)}
+DEEP = 48  # blocks of the chain of 50 stages
+DEEP_POINTS = (FREE, Point(ONE_F_ONE_B, (13, 12, 12, 13)), Point(ONE_F_ONE_B, (5,) * 10))
+MAP_POINTS = (FREE, Point(ONE_F_ONE_B, (3, 2, 2, 3)))
+LONG = 81  # epochs
+
+
+def cells(scale: str) -> list[Cell]:
+    """The cells of the scale; at `narrow` and `paper` the timings beside each other at the paper's length."""
+    if scale == "small":
+        return list(dict.fromkeys(cell for part in PARTS for cell in part()))
+    if scale == "smoke":
+        return [recipes.cell(scale, NETWORK, PETRA, 1, **point.changes) for point in (FREE, FOUR)]
+    if scale not in ("narrow", "paper"):
+        return []
+    k = 1 if scale == "narrow" else recipes.ACCUMULATIONS[0]
+    return [trained(method, point, k, seed, scale=scale) for seed in recipes.seeds(scale) for method, point in _ENDS]
+
+
+_ENDS = ((EXACT, PAPER), (PETRA, PAPER), (PETRA, FREE), (PETRA, FOUR))
+
+
+def trained(
+    method: Method,
+    point: Point,
+    k: int = 1,
+    seed: int = 0,
+    network: str = NETWORK,
+    scale: str = "small",
+    **changes: Any,
+) -> Cell:
+    """Return the cell of a point; of the chain in lockstep it is the study of corrections' that follows inputs."""
+    timing = point.changes if method.pipelined else {}
+    study = {study.model: study for study in transformers.STUDIES if study.scale == scale}.get(network)
+    if study is not None:
+        settings = study.cell(method, k, seed).to_dict()
+        del settings["kind"]
+        return TrainingCell(**settings | timing | changes)
+    settings = recipes.settings(scale, network, method, k, seed, **changes)
+    usual = not changes and k == 1
+    if network == CHAIN and method is PETRA and point == PAPER and usual and seed in recipes.seeds(scale):
+        return ReconstructionCell(**settings, probe_every=corrections.PROBE_EVERY)
+    return TrainingCell(**settings | timing)
+
+
+def confirming() -> Iterator[Cell]:
+    """The comparisons after 3 epochs that were declared before their runs."""
+    for seed in CONFIRMING:
+        for method, point in ((EXACT, PAPER), (PETRA, FREE), (PETRA, FOUR), (PETRA, PAPER), (DELAYED, FREE)):
+            yield trained(method, point, 1, seed)
+
+
+def devices() -> Iterator[Cell]:
+    """What users of 2, 4 and 10 devices get, and the costs of the stages, from which bytes and times are modelled."""
+    yield tradeoff.cells("small")[0]
+    yield from table5.cells("small")
+    for seed in recipes.seeds("small"):
+        for number, (_, k) in DEVICES.items():
+            for updates in dict.fromkeys((1, k)):
+                yield trained(EXACT, PAPER, updates, seed)
+                for method in RIVALS:
+                    if not method.double_buffered or updates >= number - 1:
+                        yield trained(method, on_devices(number), updates, seed)
+
+
+def on_devices(number: int) -> Point:
+    """The point of one stage per device, on the cut by costs."""
+    return Point(ONE_F_ONE_B, DEVICES[number][0])
+
+
+def curve() -> Iterator[Cell]:
+    """Every point of RevNet-18, k = 1 first."""
+    for k in KS:
+        for seeds in (recipes.seeds("small"), CONFIRMING):
+            for method in COMPARED:
+                for point in POINTS[NETWORK]:
+                    for seed in seeds:
+                        yield trained(EXACT, PAPER, k, seed)
+                        yield trained(method, point, k, seed)
+
+
+def networks() -> Iterator[Cell]:
+    """The other networks, three seeds: the chain with the methods of the curve, transformers with two."""
+    for network, points in POINTS.items():
+        if network == NETWORK:
+            continue
+        compared = COMPARED if network == CHAIN else COMPARED[:2]
+        for method in (EXACT, *compared):
+            for point in points if method.pipelined else (PAPER,):
+                for seed in recipes.seeds("small"):
+                    yield trained(method, point, 1, seed, network)
+
+
+def swept() -> Iterator[Cell]:
+    """Other learning rates at every point of the curve, k = 1: the best rate may move with the staleness."""
+    for seed in recipes.seeds("small"):
+        for rate in RATES:
+            for method, point in ((EXACT, PAPER), *((PETRA, point) for point in POINTS[NETWORK])):
+                usual = recipes.settings("small", NETWORK, method)
+                yield trained(method, point, 1, seed, learning_rate=usual["learning_rate"] * rate)
+
+
+def cured() -> Iterator[Cell]:
+    """Less staleness with what was best against it in lockstep, and backpropagation with the same optimizer."""
+    of_title = {cure.title: cure for cure in corrections.CURES}
+    for title, tried in CURES.items():
+        cure = of_title[title]
+        for rate in tried:
+            for seed in recipes.seeds("small") if rate == tried[0] else (0,):
+                for method, point in ((PETRA, FREE), (PETRA, FOUR), (PETRA, PAPER), (EXACT, PAPER)):
+                    if cure.fits(method):
+                        usual = recipes.settings("small", NETWORK, method)
+                        optimizer = cure.changes.get("optimizer", "sgd")
+                        base = usual["learning_rate"]
+                        if optimizer != "sgd":
+                            base = rates.rate(optimizer, usual["batch_size"], 1)
+                        yield trained(method, point, 1, seed, **cure.changes | {"learning_rate": base * rate})
+
+
+def longer() -> Iterator[Cell]:
+    """RevNet-18 for 27 epochs with six seeds, then the chain of 16 with three."""
+    lasting = length.lasting("small", length.AGAINST[0])
+    for seed in SEEDS:
+        for method, point in (
+            *((EXACT, PAPER), (PETRA, PAPER), (PETRA, FREE), (PETRA, FOUR)),
+            *((DELAYED, FREE), (DELAYED, FOUR)),
+        ):
+            yield trained(method, point, 1, seed, **lasting)
+    for seed in recipes.seeds("small"):
+        yield trained(EXACT, PAPER, 1, seed, CHAIN, **lasting)
+        for method in COMPARED:
+            for point in (PAPER, FREE):
+                yield trained(method, point, 1, seed, CHAIN, **lasting)
+
+
+def longest() -> Iterator[Cell]:
+    """RevNet-18 for 81 epochs, and RevViT for three times its length."""
+    lasting = length.lasting("small", LONG)
+    for seed in SEEDS:
+        for method, point in ((PETRA, FOUR), (EXACT, PAPER), (PETRA, PAPER)):
+            yield trained(method, point, 1, seed, **lasting)
+    vit = transformers.IMAGES.model
+    for seed in recipes.seeds("small"):
+        usual = transformers.IMAGES.cell(PETRA, 1)
+        epochs, drops = 3 * usual.epochs, tuple(3 * drop for drop in usual.drops)
+        for method, point in ((EXACT, PAPER), *((PETRA, point) for point in POINTS[vit][:3])):
+            yield trained(method, point, 1, seed, vit, epochs=epochs, drops=drops)
+
+
+def deep() -> Iterator[Cell]:
+    """The chain of 50 stages of the study of depth, which has lockstep and backpropagation."""
+    probe_every, seeds, changes = depth.GRIDS["small"]
+    for seed in seeds:
+        yield trained(EXACT, PAPER, 1, seed, f"chain{DEEP}", **changes)
+        for point in (PAPER, *DEEP_POINTS):
+            settings = recipes.settings("small", f"chain{DEEP}", PETRA, 1, seed, **changes)
+            yield ReconstructionCell(**settings | point.changes, probe_every=probe_every)
+
+
+def mapped() -> Iterator[Cell]:
+    """PETRA's part of the map of the study of stability, which has lockstep, with less staleness."""
+    epochs, warmups = stability.GRIDS["small"]
+    for warmup in reversed(warmups):
+        for point in (PAPER, *MAP_POINTS):
+            for k in sorted(recipes.ACCUMULATIONS):
+                for rate in stability.REFERENCE_RATES:
+                    brief = {"warmup_epochs": warmup, "epochs": epochs, "drops": ()}
+                    yield recipes.cell("small", "chain8", PETRA, k, reference_rate=rate, **brief, **point.changes)
+
+
+#: What is planned at `small`, the cheapest and most valuable first.
+PARTS: tuple[Callable[[], Iterator[Cell]], ...] = (
+    *(confirming, devices, curve, networks, swept, cured, longer, deep, longest, mapped),
+)

@@ -1,0 +1,65 @@
+"""The largest stable learning rate under staleness, in theory and in this engine, where theory is exact.
+
+One weight w, the loss h w^2 / 2, plain gradient descent, an update for each micro-batch: a stage whose gradients are
+tau updates old does w <- w - rate h w', where w' is the weight of tau updates before. That recursion is stable as long
+as
+
+    rate < 2 sin(pi / (2 (2 tau + 1))) / h
+
+which is 2 / h without staleness, and about pi / (2 tau h) with much of it.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from petra_core import BufferedStage, HeadStage, Pipeline, methods
+from petra_core.methods import Method
+
+__all__ = ["is_stable", "largest"]
+
+PERIODS = 24  # of the oscillation at the border, after which growth and decay are told apart
+
+
+def largest(tau: int, curvature: float = 1.0) -> float:
+    """Return the rate below which gradient descent on a quadratic is stable.
+
+    Args:
+        tau: age of the gradients in updates.
+        curvature: h, the second derivative of the loss.
+
+    """
+    return 2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature
+
+
+def is_stable(rate: float, tau: int, curvature: float = 1.0, method: Method = methods.PETRA) -> bool:
+    """Return whether the weight decays when the engine trains with this rate: two stages, the lower one trained.
+
+    Args:
+        rate: the learning rate.
+        tau: staleness of the lower stage in micro-batches, which are updates.
+        curvature: h, the second derivative of the loss.
+        method: any pipelined one.
+
+    """
+    linear = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    weight = nn.init.ones_(linear.weight)
+
+    def quadratic(output: Tensor, _: Tensor) -> Tensor:
+        return (curvature * output.square() / 2).mean()
+
+    pipeline = Pipeline(
+        [BufferedStage(linear), HeadStage(nn.Identity(), quadratic)],
+        method,
+        staleness=(tau, 0),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
+    )
+    inputs, target = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
+    period = 2 * (2 * tau + 1)
+    sizes = []
+    for _ in range(PERIODS * period):
+        pipeline.step(inputs, target)
+        sizes.append(abs(float(weight.detach())))
+    middle = PERIODS // 2 * period
+    return max(sizes[-period:]) < max(sizes[middle - period : middle])

@@ -1,0 +1,38 @@
+"""What a training with one stage per process would have: less staleness, and how much latency it would still hide."""
+
+from petra_core import methods
+from petra_core.prediction.full_speed import hidden_latency
+from petra_core.staleness import one_f_one_b
+from reproduce.cells import timing
+from reproduce.cells.kinds import TrainedCell
+from reproduce.modelling import work
+from reproduce.teams.partitioning import written
+
+__all__ = ["sentence"]
+
+
+def sentence(cell: TrainedCell, processes: int) -> str:
+    """Return what one stage per process would change in a training at the default timing; empty for any other.
+
+    Args:
+        cell: the training.
+        processes: that share its blocks.
+
+    """
+    by_default = methods.by_name(cell.method).pipelined and (cell.timing, cell.stages) == (timing.LOCKSTEP, ())
+    if not by_default or processes < 2:
+        return ""
+    vector = timing.vector(cell)
+    assert vector is not None
+    if vector[0] <= processes - 1:
+        return ""
+    sizes = work.sizes(cell, processes)
+    costs = work.of_stages(cell, sizes)
+    latency = hidden_latency(costs, one_f_one_b(processes))
+    turn = max(cost.forward + cost.backward for cost in costs)
+    options = f"--timing {timing.ONE_F_ONE_B}" + (f" --stages {written(sizes)}" if set(sizes) != {1} else "")
+    return (
+        f"one stage per process ({options}) would change the staleness of stage 0 from "
+        f"{vector[0]} to {processes - 1} micro-batches, and so the result; by predicted costs, latency of a message "
+        f"would still be hidden up to {latency / turn:.0%} of the slowest stage's time for a micro-batch"
+    )

@@ -1,0 +1,79 @@
+"""What each block of a network costs, predicted from shapes: FLOPs on the meta device, the same on every machine.
+
+Times differ from machine to machine, and the stages of a cell are part of its identity: so a number of stages becomes
+sizes by predicted costs, never by measured ones. FLOPs are those of matrix products and convolutions; what a block
+adds, normalizes or rectifies is not counted. Importing this module imports no torch.
+"""
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+from petra_core.prediction.orders import merged
+from petra_core.prediction.partition import plan
+from petra_core.prediction.simulation import Cost
+from reproduce.cells import catalogue, networks
+from reproduce.cells.kinds import CellError, TrainedCell
+from reproduce.cells.timing import blocks
+
+__all__ = ["of_stages", "predicted", "sizes"]
+
+#: Settings of a cell that decide its network and its micro-batches.
+NETWORK = ("model", "stem", "width", "image_size", "coupling", "dataset", "batch_size")
+
+
+def sizes(cell: TrainedCell, stages: int) -> tuple[int, ...]:
+    """Return the numbers of blocks of each of so many stages, the most expensive of which is as cheap as can be.
+
+    Args:
+        cell: whose network it is; costs are forward and backward by plain autograd, under every method.
+        stages: how many.
+
+    Raises:
+        CellError: the network has fewer blocks.
+
+    """
+    count = blocks(cell)
+    if not 1 <= stages <= count:
+        raise CellError(
+            f"stages {stages}: {cell.model} has {count} blocks (stem and head included), so 1 to {count} stages"
+        )
+    if stages == count:
+        return (1,) * count
+    return plan([cost.forward + cost.backward for cost in predicted(cell)], stages).partition
+
+
+def of_stages(cell: TrainedCell, partition: tuple[int, ...]) -> list[Cost]:
+    """Return the predicted cost of each stage of a cell, so many blocks each."""
+    return merged(predicted(cell), partition)
+
+
+def predicted(cell: TrainedCell) -> tuple[Cost, ...]:
+    """Return the cost of each block: FLOPs where others have seconds, of one forward and of its backward."""
+    return _predicted(tuple((name, getattr(cell, name)) for name in NETWORK))
+
+
+@cache
+def _predicted(settings: tuple[tuple[str, Any], ...]) -> tuple[Cost, ...]:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from petra_core.tape import as_streams, as_value
+    from reproduce.measures.synthetic import micro_batch
+
+    network: Any = SimpleNamespace(**dict(settings), seed=0)
+    costs = []
+    with torch.device("meta"):
+        inputs, _ = micro_batch(network, catalogue.by_name(network.dataset).num_classes)
+        streams = as_streams(inputs)
+        for index, stage in enumerate(networks.outlined(network)):
+            streams = tuple(
+                stream.detach().requires_grad_(index > 0 and stream.is_floating_point()) for stream in streams
+            )
+            with FlopCounterMode(display=False) as forward:
+                outputs = as_streams(stage(as_value(streams)))
+            with FlopCounterMode(display=False) as backward:
+                torch.autograd.backward(outputs, tuple(torch.ones_like(output) for output in outputs))
+            costs.append(Cost(forward.get_total_flops(), backward.get_total_flops()))
+            streams = outputs
+    return tuple(costs)

@@ -1,0 +1,97 @@
+"""The reproducibility report: scope, methodology, results and difficulties on one page, from claims and records."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reproduce import published
+from reproduce.exhibits.claims import Judged
+from reproduce.exhibits.cost import cost_of
+from reproduce.records.frames import Frames
+from reproduce.records.record import Status
+from reproduce.show.statements import ClaimVerdict
+from reproduce.show.statistics import MARGIN_POINTS
+from reproduce.words import conjunction, count
+
+__all__ = ["Reproducibility", "counted", "reproducibility"]
+
+PAPER = "PETRA"
+
+
+@dataclass(frozen=True)
+class Reproducibility:
+    """The parts of the report.
+
+    Attributes:
+        scope: What is tested.
+        methodology: How.
+        results: Claims by verdict, a sentence per verdict, with the claims that it names.
+        easy: What was easy.
+        difficult: What was difficult.
+        not_published: What the authors did not publish.
+
+    """
+
+    scope: str
+    methodology: str
+    results: Sequence[tuple[str, Sequence[Judged]]]
+    easy: Sequence[str]
+    difficult: Sequence[str]
+    not_published: Sequence[str]
+
+
+def counted(judged: Sequence[Judged]) -> str:
+    """Count the claims of the paper by verdict, in a sentence."""
+    verdicts = Counter(of.verdict for of in judged if of.claim.paper == PAPER)
+    said = [
+        f"{verdicts[verdict]} {_plural(verdict, verdicts[verdict])}" for verdict in ClaimVerdict if verdicts[verdict]
+    ]
+    return f"Of {count(verdicts.total(), 'claim')} of the paper {conjunction(said)}."
+
+
+def _plural(verdict: ClaimVerdict, amount: int) -> str:
+    """The verb of a verdict for so many claims."""
+    if amount == 1:
+        return {
+            ClaimVerdict.AGREE: "agrees with our runs",
+            ClaimVerdict.DISAGREE: "disagrees with our runs",
+            ClaimVerdict.OPEN: "is open",
+            ClaimVerdict.UNKNOWN: "has no run that bears on it",
+        }.get(verdict, verdict.value)
+    return {
+        ClaimVerdict.AGREE: "agree with our runs",
+        ClaimVerdict.DISAGREE: "disagree with our runs",
+        ClaimVerdict.SAME: "hold at a smaller scale",
+        ClaimVerdict.NOT_SO: "do not hold at a smaller scale",
+        ClaimVerdict.OPEN: "are open",
+        ClaimVerdict.UNKNOWN: "have no run that bears on them",
+    }[verdict]
+
+
+def reproducibility(judged: Sequence[Judged], frames: Frames) -> Reproducibility:
+    """Put the report together."""
+    of_paper = [of for of in judged if of.claim.paper == PAPER]
+    others = Counter(of.claim.paper for of in judged if of.claim.paper != PAPER)
+    beside = conjunction([f"{amount} of {paper}" for paper, amount in others.items()])
+    begun = [run for run in frames.results.runs if run.state.status is not Status.NOT_RUN]
+    cost, scales = cost_of(begun), Counter(run.cell.scale for run in begun)
+    sizes = conjunction([f"{amount:,} at the scale “{scale}”" for scale, amount in scales.most_common()])
+    grouped = [(verdict, [of for of in judged if of.verdict is verdict]) for verdict in ClaimVerdict]
+    return Reproducibility(
+        scope=f"The suite tests {count(len(of_paper), 'claim')} of the paper"
+        + (f", and claims of related papers ({beside})" * bool(beside))
+        + ". Each claim is a sentence with a predicate and the runs that decide it.",
+        methodology=(
+            f"All methods run on one engine that was written for this suite. {count(len(begun), 'run')} are recorded"
+            f"{f' ({sizes})' * bool(sizes)}; they took {cost.core_hours:,.0f} core-hours and {cost.gpu_hours:,.1f} "
+            "GPU-hours. Differences are unpaired, with 95 % intervals from the residual spread of a study. The margin "
+            f"of equivalence is {MARGIN_POINTS:g} points of accuracy. There is no validation split: whatever is chosen "
+            "is chosen by test accuracy, as in the paper."
+        ),
+        results=[
+            (f"{verdict.value.capitalize()} ({len(of)}): {verdict.meaning}.", of) for verdict, of in grouped if of
+        ],
+        easy=published.remarks("easy"),
+        difficult=published.remarks("difficult"),
+        not_published=published.remarks("not_published"),
+    )

@@ -1,0 +1,78 @@
+"""The period by arithmetic on cycles, against the simulation of a long run."""
+
+import random
+
+import pytest
+
+from petra_core import methods
+from petra_core.prediction import orders
+from petra_core.prediction.full_speed import TOLERANCE, hidden_latency, period, smallest
+from petra_core.prediction.simulation import Cost, Link, simulate
+from petra_core.staleness import lockstep, one_f_one_b
+
+LINKS = (Link(), Link(latency=0.4), Link(latency=0.4, bandwidth=30))
+
+
+def made_up(seed: int) -> tuple[list[Cost], Link, int]:
+    generator = random.Random(seed)
+    costs = [
+        Cost(
+            generator.random(),
+            2 * generator.random(),
+            generator.random() / 3,
+            generator.randint(0, 20),
+            generator.randint(0, 20),
+        )
+        for _ in range(generator.randint(1, 5))
+    ]
+    return costs, generator.choice(LINKS), generator.randint(1, 3)
+
+
+def simulated(costs: list[Cost], staleness: tuple[int, ...], link: Link, k: int = 1) -> float:
+    """Seconds of a micro-batch of a long run: what is in reserve while the pipeline fills is used up slowly."""
+    devices = (1,) * len(costs)
+    order = orders.of_method(methods.PETRA, costs, devices, 900, k, staleness)
+    return simulate(order, link).seconds_per_micro_batch(skip=600, drop=60)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_period_is_that_of_a_long_run(seed: int) -> None:
+    costs, link, k = made_up(seed)
+    generator = random.Random(-seed)
+    vector = [0]
+    for _ in costs[1:]:
+        vector.insert(0, vector[0] + generator.randint(0, 3))
+    assert period(costs, vector, link, k) == pytest.approx(simulated(costs, tuple(vector), link, k), rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_smaller_staleness_keeps_full_speed(seed: int) -> None:
+    costs, link, k = made_up(seed)
+    vector, plenty = smallest(costs, link, k), tuple(20 * stage for stage in reversed(range(len(costs))))
+    best = simulated(costs, plenty, link, k)
+    assert simulated(costs, vector, link, k) <= best * (1 + TOLERANCE) * 1.001
+    for stage, number in enumerate(vector[:-1]):  # each number alone, and those that may not be above it
+        if number > vector[stage + 1]:
+            less = (*vector[:stage], number - 1, *vector[stage + 1 :])
+            assert period(costs, less, link, k) > best * (1 + TOLERANCE)
+
+
+def test_equal_stages_need_one_micro_batch_per_device_and_latency_needs_more() -> None:
+    equal = [Cost(1, 2)] * 4
+    assert smallest(equal) == one_f_one_b(4)
+    assert smallest([Cost(0, 0)] * 3) == (0, 0, 0)
+    assert smallest([Cost(1, 1)]) == (0,)
+    assert smallest(equal, Link(latency=1.4)) == lockstep(4)
+    assert smallest([Cost(1, 1), Cost(4, 4), Cost(1, 1)]) == (2, 1, 0)
+    assert smallest([Cost(4, 4), Cost(1, 1), Cost(1, 1)]) == (1, 0, 0), "the others wait for the first all the same"
+
+
+def test_latency_up_to_which_messages_are_hidden() -> None:
+    equal = [Cost(1, 2)] * 3
+    assert hidden_latency(equal, one_f_one_b(3)) == pytest.approx(1.5 * TOLERANCE * 3 / 2)
+    assert hidden_latency(equal, (0, 0, 0)) == 0
+    costs = [Cost(1, 2), Cost(2, 4)]
+    for vector in ((1, 0), (2, 0)):
+        hidden = hidden_latency(costs, vector)
+        assert period(costs, vector, Link(latency=hidden)) == pytest.approx(6 * (1 + TOLERANCE))
+        assert period(costs, vector, Link(latency=0.99 * hidden)) < 6 * (1 + TOLERANCE)

@@ -1,0 +1,153 @@
+"""Claims as data: complete, tied to cells that exist, and with verdicts that only runs can give."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from petra_core import methods
+from reproduce import published
+from reproduce.cells.kinds import TrainedCell
+from reproduce.exhibits.claims import Judged, judge
+from reproduce.exhibits.registry import EXHIBITS
+from reproduce.grids import recipes
+from reproduce.grids.plans import PLANS
+from reproduce.modelling.gradients import kinds
+from reproduce.records.frames import Frames
+from reproduce.records.results import Results, read
+from reproduce.show.content import Standing
+from reproduce.show.statements import ClaimVerdict
+from tests import fake_records, sections
+from tests.golden import dump
+
+CLAIMS = published.claims()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return read(dump.chosen(tmp_path_factory.mktemp("records")))
+
+
+@pytest.fixture(scope="module")
+def judged(results: Results) -> list[Judged]:
+    return judge(Frames(results))
+
+
+def test_every_claim_is_a_sentence_about_an_exhibit() -> None:
+    assert 25 <= sum(claim.paper == "PETRA" for claim in CLAIMS) <= 40
+    assert len({claim.key for claim in CLAIMS}) == len(CLAIMS)
+    assert {claim.exhibit for claim in CLAIMS} <= {exhibit.key for exhibit in EXHIBITS}
+    for claim in CLAIMS:
+        assert claim.sentence.endswith((".", ").")), claim.key
+        assert "verdict" not in json.dumps([claim.predicate, *claim.tests]), "a verdict is an output"
+        assert [test["scale"] for test in claim.tests] == sorted((t["scale"] for t in claim.tests), key=_largest_first)
+
+
+def _largest_first(scale: str) -> int:
+    return ["paper", "narrow", "small", "smoke"].index(scale)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])
+def test_the_cells_of_every_term_are_planned(claim: published.Claim) -> None:
+    """A claim whose cells no plan has would be unknown for ever."""
+    for test in claim.tests:
+        if "plan" not in test:
+            continue
+        planned = [cell.to_dict() for cell in PLANS[test["plan"]](test["scale"])]
+        for cell in planned:
+            cell["k"] = cell.get("accumulation")
+        for term in test.get("terms", [{"where": {}}]):
+            wanted = test["cells"] | term["where"]
+            assert [cell for cell in planned if all(_is(cell.get(name), of) for name, of in wanted.items())], wanted
+
+
+def _is(value: object, wanted: object) -> bool:
+    return value in wanted if isinstance(wanted, list) else value == wanted
+
+
+def test_published_values_of_claims_are_those_of_the_tables() -> None:
+    values = {claim.key: claim.predicate.get("value") for claim in CLAIMS}
+    reached = {
+        (methods.by_name(row["method"]).name, row["model"], row["dataset"]): row.number("top1_percent")
+        for row in published.read("table2_accuracy")
+    }
+    for (method, model, dataset), accuracy in reached.items():
+        if method == methods.PETRA.name:
+            gap = accuracy - reached[methods.BACKPROPAGATION.name, model, dataset]
+            assert values[f"table2-{dataset}-{model}"] == pytest.approx(gap, abs=1e-9)
+    rows = published.read("table3_memory")
+    memory = [claim.predicate["value"] for claim in CLAIMS if claim.exhibit == "table3"]
+    assert memory == [*(row.number("memory_gb") for row in rows), rows[-1].number("saving_percent")]
+    speeds = [row.number("speedup_over_reversible_backpropagation") for row in published.read("table5_speed")]
+    assert [claim.predicate["value"] for claim in CLAIMS if claim.exhibit == "table5"] == speeds
+
+
+def test_below_the_papers_size_reconstruction_is_judged_where_deep_stages_see_reconstructed_inputs() -> None:
+    about = {"table4", "figure5", "figure6"}
+    for claim in CLAIMS:
+        for test in claim.tests if claim.exhibit in about else ():
+            cells = [cell for cell in PLANS[test["plan"]](test["scale"]) if isinstance(cell, TrainedCell)]
+            cells = [cell for cell in cells if cell.model == test["cells"]["model"]]
+            least = min(kinds(cell).count("R") for cell in cells[:1])
+            assert least > 1 or (test["scale"] == "paper" and claim.exhibit != "table4"), claim.key
+
+
+def test_without_its_cells_every_verdict_is_unknown(results: Results, judged: list[Judged]) -> None:
+    """Nothing but the runs that are named as evidence makes a verdict."""
+    known = [of for of in judged if of.verdict is not ClaimVerdict.UNKNOWN]
+    assert len(known) >= 15
+    used = {cell for of in known for evidence in of.evidence for cell in evidence.cells}
+    rest = tuple(run for run in results.runs if run.cell.name not in used)
+    assert len(rest) < len(results.runs)
+    without = judge(Frames(replace(results, runs=rest, benchmarks=())))
+    assert {of.verdict for of in without} == {ClaimVerdict.UNKNOWN}
+    assert all(of.found == "" for of in without)
+
+
+def test_small_runs_never_agree_with_the_paper(judged: list[Judged]) -> None:
+    for of in judged:
+        if all(evidence.scale != "paper" for evidence in of.evidence):
+            assert of.verdict not in (ClaimVerdict.AGREE, ClaimVerdict.DISAGREE), of.claim.key
+
+
+def write_gap(root: Path, petra: float, exact: float, seeds: int = 3) -> None:
+    for seed in range(seeds):
+        for cell, reached in (
+            (recipes.cell("paper", "revnet18", methods.PETRA, 2, seed), petra),
+            (recipes.cell("paper", "revnet18", methods.BACKPROPAGATION, 1, seed, batch_size=128), exact),
+        ):
+            fake_records.train(cell, root, reached, extra={"best_test_accuracy": reached + 0.1 * (seed - 1)})
+
+
+@pytest.mark.parametrize(
+    ("petra", "seeds", "verdict"),
+    [(94.9, 3, ClaimVerdict.AGREE), (90.0, 3, ClaimVerdict.DISAGREE), (94.9, 1, ClaimVerdict.OPEN)],
+)
+def test_a_gap_at_the_papers_size_agrees_or_not(
+    tmp_path: Path, petra: float, seeds: int, verdict: ClaimVerdict
+) -> None:
+    write_gap(tmp_path, petra, 94.9, seeds)
+    gap = next(of for of in sections.judged("table2", tmp_path) if of.claim.key == "table2-cifar10-revnet18")
+    assert gap.verdict is verdict
+    assert "k = 2 chosen by test accuracy" in gap.found, "a choice by test accuracy is said where it is used"
+    assert len(gap.evidence[0].cells) == 2 * seeds
+
+
+def test_a_word_sums_up_the_verdicts_on_an_exhibit(tmp_path: Path) -> None:
+    assert sections.standing_of("accuracy", tmp_path) is None
+    assert sections.standing_of("table2", tmp_path) is Standing.NOT_RUN
+    write_gap(tmp_path, 94.9, 94.9)
+    assert sections.standing_of("table2", tmp_path) is Standing.IN_PART
+    write_gap(tmp_path / "low", 90.0, 94.9)
+    assert sections.standing_of("table2", tmp_path / "low") is Standing.DIFFERS
+
+
+def test_verdicts_as_data_name_the_evidence_and_are_the_same_each_time(results: Results, judged: list[Judged]) -> None:
+    text = json.dumps([of.to_dict() for of in judged])
+    assert text == json.dumps([of.to_dict() for of in judge(Frames(results))])
+    names = {run.cell.name for run in results.runs}
+    for of in json.loads(text):
+        for evidence in of["evidence"]:
+            assert evidence["cells"]
+            assert all(cell in names or cell.startswith("benchmarks/") for cell in evidence["cells"])

@@ -1,0 +1,129 @@
+"""What staleness costs: which cells, what is compared with what, what is said of what was not run."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from petra_core import methods
+from petra_core.prediction.simulation import INSTANT, Cost, Link
+from reproduce.cells import timing
+from reproduce.cells.kinds import TrainedCell, TrainingCell
+from reproduce.exhibits import staleness
+from reproduce.grids.plans import PLANS
+from reproduce.grids.plans import staleness as plan
+from reproduce.modelling import one_stage_per_device
+from reproduce.show.content import MINUS, Section
+from tests import fake_records, sections
+
+
+@pytest.fixture(autouse=True)
+def _no_theory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's border has its own test."""
+    monkeypatch.setattr(staleness, "theory", lambda: "Theory.")
+
+
+def write(root: Path, *, seeds: int = 3) -> None:
+    """Backpropagation at 70; PETRA loses 0.5 points for each micro-batch of staleness, delayed gradients 0.4."""
+    for seed in range(seeds):
+        for method, loss in ((plan.EXACT, 0.0), (plan.PETRA, 0.5), (plan.DELAYED, 0.4)):
+            for point in (plan.FOUR, plan.FREE, plan.PAPER):
+                cell = plan.trained(method, point, 1, seed)
+                assert isinstance(cell, TrainingCell)
+                vector = timing.vector(cell) or (0,)
+                fake_records.train(cell, root, 70.0 - loss * vector[0] + 0.1 * seed)
+
+
+def section(root: Path) -> Section:
+    return sections.made(staleness.EXHIBIT, root)
+
+
+def test_points_of_the_curve_have_the_staleness_that_is_asked_for() -> None:
+    cells = [plan.trained(plan.PETRA, point) for point in plan.POINTS[plan.NETWORK]]
+    vectors = [timing.vector(cell) for cell in cells if isinstance(cell, TrainedCell)]
+    assert sorted(vector[0] for vector in vectors if vector) == [1, 3, 6, 9, 12, 14, 18]
+    for devices, (sizes, k) in plan.DEVICES.items():
+        cell = plan.trained(methods.PIPEDREAM_2BW, plan.on_devices(devices), k)
+        assert isinstance(cell, TrainedCell)
+        vector = timing.vector(cell)
+        assert vector
+        assert vector[0] == devices - 1
+        assert len(sizes) in (0, devices)
+
+
+def test_lockstep_and_backpropagation_are_cells_of_other_plans() -> None:
+    """No second identity of one training, were it in a cell with a probe."""
+
+    def training(cell: TrainedCell) -> str:
+        return str({name: of for name, of in cell.to_dict().items() if name not in ("kind", "probe_every")})
+
+    planned = [cell for cell in plan.cells("small") if isinstance(cell, TrainedCell)]
+    assert len({training(cell) for cell in planned}) == len(planned)
+    others = {cell for name, cells in PLANS.items() if name != "staleness" for cell in cells("small")}
+    kinds = {training(cell): cell for cell in others if isinstance(cell, TrainedCell) and cell.kind != "gradients"}
+    for cell in planned:
+        other = kinds.get(training(cell), cell)
+        assert other == cell, f"{cell.name} repeats {other.name}"
+    assert sum(cell in others for cell in planned) > 100
+
+
+def test_what_is_compared_has_the_same_samples_and_rate() -> None:
+    cells = [cell for cell in plan.curve() if isinstance(cell, TrainedCell)]
+    for k in plan.KS:
+        of_k = [cell for cell in cells if cell.accumulation == k]
+        assert len({(cell.batch_size, cell.learning_rate, cell.epochs) for cell in of_k}) == 1
+    swept = [cell for cell in plan.swept() if isinstance(cell, TrainedCell)]
+    factors = {round(cell.learning_rate / cells[0].learning_rate, 6) for cell in swept}
+    assert factors == set(plan.RATES)
+
+
+def test_the_declared_comparisons_come_first() -> None:
+    first = plan.cells("small")[: len(list(plan.confirming()))]
+    assert {cell.seed for cell in first if isinstance(cell, TrainedCell)} == {3, 4, 5}
+    assert all(isinstance(cell, TrainedCell) and cell.epochs == 3 for cell in first)
+
+
+def test_sentences_are_made_from_data_and_say_what_was_not_run(tmp_path: Path) -> None:
+    write(tmp_path)
+    shown = section(tmp_path)
+    assert shown.sentence.startswith(f"PETRA − backpropagation by staleness, points: {MINUS}9.0")
+    assert f"{MINUS}4.5 ± " in shown.sentence
+    assert f"{MINUS}1.5 ± " in shown.sentence
+    assert "; not run at 14, 12, 6 and 1 (" in shown.sentence
+    texts = [finding.text for finding in shown.findings]
+    (alone,) = (text for text in texts if "current weights alone" in text)
+    assert f"{MINUS}1.8 ± " in alone
+    assert f"{MINUS}0.3 ± " in alone
+    (devices,) = (text for text in texts if "one stage per device" in text)
+    assert "4 devices accuracy not run" in devices, "the curve's cut is not the devices'"
+    assert f"10 devices {MINUS}4.5 ± " in devices
+    points = sections.table(shown, "staleness-small-points")
+    row = next(row for row in points.rows if row[1].text == "9" and "k = 1, 3 epochs" in row[0].text)
+    assert row[2].text == "asynchronous 1F1B"
+    assert [entry.text for entry in row[5:6]] == ["not run"], "DSP"
+    assert sections.table(shown, "staleness-small-devices").rows[0][4].text == "not run"
+
+
+def test_backpropagation_is_the_point_at_0_of_every_line(tmp_path: Path) -> None:
+    write(tmp_path)
+    (figure,) = (block for block in section(tmp_path).blocks if getattr(block, "svg", ""))
+    described = figure.description  # type: ignore[union-attr]  # a figure
+    assert "PETRA, 3 epochs from 70.1 to 61.1" in described
+    assert "Delayed gradients, 3 epochs from 70.1 to 62.9" in described
+
+
+def test_one_stage_per_device_pays_for_latency_what_theory_says() -> None:
+    costs = (Cost(1.0, 2.0),) * 4
+    free = one_stage_per_device.period(costs, methods.PETRA, (2, 2), 0.0, INSTANT)
+    assert free == pytest.approx(6.0)
+    # A round trip of two stages is both their turns and two messages, for d + 1 = 2 micro-batches.
+    late = one_stage_per_device.period(costs, methods.PETRA, (2, 2), 0.0, Link(latency=0.6))
+    assert late == pytest.approx((2 * 6.0 + 2 * 0.6) / 2)
+    slack = one_stage_per_device.period(costs, methods.PETRA, (2, 2), 1.0, Link(latency=0.6))
+    assert slack == pytest.approx(6.0)
+
+
+def test_smoke_has_cells_that_differ_in_timing_alone() -> None:
+    free, four = plan.cells("smoke")
+    assert isinstance(free, TrainedCell)
+    assert dataclasses.replace(free, timing=plan.FOUR.timing, stages=plan.FOUR.stages) == four

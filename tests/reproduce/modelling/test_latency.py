@@ -1,0 +1,77 @@
+"""What latency costs at each timing, from the stage costs that this suite has recorded."""
+
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from petra_core import methods
+from petra_core.prediction import full_speed, orders
+from petra_core.prediction.simulation import Cost, Link, simulate
+from petra_core.staleness import lockstep, one_f_one_b
+from reproduce.cells.kinds import StageCostCell
+from reproduce.modelling.modelled import Modelled
+from reproduce.records import results
+from reproduce.records.results import Run
+
+RECORDS = Path(__file__).parents[3] / "reports" / "records"
+LATENCIES = (0.0, 0.05, 0.10)  # of a message, in ticks: micro-batches of the slowest device
+
+
+@cache
+def networks() -> dict[str, Modelled]:
+    """Those of width 64 whose stages were timed, by title."""
+    runs = (run for run in results.read(RECORDS).runs if isinstance(run.cell, StageCostCell) and run.done)
+    found = (Modelled(cast("Run[StageCostCell]", run)) for run in runs)
+    return {network.title: network for network in found if network.run.cell.width == 64}
+
+
+def periods(costs: list[Cost], staleness: tuple[int, ...]) -> list[float]:
+    """In ticks at each latency: as simulated, which is held to the arithmetic on cycles."""
+    tick = max(cost.forward + cost.backward + cost.update for cost in costs)
+    found = []
+    for latency in LATENCIES:
+        link = Link(latency=latency * tick)
+        order = orders.of_method(methods.PETRA, costs, (1,) * len(costs), 900, 1, staleness)
+        simulated = simulate(order, link).seconds_per_micro_batch(skip=600, drop=100)
+        assert simulated == pytest.approx(full_speed.period(costs, staleness, link), rel=1e-3)
+        found.append(simulated / tick)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("title", "cut", "at_1f1b"),
+    [
+        ("RevNet-18", None, (1.000, 1.000, 1.002)),
+        ("RevNet-34", None, (1.000, 1.032, 1.082)),
+        ("RevNet-18", (5, 5), (1.000, 1.020, 1.070)),
+        ("RevNet-18", (2, 2, 3, 3), (1.000, 1.017, 1.067)),
+    ],
+)
+def test_lockstep_hides_latency_and_asynchronous_1f1b_loses_little(
+    title: str, cut: tuple[int, ...] | None, at_1f1b: tuple[float, ...]
+) -> None:
+    blocks = networks()[title].costs
+    costs = list(blocks) if cut is None else orders.merged(blocks, cut)
+    assert periods(costs, one_f_one_b(len(costs))) == pytest.approx(at_1f1b, abs=6e-4)
+    assert periods(costs, lockstep(len(costs))) == pytest.approx((1, 1, 1), abs=1e-3)
+
+
+@pytest.mark.parametrize(("title", "at_stage_0"), [("RevNet-18", (9, 9, 9)), ("RevNet-34", (17, 18, 19))])
+def test_smallest_staleness_at_full_speed(title: str, at_stage_0: tuple[int, ...]) -> None:
+    costs = networks()[title].costs
+    tick = max(cost.forward + cost.backward + cost.update for cost in costs)
+    assert tuple(full_speed.smallest(costs, Link(latency=part * tick))[0] for part in LATENCIES) == at_stage_0
+
+
+def test_two_processes_without_merging_hide_latency_at_asynchronous_1f1b() -> None:
+    """Of RevNet-18's blocks: a process holds several, which keep the staleness of ten stages."""
+    costs = networks()["RevNet-18"].costs
+    for cut in ((5, 5), (2, 2, 3, 3)):
+        merged = orders.merged(costs, cut)
+        tick = max(cost.forward + cost.backward + cost.update for cost in merged)
+        order = orders.of_method(methods.PETRA, costs, cut, 300, 1, one_f_one_b(10))
+        for latency in LATENCIES:
+            pace = simulate(order, Link(latency=latency * tick)).seconds_per_micro_batch(skip=150, drop=60)
+            assert pace / tick == pytest.approx(1, abs=2e-3), (cut, latency)

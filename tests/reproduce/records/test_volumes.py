@@ -1,0 +1,520 @@
+"""Volumes: every finished record once, whatever is killed, torn, repeated, edited or merged."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+
+import pandas
+import pytest
+
+from petra_core import methods
+from reproduce.grids import recipes
+from reproduce.records import locks, volumes
+from reproduce.records.locks import LockedError, LockLostError
+from reproduce.records.merging import Decision, merge
+from reproduce.records.record import Record, RecordError, Status, scan
+from reproduce.records.storage import StorageFullError
+from tests import fake_records
+from tests.conftest import ROOT
+from tests.fake_records import CLEAN, DIRTY, ENVIRONMENT, PATCH, complexity_cell, finish, in_folder, train
+from tests.processes import FORKED
+from tests.reproduce.records.test_locks import _hold
+from tests.reproduce.records.test_records import full_disk, snapshot
+
+CELL = recipes.cell("smoke")
+OTHER, THIRD = (dataclasses.replace(CELL, seed=seed) for seed in (5, 6))
+VOLUME = "smoke/training-digits-revnet18-petra.jsonl"
+KILLED = 57
+#: What Python reports before it does it; `os.fsync` is counted too, so that a kill may follow a write.
+OPERATIONS = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime", "shutil.rmtree"}
+
+
+def accuracies(root):
+    """The test accuracy of every finished record; nothing may be damaged."""
+    scanned = scan(root)
+    assert scanned.problems == ()
+    return [run.result["test_accuracy"] for run in scanned.records if run.done]
+
+
+# --- what a volume contains
+
+
+@pytest.mark.parametrize("kind", ["clean", "patch", "bytes", "several", "diverged", "complexity"])
+def test_a_folder_that_is_published_and_unpacked_has_the_same_bytes(tmp_path, kind):
+    if kind == "complexity":
+        record = fake_records.begin(complexity_cell(methods.PETRA), tmp_path)
+        fields = {"rows": [{"stage": 0, "bytes": 0.1 + 0.2}], "memory": [], "note": "ä"}
+    else:
+        code, patch = (CLEAN, "") if kind == "clean" else (DIRTY, PATCH)
+        if kind == "bytes":  # no text, for no terminal
+            patch = b"-a\r\n+\xe4\xf6\x00\x1b[2J\r\n".decode("utf-8", "surrogateescape")
+        record = train(CELL, tmp_path, 95.0, epochs=4, code=code, patch=patch)
+    if kind == "several":  # of three versions, two have one patch
+        record.begin(ENVIRONMENT | {"threads": 7}, dict(CLEAN))
+        record.begin(ENVIRONMENT, {**DIRTY, "version": "1"}, PATCH)
+        record.begin(ENVIRONMENT, {**DIRTY, "version": "2"}, "diff\r\n+ä\n")
+    record.root = None  # it stays in its folder
+    if kind == "complexity":
+        record.finish(fields)
+    elif kind == "diverged":
+        record.fail("diverged", "nan", {"micro_batch": 3, "stage": None})
+    else:
+        finish(record, 95.0)
+    before, run = snapshot(record.path), record.read()
+    assert volumes.publish(run, tmp_path) is None
+    shutil.rmtree(record.path)
+    fake_records.unpack(Record.of(record.cell, tmp_path).read(), record.path)
+    assert snapshot(record.path) == before
+    assert dataclasses.replace(Record.of(record.cell, tmp_path).read(), place=run.place) == run
+
+
+def test_a_finished_record_is_in_its_volume_only_and_provenance_is_stored_once(tmp_path):
+    for cell in (CELL, OTHER, THIRD):
+        train(cell, tmp_path, 95.0, code=DIRTY, patch=PATCH)
+    assert sorted(snapshot(tmp_path)) == ["smoke/provenance.jsonl", VOLUME]
+    assert [folder.name for folder in (tmp_path / "live").iterdir()] == [".volumes"]
+    assert [*map(len, map(json.loads, (tmp_path / "smoke/provenance.jsonl").read_text().splitlines()))] == [2, 3]
+    lines = [json.loads(line) for line in (tmp_path / VOLUME).read_text().splitlines()]
+    assert [line["t"] for line in lines] == ["cell", *["epoch"] * 4, "result"] * 3
+    assert {line["id"] for line in lines} == {cell.identity for cell in (CELL, OTHER, THIRD)}
+    assert accuracies(tmp_path) == [95.0] * 3
+
+
+def test_pandas_reads_every_volume(tmp_path):
+    train(CELL, tmp_path, 95.0)
+    train(OTHER, tmp_path, 90.0)
+    for root in (tmp_path, ROOT / "reports" / "records"):
+        for file in root.glob("*/*.jsonl"):
+            frame = pandas.read_json(file, lines=True)
+            assert len(frame) == len(file.read_text().splitlines())
+            assert all(isinstance(identity, str) for identity in frame["id"])
+            assert all(isinstance(run, str) for run in frame.get("run", ()))
+    frame = pandas.read_json(tmp_path / VOLUME, lines=True)
+    assert frame[frame["t"] == "result"]["test_accuracy"].tolist() == [95.0, 90.0]
+    assert frame[frame["t"] == "epoch"]["epoch"].tolist() == [1, 2, 3, 4] * 2
+
+
+def test_a_diverged_record_is_published_and_its_checkpoint_stays_for_a_retry(tmp_path):
+    train(OTHER, tmp_path, 90.0)
+    record = train(CELL, tmp_path, 95.0, epochs=2)
+    record.checkpoint.write_bytes(b"x")
+    record.fail("diverged", "nan")
+    assert CELL.identity in (tmp_path / VOLUME).read_text()
+    assert str(record.state()) == "diverged (epoch 3 of 4)"
+    assert len(scan(tmp_path).records) == 2
+    record.retry()
+    assert str(record.state()) == "2 of 4 epochs"
+    assert record.checkpoint.exists()
+    assert CELL.identity not in (tmp_path / VOLUME).read_text()
+    assert accuracies(tmp_path) == [90.0]
+
+
+def test_what_ran_out_of_memory_is_not_finished_and_stays_in_its_folder(tmp_path):
+    record = train(CELL, tmp_path, 95.0, epochs=2)
+    record.fail("out of memory", "no")
+    assert record.state().status is Status.FAILED
+    assert not (tmp_path / VOLUME).exists()
+    elsewhere = tmp_path / "elsewhere"
+    train(CELL, elsewhere, 95.0)
+    shutil.copytree(elsewhere / "smoke", tmp_path / "smoke", dirs_exist_ok=True)  # as git brings it
+    assert record.state().status is Status.DONE
+    assert accuracies(tmp_path) == [95.0]
+    with record.lock():
+        record.publish()
+    assert not record.path.exists(), "the next run removes the folder"
+
+
+def test_a_folder_where_records_were_before_there_were_volumes_is_continued_and_published(tmp_path):
+    train(CELL, tmp_path, 95.0, epochs=4)
+    before = tmp_path / "smoke" / CELL.name
+    before.parent.mkdir()
+    Record.of(CELL, tmp_path).path.rename(before)
+    record = Record.of(CELL, tmp_path)
+    assert record.path == before
+    assert str(record.state()) == "4 of 4 epochs"
+    with record.lock():
+        finish(record, 95.0)
+    assert accuracies(tmp_path) == [95.0]
+    assert not before.exists()
+
+
+# --- damage and conflicts
+
+
+def test_repeated_lines_and_another_order_of_blocks_have_no_effect(tmp_path):
+    for cell, accuracy in ((CELL, 95.0), (OTHER, 90.0)):
+        train(cell, tmp_path, accuracy)
+    expected = [dataclasses.astuple(run) for run in scan(tmp_path).records]
+    file = tmp_path / VOLUME
+    lines = file.read_text().splitlines(keepends=True)
+    for changed in (
+        lines[6:] + lines[:6],
+        lines + lines[:6],
+        [line for line in lines for _ in range(2)],
+        lines[:3] + lines,
+    ):
+        file.write_text("".join(changed))
+        assert [dataclasses.astuple(run) for run in scan(tmp_path).records] == expected
+        assert scan(tmp_path).problems == ()
+
+
+@pytest.mark.parametrize("line", range(6))
+@pytest.mark.parametrize("harm", ["edited", "removed"])
+def test_a_line_that_was_edited_or_removed_costs_its_record_only_and_is_named(tmp_path, line, harm):
+    for cell, accuracy in ((CELL, 95.0), (OTHER, 90.0)):
+        train(cell, tmp_path, accuracy)
+    file = tmp_path / VOLUME
+    lines = file.read_text().splitlines(keepends=True)
+    lines[line] = (lines[line][:-2] + " }\n") * (harm == "edited")
+    file.write_text("".join(lines))
+    scanned = scan(tmp_path)
+    assert [run.cell for run in scanned.records] == [OTHER]
+    (problem,) = scanned.problems
+    assert "were edited or are not all there. It was left as it is; delete its lines and the cell" in str(problem)
+    assert line == 0 or problem.name == CELL.name
+    before = file.read_bytes()
+    with pytest.raises(RecordError, match="were edited or are not all there"):
+        Record.of(CELL, tmp_path).state()
+    assert Record.of(CELL, tmp_path).has_result
+    assert file.read_bytes() == before
+
+
+def test_a_line_of_no_record_and_a_missing_environment_are_named(tmp_path):
+    train(CELL, tmp_path, 95.0)
+    file = tmp_path / VOLUME
+    file.write_text("<<<<<<< HEAD\n" + file.read_text())
+    (problem,) = scan(tmp_path).problems
+    assert f"{VOLUME}: line 1 is damaged: it is not a line of a record" in str(problem)
+    assert len(scan(tmp_path).records) == 1
+    provenance = tmp_path / "smoke" / "provenance.jsonl"
+    provenance.write_text(provenance.read_text().replace('"cores":2', '"cores":3'))
+    volumes._READ.clear()
+    assert scan(tmp_path).records == ()
+    assert "which is missing in provenance.jsonl or damaged there" in str(scan(tmp_path).problems[-1])
+
+
+def test_a_record_of_another_format_or_in_another_volume_is_named(tmp_path, monkeypatch):
+    train(CELL, tmp_path, 95.0)
+    file = tmp_path / VOLUME
+    file.rename(file.with_name("training-digits-revnet18-dsp.jsonl"))
+    (problem,) = scan(tmp_path).problems
+    assert f"{CELL.name} does not belong here but in {file}" in str(problem)
+    file.with_name("training-digits-revnet18-dsp.jsonl").rename(file)
+    monkeypatch.setattr("reproduce.records.run.SCHEMA", 0)
+    (problem,) = scan(tmp_path).problems
+    assert f"{CELL.name} is of format 1, this version reads format 0. It was left as it is; update this" in str(problem)
+
+
+def test_two_different_results_are_a_conflict_wherever_they_are_and_both_stay(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    train(CELL, tmp_path, 95.0)
+    other = in_folder(train(CELL, elsewhere, 90.0))
+    record = Record.of(CELL, tmp_path)
+    shutil.copytree(other.path, record.path, dirs_exist_ok=True)
+    before = snapshot(tmp_path)
+    for act in (record.state, lambda: record.read()):
+        with pytest.raises(RecordError, match=r"has two different results: 95.00 % and 90.00 %"):
+            act()
+    with record.lock():
+        record.publish()
+    assert snapshot(tmp_path) == before
+    assert accuracies_and_problems(tmp_path) == ([], 1)
+    shutil.rmtree(record.path)
+    volumes.publish(other.read(), elsewhere)
+    with (tmp_path / VOLUME).open("a") as ours:  # as git merges it
+        ours.write((elsewhere / VOLUME).read_text())
+    assert accuracies_and_problems(tmp_path) == ([], 1)
+    with pytest.raises(RecordError, match="Neither is counted; remove one of them"):
+        record.state()
+
+
+def accuracies_and_problems(root):
+    scanned = scan(root)
+    return [run.result["test_accuracy"] for run in scanned.records], len(scanned.problems)
+
+
+def test_two_equal_results_with_other_times_count_once(tmp_path):
+    record = in_folder(train(CELL, tmp_path, 95.0))
+    slower = tmp_path / "elsewhere"
+    finish(train(CELL, slower, 95.0, epochs=4), 95.0, train_seconds=9.0, data=record.read().result["data"])
+    (tmp_path / "smoke").rename(tmp_path / "before")
+    shutil.copytree(slower / "smoke", tmp_path / "smoke")
+    assert accuracies(tmp_path) == [95.0]
+    with record.lock():
+        record.publish()
+    assert not record.path.exists()
+    assert (tmp_path / VOLUME).read_bytes() == (slower / VOLUME).read_bytes()
+
+
+# --- kills
+
+
+def kill_at(number, work):
+    """Do the work in a process that is killed before its file operation of that number. Returns: its exit code."""
+    with warnings.catch_warnings():  # of Python 3.12, about threads: those of this process hold no lock that we need
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        left, sync = number, os.fsync
+
+        def step(event, _):
+            nonlocal left
+            if event in OPERATIONS:
+                if left == 0:
+                    os._exit(KILLED)
+                left -= 1
+
+        def fsync(file):
+            step("open", ())
+            sync(file)
+
+        locks._lease.cache_clear()  # which belongs to the process that made it
+        os.fsync = fsync
+        sys.addaudithook(step)
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, KILLED)
+    return code
+
+
+def let_time_pass(root):
+    """Make empty leases old: a kill right after the creation of a lease leaves one, and age proves its holder dead."""
+    for lease in root.rglob("record.lease"):
+        if not lease.read_bytes():
+            os.utime(lease, (0, 0))
+
+
+def begun(root):
+    record = train(CELL, root, 95.0, epochs=4)
+    record.checkpoint.write_bytes(b"x")
+    return record
+
+
+def finish_it(root):
+    """The end of a run; after a kill, the next run."""
+    record = Record.of(CELL, root)
+    with record.lock():
+        if record.state().final:
+            record.publish()
+        else:
+            finish(record, 95.0)
+
+
+def bring_it(root):
+    list(merge(root / "there", root))
+
+
+def retry_it(root):
+    record = Record.of(CELL, root)
+    with record.lock():
+        if record.state().final:
+            record.retry()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [True, False], ids=["first of its volume", "second"])
+@pytest.mark.parametrize("act", [finish_it, bring_it])
+def test_killed_at_any_operation_nothing_is_lost_or_counted_twice(tmp_path, act, first):
+    undisturbed = tmp_path / "undisturbed"
+    make(undisturbed, act, first=first)
+    act(undisturbed)
+    expected = {name: data for name, data in snapshot(undisturbed).items() if name.startswith("smoke/")}
+    for number in range(1000):
+        root = tmp_path / str(number)
+        make(root, act, first=first)
+        code = kill_at(number, lambda root=root: act(root))
+        let_time_pass(root)
+        found = {run.cell: run for run in scan(root).records}
+        assert scan(root).problems == ()
+        assert Record.of(CELL, root).state() == found[CELL].state
+        assert found[CELL].state.status in (Status.DONE, Status.PARTIAL)
+        assert first or found[OTHER].result["test_accuracy"] == 90.0
+        act(root)
+        assert accuracies(root) == [95.0] + [90.0] * (not first)
+        after = snapshot(root)
+        assert {name: data for name, data in after.items() if name.startswith("smoke/")} == expected
+        assert not Record.of(CELL, root).path.exists()
+        shutil.rmtree(root)
+        if code == 0:
+            break
+    assert number > 30, "there are so many operations"
+
+
+def make(root, act, *, first):
+    if not first:
+        train(OTHER, root, 90.0)
+    begun(root)
+    if act is bring_it:
+        train(CELL, root / "there", 95.0)
+
+
+@pytest.mark.slow
+def test_killed_at_any_operation_of_a_retry_the_record_has_failed_or_is_unfinished(tmp_path):
+    for number in range(1000):
+        root = tmp_path / str(number)
+        train(OTHER, root, 90.0)
+        begun(root).fail("diverged", "nan")
+        code = kill_at(number, lambda root=root: retry_it(root))
+        let_time_pass(root)
+        assert accuracies(root) == [90.0]
+        assert Record.of(CELL, root).state().status in (Status.FAILED, Status.PARTIAL)
+        retry_it(root)
+        assert str(Record.of(CELL, root).state()) == "4 of 4 epochs"
+        assert Record.of(CELL, root).checkpoint.exists()
+        if code == 0:
+            break
+    assert number > 10
+
+
+def test_torn_at_any_byte_the_append_is_completed_by_repeating_it(tmp_path):
+    train(OTHER, tmp_path, 90.0)
+    before = snapshot(tmp_path)
+    record = in_folder(train(CELL, tmp_path, 95.0))
+    run = record.read()
+    assert volumes.publish(run, tmp_path) is None
+    whole = snapshot(tmp_path)
+    for name in (VOLUME, "smoke/provenance.jsonl"):
+        text, start = whole[name], len(before[name]) if name == VOLUME else 0
+        for length in [*range(start, len(text), 29), len(text) - 1]:
+            for file, data in whole.items():
+                (tmp_path / file).write_bytes(data if file != name or length > len(text) else text[:length])
+            if name != VOLUME:  # it is written before the volume
+                (tmp_path / VOLUME).write_bytes(b"")
+            volumes._READ.clear()
+            assert scan(tmp_path).problems == ()
+            assert 95.0 in accuracies(tmp_path)
+            assert volumes.publish(run, tmp_path) is None
+            found = Record.of(CELL, tmp_path).read()
+            assert found.place == tmp_path / VOLUME
+            assert found.content == run.content
+
+
+@pytest.mark.parametrize("name", [VOLUME, "smoke/provenance.jsonl"])
+def test_a_merge_that_was_stopped_within_an_append_is_completed_by_repeating_it(tmp_path, name):
+    """The source has the only other copy of the record, and its folder may be a volume too."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    train(CELL, there, 95.0, code=DIRTY, patch=PATCH)
+    assert [decision for decision, _, _ in merge(there, here)] == [Decision.BROUGHT]
+    whole = snapshot(here)
+    for length in range(0, len(whole[name]), 53):
+        (here / name).write_bytes(whole[name][:length])
+        if name != VOLUME:  # it is written before the volume
+            (here / VOLUME).unlink()
+        volumes._READ.clear()
+        assert accuracies_and_problems(here)[0] == []
+        for dry_run in ({}, None):
+            assert [decision for decision, _, _ in merge(there, here, dry_run=dry_run)] == [Decision.BROUGHT]
+        assert accuracies(here) == [95.0]
+
+
+def test_without_room_the_volume_is_as_it_was_and_the_record_stays_in_its_folder(tmp_path):
+    train(OTHER, tmp_path, 90.0)
+    record = in_folder(train(CELL, tmp_path, 95.0))
+    before = snapshot(tmp_path)
+    room = (tmp_path / VOLUME).stat().st_size + 700
+    with pytest.raises(StorageFullError, match=rf"no room to write .*{VOLUME}"), full_disk(room):
+        record.publish()
+    assert snapshot(tmp_path) == before
+    assert accuracies(tmp_path) == [95.0, 90.0]
+
+
+# --- several processes, machines and branches
+
+
+def _publish_many(root, number):
+    for seed in range(8):
+        record = train(dataclasses.replace(CELL, seed=100 + 8 * number + seed), root, 80.0, epochs=4)
+        with record.lock():
+            finish(record, 80.0)
+
+
+@pytest.mark.slow
+def test_several_processes_append_to_one_volume(tmp_path):
+    processes = [FORKED.Process(target=_publish_many, args=(tmp_path, number)) for number in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert accuracies(tmp_path) == [80.0] * 32
+    assert len((tmp_path / VOLUME).read_text().splitlines()) == 32 * 6
+    assert [folder.name for folder in (tmp_path / "live").iterdir()] == [".volumes"]
+
+
+def test_another_machine_that_holds_the_volumes_is_waited_for_and_one_that_lost_them_stops(tmp_path, monkeypatch):
+    monkeypatch.setattr(volumes, "PATIENCE_SECONDS", 0.5)
+    ready, release = FORKED.Event(), FORKED.Event()
+    record = in_folder(train(CELL, tmp_path, 95.0))
+    process = FORKED.Process(target=_hold, args=("beta", 1000, tmp_path / "live" / ".volumes", ready, release))
+    process.start()
+    try:
+        assert ready.wait(120)
+        with pytest.raises(LockedError, match="on beta"):
+            record.publish()
+        assert accuracies(tmp_path) == [95.0], "it counts from its folder"
+        monkeypatch.setattr(volumes, "PATIENCE_SECONDS", 60)
+        monkeypatch.setattr(volumes.time, "sleep", lambda _: release.set())
+        record.publish()
+    finally:
+        release.set()
+        process.join()
+    assert not record.path.exists()
+    record = in_folder(record)
+    before = (tmp_path / VOLUME).read_bytes()
+
+    def lost(self):
+        raise LockLostError("gone")
+
+    monkeypatch.setattr(locks.Hold, "check", lost)
+    with pytest.raises(LockLostError):
+        record.publish()
+    assert (tmp_path / VOLUME).read_bytes() == before
+
+
+def git(folder, *arguments):
+    name = ("-c", "user.name=n", "-c", "user.email=e@example.org")
+    return subprocess.run(["git", *name, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("conflict", [False, True], ids=["", "two results"])
+def test_git_merges_two_branches_that_appended_to_one_volume(tmp_path, conflict):
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / ".gitignore").write_text("live/\n")
+    shutil.copy(ROOT / "reports" / "records" / ".gitattributes", tmp_path)
+    train(OTHER, tmp_path, 90.0)
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "one")
+    git(tmp_path, "branch", "other")
+    train(CELL, tmp_path, 95.0)
+    train(THIRD, tmp_path, 70.0, code=DIRTY, patch=PATCH)  # on both branches
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "two")
+    git(tmp_path, "checkout", "-q", "other")
+    train(THIRD, tmp_path, 70.0, code=DIRTY, patch=PATCH)
+    fourth = dataclasses.replace(CELL, seed=7) if not conflict else CELL
+    train(fourth, tmp_path, 80.0, code={**DIRTY, "version": "2"}, patch=PATCH)
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "three")
+    git(tmp_path, "merge", "-q", "--no-edit", "main")
+    assert git(tmp_path, "status", "--porcelain") == ""
+    found = {run.cell.seed: run.result["test_accuracy"] for run in scan(tmp_path).records}
+    problems = [problem.name for problem in scan(tmp_path).problems]
+    if conflict:
+        assert (found, problems) == ({5: 90.0, 6: 70.0}, [CELL.name])
+    else:
+        assert (found, problems) == ({0: 95.0, 5: 90.0, 6: 70.0, 7: 80.0}, [])
+
+
+def test_all_committed_records_are_found_in_volumes_or_folders() -> None:
+    scanned = scan(ROOT / "reports" / "records")
+    assert scanned.problems == ()
+    assert len(scanned.records) >= 1040
