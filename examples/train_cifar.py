@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> float:
         if epoch + 1 == given.epochs:
             pipeline.drain()  # so that the last micro-batches count
         test = itertools.islice(images(given.data, given.batch_size, train=False), 157)
-        test_accuracy = accuracy(pipeline, test if given.data else itertools.islice(test, 4), device)
+        test_accuracy = accuracy(pipeline, test if given.data else itertools.islice(test, 16), device)
         mean = torch.stack([loss for loss in losses if loss is not None]).mean().item()
         print(f"epoch {epoch + 1}: mean loss {mean:.3f}, test accuracy {test_accuracy:.1%}")
     return test_accuracy
