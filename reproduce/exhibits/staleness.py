@@ -176,7 +176,7 @@ def _curve(sheet: Sheet, runs: DataFrame, places: list[Place]) -> Shown | None:
     if not lines:
         return None
     drawn = concat(lines)
-    lengths = sorted(set(drawn["epochs"]))
+    lengths = sorted({int(epochs) for epochs in drawn["epochs"]})
     dashes: list[tuple[float, ...]] = [(), (5, 1.5), (1, 1), (5, 1, 1, 1)]
     looks = {
         f"{short_title(m)}, {epochs} epochs": facets.Look(

@@ -273,7 +273,8 @@ class Trainer:
         """
         number = self.pipeline.micro_batches
         if isinstance(self.pipeline, Pipeline):
-            later = entering_meanwhile(self.pipeline.staleness)
+            meanwhile = entering_meanwhile(self.pipeline.staleness)
+            later = [steps - lag for steps, lag in zip(meanwhile, self.pipeline.lags, strict=True)]
             self.pipeline.set_learning_rate(lambda stage: self._schedule(min(number + later[stage], total - 1)))
         else:
             self.pipeline.set_learning_rate(self._schedule(number))

@@ -439,7 +439,7 @@ def test_timings_are_compared_in_pairs_and_merging_may_cost_the_messages(tmp_pat
     record = read(tmp_path / "benchmarks" / "timings.json")
     (group,) = {series.group for series in record.series}
     assert group == "chain3, width 2, P = 2"
-    assert {series.contestant: len(series.values) for series in record.series} == dict.fromkeys(
+    assert {series.name: len(series.values) for series in record.series} == dict.fromkeys(
         (timings.LOCKSTEP, timings.ONE_F_ONE_B, timings.MERGED), 2
     )
     plain, merged = record.comparisons

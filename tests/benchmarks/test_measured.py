@@ -5,8 +5,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from reproduce.records.record import scan
+
 ROOT = Path(__file__).parents[2]
-CELL = "reports/records/paper/cifar10-revnet18-w64-petra-k1-s0-2b959085d163"
+CELL = "cifar10-revnet18-w64-petra-k1-s0-2b959085d163"
 PLAIN, COMPILED = "autograd step", "compiled autograd step"
 
 
@@ -28,9 +30,10 @@ def ticks() -> list[str]:
 
 def cell() -> list[str]:
     """Return what the documentation says of the first cell of Table 2."""
-    result: dict[str, Any] = json.loads((ROOT / CELL / "result.json").read_text(encoding="utf-8"))
-    lines = (ROOT / CELL / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    epoch = statistics.median(json.loads(line)["train_seconds"] for line in lines)
+    (run,) = (run for run in scan(ROOT / "reports/records").records if run.cell.name == CELL)
+    result: dict[str, Any] = run.result
+    lines = run.metrics
+    epoch = statistics.median(line["train_seconds"] for line in lines)
     per_epoch = result["micro_batches"] / len(lines)
     return [
         f"{result['micro_batches']:,} ticks ({len(lines)} epochs) in {result['train_seconds']:.0f} s",

@@ -529,7 +529,7 @@ def test_bytes_of_pipedream_2bw_are_as_predicted(correction: Correction | None) 
             methods.BACKPROPAGATION,
             {"correction": delay.SPIKE},
             sgd(0.1),
-            "BACKPROPAGATION lets .* 'spike' would",
+            "BACKPROPAGATION processes .* 'spike' would",
         ),
         (methods.PAREPROP, {"forward_weights": LINEAR}, sgd(0.1), "'predicted_linear' would have no effect"),
         (methods.DELAYED_GRADIENTS, {"correction": delay.AVERAGE}, sgd(0.1), "DELAYED_GRADIENTS stashes"),

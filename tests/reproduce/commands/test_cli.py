@@ -125,6 +125,7 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
 
     monkeypatch.setattr("reproduce.running.runner.run_grid", run_grid)
     only = ("--only", "kind=training", "--only", "method=petra", "--only", "model=revnet18", "--only", "seed=0")
+    only += ("--only", "timing=lockstep")
     result = call("run", "smoke", "--records", tmp_path, "--jobs", 3, "--checkpoint-minutes", 2, *only)
     [(cells, settings, retry_failed)] = given
     assert [cell.accumulation for cell in cells] == [1, 4, 32]

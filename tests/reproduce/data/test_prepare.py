@@ -238,7 +238,7 @@ def test_an_interrupt_and_too_little_room_leave_nothing(source, root, monkeypatc
         raise KeyboardInterrupt
 
     little = type("Usage", (), {"free": 1000})
-    fills = r"no room for CIFAR-10 in .* \(No space left on device\); nothing half"
+    fills = r"no room for CIFAR-10 in .* \(No space left on device\); no partial files"
     for place, name, change, error, message in (
         (module, "_written", interrupted, KeyboardInterrupt, None),
         (module.shutil, "disk_usage", lambda _: little, DataError, "CIFAR-10 needs 0.00 GB, 0.00 GB are free"),

@@ -28,7 +28,7 @@ def test_the_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (figure,) = (block for block in section.blocks if isinstance(block, Figure))
     assert {row[1].text for row in rivalled.rows} == set(scale_study.LOOKS)
     assert "6 devices: PETRA" in figure.description
-    assert section.sentence.startswith("In the model PETRA keeps 4 devices ")
+    assert section.sentence.startswith("In the model PETRA, asynchronous 1F1B keeps 4 devices ")
 
 
 def test_without_measurements_it_says_so(tmp_path: Path) -> None:

@@ -87,16 +87,16 @@ def test_sentences_are_made_from_data_and_say_what_was_not_run(tmp_path: Path) -
     write(tmp_path)
     shown = section(tmp_path)
     assert shown.sentence.startswith(f"PETRA − backpropagation by staleness, points: {MINUS}9.0")
-    assert f"{MINUS}4.5 ± " in shown.sentence
-    assert f"{MINUS}1.5 ± " in shown.sentence
+    assert f"{MINUS}4.5\N{NARROW NO-BREAK SPACE}±\N{NARROW NO-BREAK SPACE}" in shown.sentence
+    assert f"{MINUS}1.5\N{NARROW NO-BREAK SPACE}±\N{NARROW NO-BREAK SPACE}" in shown.sentence
     assert "; not run at 14, 12, 6 and 1 (" in shown.sentence
     texts = [finding.text for finding in shown.findings]
     (alone,) = (text for text in texts if "current weights alone" in text)
-    assert f"{MINUS}1.8 ± " in alone
-    assert f"{MINUS}0.3 ± " in alone
+    assert f"{MINUS}1.8\N{NARROW NO-BREAK SPACE}±\N{NARROW NO-BREAK SPACE}" in alone
+    assert f"{MINUS}0.3\N{NARROW NO-BREAK SPACE}±\N{NARROW NO-BREAK SPACE}" in alone
     (devices,) = (text for text in texts if "one stage per device" in text)
     assert "4 devices accuracy not run" in devices, "the curve's cut is not the devices'"
-    assert f"10 devices {MINUS}4.5 ± " in devices
+    assert f"10 devices {MINUS}4.5\N{NARROW NO-BREAK SPACE}±\N{NARROW NO-BREAK SPACE}" in devices
     points = sections.table(shown, "staleness-small-points")
     row = next(row for row in points.rows if row[1].text == "9" and "k = 1, 3 epochs" in row[0].text)
     assert row[2].text == "asynchronous 1F1B"

@@ -78,7 +78,7 @@ def test_a_method_that_cannot_be_recorded_is_trained_by_plain_steps_with_a_notic
     told = Told()
     run(cell, tmp_path / "other", cuda_graphs=STREAMS, observer=told)
     [notice] = told.notices
-    assert "has no effect here: ticks of DELAYED_GRADIENTS cannot be recorded" in notice
+    assert "has no effect here: steps of DELAYED_GRADIENTS cannot be recorded" in notice
     run(cell, tmp_path / "plain")
     assert_bitwise_equal(weights(tmp_path / "other"), weights(tmp_path / "plain"))
 
