@@ -22,7 +22,7 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "tests"]
 
 CONSTRAINTS = "constraints.txt"
-PYTHON_FILES = ("petra_core", "reproduce", "benchmarks", "tests", "docs", "noxfile.py")
+PYTHON_FILES = ("petra_core", "reproduce", "benchmarks", "tests", "docs", "examples", "noxfile.py")
 # Of tests: pytest-xdist fills the cores, and more threads would only get into each other's way.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 

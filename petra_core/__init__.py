@@ -23,6 +23,7 @@ from petra_core.ledger import MemoryReport
 
 if TYPE_CHECKING:
     from petra_core import checkpoint, models
+    from petra_core.clipping import Clip
     from petra_core.pipeline import Pipeline
     from petra_core.preflight import check
     from petra_core.stages import BufferedStage, HeadStage, ReversibleStage, Stage, merge
@@ -33,6 +34,7 @@ __version__ = "0.2.0"
 __all__ = [
     "BufferedStage",
     "CheckpointError",
+    "Clip",
     "HeadStage",
     "MemoryReport",
     "NonFiniteError",
@@ -53,6 +55,7 @@ __all__ = [
 #: What needs torch, by the module that has it; None: it is a module itself.
 _LATER = {
     "BufferedStage": "stages",
+    "Clip": "clipping",
     "HeadStage": "stages",
     "Pipeline": "pipeline",
     "ReversibleStage": "stages",

@@ -23,7 +23,6 @@ __all__ = [
     "check_settings",
     "check_stages",
     "check_state",
-    "check_target",
 ]
 
 UNCORRECTED = "uncorrected"  # entry of a state without delay compensation
@@ -67,7 +66,8 @@ def check_stages(stages: Sequence[Stage]) -> None:
                         f"parameter {name} of stage {index} belongs to "
                         f"{f'stage {other}' if other != index else 'another of the stages that it was merged from'} "
                         f"too; weights cannot be tied across stages, which update at different times: put both uses "
-                        f"into one stage, or untie them with copy.deepcopy of the module"
+                        f"into the module of one stage, or untie them with copy.deepcopy of the module, which makes "
+                        f"another network"
                     )
     if not stages:
         raise ValueError("a pipeline needs at least one stage, the head; got none")
@@ -178,21 +178,6 @@ _ADDED = frozenset(
 _LIKE_PARAMETER = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
 
 
-def check_target(target: Any) -> None:
-    """Check that the target is a tensor.
-
-    Raises:
-        TypeError: If it is not.
-
-    """
-    if not isinstance(target, Tensor):
-        inside = f" of {[type(item).__name__ for item in target]}" if isinstance(target, tuple | list) else ""
-        raise TypeError(
-            f"the target must be one tensor, got a {type(target).__name__}{inside}; combine several with torch.cat or "
-            f"torch.stack and split them in the loss, and give a number as torch.tensor(number)"
-        )
-
-
 def check_residual(residual: nn.Module) -> None:
     """Reject a residual function that always returns zero and can never learn.
 
@@ -256,7 +241,15 @@ def check_settings(method: Any, optimizer: Any, forward_weights: Any, correction
         raise ValueError(f"autocast must be torch.bfloat16, torch.float16 or None, got {autocast!r}")
 
 
-def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_stages: range, seeded: bool) -> None:
+def check_state(
+    state: Any,
+    settings: Mapping[str, Any],
+    *,
+    stages: int,
+    own_stages: range,
+    seeded: bool,
+    other_method: bool = False,
+) -> None:
     """Check that a state comes from a pipeline like this one.
 
     Args:
@@ -266,6 +259,8 @@ def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_sta
         stages: Number of stages J.
         own_stages: Stages of this process.
         seeded: Whether this pipeline has a seed.
+        other_method: Whether method, staleness and delay compensation may differ. If they do, no micro-batch may be in
+            flight in the state.
 
     Raises:
         CheckpointError: If the state does not match this pipeline.
@@ -286,8 +281,21 @@ def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_sta
         raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
     for key, value in settings.items():
         saved = state.get(key, UNCORRECTED if key == "delay" else value)
-        if saved != value:
-            raise CheckpointError(f"the state has {key} {saved!r}, this pipeline has {value!r}")
+        if saved == value:
+            continue
+        differs = f"the state has {key} {saved!r}, this pipeline has {value!r}"
+        if key not in ("method", "staleness", "delay"):
+            raise CheckpointError(differs)
+        if not other_method:
+            raise CheckpointError(
+                f"{differs}; to continue under another method, drain the pipeline before its state is taken, and load "
+                f"it with load_state_dict(state, other_method=True)"
+            )
+        if state["micro_batches"] != state["drained"]:
+            raise CheckpointError(
+                f"{differs}, and {state['micro_batches'] - state['drained']} or fewer micro-batches are in flight in "
+                f"it, which only its own method can finish: drain the pipeline before its state is taken"
+            )
     missing = [index for index in own_stages if state["workers"][index] is None]
     if missing:
         raise CheckpointError(f"the state comes from another process: it lacks the stages {missing}")
@@ -298,14 +306,18 @@ def check_state(state: Any, settings: Mapping[str, Any], *, stages: int, own_sta
 
 
 class Shapes:
-    """The shapes and dtypes that all micro-batches of a run share.
+    """The shapes and dtypes that all micro-batches of a run share, or all between two drains.
+
+    Args:
+        until_drained: Whether they may change after a drain.
 
     Attributes:
         first: Shape and dtype of each tensor of the first micro-batch; None before the first.
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, until_drained: bool = False) -> None:
+        self.until_drained = until_drained
         self.first: list[tuple[list[int], str]] | None = None
 
     def check(self, micro_batch: int, tensors: Sequence[Tensor]) -> None:
@@ -319,7 +331,13 @@ class Shapes:
         if self.first is None:
             self.first = shapes
         elif shapes != self.first:
+            remedy = (
+                "all that are in flight together must be alike: call drain() before a micro-batch of another shape, or "
+                "leave out an epoch's last, smaller one (drop_last=True)"
+                if self.until_drained
+                else "all micro-batches of a run must be alike: leave out an epoch's last, smaller one (drop_last=True)"
+            )
             raise ValueError(
                 f"micro-batch {micro_batch} has shapes and dtypes {shapes}, earlier micro-batches had {self.first}; "
-                f"all micro-batches of a run must be alike: drop the smaller last one of an epoch (drop_last=True)"
+                f"{remedy}"
             )

@@ -38,6 +38,7 @@ from petra_core.randomness import RandomState, RandomStream, capture, differ, lo
 from petra_core.schedule import Kind
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Tape, as_streams, as_value, detached, fills_its_storage
+from petra_core.targets import Target
 
 #: Backwards of a block that are watched for evaluations.
 WATCHED_BACKWARDS = 3
@@ -160,7 +161,7 @@ class Part:
             recomputes = not self.keeps_tape
             replaces = self._stashes_weights or replaces_weights
             self._inspected = inspection.block(stage, index, device, recomputes=recomputes, replaces=replaces)
-        self._graph_bytes: int | None = None  # of one tape; the same for every micro-batch
+        self._graph_bytes: int | None = None  # of one tape; the same for all micro-batches of these shapes
         self._ledger = ledger
         self._device = device
         self._autocast = autocast
@@ -169,7 +170,7 @@ class Part:
         self,
         micro_batch: int,
         inputs: Streams,
-        target: Tensor | None,
+        target: Target,
         version: int,
         stream: RandomStream,
         ahead: Ahead | None = None,
@@ -210,7 +211,7 @@ class Part:
                 assert tape.outputs is not None
                 outputs = tape.outputs
                 self._ledger.add("graph", self._graph_bytes or 0)
-                if target is None:
+                if not isinstance(self.stage, HeadStage):
                     tape.forget()
             else:
                 with torch.no_grad():
@@ -441,6 +442,10 @@ class Part:
         self._evaluates_again = self._evaluates_again or watch.evaluates
         return grad_inputs, tuple(map(_sum, gradients, added))
 
+    def forget_shapes(self) -> None:
+        """Measure the next graph, whose micro-batch may have other shapes; nothing is in the memory."""
+        self._graph_bytes = None
+
     def retire_weights(self, version: int) -> None:
         """Before the update that ends `version`: stash the weights if a backward to come will need them.
 
@@ -519,9 +524,8 @@ class Part:
         self._ledger.add(self._kept_as, sum(payload(entry.kept) for entry in self._memory))
         self._ledger.add("stashed_weights", sum(payload(weights.values()) for weights in self._versions.values()))
 
-    def _record(self, inputs: Streams, target: Tensor | None) -> Tape:
+    def _record(self, inputs: Streams, target: Target) -> Tape:
         if isinstance(self.stage, HeadStage):
-            assert target is not None
             return self.stage.record_loss(inputs, target)
         return self.stage.record(inputs)
 

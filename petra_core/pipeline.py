@@ -32,8 +32,8 @@ from petra_core.checks import (
     check_settings,
     check_stages,
     check_state,
-    check_target,
 )
+from petra_core.clipping import Clip, check_clip, norms
 from petra_core.concurrency import Sent, conductor
 from petra_core.delay import Correction, ForwardWeights, check_delay_settings, described
 from petra_core.errors import CheckpointError
@@ -44,8 +44,9 @@ from petra_core.methods import Method, check_accumulation
 from petra_core.randomness import capture_all, restore_all
 from petra_core.recipe import OptimizerFactory, set_rate
 from petra_core.schedule import Action, Kind, backward_actions
-from petra_core.stages import Stage, in_evaluation_mode, sequential
+from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
 from petra_core.tape import Value, as_streams, as_value
+from petra_core.targets import Target, flattened, unflattened
 from petra_core.tracing import Trace
 from petra_core.worker import AfterBackward, BeforeUpdate, Message, Worker, devices_of
 
@@ -60,7 +61,8 @@ class Pipeline:
         accumulation: k in 1..32. Each stage updates after every k of its backwards, with the mean of their gradients.
         staleness: of each stage, the micro-batches that enter between the forward and the backward of one
             (`petra_core.staleness`). None: lockstep for pipelined methods; the others have 0 everywhere.
-        optimizer: called once a stage with the list of its parameters; returns their optimizer. None: weights stay as
+        optimizer: called once a stage with the list of its parameters; returns their optimizer. A function of two
+            arguments is called with the list of (name, parameter) and the number of the stage. None: weights stay as
             they are, and gradients are seen by `before_update` only.
         seed: every stage draws its random numbers (dropout) from a stream of its own, made from (seed, stage): results
             do not depend on where the other stages run. None: from torch's global generators, as plain training does.
@@ -71,7 +73,9 @@ class Pipeline:
         autocast: dtype of automatic mixed precision inside the stages, such as torch.bfloat16; weights and
             the streams between stages stay float32. None: as the caller's own autocast context says.
         before_update: called as (stage index, version, stage) when each parameter's `.grad` holds the mean gradient of
-            an update, just before it; may change the gradients (clipping).
+            an update, just before it; may change the gradients.
+        clip: clipping of the gradients of an update by their norm (`petra_core.clipping`); after `before_update`. None:
+            no clipping.
         after_backward: called with a `petra_core.worker.Backward` after every backward of every stage: its gradients,
             and its input as reconstructed or kept. For measurements; it must not change what it is given.
         channel: connects this process to others that own some of the stages (`petra_core.distributed`). Every process
@@ -87,10 +91,11 @@ class Pipeline:
         channel: to the other processes, or None.
         micro_batches: how many have entered.
         drained: how many had entered at the last drain: their backwards are done.
-        shapes: of the micro-batches; all are like the first.
+        shapes: of the micro-batches; all are like the first, in one process only until a drain.
         staleness: of each stage.
         lags: steps by which each stage lags behind stage 0 when `step` returns (`stagger`).
         optimizers: of the stages that have one.
+        common_clip: clipping by the norm of all stages, which then update together; None without it.
         trace: notes the times of every action while the pipeline is traced (`tracing`), else None.
         conductor: does the actions of a step; with `petra_core.concurrency.InOrder()` none runs beside another.
 
@@ -98,8 +103,8 @@ class Pipeline:
         TypeError: something among the stages is no stage, or a setting is of another kind than it must be.
         ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
             (`petra_core.checks.check_residual`), k is out of range, the staleness is no vector of the method,
-            autocast has no such dtype, forward weights or a correction do not fit the method or the optimizer, a
-            stage's optimizer has parameters of other stages.
+            autocast has no such dtype, forward weights, a correction or clipping do not fit the method or the
+            optimizer, a stage's optimizer has parameters of other stages.
 
     """
 
@@ -117,6 +122,7 @@ class Pipeline:
         autocast: torch.dtype | None = None,
         before_update: BeforeUpdate | None = None,
         after_backward: AfterBackward | None = None,
+        clip: Clip | None = None,
         channel: Channel | None = None,
         inspect: bool = True,
     ) -> None:
@@ -126,6 +132,10 @@ class Pipeline:
         self.accumulation = check_accumulation(accumulation)
         check_settings(method, optimizer, forward_weights, correction, autocast)
         check_delay_settings(method, forward_weights, correction)
+        check_clip(clip, method)
+        if clip is not None and clip.per_stage:
+            before_update = clip.after(before_update)
+        self.common_clip = None if clip is None or clip.per_stage else clip
         self.micro_batches = 0
         check_channel(channel, len(self.stages), seed)
         self.channel = channel
@@ -170,14 +180,15 @@ class Pipeline:
         ]
         self.optimizers = [worker.optimizer for worker in self.workers if worker.optimizer is not None]
         self._seeded = seed is not None
-        self.shapes = Shapes()
+        self.shapes = Shapes(until_drained=channel is None)  # messages over a channel have one layout
         self._losses = PendingLosses(self.workers)
         self._recordings: list[list[tuple[int, Action]]] = []
         self.trace: Trace | None = None
         self._unfinished_step = False
         self._learning_rate: float | None = None  # of stage 0, that was set last
         if channel is not None:
-            channel.check_settings({**self._settings, "method": method, "seed": seed}, self.stages, optimizer)
+            settings = {**self._settings, "method": method, "seed": seed, "clip": clip}
+            channel.check_settings(settings, self.stages, optimizer)
         self._host_reads = True  # whether steps may wait for what the device has computed
         self._deferred: Callable[[], None] | None = None  # brings the workers' bookkeeping up to date
         self._loading = False
@@ -229,6 +240,15 @@ class Pipeline:
         return tuple(worker.observed_staleness for worker in self.workers)
 
     @property
+    def metrics(self) -> dict[str, Tensor]:
+        """What the loss returned beside its value, of the micro-batch whose loss came last; empty in other processes.
+
+        A loss returns metrics as `(value, {"accuracy": accuracy})`; they are detached, and not differentiated.
+        """
+        head = self.workers[-1].stage.parts()[-1]
+        return dict(head.metrics) if isinstance(head, HeadStage) else {}
+
+    @property
     def in_flight(self) -> int:
         """Micro-batches that have entered and whose last backward is still to come."""
         return min(self.staleness[0], self.micro_batches - self.drained)
@@ -239,7 +259,7 @@ class Pipeline:
         lagging = self._done == self._limits()
         return lagging and self.in_flight == self.staleness[0] and all(worker.version for worker in self.workers)
 
-    def step(self, inputs: Value, target: Tensor) -> Tensor | None:
+    def step(self, inputs: Value, target: Target = None) -> Tensor | None:
         """Let one micro-batch enter: its forward at every stage, then at every stage the backward that is due.
 
         The micro-batch is copied, so its memory may be used again at once. Over several processes each takes the same
@@ -247,13 +267,15 @@ class Pipeline:
 
         Args:
             inputs: a tensor or a tuple of tensors, what stage 0 takes; [batch, channels, height, width] for images.
-            target: what the loss takes; int64 [batch] for cross-entropy.
+            target: what the loss takes, int64 [batch] for cross-entropy: a tensor, a tuple or dict of tensors, or None
+                for a loss of the output alone, which is called as loss(output, None).
 
         Returns:
             The loss (a scalar, detached) of this micro-batch; None in processes that do not own the head.
 
         Raises:
             ChannelError: another process has died or hangs.
+            TypeError: the inputs or the target are of another kind.
             ValueError: the shape or dtype differs from that of the micro-batches before, or the processes were given
                 different micro-batches.
             NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some steps later.
@@ -268,10 +290,10 @@ class Pipeline:
                 "drain() outside of it (evaluate() works inside)"
             )
         streams = as_streams(inputs)
-        check_target(target)
+        keys, goals = flattened(target)
         if self.channel is not None:
             self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
-        self.shapes.check(self.micro_batches, (*streams, target))
+        self.shapes.check(self.micro_batches, (*streams, *goals))
         self._catch_up()
         self._unfinished_step = True  # until all has arrived: an interrupt must not leave half a micro-batch
         number = self.micro_batches
@@ -280,7 +302,7 @@ class Pipeline:
         if first.index == 0:
             first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)))
         if last.is_head:
-            last.receive_target(number, target.detach().clone())
+            last.receive_target(number, unflattened(keys, [goal.detach().clone() for goal in goals]))
         loss = self._work(self._limits())
         self._unfinished_step = False
         return loss
@@ -288,6 +310,7 @@ class Pipeline:
     def drain(self) -> None:
         """Finish what is in flight, without new micro-batches.
 
+        In one process the next micro-batches may have other shapes.
         Gradients of fewer than k micro-batches stay accumulated: they enter the next update if training goes on.
         """
         self._refuse_after_broken_step()
@@ -298,9 +321,13 @@ class Pipeline:
         self._done = [self.micro_batches] * len(self.workers)
         self._unfinished_step = False
         self._look_at_losses()
+        if self.shapes.until_drained:
+            self.shapes.first = None
+            for worker in self.workers:
+                worker.forget_shapes()
 
     @torch.no_grad()
-    def evaluate(self, inputs: Value) -> Tensor:
+    def evaluate(self, inputs: Value) -> Value:
         """The network's output (logits) with the current weights, in evaluation mode.
 
         What is in flight is not touched. Over several processes all take part, and all get the output.
@@ -309,7 +336,8 @@ class Pipeline:
             inputs: what stage 0 takes, such as images [batch, channels, height, width].
 
         Returns:
-            What the head's module returns, such as logits [batch, classes], on the device of the last stage.
+            What the head's module returns, such as logits [batch, classes], on the device of the last stage; a tuple
+            where that returns several tensors.
 
         Raises:
             ValueError: a stage wrote to its input in place.
@@ -324,7 +352,8 @@ class Pipeline:
                 streams = worker.evaluate(streams)
             if self.channel is not None:
                 streams = self.channel.evaluation_output(streams)
-        return streams[0].to(self.workers[-1].device)  # from another process it may come through the CPU
+        home = self.workers[-1].device  # from another process the output may come through the CPU
+        return as_value(tuple(stream.to(home) for stream in streams))
 
     @torch.no_grad()
     def forward_aside(self, stage: int, micro_batch: int, inputs: Value) -> Value:
@@ -356,12 +385,20 @@ class Pipeline:
         check_weights(self.micro_batches - 1, self.workers)
 
     def set_learning_rate(self, learning_rate: float | Callable[[int], float]) -> None:
-        """Use a learning rate for all updates from the next step on; a function gives that of each stage by number."""
+        """Use a learning rate for all updates from the next step on.
+
+        The first parameter group of each optimizer gets this rate. Further groups keep the ratios to it that they had
+        when the optimizer was made.
+
+        Args:
+            learning_rate: the rate, or a function that gives that of each stage by number.
+
+        """
         self._learning_rate = learning_rate(0) if callable(learning_rate) else learning_rate
         for worker in self.workers:
             if worker.optimizer is not None:
                 rate = learning_rate(worker.index) if callable(learning_rate) else learning_rate
-                set_rate(worker.optimizer, rate)
+                set_rate(worker.optimizer, rate, worker.rate_ratios)
 
     def stagger(self, lags: Sequence[int] | None = None) -> None:
         """Let stages lag behind stage 0 by so many steps from now on; the results do not change.
@@ -544,8 +581,14 @@ class Pipeline:
             )
         return self.__dict__
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, other_method: bool = False) -> None:
         """Continue from `state`, in a pipeline made with the same stages and settings.
+
+        Args:
+            state: what `state_dict` returned.
+            other_method: whether the method, the staleness and what is done about delay may be others than those of
+                the state, which was taken after `drain`. Weights, optimizers, random streams and gradients that wait
+                for their update are those of the state; so PETRA can be followed by backpropagation.
 
         Raises:
             CheckpointError: the state is of another format, method, k, staleness or other settings, of another number
@@ -558,7 +601,16 @@ class Pipeline:
             stages=len(self.stages),
             own_stages=self._own_stages,
             seeded=self._seeded,
+            other_method=other_method,
         )
+        own = self._settings
+        changed = any(state.get(key, own[key]) != own[key] for key in ("method", "staleness"))
+        changed = changed or state.get("delay", UNCORRECTED) != own["delay"]
+        if changed and self.method.double_buffered:
+            raise CheckpointError(
+                f"{self.method} has the weights before the last update too, which a state of another method lacks; "
+                f"make a new pipeline of the trained stages"
+            )
         if state["behind"] is not None and self.channel is not None:
             raise CheckpointError(
                 "the state was saved between recorded steps, where stages lag behind stage 0, and over several "
@@ -570,7 +622,7 @@ class Pipeline:
         self._collect_all()  # what is on its way here is part of what is forgotten
         for worker in self.workers:
             try:
-                worker.load_state_dict(state["workers"][worker.index])
+                worker.load_state_dict(state["workers"][worker.index], other_method=changed)
             except (KeyError, ValueError, RuntimeError) as error:
                 raise CheckpointError(
                     f"the state of stage {worker.index} does not fit this pipeline: {error}"
@@ -604,6 +656,8 @@ class Pipeline:
             for turn in self._turns(step, limits):
                 new_loss = self._perform(turn)
                 loss = new_loss if new_loss is not None else loss
+            if self.common_clip is not None and (step + 1) % self.accumulation == 0:
+                self._update_together(self.common_clip, step // self.accumulation)
         self._done = [max(done, limit) for done, limit in zip(self._done, limits, strict=True)]
         return loss
 
@@ -620,7 +674,9 @@ class Pipeline:
             if number is None:
                 continue
             actions = backward_actions(self.method, number, self.accumulation, head=worker.is_head)
-            turn = [(worker, action) for action in actions]
+            turn = [
+                (worker, action) for action in actions if self.common_clip is None or action.kind is not Kind.UPDATE
+            ]
             if self.method.overlapped:  # R of the stage below is done here, beside B; the own R was done above
                 turn = [(worker, action) for worker, action in turn if action.kind is not Kind.RECONSTRUCT]
                 if worker.is_head:
@@ -628,6 +684,16 @@ class Pipeline:
                 if worker.index > 0:
                     turn.insert(0, (self.workers[worker.index - 1], Action(Kind.RECONSTRUCT, number)))
             yield turn
+
+    def _update_together(self, clip: Clip, number: int) -> None:
+        """Clip the gradients of all stages by their common norm, then update all stages."""
+        gradients = [worker.prepare_update() for worker in reversed(self.workers)][::-1]
+        of_stages = [norms(of_stage).to(self.workers[-1].device) for of_stage in gradients]
+        if self.channel is not None:
+            of_stages = list(self.channel.gather({str(self._own_stages.start): torch.cat(of_stages)}).values())
+        clip.scale([gradient for of_stage in gradients for gradient in of_stage], torch.cat(of_stages))
+        for worker in reversed(self.workers):
+            self._perform([(worker, Action(Kind.UPDATE, number))])
 
     def _due(self, stage: int, step: int) -> int | None:
         """Return the micro-batch whose backward a stage does in a step, if there is one."""

@@ -22,6 +22,7 @@ from petra_core.pipeline import Pipeline
 from petra_core.recipe import OptimizerFactory
 from petra_core.stages import HeadStage, Stage, sequential
 from petra_core.tape import Value
+from petra_core.targets import Target, converted
 from petra_core.worker import devices_of
 
 __all__ = ["Report", "check"]
@@ -54,7 +55,7 @@ class Report:
 def check(
     stages: Sequence[Stage],
     inputs: Value,
-    target: Tensor,
+    target: Target,
     *,
     method: Method = PETRA,
     accumulation: int = 1,
@@ -96,7 +97,7 @@ def _are_stages(stages: Sequence[Stage]) -> bool:
 def _check(
     stages: Sequence[Stage],
     inputs: Value,
-    target: Tensor,
+    target: Target,
     method: Method,
     accumulation: int,
     staleness: Sequence[int] | None,
@@ -154,7 +155,7 @@ def _static_findings(pipeline: Pipeline) -> list[Finding]:
 
 
 def _plain_gradients(
-    stages: Sequence[Stage], inputs: Value, target: Tensor, accumulation: int, autocast: torch.dtype | None
+    stages: Sequence[Stage], inputs: Value, target: Target, accumulation: int, autocast: torch.dtype | None
 ) -> dict[tuple[int, str], Tensor]:
     """The mean gradients of k micro-batches by plain autograd, by stage and name; none of parameters not reached."""
     head = stages[-1].parts()[-1]
@@ -165,8 +166,8 @@ def _plain_gradients(
     value = inputs.to(home) if isinstance(inputs, Tensor) else tuple(stream.to(home) for stream in inputs)
     for _ in range(accumulation):
         with torch.autocast(home.type, dtype=autocast, enabled=autocast is not None):
-            loss = head.loss(model(value), target.to(devices[-1]))
-        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
+            loss = head.loss(model(value), converted(target, lambda tensor: tensor.to(devices[-1])))
+        (loss if isinstance(loss, Tensor) else loss[0]).backward()
     return {
         (index, name): parameter.grad / accumulation
         for index, stage in enumerate(stages)

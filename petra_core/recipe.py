@@ -12,7 +12,8 @@ The module also contains AdamW, with which transformers are usually trained, and
 """
 
 import functools
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,7 +25,17 @@ if TYPE_CHECKING:  # keep this module importable without torch
     from torch import Tensor
     from torch.nn import Parameter
 
-__all__ = ["LearningRateSchedule", "OptimizerFactory", "adamw", "learning_rate", "nadam", "set_rate", "sgd"]
+__all__ = [
+    "LearningRateSchedule",
+    "OptimizerFactory",
+    "adamw",
+    "learning_rate",
+    "nadam",
+    "optimizer_of",
+    "rate_ratios",
+    "set_rate",
+    "sgd",
+]
 
 REFERENCE_BATCH = 256  # samples per update at which the reference learning rate holds (Goyal et al. 2017)
 
@@ -80,8 +91,35 @@ class LearningRateSchedule:
         return self.base * self.factor ** sum(iteration >= drop for drop in self.drops)
 
 
-#: Makes the optimizer of a stage from the list of its parameters.
-OptimizerFactory: TypeAlias = Callable[["list[Parameter]"], "torch.optim.Optimizer"]
+#: Makes the optimizer of a stage from its parameters, or from its named parameters and its index.
+OptimizerFactory: TypeAlias = (
+    Callable[["list[Parameter]"], "torch.optim.Optimizer"]
+    | Callable[["list[tuple[str, Parameter]]", int], "torch.optim.Optimizer"]
+)
+
+
+def optimizer_of(
+    factory: OptimizerFactory, stage: int, named: "Sequence[tuple[str, Parameter]]"
+) -> "torch.optim.Optimizer":
+    """Return the optimizer that a factory makes for a stage.
+
+    A factory with two required arguments is called with the named parameters and the index of the stage. Any other
+    factory is called with the parameters.
+    """
+    make: Any = factory
+    if _required(factory) == 2:
+        return make(list(named), stage)  # type: ignore[no-any-return]  # `check_optimizer` checks it
+    return make([parameter for _, parameter in named])  # type: ignore[no-any-return]  # as above
+
+
+def _required(function: Callable[..., object]) -> int:
+    """Return the number of required positional arguments; 1 for a function without a signature."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return 1
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in kinds and p.default is p.empty for p in parameters)
 
 
 def sgd(
@@ -160,23 +198,36 @@ def nadam(
     )
 
 
-def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float) -> None:
+def rate_ratios(optimizer: "torch.optim.Optimizer") -> list[float]:
+    """Return the ratio of each parameter group's learning rate to that of the first; 1 if that is 0 or missing."""
+    rates = [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
+    return [rate / rates[0] if rates[0] else 1.0 for rate in rates]
+
+
+def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float, ratios: Sequence[float] | None = None) -> None:
     """Use `learning_rate` from the next update on.
 
     If the optimizer's rate is a tensor, it is updated in place, so that a recorded CUDA graph sees the change. It is
     written only when the rate changes, to avoid one kernel per group in every step. The value is stored as an attribute
     of the tensor, because reading it would synchronise with the device. The tensor's version is stored with it, to
     detect changes by others, such as a scheduler.
+
+    Args:
+        optimizer: The optimizer.
+        learning_rate: Rate of a parameter group whose ratio is 1.
+        ratios: Factor of the rate for each parameter group; None for 1.
+
     """
     from torch import Tensor
 
-    for group in optimizer.param_groups:
+    for group, ratio in zip(optimizer.param_groups, ratios or [1.0] * len(optimizer.param_groups), strict=True):
         rate: Any = group["lr"]
+        new = learning_rate * ratio
         if not isinstance(rate, Tensor):
-            group["lr"] = learning_rate
-        elif getattr(rate, "written", None) != (learning_rate, rate._version):
-            rate.fill_(learning_rate)
-            setattr(rate, "written", (learning_rate, rate._version))  # noqa: B010  # Tensor does not declare it
+            group["lr"] = new
+        elif getattr(rate, "written", None) != (new, rate._version):
+            rate.fill_(new)
+            setattr(rate, "written", (new, rate._version))  # noqa: B010  # Tensor does not declare it
 
 
 def _made(

@@ -18,13 +18,16 @@ stream that F reads, since the other only passes through an addition.
     inverse   (y, y~) -> (x, x~) = (y~, y - F(y~))
     backward  (dy, dy~) -> (dF(x)^T dy + dy~, dy)
 
+Any further streams are context. F reads it, and it passes the stage unchanged: (x, x~, *c) -> (x~ + F(x, *c), x, *c).
+
 The inverse evaluates F at the same point at which the backward differentiates it, so one evaluation with a graph serves
 both. A reversible backward costs one forward and one backward of F, not two forwards and one backward.
 """
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +47,7 @@ from petra_core.tape import (
     detached,
     leaf,
 )
+from petra_core.targets import Target
 
 __all__ = ["BufferedStage", "HeadStage", "ReversibleStage", "Stage", "in_evaluation_mode", "merge"]
 
@@ -99,8 +103,8 @@ class Stage(nn.Module, abc.ABC):
         """Return the blocks that a backward processes one at a time. There is more than one only after `merge`."""
         return (self,)
 
-    def _evaluate(self, x: Tensor) -> Tensor:
-        residual = self.function(x)
+    def _evaluate(self, x: Tensor, *context: Tensor) -> Tensor:
+        residual = self.function(x, *context)
         if not isinstance(residual, Tensor) or residual.shape != x.shape:
             got = tuple(residual.shape) if isinstance(residual, Tensor) else type(residual).__name__
             raise ValueError(
@@ -149,6 +153,9 @@ class ReversibleStage(Stage):
             autocast are supported. F must be a pure function of its input, its weights and torch's global generator: a
             module that reads buffers or attributes that it writes in training mode is rejected
             (`petra_core.inspection`).
+        context: Whether all streams after the first two are context, such as a mask, a position, a conditioning or a
+            long skip connection. F is called as F(x, *context), and context passes the stage unchanged. Floating-point
+            context receives a gradient.
 
     Attributes:
         combine: Function for the additions of the coupling. It can be replaced to control the memory of their results.
@@ -157,9 +164,10 @@ class ReversibleStage(Stage):
 
     invertible = True
 
-    def __init__(self, residual: nn.Module) -> None:
+    def __init__(self, residual: nn.Module, *, context: bool = False) -> None:
         super().__init__()
         self.residual = _check_module(residual, "ReversibleStage")
+        self.context = context
         self.combine: Combine = combined
 
     @property
@@ -167,29 +175,42 @@ class ReversibleStage(Stage):
         return self.residual
 
     def forward(self, value: Value) -> Value:
-        x, x_tilde = two_streams(as_streams(value))
-        return self.combine("output", torch.add, x_tilde, self._evaluate(x)), x
+        x, x_tilde, *context = self._split(as_streams(value))
+        return self.combine("output", torch.add, x_tilde, self._evaluate(x, *context)), x, *context
 
     def record(self, inputs: Streams) -> Tape:
-        x, x_tilde = two_streams(inputs)
-        x_leaf = leaf(x)
-        residual = self._evaluate(x_leaf)
+        x, x_tilde, *context = self._split(inputs)
+        x_leaf, leaves = leaf(x), tuple(map(leaf, context))
+        residual = self._evaluate(x_leaf, *leaves)
         output = self.combine("output", torch.add, x_tilde.detach(), residual.detach())
-        return CouplingTape(detached(inputs), (output, x.detach()), x_leaf, residual, self.combine)
+        outputs = (output, x.detach(), *detached(tuple(context)))
+        return CouplingTape(detached(inputs), outputs, x_leaf, residual, self.combine, leaves)
 
     def keep(self, inputs: Streams) -> Streams:
-        return inputs[:1]
+        return inputs[:1] + inputs[2:]
 
     def retrace(self, kept: Streams) -> Tape:
-        x_leaf = leaf(kept[0])
-        return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf), self.combine)
+        x_leaf, *context = map(leaf, kept)
+        return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf, *context), self.combine, tuple(context))
 
     def reconstruct(self, outputs: Streams, side: Streams = ()) -> Tape:
-        y, y_tilde = two_streams(outputs)
-        x_leaf = leaf(y_tilde)
-        residual = self._evaluate(x_leaf)
+        y, y_tilde, *context = self._split(outputs)
+        x_leaf, leaves = leaf(y_tilde), tuple(map(leaf, context))
+        residual = self._evaluate(x_leaf, *leaves)
         x_tilde = self.combine("input", torch.sub, y.detach(), residual.detach())
-        return CouplingTape((y_tilde.detach(), x_tilde), None, x_leaf, residual, self.combine)
+        inputs = (y_tilde.detach(), x_tilde, *detached(tuple(context)))
+        return CouplingTape(inputs, None, x_leaf, residual, self.combine, leaves)
+
+    def _split(self, streams: Streams) -> Streams:
+        """Return the streams after a check that they are two of one shape and, only if the stage reads any, context."""
+        if self.context:
+            return (*two_streams(streams[:2]), *streams[2:])
+        if len(streams) > 2:
+            raise ValueError(
+                f"a reversible stage takes two streams, got {len(streams)}; let the others pass as context of its "
+                f"function, ReversibleStage(function, context=True), which is called as function(x, *context)"
+            )
+        return two_streams(streams)
 
 
 class BufferedStage(Stage):
@@ -217,7 +238,7 @@ class BufferedStage(Stage):
         return ModuleTape(leaves, at_least_float32(self.module(as_value(leaves))))
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Any]  # (output, target) -> scalar, or (scalar, metrics by name)
 
 
 class HeadStage(BufferedStage):
@@ -227,8 +248,13 @@ class HeadStage(BufferedStage):
 
     Args:
         module: A module from the streams of the preceding stage to the output, [batch, classes] for cross-entropy.
-        loss: Function (output, target) -> scalar, a mean over the micro-batch. If the loss is a module, its parameters
+        loss: Function (output, target) -> scalar, a mean over the micro-batch; by default cross-entropy. Output and
+            target may be tuples of tensors. The target may also be a dict of tensors or None. The loss may return
+            (scalar, metrics), where metrics is a dict of tensors or numbers. If the loss is a module, its parameters
             are trained with those of the head.
+
+    Attributes:
+        metrics: Metrics that the last evaluation of the loss returned, detached.
 
     """
 
@@ -237,6 +263,7 @@ class HeadStage(BufferedStage):
         if not callable(loss):
             raise TypeError(f"loss must be callable as loss(output, target), got {type(loss).__name__}")
         self.loss = loss
+        self.metrics: dict[str, Tensor] = {}
 
     @property
     def function(self) -> nn.Module:
@@ -245,7 +272,7 @@ class HeadStage(BufferedStage):
         has_tensors = isinstance(loss, nn.Module) and (*loss.parameters(), *loss.buffers())
         return self if has_tensors else self.module
 
-    def record_loss(self, inputs: Streams, target: Tensor) -> Tape:
+    def record_loss(self, inputs: Streams, target: Target) -> Tape:
         """Evaluate module and loss with a graph. `tape.outputs` contains the scalar loss.
 
         Args:
@@ -253,19 +280,21 @@ class HeadStage(BufferedStage):
             target: Target of the loss.
 
         Raises:
-            TypeError: If the module returns more than one tensor, or the loss function does not return a tensor.
+            TypeError: If the loss function returns neither a tensor nor a tensor with metrics.
             ValueError: If the loss is not a scalar, or has no graph.
 
         """
         leaves = tuple(leaf(stream) for stream in inputs)
         output = as_value(at_least_float32(self.module(as_value(leaves))))
-        if not isinstance(output, Tensor):
-            raise TypeError(f"the head must return one tensor, got {len(output)}")
         loss = self.loss(output, target)
+        self.metrics = {}
+        if isinstance(loss, tuple) and len(loss) == 2 and isinstance(loss[1], Mapping):
+            loss, metrics = loss
+            self.metrics = {name: torch.as_tensor(value).detach() for name, value in metrics.items()}
         if not isinstance(loss, Tensor):
             raise TypeError(
                 f"the loss function must return a scalar tensor (a mean over the micro-batch), got {_kind(loss)}; "
-                f"return only the tensor, without .item() and without metrics"
+                f"return the tensor without .item(), or (tensor, metrics) with a dict of metrics by name"
             )
         if loss.dim() != 0:
             raise ValueError(f"the loss must be a scalar (a mean over the micro-batch), got shape {tuple(loss.shape)}")

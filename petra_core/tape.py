@@ -187,14 +187,24 @@ class ModuleTape(Tape):
 
 
 class CouplingTape(Tape):
-    """The graph of a residual function x -> F(x). The rest of the coupling is differentiated analytically."""
+    """The graph of a residual function x -> F(x). The rest of the coupling is differentiated analytically.
+
+    The function may also read context, which are streams that pass the stage unchanged: x -> F(x, *context).
+    """
 
     def __init__(
-        self, inputs: Streams | None, outputs: Streams | None, leaf: Tensor, residual: Tensor, combine: Combine
+        self,
+        inputs: Streams | None,
+        outputs: Streams | None,
+        leaf: Tensor,
+        residual: Tensor,
+        combine: Combine,
+        context: Streams = (),
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
         self.leaf = leaf
+        self.context = context  # leaves
         self._end = _end(residual)
         self._combine = combine
 
@@ -202,14 +212,20 @@ class CouplingTape(Tape):
         return [] if self._end is None else [self._end.edge.node]
 
     def leaves(self) -> Streams:
-        return (self.leaf,)
+        return (self.leaf, *self.context)
 
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        grad_y, grad_y_tilde = grad_outputs
-        leaves = [self.leaf] if input_gradient else []
+        grad_y, grad_y_tilde, *grad_context = grad_outputs
+        leaves = [leaf for leaf in self.leaves() if leaf.requires_grad] if input_gradient else []
         grad_leaves, grad_parameters = _differentiate([self._end], leaves, parameters, [grad_y])
         if not input_gradient:
             return None, grad_parameters
-        return (self._combine("gradient", torch.add, grad_leaves[0], grad_y_tilde), grad_y), grad_parameters
+        gradients = iter(grad_leaves)
+        grad_x = self._combine("gradient", torch.add, next(gradients), grad_y_tilde)
+        of_context = (
+            passed + next(gradients) if leaf.requires_grad else passed
+            for leaf, passed in zip(self.context, grad_context, strict=True)
+        )
+        return (grad_x, grad_y, *of_context), grad_parameters

@@ -32,10 +32,11 @@ from petra_core.lookahead import check_predictable, predicted
 from petra_core.methods import Method
 from petra_core.part import Ahead, Held, Part
 from petra_core.randomness import RandomStream, replay
-from petra_core.recipe import OptimizerFactory
+from petra_core.recipe import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.schedule import Kind
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams
+from petra_core.targets import Keys, Target, flattened, unflattened
 
 BeforeUpdate = Callable[[int, int, Stage], None]
 
@@ -207,16 +208,22 @@ class Worker:
         self.from_above: deque[Message] = deque()
         self.targets: deque[Message] = deque()  # of micro-batches whose forwards come, at the head
         self.observed_staleness = 0  # the most micro-batches that have entered between a forward and its backward
+        self._target_keys: Keys = None  # of the targets
         self._forwards = 0  # number of the next micro-batch
         self._double_buffered = method.double_buffered
         self._accumulation = accumulation  # of an update
         self.parameters = [parameter for part in self.parts for parameter in part.parameters]
-        self.optimizer = optimizer(list(self.parameters)) if optimizer is not None and self.parameters else None
-        if self.optimizer is not None:
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.rate_ratios: list[float] = []  # of the optimizer's parameter groups
+        if optimizer is not None and self.parameters:
+            names = {parameter: name for name, parameter in stage.named_parameters()}
+            self.optimizer = optimizer_of(optimizer, index, [(names[p], p) for p in self.parameters])
             check_optimizer(self.optimizer, index, self.parameters)
+            self.rate_ratios = rate_ratios(self.optimizer)
         self._forward_weights = ForwardWeights.CURRENT
         self.corrector: Corrector | None = None
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
+        self._prepared = False  # whether `.grad` holds the mean gradients of the next update
         if self.optimizer is not None and delayed:
             if forward_weights is not ForwardWeights.CURRENT:
                 check_predictable(self.optimizer)
@@ -246,16 +253,19 @@ class Worker:
             message = Message(message.micro_batch, inbox.pop().streams, message.gradients)
         inbox.append(message)
 
-    def receive_target(self, micro_batch: int, target: Tensor) -> None:
+    def receive_target(self, micro_batch: int, target: Target) -> None:
         """Keep the target of a micro-batch until its forward, at the head."""
-        message = Message(micro_batch, (target,)).to(self.device)
+        self._target_keys, tensors = flattened(target)
+        message = Message(micro_batch, tensors).to(self.device)
         self.ledger.add("messages", message.bytes())
         self.targets.append(message)
 
     def forward(self, micro_batch: int) -> Message:
         """F: evaluate the oldest message from below. Returns the message upwards; at the head, the loss."""
         message = self._take(self.from_below, micro_batch)
-        target = self._take(self.targets, micro_batch).tensors[0] if self.is_head else None
+        target: Target = None
+        if self.is_head:
+            target = unflattened(self._target_keys, self._take(self.targets, micro_batch).tensors)
         self._forwards = micro_batch + 1
         streams = message.streams
         assert streams is not None
@@ -344,8 +354,13 @@ class Worker:
         below = streams if self.hand_down and not self._overlapped else None
         return Message(micro_batch, below, gradients)
 
-    def update(self) -> None:
-        """U: one optimizer step with the mean of the gradients accumulated since the last."""
+    def forget_shapes(self) -> None:
+        """Measure graphs once more: what comes next may have other shapes, since nothing is in flight."""
+        for part in self.parts:
+            part.forget_shapes()
+
+    def prepare_update(self) -> list[Tensor]:
+        """Put the mean gradients of the next update into `.grad` and show them to `before_update`; return them."""
         for part in self.parts:
             part.retire_weights(self.version)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -353,6 +368,14 @@ class Worker:
             torch._foreach_div_(gradients, self._accumulation)
         if self.before_update is not None:
             self.before_update(self.index, self.version, self.stage)
+        self._prepared = True
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
+    def update(self) -> None:
+        """U: one optimizer step with the mean of the gradients accumulated since the last."""
+        if not self._prepared:
+            self.prepare_update()
+        self._prepared = False
         if self.corrector is not None:
             self.corrector.update(self._delays / self._accumulation)
             self.ledger.set("optimizer", self._optimizer_bytes())
@@ -438,11 +461,15 @@ class Worker:
             "parts": [part.state_dict() for part in self.parts],
             "random": self.stream.state,
             **{name: [dict(vars(message)) for message in inbox] for name, inbox in self._inboxes()},
+            **({} if self._target_keys is None else {"target_keys": self._target_keys}),
             **({} if self.corrector is None else {"corrector": self.corrector.state_dict(), "late": self._delays}),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave, in a worker made with the same arguments."""
+    def load_state_dict(self, state: Mapping[str, Any], *, other_method: bool = False) -> None:
+        """Restore what `state_dict` gave, in a worker made with the same arguments.
+
+        Of a state of another method, with nothing in flight, what only that method keeps is left out.
+        """
         if (state["optimizer"] is None) != (self.optimizer is None):
             raise ValueError("one of the two has an optimizer, the other has none")
         self.stage.load_state_dict(state["module"])
@@ -452,15 +479,17 @@ class Worker:
         for name, parameter in self.stage.named_parameters():
             gradient = state["gradients"].get(name)
             parameter.grad = None if gradient is None else gradient.to(self.device)
-        self.version = state["version"]
+        self.version, self._prepared = state["version"], False
         self.stream.load(state["random"])
         for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
-        if self.corrector is not None:
+        if self.corrector is not None and not other_method:
             self.corrector.load_state_dict(state["corrector"])
             self._delays = state["late"]
+        keys = state.get("target_keys")
+        self._target_keys = None if keys is None else tuple(keys)
         for part, part_state in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict(part_state)
+            part.load_state_dict({"memory": (), "weights": {}} if other_method else part_state)
         for name, inbox in self._inboxes():
             inbox.clear()
             for entry in state[name]:

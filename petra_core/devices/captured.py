@@ -48,6 +48,7 @@ from petra_core.pipeline import Pipeline
 from petra_core.schedule import Action, Kind
 from petra_core.stages import ReversibleStage
 from petra_core.tape import Streams, Value, as_streams, combined
+from petra_core.targets import Keys, Target, flattened, unflattened
 from petra_core.tracing import Trace
 from petra_core.worker import Worker
 
@@ -62,7 +63,7 @@ class UnrecordableError(ValueError):
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 
 #: Makes a micro-batch: what the pipeline takes, and the target.
-Batch = Callable[[], tuple[Value, Tensor]]
+Batch = Callable[[], tuple[Value, Target]]
 
 
 class CapturedSteps:
@@ -114,6 +115,8 @@ class CapturedSteps:
         self._loss: Tensor | None = None  # its home
         self._last_losses = torch.empty(0)  # of repetitions, a ring; made once their dtype is known
         self._enters: Streams = ()  # homes of a micro-batch of the caller and its target
+        self._target_keys: Keys = None  # of such a target, and its number of tensors
+        self._targets = 1
         self._batch: Batch | None = None  # makes the micro-batches of recorded steps
         if pipelined:
             pipeline.stagger()
@@ -129,7 +132,7 @@ class CapturedSteps:
         """Whether all steps from now on are repetitions."""
         return len(self._recordings) == self.period
 
-    def step(self, inputs: Value, target: Tensor) -> Tensor | None:
+    def step(self, inputs: Value, target: Target) -> Tensor | None:
         """Let one micro-batch enter, as `Pipeline.step` does.
 
         Returns:
@@ -144,7 +147,9 @@ class CapturedSteps:
             ValueError: the shape or dtype differs from that of the micro-batches before.
 
         """
-        return self._step(lambda: (inputs, target), (*as_streams(inputs), target))
+        self._target_keys, goals = flattened(target)
+        self._targets = len(goals)
+        return self._step(lambda: (inputs, target), (*as_streams(inputs), *goals))
 
     def step_from(self, batch: Batch) -> Tensor | None:
         """Let the micro-batch enter that `batch` makes on the device, as a part of what is recorded.
@@ -202,6 +207,8 @@ class CapturedSteps:
         phase = number % self.period
         if self._batch is None:
             _check_draws_nothing(pipeline)
+            if pipeline.metrics:
+                raise UnrecordableError("a loss with metrics makes them by Python, which a recorded step does without")
         self._take(number, batch, given)
         if self._rehearsals > 0:
             self._by_python(phase, lambda: self.log(phase, self._step_at_home))
@@ -264,10 +271,10 @@ class CapturedSteps:
             # From pinned memory the device would read later than the caller may write there again.
             home.copy_(tensor, non_blocking=not tensor.is_pinned())
 
-    def _entered(self) -> tuple[Value, Tensor]:
+    def _entered(self) -> tuple[Value, Target]:
         """Return the micro-batch that was copied."""
-        *streams, target = self._enters
-        return tuple(streams), target
+        inputs = len(self._enters) - self._targets
+        return self._enters[:inputs], unflattened(self._target_keys, self._enters[inputs:])
 
     def _first(self, phase: int) -> None:
         """Record a phase, and do its step thereby."""
@@ -400,6 +407,12 @@ def _check(pipeline: Pipeline) -> None:
         raise UnrecordableError(
             f"steps are recorded of one process that works in order; {method} or a channel is in the way"
         )
+    if any(getattr(part, "context", False) for stage in pipeline.stages for part in stage.parts()):
+        raise UnrecordableError(
+            "context passes many stages in the memory of one, and a home is kept for the next two: take plain steps"
+        )
+    if pipeline.common_clip is not None:
+        raise UnrecordableError("clipping by the norm of the whole network is done by Python, between the stages")
     if pipeline.trace is not None or any(w.before_update or w.after_backward for w in pipeline.workers):
         raise UnrecordableError(
             "hooks and traces are called by Python, which a recorded step does without; take them off"

@@ -27,9 +27,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from petra_core.distributed.groups import ChannelError
-from petra_core.recipe import OptimizerFactory
+from petra_core.recipe import OptimizerFactory, optimizer_of
 from petra_core.stages import Stage
 from petra_core.tape import Streams
+from petra_core.targets import flattened
 
 __all__ = ["agree", "describe_micro_batch", "describe_optimizer", "describe_stage", "exchange"]
 
@@ -162,8 +163,10 @@ def describe_optimizer(factory: OptimizerFactory | None) -> dict[str, Any]:
     if factory is None:
         return {"optimizer": None}
     try:
-        optimizer = factory([nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))])
-        groups = [{name: value for name, value in g.items() if name != "params"} for g in optimizer.param_groups]
+        named = [("weight", nn.Parameter(torch.zeros(2, 2))), ("bias", nn.Parameter(torch.zeros(2)))]
+        optimizer = optimizer_of(factory, 0, named)
+        without = ("params", "param_names")
+        groups = [{key: value for key, value in g.items() if key not in without} for g in optimizer.param_groups]
     except Exception:  # the user's factory may raise anything for parameters that are not the user's
         return {}
     return {"optimizer": {"class": type(optimizer).__qualname__, "groups": groups}}
@@ -171,12 +174,13 @@ def describe_optimizer(factory: OptimizerFactory | None) -> dict[str, Any]:
 
 def describe_micro_batch(inputs: Streams, target: object) -> dict[str, Any]:
     """Return the dtype, the shape and a prefix of the SHA-256 of each tensor of a micro-batch."""
-    return {"inputs": [_digest(stream) for stream in inputs], "target": _digest(target)}
+    keys, tensors = flattened(target)
+    of_target = [_digest(tensor) for tensor in tensors]
+    named = of_target[0] if keys is None else {str(key): of for key, of in zip(keys, of_target, strict=True)}
+    return {"inputs": [_digest(stream) for stream in inputs], "target": named}
 
 
-def _digest(value: object) -> str:
-    if not isinstance(value, Tensor):
-        return type(value).__qualname__
+def _digest(value: Tensor) -> str:
     dense = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
     digest = hashlib.sha256(dense.flatten().view(torch.uint8).numpy().data).hexdigest()
     return f"{value.dtype} {list(value.shape)} with SHA-256 {digest[:12]}"

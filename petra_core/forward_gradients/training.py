@@ -31,7 +31,7 @@ from petra_core.forward_gradients.layers import Layer, layers_of, shares, shifte
 from petra_core.forward_gradients.settings import Derivative, ForwardGradient, Guess, Space, Target
 from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
 from petra_core.randomness import RandomStream
-from petra_core.recipe import OptimizerFactory, set_rate
+from petra_core.recipe import OptimizerFactory, optimizer_of, set_rate
 from petra_core.stages import HeadStage, Loss, Stage, in_evaluation_mode, sequential
 from petra_core.worker import devices_of
 
@@ -115,7 +115,10 @@ class ForwardGradients:
         layers = layers_of(stage) if weights and not last else []
         auxiliary, drawn = network(self.settings.has_auxiliary), network(self.settings.draws_networks)
         block = LocalBlock(index, stage, layers, auxiliary, drawn, None, stream)
-        block.optimizer = None if optimizer is None or not block.parameters else optimizer(block.parameters)
+        if optimizer is not None and block.parameters:
+            of_modules = ((kind, module.named_parameters()) for kind, module in block.modules.items())
+            names = {p: f"{kind}.{name}" for kind, parameters in of_modules for name, p in parameters}
+            block.optimizer = optimizer_of(optimizer, index, [(names[p], p) for p in block.parameters])
         block.ledger.set("parameters", payload(p for module in block.modules.values() for p in module.parameters()))
         block.ledger.set("buffers", payload(b for module in block.modules.values() for b in module.buffers()))
         return block
@@ -247,7 +250,7 @@ class ForwardGradients:
 
     def _last(self, top: BlockEvaluation, target: Tensor) -> Tensor:
         """Compute the loss and the last block's exact gradients, and store the global gradient at its input."""
-        loss = self._loss(top.output, target)
+        loss: Tensor = self._loss(top.output, target)
         parameters = trainable(top.block.stage)
         below, *gradients = torch.autograd.grad(loss, [top.input, *parameters])
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -381,7 +384,8 @@ class ForwardGradients:
                 for index in blocks:
                     start = self.stages[index](start)
             output = start if auxiliary is None else auxiliary(start)
-            return vmap(lambda o, t: self._loss(o[None], t[None]))(output, target) / len(target)
+            of_samples: Tensor = vmap(lambda o, t: self._loss(o[None], t[None]))(output, target)
+            return of_samples / len(target)
 
         primals = (x, *(torch.zeros_like(tangents[layer]) for layer in layers))
         directions = (torch.zeros_like(x) if tangent is None else tangent, *(tangents[layer] for layer in layers))

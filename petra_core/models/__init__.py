@@ -3,7 +3,7 @@
 from petra_core.models.bdia import BdiaStage
 from petra_core.models.blocks import auxiliary, local_resnet
 from petra_core.models.chain import chain
-from petra_core.models.convert import group, load_stages_state_dict, stages_state_dict
+from petra_core.models.convert import group, load_stages_state_dict, renamed_state_dict, stages_state_dict
 from petra_core.models.invertible_revnet import invertible_revnet
 from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.resnet import resnet
@@ -32,6 +32,7 @@ __all__ = [
     "invertible_revnet",
     "load_stages_state_dict",
     "local_resnet",
+    "renamed_state_dict",
     "resnet",
     "revmvit",
     "revnet",

@@ -9,7 +9,7 @@ the names of `nn.Sequential` over all unmerged parts, in order.
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from petra_core.shares import owned
 from petra_core.stages import Stage, merge, sequential
@@ -56,6 +56,39 @@ def load_stages_state_dict(stages: Sequence[Stage], state: Mapping[str, Tensor])
     with torch.no_grad():
         for name, tensor in tensors.items():
             tensor.copy_(state[name])
+
+
+def renamed_state_dict(state: Mapping[str, Tensor], stages: Sequence[Stage], model: nn.Module) -> dict[str, Tensor]:
+    """Return a state of the stages under the names of the model whose modules they were made of.
+
+    Names are matched by the tensors that stages and model share, so a model is trained in place, and this is needed
+    where the trained tensors are elsewhere: `model.load_state_dict(renamed_state_dict(pipeline.gather(), stages,
+    model))` over several processes, or the state of another program.
+
+    Args:
+        state: under the names of `sequential(stages)`, as `Pipeline.gather` and `stages_state_dict` return it.
+        stages: made of modules of the model.
+        model: the plain model.
+
+    Raises:
+        ValueError: the stages have tensors that the model lacks, or the other way round.
+
+    """
+    names: dict[int, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        names.setdefault(id(tensor), []).append(name)
+    of_stages = sequential(stages).state_dict(keep_vars=True)
+    renamed = {new: state[old] for old, tensor in of_stages.items() for new in names.get(id(tensor), ())}
+    problems = [
+        *_listed("of the stages only", [old for old, tensor in of_stages.items() if id(tensor) not in names]),
+        *_listed("of the model only", [name for of_one in names.values() for name in of_one if name not in renamed]),
+    ]
+    if problems:
+        raise ValueError(
+            f"the stages do not have the tensors of the model: {'; '.join(problems)}; make the stages of the modules "
+            f"of this very model, not of copies"
+        )
+    return renamed
 
 
 def _listed(what: str, names: Sequence[str]) -> list[str]:

@@ -32,9 +32,10 @@ from petra_core.delay import Correction, ForwardWeights
 from petra_core.ledger import SavedTensors, payload
 from petra_core.methods import Method, check_accumulation
 from petra_core.prediction.footprint import Footprint, StagePrediction, joined, of_footprints
-from petra_core.recipe import OptimizerFactory
+from petra_core.recipe import OptimizerFactory, optimizer_of
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams
+from petra_core.targets import Target, converted, flattened
 from petra_core.worker import devices_of
 
 __all__ = ["footprints", "predict"]
@@ -46,7 +47,7 @@ def footprints(
     stages: Sequence[Stage],
     method: Method,
     inputs: Value,
-    target: Tensor,
+    target: Target,
     *,
     optimizer: OptimizerFactory | None = None,
     autocast: torch.dtype | None = None,
@@ -62,7 +63,9 @@ def footprints(
             streams = tuple(_imitated(mode, stream, where) for stream in streams)
             fake = _imitated_block(mode, part, where)
             with _evaluation_of(index):
-                block, streams = _of_block(fake, method, mode, streams, target, optimizer, autocast)
+                block, streams = _of_block(fake, method, mode, streams, target, autocast)
+                of_optimizer = _optimizer_bytes(fake, optimizer, index, _name_of(part, stage))
+                block = replace(block, optimizer=of_optimizer)
             blocks.append(block)
         whole = joined(blocks)
         if method.overlapped and not isinstance(stage.parts()[-1], HeadStage):  # whose R gives all blocks their graphs
@@ -75,7 +78,7 @@ def predict(
     stages: Sequence[Stage],
     method: Method,
     inputs: Value,
-    target: Tensor,
+    target: Target,
     *,
     accumulation: int = 1,
     staleness: Sequence[int] | None = None,
@@ -211,11 +214,10 @@ def _of_block(
     method: Method,
     mode: FakeTensorMode,
     streams: Streams,
-    target: Tensor,
-    optimizer: OptimizerFactory | None,
+    target: Target,
     autocast: torch.dtype | None,
 ) -> tuple[Footprint, Streams]:
-    """Return the footprint of a block of fake tensors, and its output."""
+    """Return the footprint of a block of fake tensors without its optimizer, and its output."""
     device = streams[0].device
     with (
         mode,
@@ -226,7 +228,7 @@ def _of_block(
         SavedTensors([*streams, *block.parameters(), *block.buffers()]) as saved,
     ):
         if isinstance(block, HeadStage):
-            tape = block.record_loss(streams, _imitated(mode, target, device))
+            tape = block.record_loss(streams, converted(target, lambda tensor: _imitated(mode, tensor, device)))
         else:
             tape = block.record(streams)
     assert tape.outputs is not None
@@ -237,7 +239,7 @@ def _of_block(
     footprint = Footprint(
         parameters=payload(block.parameters()),
         buffers=payload(block.buffers()),
-        optimizer=_optimizer_bytes(block, optimizer),
+        optimizer=0,
         trainable=trainable,
         block=trainable,
         kept=0 if reconstructs else payload(block.keep(streams)),
@@ -246,18 +248,23 @@ def _of_block(
         passing=0 if lasts else saved.bytes,
         below=payload(streams),
         above=2 * sent if reconstructs else sent,
-        target=payload([target]) if is_head else 0,
+        target=payload(flattened(target)[1]) if is_head else 0,
     )
     return footprint, tape.outputs
 
 
-def _optimizer_bytes(block: Stage, factory: OptimizerFactory | None) -> int:
+def _name_of(block: Stage, stage: Stage) -> str:
+    """Return the beginning of the names that a stage gives the parameters of a block."""
+    return next(f"{name}." if name else "" for name, module in stage.named_modules() if module is block)
+
+
+def _optimizer_bytes(block: Stage, factory: OptimizerFactory | None, index: int, prefix: str) -> int:
     """Return the bytes of the optimizer's state after its first step with the fake parameters of a block."""
-    parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
-    if factory is None or not parameters:
+    named = [(prefix + name, p) for name, p in block.named_parameters() if p.requires_grad]
+    if factory is None or not named:
         return 0
-    optimizer = factory(parameters)
-    for parameter in parameters:
+    optimizer = optimizer_of(factory, index, named)
+    for _, parameter in named:
         parameter.grad = torch.empty_like(parameter)
     optimizer.step()
     return payload(value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))

@@ -385,6 +385,7 @@ class Trainer:
                 if batch is not None:
                     images, labels = batch
                     logits = self.pipeline.evaluate(laid_out(images))
+                    assert isinstance(logits, torch.Tensor)  # networks of cells have one output
                     correct += (logits.argmax(-1) == labels).sum()  # no class is `IGNORED`
                     unusable += torch.isfinite(logits.flatten(1)).all(1).logical_not().sum()  # `argmax` accepts NaN
                     if text:

@@ -382,7 +382,7 @@ def test_another_shape_and_a_pipeline_that_has_moved_on_are_refused() -> None:
     for x, y in data:
         ticks.step(x, y)
     assert ticks.recorded
-    with pytest.raises(ValueError, match="all micro-batches of a run must be alike"):
+    with pytest.raises(ValueError, match="all that are in flight together must be alike"):
         ticks.step(*toys.batches(1, size=3)[0])
     pipeline.step(*data[0])
     words = f"is at micro-batch {2 * MANY + 1}, drained at 0, and the last recorded step left it at {2 * MANY}, drained"

@@ -1,0 +1,96 @@
+"""Clipping of gradients: by the norm over the whole network, as plain training does, or by the norm of each stage.
+
+    Pipeline(..., clip=Clip(1.0))                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    Pipeline(..., clip=Clip(1.0, per_stage=True))    the same, for the parameters of each stage alone
+
+The norm over the whole network needs the gradients of all stages at one moment. A method that lets one micro-batch pass
+at a time has that moment: after the backward of stage 0, before any update, so with this clipping all stages update at
+the end of the step. That changes no other result, since a stage's backward reads the weights of that stage only.
+
+A pipelined method never has that moment: at each of its steps, stage j has the gradient of the micro-batch m - d_j, so
+the gradients of two stages belong to two micro-batches. Each stage is clipped by its own norm there. A gradient whose
+parts have equal norms in all J stages is clipped in the same way by `Clip(c)` and by `Clip(c / sqrt(J),
+per_stage=True)`.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from petra_core.arguments import check_number
+from petra_core.methods import Method
+from petra_core.stages import Stage
+from petra_core.worker import BeforeUpdate
+
+__all__ = ["Clip", "check_clip", "norms"]
+
+EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Clipping of the mean gradients of an update, just before the optimizer's step and after `before_update`.
+
+    Attributes:
+        max_norm: largest Euclidean norm; longer gradients are scaled down to it, as `clip_grad_norm_` does.
+        per_stage: whether the norm is that of one stage's gradients, and not of the whole network's.
+
+    Raises:
+        ValueError: the norm is not above 0, or not finite.
+        TypeError: the norm is no number.
+
+    """
+
+    max_norm: float
+    per_stage: bool = False
+
+    def __post_init__(self) -> None:
+        if check_number("max_norm", self.max_norm) == 0:
+            raise ValueError("max_norm must be above 0, got 0, which would stop all training")
+
+    def after(self, hook: BeforeUpdate | None) -> BeforeUpdate:
+        """Return a function for `before_update` that calls `hook`, then clips the gradients of that stage."""
+        return functools.partial(self._clip_stage, hook)
+
+    def _clip_stage(self, hook: BeforeUpdate | None, index: int, version: int, stage: Stage) -> None:
+        if hook is not None:
+            hook(index, version, stage)
+        gradients = [parameter.grad for parameter in stage.parameters() if parameter.grad is not None]
+        self.scale(gradients, norms(gradients))
+
+    def scale(self, gradients: Sequence[Tensor], norms: Tensor) -> None:
+        """Scale gradients in place by the factor that clips all those that have these norms."""
+        factor = (self.max_norm / (torch.linalg.vector_norm(norms) + EPSILON)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor.to(gradient.device))
+
+
+def check_clip(clip: object, method: Method) -> None:
+    """Check that clipping fits a method.
+
+    Raises:
+        TypeError: it is something else than a `Clip` or None.
+        ValueError: the norm is that of the whole network, and the method is pipelined.
+
+    """
+    if clip is None:
+        return
+    if not isinstance(clip, Clip):
+        raise TypeError(f"clip is {clip!r}, a {type(clip).__name__}; give petra_core.Clip(max_norm)")
+    if method.pipelined and not clip.per_stage:
+        raise ValueError(
+            f"{method} cannot clip by the norm of the whole network: its stages update at different times, with "
+            f"gradients of different micro-batches; clip each stage by its own norm, "
+            f"Clip({clip.max_norm:g}, per_stage=True)"
+        )
+
+
+def norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the Euclidean norm of each gradient, on the device of the first."""
+    if not gradients:
+        return torch.empty(0)
+    device = gradients[0].device
+    return torch.stack([torch.linalg.vector_norm(gradient).to(device) for gradient in gradients])

@@ -1,0 +1,65 @@
+"""Targets: what a loss takes beside the network's output, as one tensor or several.
+
+A target is a tensor, a tuple of tensors, a dict of tensors, or None for a loss without a target. It travels to the head
+as a flat tuple of tensors, and the keys of the structure stay the same over a run:
+
+    target                     keys             tensors
+    tensor                     None             (tensor,)
+    (a, b), or the list [a, b] (0, 1)           (a, b)
+    {"box": a, "class": b}     ("box", "class") (a, b)
+    None                       ()               ()
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["Keys", "Target", "converted", "flattened", "unflattened"]
+
+Target = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | None
+Keys = tuple[int | str, ...] | None
+
+
+def flattened(target: Any) -> tuple[Keys, tuple[Tensor, ...]]:
+    """Return the keys and the tensors of a target.
+
+    Raises:
+        TypeError: it is something else than a target.
+
+    """
+    if isinstance(target, Tensor):
+        return None, (target,)
+    if target is None:
+        return (), ()
+    items: list[Any] = []
+    keys: tuple[Any, ...] = ()
+    if isinstance(target, Mapping):
+        keys, items = tuple(target), list(target.values())
+    elif isinstance(target, tuple | list):
+        keys, items = tuple(range(len(target))), list(target)
+    named = not isinstance(target, Mapping) or all(isinstance(key, str) for key in keys)
+    if items and named and all(isinstance(item, Tensor) for item in items):
+        return keys, tuple(items)
+    inside = f" of {[type(item).__name__ for item in items]}" if items else ""
+    raise TypeError(
+        f"the target must be a tensor, a tuple of tensors, a dict of tensors by name, or None for a loss without a "
+        f"target; got a {type(target).__name__}{inside}; give a number as torch.tensor(number)"
+    )
+
+
+def unflattened(keys: Keys, tensors: Sequence[Tensor]) -> Target:
+    """Return the target of these keys and tensors."""
+    if keys is None:
+        return tensors[0]
+    if not keys:
+        return None
+    if isinstance(keys[0], int):
+        return tuple(tensors)
+    return dict(zip(map(str, keys), tensors, strict=True))
+
+
+def converted(target: Any, convert: Callable[[Tensor], Tensor]) -> Target:
+    """Return a target with each of its tensors converted."""
+    keys, tensors = flattened(target)
+    return unflattened(keys, [convert(tensor) for tensor in tensors])

@@ -1,0 +1,115 @@
+"""Clipping: by the norm of the whole network as plain torch does, and by the norm of each stage."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from petra_core import Clip, Pipeline, methods
+from petra_core.distributed import ProcessChannel
+from petra_core.methods import Method
+from petra_core.stages import Stage, sequential
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close
+from tests.petra_core.distributed.test_distributed import in_processes
+
+SYNCHRONOUS = [method for method in methods.ALL if not method.pipelined]
+MAX_NORM = 0.05  # below most norms of the toys' gradients
+
+
+def plain(stages: list[Stage], k: int, data: Any, *, per_stage: bool) -> dict[str, Any]:
+    """The weights after plain training with torch's clipping."""
+    stages = copy.deepcopy(stages)
+    model, loss = sequential(stages), stages[-1].parts()[-1].loss
+    optimizer = toys.sgd(list(model.parameters()))
+    for number, (x, y) in enumerate(data, 1):
+        (loss(model(x), y) / k).backward()
+        if number % k == 0:
+            lengths = [clip_grad_norm_(part.parameters(), MAX_NORM) for part in (stages if per_stage else [model])]
+            assert max(lengths) > MAX_NORM
+            optimizer.step()
+            optimizer.zero_grad()
+    return dict(model.state_dict())
+
+
+@pytest.mark.parametrize("per_stage", [False, True])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("method", SYNCHRONOUS, ids=str)
+def test_synchronous_methods_clip_as_plain_training(method: Method, k: int, per_stage: bool) -> None:
+    stages, data = toys.network(5), toys.batches(6)
+    p = Pipeline(
+        copy.deepcopy(stages), method, accumulation=k, optimizer=toys.sgd, clip=Clip(MAX_NORM, per_stage=per_stage)
+    )
+    toys.train(p, data)
+    compare = assert_bitwise_equal if method is methods.BACKPROPAGATION and k == 1 else assert_close
+    compare(dict(sequential(p.stages).state_dict()), plain(stages, k, data, per_stage=per_stage))
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_every_method_clips_the_gradients_of_each_stage_after_the_hook(method: Method) -> None:
+    norms = []
+
+    def grow(_index: int, _version: int, stage: Stage) -> None:
+        for parameter in stage.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(100)
+
+    class Looks(torch.optim.SGD):
+        def step(self) -> None:  # type: ignore[override]  # the engine gives no closure
+            gradients = [p.grad for group in self.param_groups for p in group["params"]]
+            norms.append(torch.nn.utils.get_total_norm(gradients).item())
+
+    k = 8 if method.double_buffered else 1
+    p = Pipeline(
+        toys.network(4),
+        method,
+        accumulation=k,
+        optimizer=lambda parameters: Looks(parameters, lr=0.1),
+        before_update=grow,
+        clip=Clip(MAX_NORM, per_stage=True),
+    )
+    toys.train(p, toys.batches(2 * k))
+    assert norms == pytest.approx([MAX_NORM] * 8, rel=1e-5)
+
+
+def test_short_gradients_are_left_as_they_are() -> None:
+    weights = []
+    for clip in (None, Clip(1e9), Clip(1e9, per_stage=True)):
+        p = Pipeline(toys.network(4), methods.BACKPROPAGATION, optimizer=toys.sgd, clip=clip)
+        toys.train(p, toys.batches(3))
+        weights.append(dict(sequential(p.stages).state_dict()))
+    assert_bitwise_equal(weights[1], weights[0])
+    assert_bitwise_equal(weights[2], weights[0])
+
+
+@pytest.mark.parametrize("method", [method for method in methods.ALL if method.pipelined], ids=str)
+def test_pipelined_methods_refuse_the_norm_of_the_whole_network(method: Method) -> None:
+    with pytest.raises(ValueError, match=r"different micro-batches; .* Clip\(1, per_stage=True\)"):
+        Pipeline(toys.network(3), method, accumulation=4, clip=Clip(1.0))
+
+
+def test_other_values_are_refused() -> None:
+    for wrong in (0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="max_norm must be"):
+            Clip(wrong)
+    with pytest.raises(TypeError, match=r"give petra_core.Clip\(max_norm\)"):
+        Pipeline(toys.network(3), methods.PETRA, clip=1.0)  # type: ignore[arg-type]  # refused
+
+
+def clipped(rank: int, expected: dict[str, Any]) -> None:
+    """Two processes clip by the norm over both."""
+    del rank
+    channel = ProcessChannel((2, 3))
+    p = Pipeline(
+        toys.network(5), methods.BACKPROPAGATION, optimizer=toys.sgd, seed=7, channel=channel, clip=Clip(MAX_NORM)
+    )
+    toys.train(p, toys.batches(4))
+    assert_bitwise_equal(p.gather(), expected)
+    channel.close()
+
+
+def test_over_several_processes_the_norm_is_that_of_all_stages() -> None:
+    expected = plain(toys.network(5), 1, toys.batches(4), per_stage=False)
+    in_processes(2, clipped, expected)

@@ -1,0 +1,93 @@
+"""What a trained pipeline leaves: a state that another method continues, and the weights of the user's own model."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from petra_core import BufferedStage, CheckpointError, HeadStage, Pipeline, ReversibleStage, methods
+from petra_core.delay import RATE
+from petra_core.methods import Method
+from petra_core.models import ConcatStreams, DuplicateStreams, renamed_state_dict, sequential
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close
+
+
+@pytest.mark.parametrize("then", [m for m in methods.ALL if not m.double_buffered and m is not methods.PETRA], ids=str)
+def test_a_drained_state_of_petra_is_continued_by_another_method(then: Method) -> None:
+    stages, data = toys.network(4, dropout=0.2), toys.batches(7)
+    first = toys.pipeline(stages, methods.PETRA, accumulation=2, seed=3)
+    second = toys.pipeline(stages, then, accumulation=2, seed=3)
+    one = toys.pipeline(stages, methods.PETRA, accumulation=2, seed=3)  # as all methods train, one at a time
+    for x, y in data[:3]:  # one gradient waits for its update
+        first.step(x, y)
+        first.drain()
+        one.step(x, y)
+        one.drain()
+    state = first.state_dict()
+    with pytest.raises(CheckpointError, match=r"method 'PETRA', .* load_state_dict\(state, other_method=True\)"):
+        second.load_state_dict(state)
+    second.load_state_dict(state, other_method=True)
+    for x, y in data[3:]:
+        assert_close(second.step(x, y), one.step(x, y))
+        second.drain()
+        one.drain()
+    assert_close(dict(sequential(second.stages).state_dict()), dict(sequential(one.stages).state_dict()))
+    for stage in second.memory().stages:
+        assert not any(stage.now[kind] for kind in ("inputs", "stashed_weights", "messages", "graph"))
+
+
+def test_a_correction_may_begin_with_a_continued_state_and_k_may_not_change() -> None:
+    stages, data = toys.network(4), toys.batches(3)
+    first = toys.pipeline(stages, methods.BACKPROPAGATION, seed=3)
+    toys.train(first, data)
+    corrected = Pipeline(copy.deepcopy(stages), methods.PETRA, optimizer=toys.sgd, correction=RATE, seed=3)
+    corrected.load_state_dict(first.state_dict(), other_method=True)
+    toys.train(corrected, data)
+    with pytest.raises(CheckpointError, match="accumulation 1, this pipeline has 2"):
+        toys.pipeline(stages, methods.PETRA, accumulation=2, seed=3).load_state_dict(
+            first.state_dict(), other_method=True
+        )
+
+
+def test_what_is_in_flight_is_finished_by_its_own_method_only() -> None:
+    stages = toys.network(4)
+    first = toys.pipeline(stages, methods.PETRA, accumulation=6)
+    toys.train(first, toys.batches(3), drain=False)
+    with pytest.raises(CheckpointError, match=r"in flight in it, .* drain the pipeline before"):
+        toys.pipeline(stages, methods.DSP, accumulation=6).load_state_dict(first.state_dict(), other_method=True)
+    first.drain()
+    with pytest.raises(CheckpointError, match="PIPEDREAM_2BW has the weights before the last update too"):
+        toys.pipeline(stages, methods.PIPEDREAM_2BW, accumulation=6).load_state_dict(
+            first.state_dict(), other_method=True
+        )
+
+
+class Own(nn.Module):
+    """A user's model, with names of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm = nn.Linear(3, 4), nn.BatchNorm1d(4)
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.out = nn.Linear(8, 2)
+
+    def stages(self) -> list[BufferedStage | ReversibleStage]:
+        stem = BufferedStage(nn.Sequential(self.embed, self.norm, DuplicateStreams()))
+        return [stem, *map(ReversibleStage, self.blocks), HeadStage(nn.Sequential(ConcatStreams(), self.out))]
+
+
+def test_the_own_model_is_trained_in_place_and_a_gathered_state_gets_its_names() -> None:
+    torch.manual_seed(0)
+    model, other = Own(), Own()
+    untrained = copy.deepcopy(model.state_dict())
+    p = Pipeline(stages := model.stages(), methods.PETRA, optimizer=toys.sgd)
+    p.step(torch.randn(5, 3), torch.randint(2, (5,)))
+    p.drain()
+    assert any(not torch.equal(untrained[name], tensor) for name, tensor in model.state_dict().items())
+    renamed: dict[str, Tensor] = renamed_state_dict(p.gather(), stages, model)
+    assert_bitwise_equal(renamed, dict(model.state_dict()))
+    other.load_state_dict(renamed)
+    with pytest.raises(ValueError, match=r"of the stages only: 0\.module\.0.weight, .* of the model only"):
+        renamed_state_dict(p.gather(), copy.deepcopy(stages), model)

@@ -1,0 +1,155 @@
+"""Targets and outputs of several tensors, and losses with metrics: as plain autograd has them."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import petra_core
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods
+from petra_core.methods import Method
+from petra_core.models import ConcatStreams, DuplicateStreams, sequential
+from petra_core.prediction.memory import predict
+from petra_core.staleness import lockstep
+from petra_core.targets import converted
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close
+
+
+class TwoOutputs(nn.Module):
+    """A class and a position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.join, self.classes, self.position = ConcatStreams(), nn.Linear(8, 3), nn.Linear(8, 2)
+
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        h = self.join(streams)
+        return self.classes(h), self.position(h)
+
+
+def with_dict(output: tuple[Tensor, Tensor], target: dict[str, Tensor]) -> tuple[Tensor, dict[str, Any]]:
+    classes, position = F.cross_entropy(output[0], target["class"]), F.mse_loss(output[1], target["position"])
+    return classes + position, {"classes": classes, "count": len(output[0])}
+
+
+def with_tuple(output: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor]) -> Tensor:
+    classes, position = target
+    return F.cross_entropy(output[0], classes) + F.mse_loss(output[1], position)
+
+
+def without_target(output: tuple[Tensor, Tensor], target: None) -> Tensor:
+    assert target is None
+    return output[0].square().mean() + output[1].square().mean()
+
+
+def network(loss: Callable[..., Any]) -> list[Stage]:
+    torch.manual_seed(0)
+    stem = BufferedStage(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), DuplicateStreams()))
+    blocks = [ReversibleStage(nn.Sequential(nn.Linear(4, 4), nn.Tanh())) for _ in range(2)]
+    return [stage.double() for stage in (stem, *blocks, HeadStage(TwoOutputs(), loss))]
+
+
+def batches(count: int, kind: str) -> list[tuple[Tensor, Any]]:
+    generator = torch.Generator().manual_seed(1)
+    data: list[tuple[Tensor, Any]] = []
+    for _ in range(count):
+        x = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+        classes = torch.randint(3, (5,), generator=generator)
+        position = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+        targets = {
+            "dict": {"class": classes, "position": position},
+            "tuple": (classes, position),
+            "list": [classes, position],  # as a DataLoader makes of tuples
+            "none": None,
+        }
+        data.append((x, targets[kind]))
+    return data
+
+
+LOSSES: dict[str, Callable[..., Any]] = {
+    "dict": with_dict,
+    "tuple": with_tuple,
+    "list": with_tuple,
+    "none": without_target,
+}
+
+
+def made(stages: list[Stage], method: Method, **settings: Any) -> Pipeline:
+    k = 6 if method.double_buffered else 1
+    return Pipeline(copy.deepcopy(stages), method, accumulation=k, optimizer=toys.sgd, **settings)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_one_micro_batch_at_a_time_trains_as_plain_training(method: Method, kind: str) -> None:
+    stages, data = network(LOSSES[kind]), batches(6, kind)
+    p = made(stages, method)
+    model = sequential(plain := copy.deepcopy(stages))
+    optimizer = toys.sgd(list(model.parameters()))
+    for x, target in data:
+        loss = LOSSES[kind](model(x), target)
+        value = loss[0] if isinstance(loss, tuple) else loss
+        (value / p.accumulation).backward()
+        if p.accumulation == 1 or x is data[-1][0]:
+            optimizer.step()
+            optimizer.zero_grad()
+        assert_close(p.step(x, target), value.detach())
+        assert_close(
+            p.metrics, {"classes": loss[1]["classes"].detach(), "count": torch.tensor(5)} if value is not loss else {}
+        )
+        p.drain()
+    assert_close(dict(sequential(p.stages).state_dict()), dict(sequential(plain).state_dict()))
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_state_with_targets_that_wait_resumes_bitwise(kind: str) -> None:
+    stages, data = network(LOSSES[kind]), batches(14, kind)
+    undisturbed, resumed = made(stages, methods.PETRA, seed=1), made(stages, methods.PETRA, seed=1)
+    undisturbed.stagger()
+    resumed.stagger()
+    toys.train(undisturbed, data[:9], drain=False)
+    resumed.load_state_dict(undisturbed.state_dict())
+    for p in (undisturbed, resumed):
+        p.drain()  # the forwards at the head are of targets that the state had
+        toys.train(p, data[9:])
+    assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_the_check_and_the_prediction_of_memory_take_them(kind: str) -> None:
+    stages, (x, target) = network(LOSSES[kind]), batches(1, kind)[0]
+    report = petra_core.check(stages, x, target, optimizer=toys.sgd)
+    assert report.ok, report
+    predicted = predict(stages, methods.PETRA, x, target, optimizer=toys.sgd)
+    p = made(stages, methods.PETRA)
+    for _ in range(2 * lockstep(4)[0] + 2):
+        p.step(x, target)
+    assert [dict(stage.peak) for stage in p.memory().stages] == [dict(stage.peak) for stage in predicted]
+
+
+def test_evaluation_returns_all_outputs() -> None:
+    stages, data = network(with_tuple), batches(1, "tuple")
+    p = made(stages, methods.PETRA)
+    with torch.no_grad():
+        assert_bitwise_equal(p.evaluate(data[0][0]), sequential(stages)(data[0][0]))
+
+
+def test_the_target_is_copied_and_another_shape_is_refused() -> None:
+    stages, data = network(with_dict), batches(2, "dict")
+    losses = []
+    for overwrite in (False, True):
+        p = made(stages, methods.PETRA)
+        p.stagger()
+        for x, target in batches(8, "dict"):
+            loss = p.step(x, target)
+            if overwrite:
+                converted(target, lambda tensor: tensor.zero_())
+        losses.append(loss)
+    assert_bitwise_equal(losses[1], losses[0])
+    with pytest.raises(ValueError, match="has shapes and dtypes"):
+        p.step(data[0][0], {"class": data[0][1]["class"]})
