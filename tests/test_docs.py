@@ -187,4 +187,4 @@ def test_the_committed_schedule_is_what_is_executed_today(tmp_path: Path) -> Non
     draw([str(tmp_path / "schedule.svg")])
     committed = (ROOT / "docs" / "schedule.svg").read_bytes()
     assert committed == (tmp_path / "schedule.svg").read_bytes(), "run `python -m petra_core.drawing docs/schedule.svg`"
-    assert len(committed) < 60_000
+    assert len(committed) < 200_000  # three timings of eight stages

@@ -518,7 +518,7 @@ def test_a_checkpoint_that_a_kill_left_beside_a_result_is_removed(tmp_path):
         record.checkpoint.write_bytes(b"left by a kill")
         again()
         assert not record.checkpoint.exists()
-        assert record.state().status is Status.DONE
+        assert Record.of(EXACT, tmp_path).state().status is Status.DONE  # in its folder, and then in its volume
 
 
 def test_seeds_do_not_share_the_numbers_of_dropout(tmp_path):

@@ -46,7 +46,7 @@ def periods(costs: list[Cost], staleness: tuple[int, ...]) -> list[float]:
         ("RevNet-18", None, (1.000, 1.000, 1.002)),
         ("RevNet-34", None, (1.000, 1.032, 1.082)),
         ("RevNet-18", (5, 5), (1.000, 1.020, 1.070)),
-        ("RevNet-18", (2, 2, 3, 3), (1.000, 1.017, 1.067)),
+        ("RevNet-18", (2, 2, 3, 3), (1.000, 1.017, 1.066)),
     ],
 )
 def test_lockstep_hides_latency_and_asynchronous_1f1b_loses_little(
@@ -65,8 +65,8 @@ def test_smallest_staleness_at_full_speed(title: str, at_stage_0: tuple[int, ...
     assert tuple(full_speed.smallest(costs, Link(latency=part * tick))[0] for part in LATENCIES) == at_stage_0
 
 
-def test_two_processes_without_merging_hide_latency_at_asynchronous_1f1b() -> None:
-    """Of RevNet-18's blocks: a process holds several, which keep the staleness of ten stages."""
+def test_a_few_processes_without_merging_pay_at_most_a_latency_a_micro_batch_at_asynchronous_1f1b() -> None:
+    """A process needs the gradient of its highest block first, for which it waits as merged stages do."""
     costs = networks()["RevNet-18"].costs
     for cut in ((5, 5), (2, 2, 3, 3)):
         merged = orders.merged(costs, cut)
@@ -74,4 +74,4 @@ def test_two_processes_without_merging_hide_latency_at_asynchronous_1f1b() -> No
         order = orders.of_method(methods.PETRA, costs, cut, 300, 1, one_f_one_b(10))
         for latency in LATENCIES:
             pace = simulate(order, Link(latency=latency * tick)).seconds_per_micro_batch(skip=150, drop=60)
-            assert pace / tick == pytest.approx(1, abs=2e-3), (cut, latency)
+            assert 1 - 2e-3 <= pace / tick <= 1 + latency + 2e-3, (cut, latency)
