@@ -7,6 +7,7 @@ and Ito's palette, told apart with any colour vision; dashes also in grey print)
 
 import io
 import re
+import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
@@ -57,7 +59,7 @@ KIND_COLOURS: dict[str, str] = dict(
     )
 )
 
-_STYLE: Any = {
+_STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: read by screen readers, found by searching, small
     "svg.hashsalt": "petra-suite",
     "font.family": "sans-serif",
@@ -74,11 +76,6 @@ _STYLE: Any = {
     "grid.color": RULE,
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.solid_capstyle": "round",
-    "patch.edgecolor": "white",
-    "patch.force_edgecolor": True,
     "axes.facecolor": "none",  # the page has its own background
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
@@ -95,7 +92,10 @@ _STYLE: Any = {
 @contextmanager
 def style() -> Iterator[None]:
     """The suite's look, for drawings made inside."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(sns.axes_style("ticks") | _STYLE), warnings.catch_warnings():
+        # matplotlib 3.11 deprecates what seaborn 0.13 still calls.
+        warnings.filterwarnings("ignore", category=PendingDeprecationWarning, module="seaborn")
+        warnings.filterwarnings("ignore", category=mpl.MatplotlibDeprecationWarning)
         yield
 
 
