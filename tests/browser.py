@@ -18,7 +18,7 @@ TOOLS = """
   const texts = (elements) => [...elements].map((e) => e.textContent.trim());
   const shown = (elements) => [...elements].filter((e) => e.offsetWidth);
   const edge = document.documentElement.clientWidth + 1;
-  const inside = (e) => e.closest(".scroll, pre") && !e.matches(".scroll, pre"); // moves within its own box
+  const inside = (e) => e.closest(".scroll, pre, .thumb") && !e.matches(".scroll, pre, .thumb"); // moves or is cut
   const wide = all("body *").filter((e) => e.getBoundingClientRect().right > edge && !inside(e));
   const report = { wide: wide.map((e) => e.id || e.className || e.tagName) };
   const matrix = document.querySelector("[id^=table-accuracy-smoke] table");
