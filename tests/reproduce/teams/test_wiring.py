@@ -1,4 +1,4 @@
-"""Gloo or NCCL, decided from where the processes are, and what must not be under way at once."""
+"""Gloo or NCCL, decided from where the processes are."""
 
 import os
 from datetime import timedelta
@@ -12,7 +12,6 @@ from petra_core.distributed.groups import ChannelError
 from reproduce.grids import recipes
 from reproduce.teams import launch, processes
 from reproduce.teams.processes import Processes, wiring
-from tests import toys
 from tests.petra_core.distributed.test_distributed import in_processes
 
 GPU = [("a", "cuda:0"), ("a", "cuda:1"), ("b", "cuda:0")]
@@ -69,20 +68,6 @@ def test_a_team_decides_now_and_then_and_says_when_another_process_is_lost(monke
     assert team.lost(caught.value) == str(caught.value)
     assert "between micro-batches (gloo: " in team.lost(RuntimeError("gloo: timed out"))
     assert team.lost(RuntimeError("a fault")) == ""
-
-
-def placed(rank: int) -> None:
-    cpu = torch.device("cpu")
-    team = Processes((2, 1), cpu, nccl=False, notice="", patience=timedelta(minutes=1))
-    _, channel = team.place(toys.network(3), cpu)
-    assert channel is not None
-    assert team.replicas.before == channel.settle
-    channel.close()
-
-
-@pytest.mark.slow
-def test_means_over_replicas_are_taken_when_no_message_is_under_way() -> None:
-    in_processes(2, placed)
 
 
 def met(rank: int, folder: str, lies: bool) -> None:
