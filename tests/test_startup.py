@@ -16,7 +16,7 @@ COMMANDS = {
     "records list --records nowhere": (2, "there is no folder nowhere"),
     "run nosuch": (2, "there is no scale 'nosuch'"),
     "run smoke --tables tabel1": (2, "did you mean table1"),
-    "run smoke --cuda-graphs 4": (2, "is for cuda devices"),
+    "run smoke --cuda-graphs 4": (2, "needs a cuda device"),
     "train --model revvit_tiny --image-size 10": (2, "image_size must be 8 to 256 in steps of 8"),
     "train --device gpu --processes 2": (2, "there is no device 'gpu'"),
     "partition --dataset cifar11": (2, "there is no data set 'cifar11'"),
