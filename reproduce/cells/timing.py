@@ -13,19 +13,41 @@ micro-batch pass at a time have no timing. A published system (`petra_core.metho
 import re
 from collections.abc import Sequence
 from math import floor
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from petra_core import methods, staleness
 from petra_core.sizes import HierarchicalSize
 from reproduce.cells import transformers
 from reproduce.cells.base import CellError
 
-if TYPE_CHECKING:
-    from reproduce.cells.kinds import NetworkCell, TrainedCell
-
 __all__ = ["LOCKSTEP", "ONE_F_ONE_B", "blocks", "check", "covering", "of_system", "slack", "title", "vector"]
 
 LOCKSTEP, ONE_F_ONE_B = "lockstep", "1f1b"
+
+
+class Modelled(Protocol):
+    """What is read of a cell to count its blocks; `reproduce.cells.kinds` has the cells, and imports this module."""
+
+    @property
+    def model(self) -> str: ...
+
+
+class Timed(Modelled, Protocol):
+    """What is read of a cell to find its staleness."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def accumulation(self) -> int: ...
+
+    @property
+    def timing(self) -> str: ...
+
+    @property
+    def stages(self) -> tuple[int, ...]: ...
+
+
 RESIDUAL_BLOCKS = {18: 10, 34: 18, 50: 18}  # by the number of layers, of every residual family
 
 
@@ -69,7 +91,7 @@ def of_system(method: str, timing: str | None) -> str:
     return ONE_F_ONE_B if timing is None else timing
 
 
-def blocks(cell: "NetworkCell") -> int:
+def blocks(cell: Modelled) -> int:
     """Return J, the number of blocks of the cell's network, stem and head included; the network is not built."""
     model = cell.model
     if match := re.fullmatch(r"chain(\d+)", model):
@@ -85,7 +107,7 @@ def blocks(cell: "NetworkCell") -> int:
     return size.depth + (1 if family == "vit" else 2)
 
 
-def check(cell: "TrainedCell") -> None:
+def check(cell: Timed) -> None:
     """Check timing and stages of a cell; stages of one block each are written as none.
 
     Raises:
@@ -111,7 +133,7 @@ def check(cell: "TrainedCell") -> None:
     vector(cell)
 
 
-def vector(cell: "TrainedCell") -> tuple[int, ...] | None:
+def vector(cell: Timed) -> tuple[int, ...] | None:
     """Return the staleness of each block of a cell; None for a method that has none.
 
     Raises:
