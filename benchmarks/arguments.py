@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import math
 import re
+from collections.abc import Sequence
 
 import torch
 
@@ -22,16 +23,20 @@ __all__ = [
     "add_methods",
     "add_networks",
     "add_precision",
+    "add_quick",
     "as_trained",
     "count",
     "network",
     "network_name",
     "paper_method",
+    "parse_quick",
     "positive",
     "whole_number",
 ]
 
 CLASSES = 10
+#: Settings of `--quick`.
+QUICK = {"networks": ["chain3"], "width": 2, "batch": 2, "size": 8, "turns": 2, "rounds": 2, "seconds": 0.01}
 DEPTHS = (18, 34, 50)
 NETWORKS = "revnet18/34/50, resnet18/34/50 or chainN, such as chain12"
 
@@ -134,6 +139,19 @@ def add_networks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--width", type=count, default=32, help="channels of the first stage (default 32)")
     parser.add_argument("--batch", type=count, default=16, help="images in a micro-batch (default 16)")
     parser.add_argument("--size", type=count, default=32, help="pixels of an image's side (default 32)")
+
+
+def add_quick(parser: argparse.ArgumentParser) -> None:
+    """Add the option that makes everything tiny, which `parse_quick` applies."""
+    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
+
+
+def parse_quick(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse a command line; `--quick` replaces what was given for those of the tiny settings that the parser has."""
+    options = parser.parse_args(arguments)
+    if options.quick:
+        vars(options).update({name: value for name, value in QUICK.items() if name in vars(options)})
+    return options
 
 
 def network(name: str, width: int) -> list[Stage]:

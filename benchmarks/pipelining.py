@@ -29,7 +29,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.arguments import add_networks, count, network, positive
+from benchmarks.arguments import add_networks, add_quick, count, network, parse_quick, positive
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.teams import BenchmarkTeam, Serve, peak_memory
 from benchmarks.tick import sgd
@@ -354,14 +354,11 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument("--micro-batches", type=count, default=4, help="of a batch, and PETRA's k (default 4)")
     parser.add_argument("--rounds", type=count, default=7, help="in which everybody is measured once (default 7)")
     parser.add_argument("--seconds", type=positive, default=1.5, help="of a contestant in a round (default 1.5)")
-    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
+    add_quick(parser)
     add_options(parser, "pipelining")
-    options = parser.parse_args(arguments)
+    options = parse_quick(parser, arguments)
     if options.micro_batches < PROCESSES:
         parser.error(f"--micro-batches {options.micro_batches}: 1F1B needs one for each of the {PROCESSES} processes")
-    if options.quick:
-        quick = {"networks": ["chain3"], "width": 2, "batch": 2, "size": 8, "rounds": 2, "seconds": 0.01}
-        options = argparse.Namespace(**{**vars(options), **quick})
 
     torch.set_num_threads(1)
     recorder = Recorder(TITLE, about(__doc__), command("benchmarks.pipelining", arguments), options)

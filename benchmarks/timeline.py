@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.arguments import add_networks, count, positive
+from benchmarks.arguments import add_networks, add_quick, count, parse_quick, positive
 from benchmarks.pipelining import PipeliningSetting, best_cut
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.teams import BenchmarkTeam, Serve
@@ -76,14 +76,7 @@ def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[
         return [_cost(stage, timed) for stage, timed in per_stage]
 
     def train(method: Method, micro_batches: int) -> float:
-        """Seconds of that many micro-batches, from a common beginning."""
-        dist.barrier()
-        begin = time.perf_counter()
-        for _ in range(micro_batches):
-            pipelines[method].step(images, labels)
-        seconds = time.perf_counter() - begin
-        dist.barrier()
-        return seconds
+        return seconds_together(pipelines[method], images, labels, micro_batches)
 
     def trace(method: Method, micro_batches: int) -> Timeline:
         """The timeline of all processes."""
@@ -136,6 +129,17 @@ def _cost(stage: StageAlone, turns: Sequence[TurnSeconds]) -> Cost:
         stage.bytes_up,
         stage.bytes_down,
     )
+
+
+def seconds_together(pipeline: Pipeline, images: Tensor, labels: Tensor, micro_batches: int) -> float:
+    """Return the seconds that a pipeline takes for that many micro-batches; all processes begin together."""
+    dist.barrier()
+    begin = time.perf_counter()
+    for _ in range(micro_batches):
+        pipeline.step(images, labels)
+    seconds = time.perf_counter() - begin
+    dist.barrier()
+    return seconds
 
 
 def ping(size: int) -> float:
@@ -240,12 +244,9 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument("--turns", type=count, default=7, help="of every stage, timed in a round (default 7)")
     parser.add_argument("--rounds", type=count, default=7, help="in which all is measured once (default 7)")
     parser.add_argument("--seconds", type=positive, default=2, help="of a method in a round (default 2)")
-    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
+    add_quick(parser)
     add_options(parser, "timeline")
-    options = parser.parse_args(arguments)
-    if options.quick:
-        quick = {"networks": ["chain3"], "width": 2, "batch": 2, "size": 8, "turns": 2, "rounds": 2, "seconds": 0.01}
-        options = argparse.Namespace(**{**vars(options), **quick})
+    options = parse_quick(parser, arguments)
 
     torch.set_num_threads(1)
     recorder = Recorder(TITLE, about(__doc__), command("benchmarks.timeline", arguments), options)

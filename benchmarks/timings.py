@@ -19,19 +19,17 @@ defaults:
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from benchmarks.arguments import add_networks, count, positive
+from benchmarks.arguments import add_networks, add_quick, count, parse_quick, positive
 from benchmarks.pipelining import PROCESSES, Cut, PipeliningSetting, best_cut
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.teams import BenchmarkTeam, Serve
 from benchmarks.tick import sgd
-from benchmarks.timeline import ping
+from benchmarks.timeline import ping, seconds_together
 from petra_core import Pipeline, methods, staleness
 from petra_core.distributed import ProcessChannel
 from petra_core.ledger import payload
@@ -64,14 +62,7 @@ def serving(rank: int, setting: PipeliningSetting, cut: Cut) -> Serve:
         pipelines[name] = Pipeline(stages, methods.PETRA, staleness=vector, optimizer=sgd, seed=0, channel=channel)
 
     def train(name: str, micro_batches: int) -> float:
-        """Seconds of that many micro-batches, from a common beginning."""
-        dist.barrier()
-        begin = time.perf_counter()
-        for _ in range(micro_batches):
-            pipelines[name].step(images, labels)
-        seconds = time.perf_counter() - begin
-        dist.barrier()
-        return seconds
+        return seconds_together(pipelines[name], images, labels, micro_batches)
 
     orders: dict[str, Callable[..., Any]] = {"train": train, "ping": ping}
     return lambda order, *arguments: orders[order](*arguments)
@@ -123,12 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     add_networks(parser)
     parser.add_argument("--rounds", type=count, default=7, help="in which all is measured once (default 7)")
     parser.add_argument("--seconds", type=positive, default=2, help="of a timing in a round (default 2)")
-    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
+    add_quick(parser)
     add_options(parser, "timings")
-    options = parser.parse_args(arguments)
-    if options.quick:
-        quick = {"networks": ["chain3"], "width": 2, "batch": 2, "size": 8, "rounds": 2, "seconds": 0.01}
-        options = argparse.Namespace(**{**vars(options), **quick})
+    options = parse_quick(parser, arguments)
 
     torch.set_num_threads(1)
     recorder = Recorder(TITLE, about(__doc__), command("benchmarks.timings", arguments), options)
