@@ -13,8 +13,10 @@ The tests cover Gloo. NCCL has not been run, for lack of a machine with several 
 Internal to `petra_core.distributed`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -53,11 +55,7 @@ class Peer:
             ChannelError: If the neighbour has died.
 
         """
-        try:
-            work = dist.isend(tensor, group=self.group, group_dst=self.place, tag=tag)
-        except RuntimeError as error:
-            raise self.lost(micro_batch, error) from error
-        return Transfer(self, tensor, micro_batch, work)
+        return self._start(partial(dist.isend, tensor, group_dst=self.place, tag=tag), tensor, micro_batch)
 
     def receive(self, tensor: Tensor, micro_batch: int, tag: int = 0) -> "Transfer":
         """Start to receive a tensor. Tensors with equal tags arrive in the order in which they were sent.
@@ -66,8 +64,11 @@ class Peer:
             ChannelError: If the neighbour has died.
 
         """
+        return self._start(partial(dist.irecv, tensor, group_src=self.place, tag=tag), tensor, micro_batch)
+
+    def _start(self, operation: Callable[..., Any], tensor: Tensor, micro_batch: int) -> "Transfer":
         try:
-            work = dist.irecv(tensor, group=self.group, group_src=self.place, tag=tag)
+            work = operation(group=self.group)
         except RuntimeError as error:
             raise self.lost(micro_batch, error) from error
         return Transfer(self, tensor, micro_batch, work)
