@@ -33,7 +33,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -244,8 +244,9 @@ class Trainer:
     def _train_epoch(self) -> None:
         total = self._cell.epochs * self.batches
         before, started = self._seconds, time.perf_counter()
+        later = self._entering_later()
         for batch in self._batches_left():
-            self._set_learning_rate(total)
+            self._set_learning_rate(total, later)
             if self._probe is not None and batch is not None:
                 self._probe.before_step(*batch)
             if self._context.trace is not None and isinstance(self.pipeline, Pipeline):
@@ -265,7 +266,14 @@ class Trainer:
         torch.zeros((), device=self._context.device).item()  # on a GPU, wait for pending work before reading the clock
         self._seconds = before + time.perf_counter() - started
 
-    def _set_learning_rate(self, total: int) -> None:
+    def _entering_later(self) -> list[int]:
+        """Return, for each stage, how many micro-batches later one enters when the stage does its part of a step."""
+        if not isinstance(self.pipeline, Pipeline):
+            return []
+        meanwhile = entering_meanwhile(self.pipeline.staleness)
+        return [steps - lag for steps, lag in zip(meanwhile, self.pipeline.lags, strict=True)]
+
+    def _set_learning_rate(self, total: int, later: Sequence[int]) -> None:
         """Set the learning rate of the next step for each stage.
 
         A stage processes micro-batch m while later micro-batches enter at stage 0 (`petra_core.staleness`). Its
@@ -273,8 +281,6 @@ class Trainer:
         """
         number = self.pipeline.micro_batches
         if isinstance(self.pipeline, Pipeline):
-            meanwhile = entering_meanwhile(self.pipeline.staleness)
-            later = [steps - lag for steps, lag in zip(meanwhile, self.pipeline.lags, strict=True)]
             self.pipeline.set_learning_rate(lambda stage: self._schedule(min(number + later[stage], total - 1)))
         else:
             self.pipeline.set_learning_rate(self._schedule(number))
