@@ -8,7 +8,7 @@ functions. What is recorded then are calls of these functions. The sums of the c
 copies to fixed buffers and the update by SGD are fused with the kernels that make their arguments.
 
 With less staleness than in lockstep, and under methods that let one micro-batch pass at a time, stages wait for one
-another within a step. There forward and backward of a stage are branches of their own, and all are done in one stream.
+another within a step. There the forward and the backward of a stage are two branches, and one stream runs all branches.
 
 Compiled functions round differently from the plain step: losses agree to rounding, not to the bit. Where the operations
 of a step cannot be compiled, the plain step is recorded, as `captured` does, and `uncompiled` says why.
