@@ -39,7 +39,7 @@ Named = dict[str, Tensor]
 class ReferencePart(NamedTuple):
     """A block: its kind and its function."""
 
-    kind: str  # "reversible", "buffered" or "head"
+    kind: str  # "reversible", "buffered", "head" (ends in logits) or "loss" (a head called as module(value, target))
     module: nn.Module
 
 
@@ -125,42 +125,51 @@ def as_value(result: Tensor | Value) -> Value:
     return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
-def apply(part: ReferencePart, weights: Named, statistics: Named, value: Value) -> Value:
-    """The forward of a part with explicit weights; statistics are advanced in place."""
+def apply(part: ReferencePart, weights: Named, statistics: Named, value: Value, target: Any) -> Value:
+    """Return the forward of a part with explicit weights; statistics are advanced in place."""
 
-    def function(argument: Value) -> Tensor | Value:
-        argument = argument[0] if len(argument) == 1 else argument
-        return functional_call(part.module, {**weights, **statistics}, (argument,))
+    def function(*arguments: Any) -> Tensor | Value:
+        return functional_call(part.module, {**weights, **statistics}, arguments)
 
     if part.kind == "reversible":
-        x, x_tilde = value
-        return x_tilde + function((x,)), x
-    return as_value(function(value))
+        x, x_tilde, *context = value
+        return x_tilde + function(x, *context), x, *context
+    argument = value[0] if len(value) == 1 else value
+    return as_value(function(argument, target) if part.kind == "loss" else function(argument))
 
 
 def invert(part: ReferencePart, weights: Named, statistics: Named, value: Value) -> Value:
-    """The input of a reversible part from its output."""
-    y, y_tilde = value
-    residual = functional_call(part.module, {**weights, **copies(statistics)}, (y_tilde,))
-    return y_tilde, y - residual
+    """Return the input of a reversible part from its output."""
+    y, y_tilde, *context = value
+    residual = functional_call(part.module, {**weights, **copies(statistics)}, (y_tilde, *context))
+    return y_tilde, y - residual, *context
 
 
 def differentiate(
-    part: ReferencePart, weights: Named, statistics: Named, value: Value, delta: Value | None, target: Tensor | None
+    part: ReferencePart, weights: Named, statistics: Named, value: Value, delta: Value | None, target: Any
 ) -> tuple[Value, Named, Tensor | None]:
-    """delta_j, Delta_j and for the head the loss, by autograd through the whole part."""
-    leaves = [stream.detach().requires_grad_() for stream in value]
+    """Return delta_j, Delta_j and for the head the loss, by autograd through the whole part.
+
+    Streams of integers and masks have a gradient of zero, which is not used.
+    """
+    leaves = [stream.detach().requires_grad_(stream.is_floating_point()) for stream in value]
     parameters = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-    results = apply(part, parameters, copies(statistics), tuple(leaves))
+    results = apply(part, parameters, copies(statistics), tuple(leaves), target)
     loss = None
-    if part.kind == "head":
-        loss = F.cross_entropy(results[0], target)
+    if part.kind in ("head", "loss"):
+        loss = F.cross_entropy(results[0], target) if part.kind == "head" else results[0]
         results, delta = (loss,), (torch.ones_like(loss),)
-    derivatives = torch.autograd.grad(
-        results, [*leaves, *parameters.values()], delta, allow_unused=True, materialize_grads=True
+    assert delta is not None
+    ends = [(result, of) for result, of in zip(results, delta, strict=True) if result.requires_grad]
+    sources = [source for source in (*leaves, *parameters.values()) if source.requires_grad]
+    derivatives = iter(
+        torch.autograd.grad(
+            [result for result, _ in ends], sources, [of for _, of in ends], allow_unused=True, materialize_grads=True
+        )
     )
-    gradients = dict(zip(parameters, derivatives[len(leaves) :], strict=True))
-    return tuple(derivatives[: len(leaves)]), gradients, None if loss is None else loss.detach()
+    of_streams = tuple(next(derivatives) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in leaves)
+    gradients = dict(zip(parameters, derivatives, strict=True))
+    return of_streams, gradients, None if loss is None else loss.detach()
 
 
 def copies(tensors: Named) -> Named:
@@ -190,7 +199,7 @@ def simulate(
     rule: MethodRule,
     accumulation: int,
     sgd: Sgd,
-    batches: Sequence[tuple[Tensor, Tensor]],
+    batches: Sequence[tuple[Any, Any]],
     enters: Sequence[int],
     about: Delay | None = None,
     staleness: Sequence[int] | None = None,
@@ -254,7 +263,7 @@ def simulate(
                     else:
                         used[m, j, p] = now[j][p]
                     with torch.no_grad():
-                        value = apply(part, used[m, j, p], statistics, value)
+                        value = apply(part, used[m, j, p], statistics, value, batches[m][1])
                     history.statistics[tick + 1][j][p] = statistics
                 upward[m, j] = value
 

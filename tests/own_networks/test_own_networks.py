@@ -1,0 +1,237 @@
+"""Eleven networks of users: as plain autograd, as the paper's equations, and refused with a remedy where that is right.
+
+The plain model of each is ordinary PyTorch, so the tests also show that its stages are the same network.
+"""
+
+import copy
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import petra_core
+from petra_core import BufferedStage, Clip, HeadStage, Pipeline, Stage, StageError, methods, models
+from petra_core.methods import Method
+from petra_core.stages import in_evaluation_mode
+from petra_core.targets import converted
+from tests.compare import assert_bitwise_equal, assert_close
+from tests.own_networks import gpt, reversible_gpt, unet, vit
+from tests.reference import RULES, ReferencePart, Sgd, entries, simulate
+
+FILES = [file for file in sorted(Path(__file__).parent.glob("*.py")) if not file.stem.startswith(("__", "test_"))]
+NETWORKS: dict[str, ModuleType] = {f.stem: importlib.import_module(f"tests.own_networks.{f.stem}") for f in FILES}
+SYNCHRONOUS = [method for method in methods.ALL if not method.pipelined]
+RATE, MOMENTUM = 0.03, 0.9
+
+
+def of(name: str, **settings: Any) -> Any:
+    """A model in float64, the same for every call."""
+    torch.manual_seed(0)
+    return NETWORKS[name].Model(**settings).double()
+
+
+def batches(name: str, count: int) -> list[tuple[Any, Any]]:
+    torch.manual_seed(1)
+    data = [NETWORKS[name].batch() for _ in range(count)]
+    return [(converted(x, doubled), converted(y, doubled)) for x, y in data]
+
+
+def doubled(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def loss_of(name: str, model: nn.Module, x: Any, y: Any) -> Tensor:
+    """The loss of the plain model."""
+    loss = (model.loss if name == "regression" else NETWORKS[name].loss)(model(x), y)
+    return loss if isinstance(loss, Tensor) else loss[0]
+
+
+def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM)
+
+
+def test_there_are_eleven_of_at_most_sixty_lines() -> None:
+    lines = {file.stem: len(file.read_text(encoding="utf-8").splitlines()) for file in FILES}
+    assert len(lines) == 11
+    assert {name: count for name, count in lines.items() if count > 60} == {}
+
+
+@pytest.mark.parametrize("method", SYNCHRONOUS, ids=str)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_synchronous_methods_train_the_plain_model_in_place_as_autograd_does(name: str, method: Method) -> None:
+    """Two micro-batches an update, clipped by the global norm as `clip_grad_norm_` does."""
+    plain = of(name)
+    model = copy.deepcopy(plain)
+    data = batches(name, 4)
+    optimizer = sgd(list(plain.parameters()))
+    p = Pipeline(NETWORKS[name].stages(model), method, accumulation=2, optimizer=sgd, clip=Clip(0.1))
+    for number, (x, y) in enumerate(data, 1):
+        loss = loss_of(name, plain, x, y)
+        (loss / 2).backward()
+        if number % 2 == 0:
+            assert torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.1) > 0.1
+            optimizer.step()
+            optimizer.zero_grad()
+        assert_close(p.step(x, y), loss.detach(), 1e-10)
+    assert_close(dict(model.state_dict()), dict(plain.state_dict()), 1e-10)
+    exported = models.renamed_state_dict(p.gather(), p.stages, model)
+    assert_bitwise_equal(dict(sorted(exported.items())), dict(sorted(model.state_dict().items())))
+    with torch.no_grad(), in_evaluation_mode(p.stages):
+        assert_bitwise_equal(p.evaluate(data[0][0]), model(data[0][0]))
+
+
+class Scored(nn.Module):
+    """A head with its loss, for the reference."""
+
+    def __init__(self, head: HeadStage) -> None:
+        super().__init__()
+        self.module, self.loss = head.module, head.loss
+
+    def forward(self, value: Any, target: Any) -> Tensor:
+        output = self.module(value)
+        output = output[0] if isinstance(output, tuple) and len(output) == 1 else output
+        loss = self.loss(output, target)
+        return loss if isinstance(loss, Tensor) else loss[0]
+
+
+def reference_part(part: Stage) -> ReferencePart:
+    if isinstance(part, HeadStage):
+        return ReferencePart("loss", Scored(part))
+    return ReferencePart("reversible" if part.invertible else "buffered", part.function)
+
+
+@pytest.mark.parametrize("method", [method for method in methods.PAPER if method.pipelined], ids=str)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_full_pipeline_is_what_the_equations_say(name: str, method: Method) -> None:
+    stages: list[Stage] = NETWORKS[name].stages(of(name))
+    data = batches(name, 12)
+    parts = [[reference_part(part) for part in stage.parts()] for stage in copy.deepcopy(stages)]
+    rule = RULES[method.name]
+    enters = entries(rule, len(stages), len(data))
+    history = simulate(parts, rule, 2, Sgd(lambda _: RATE, MOMENTUM), data, enters)
+    p = Pipeline(stages, method, accumulation=2, optimizer=sgd, inspect=False)  # other tests inspect them
+    losses = [p.step(x, y) for x, y in data]
+    p.drain()
+    assert_close(losses, [history.losses[m] for m in range(len(data))], 1e-10)
+    actual = [[list(part.function.parameters()) for part in stage.parts()] for stage in stages]
+    expected = [[list(weights.values()) for weights in stage] for stage in history.weights[-1]]
+    assert_close(actual, expected, 1e-10)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_check_finds_nothing(name: str) -> None:
+    stages, (x, y) = NETWORKS[name].stages(of(name)), batches(name, 1)[0]
+    report = petra_core.check(stages, x, y, optimizer=sgd)
+    assert report.ok, report
+
+
+# --- where no right value is known: random masks in a full pipeline --------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.PETRA], ids=str)
+@pytest.mark.parametrize("name", ["vit", "reversible_vit"])
+def test_with_dropout_and_stochastic_depth_the_loss_falls(name: str, method: Method) -> None:
+    stages, (x, y) = NETWORKS[name].stages(of(name, dropout=0.1)), batches(name, 1)[0]
+    p = Pipeline(stages, method, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=3e-3), seed=0)
+    losses = torch.stack([p.step(x, y) for _ in range(60)])  # type: ignore[misc]  # one process has the head
+    assert losses.isfinite().all()
+    assert losses[-20:].mean() < 0.7 * losses[:20].mean()
+    logits = p.evaluate(x)
+    assert isinstance(logits, Tensor)
+    assert logits.shape == (4, 3)
+    assert all(module.training for stage in p.stages for module in stage.modules())
+
+
+@pytest.mark.parametrize("name", ["vit", "reversible_vit"])
+def test_dropout_draws_the_same_masks_under_both_synchronous_methods(name: str) -> None:
+    losses = []
+    for method in (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION):
+        p = Pipeline(NETWORKS[name].stages(of(name, dropout=0.3)), method, optimizer=sgd, seed=0)
+        losses.append([p.step(x, y) for x, y in batches(name, 6)])
+    assert_close(losses[1], losses[0], 1e-10)
+
+
+# --- walls -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt", "reversible_gpt"])
+@pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.PETRA], ids=str)
+def test_dynamic_padding_between_drains_is_plain_training(name: str, method: Method) -> None:
+    plain = of(name)
+    model = copy.deepcopy(plain)
+    optimizer = sgd(list(plain.parameters()))
+    p = Pipeline(NETWORKS[name].stages(model), method, optimizer=sgd)
+    for length in (6, 4, 5, 2):
+        x, y = gpt.batch(length)
+        loss = loss_of(name, plain, x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert_close(p.step(x, y), loss.detach(), 1e-10)
+        p.drain()
+    assert_close(dict(model.state_dict()), dict(plain.state_dict()), 1e-10)
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_a_tied_embedding_is_refused_and_the_remedies_train(method: Method) -> None:
+    model = of("gpt")
+    model.top.weight = model.embedding.token.weight
+    with pytest.raises(ValueError, match=r"weights cannot be tied across stages.*into the module of one stage, or unt"):
+        Pipeline(gpt.stages(model), method, accumulation=8)
+    (x, y), start = batches("gpt", 1)[0], copy.deepcopy(model)
+    if method is not methods.PIPEDREAM_2BW:  # which needs an update behind the forward
+        loss = gpt.loss(start(x), y)
+        loss.backward()
+        sgd(list(start.parameters())).step()
+        one = Pipeline([HeadStage(model, gpt.loss)], method, optimizer=sgd)  # both uses in one stage
+        assert_close(one.step(x, y), loss.detach(), 1e-10)
+        assert_close(dict(model.state_dict()), dict(start.state_dict()), 1e-10)
+    model.top.weight = copy.deepcopy(model.top.weight)
+    Pipeline(gpt.stages(model), method, accumulation=8, optimizer=sgd).step(x, y)
+
+
+class Around(nn.Module):
+    """Leaves its input in a dict, or adds what is there: a skip that goes round the pipeline."""
+
+    def __init__(self, module: nn.Module, kept: dict[str, Tensor], *, writes: bool) -> None:
+        super().__init__()
+        self.module, self.kept, self.writes = module, kept, writes
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.writes:
+            self.kept["skip"] = h = self.module(x)
+            return h
+        return self.module(x + self.kept["skip"])
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_a_skip_by_attribute_is_refused_with_the_remedy(method: Method) -> None:
+    model, kept = of("vit"), {}
+    stages = vit.stages(model)
+    for index, writes in ((0, True), (2, False)):
+        stages[index] = BufferedStage(Around(stages[index].function, kept, writes=writes))
+    x, y = batches("vit", 1)[0]
+    with pytest.raises(StageError, match="stream"):
+        Pipeline(stages, method, accumulation=8, optimizer=sgd).step(x, y)
+
+
+def test_the_last_smaller_batch_is_refused_with_the_remedy_and_taken_after_a_drain() -> None:
+    p = Pipeline(unet.stages(of("unet")), methods.PETRA, optimizer=sgd)
+    x, y = batches("unet", 1)[0]
+    p.step(x, y)
+    with pytest.raises(ValueError, match=r"drain\(\)"):
+        p.step(x[:2], y[:2])
+    p.drain()
+    assert p.step(x[:2], y[:2]) is not None
+
+
+def test_masks_and_positions_without_context_are_refused_with_the_remedy() -> None:
+    stages = reversible_gpt.stages(of("reversible_gpt"))
+    for stage in stages[1].parts():
+        stage.context = False  # type: ignore[assignment]  # as if the user had not asked for it
+    with pytest.raises(ValueError, match="context=True"):
+        Pipeline(stages, methods.PETRA, optimizer=sgd).step(*batches("reversible_gpt", 1)[0])
