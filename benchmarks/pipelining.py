@@ -37,8 +37,8 @@ from petra_core import Pipeline, Stage, merge, methods, models
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.prediction.partition import plan
+from petra_core.prediction.stage_alone import StageAlone, feeds
 from petra_core.tape import as_streams, as_value
-from reproduce.measures.stage_alone import StageAlone, feeds
 from reproduce.records.benchmarks import Benchmark, Comparison
 
 TITLE = "PETRA against torch.distributed.pipelining"

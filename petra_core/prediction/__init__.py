@@ -1,1 +1,28 @@
-"""Bytes and times of a run before anything is run: memory by stage, schedules of rivals, simulated timelines."""
+"""Bytes and times of a run before anything is run: memory by stage, schedules of rivals, simulated timelines.
+
+For the stages of any network:
+
+    predict(stages, method, inputs, target)              bytes that each stage will hold, from shapes
+    measured(stages, method, inputs, target)             seconds and message sizes of each stage, timed now
+    balanced(stages, method, inputs, target, devices)    the partition whose slowest device is fastest
+
+These three need torch and are imported when they are first used; the modules with arithmetic import no torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from petra_core.prediction.measuring import balanced, measured
+    from petra_core.prediction.memory import predict
+
+__all__ = ["balanced", "measured", "predict"]
+
+_LATER = {"balanced": "measuring", "measured": "measuring", "predict": "memory"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public function on first use."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

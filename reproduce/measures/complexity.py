@@ -12,7 +12,7 @@ measured quantities are:
                   downwards: bytes of messages waiting between two steps, divided by their number, which follows from
                   the staleness; with one micro-batch at a time, the maximum that a stage has received.
     FLOPs         torch's counter over the k turns of one update of the first inner stage, run in isolation in its
-                  steady state (`reproduce.measures.stage_alone`)
+                  steady state (`petra_core.prediction.stage_alone`)
     time          ticks in lockstep, units (`petra_core.prediction.units`), and median seconds of the first inner
                   stage's forward, backward and update
 """
@@ -29,6 +29,7 @@ from petra_core import Pipeline, methods
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
+from petra_core.prediction.stage_alone import Feed, StageAlone, feeds
 from petra_core.prediction.units import units_per_micro_batch
 from petra_core.stages import Stage
 from petra_core.tape import as_value
@@ -36,7 +37,6 @@ from reproduce.cells.kinds import Cell, ComplexityCell
 from reproduce.cells.networks import HELD
 from reproduce.grids.plans.table1 import FIRST_INNER
 from reproduce.measures.context import Context
-from reproduce.measures.stage_alone import Feed, StageAlone, feeds
 from reproduce.measures.synthetic import SGD, synthetic
 from reproduce.records.record import Record
 

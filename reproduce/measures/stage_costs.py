@@ -1,9 +1,7 @@
 """Time a turn of each stage on this device. The speed of a pipeline can be modelled from these seconds.
 
-The stages are timed one after the other in isolation (`reproduce.measures.stage_alone`). The results are medians over
-turns after a warm-up (caches, kernel selection, the optimizer's state). A median is robust against single turns that
-another process disturbed, but not against a machine that is always busy. So the load of the machine is part of the
-result.
+The stages are timed one after the other in isolation (`petra_core.prediction.measuring`). A machine that is always busy
+makes them slower, so the load of the machine is part of the result.
 """
 
 import os
@@ -14,17 +12,14 @@ from typing import Any
 import torch
 
 from petra_core import methods
-from petra_core.ledger import payload
-from petra_core.methods import Method
+from petra_core.prediction import measuring
+from petra_core.prediction.measuring import StageTimes
 from petra_core.stages import Stage
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import Cell, StageCostCell
 from reproduce.measures.context import Context, Stopped
-from reproduce.measures.stage_alone import Feed, StageAlone, TurnSeconds, feeds
 from reproduce.measures.synthetic import SGD, synthetic
 from reproduce.records.record import Record
-
-WARM_UP = 2  # turns that are not timed
 
 
 def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
@@ -70,32 +65,29 @@ def timed(
     method = methods.by_name(cell.method)
     classes = catalogue.by_name(cell.dataset).num_classes
     with synthetic(cell, classes, device) as (stages, images, labels):
-        arriving = feeds(stages, method, images, labels)
+        times = measuring.timed(
+            *(stages, method, images, labels),
+            accumulation=cell.accumulation,
+            optimizer=SGD,
+            repetitions=cell.repetitions,
+        )
         rows = []
-        for index, (stage, feed) in enumerate(zip(stages, arriving, strict=True)):
+        for index, stage in enumerate(stages):
             begin(index, len(stages))
-            rows.append(_stage(cell, method, stage, index, len(stages), feed))
+            rows.append(_row(index, stage, next(times)))
     return rows
 
 
-def _stage(cell: StageCostCell, method: Method, stage: Stage, index: int, count: int, feed: Feed) -> dict[str, Any]:
-    # At most k waiting micro-batches are needed for forward and backward to use different weights.
-    waiting = min(method.staleness(index, count), cell.accumulation)
-    stage_alone = StageAlone(stage, index, method, feed, waiting=waiting, accumulation=cell.accumulation, optimizer=SGD)
-    for _ in range(max(WARM_UP, cell.accumulation)):
-        stage_alone.turn()
-    # Only every k-th turn has an update.
-    turns = [stage_alone.turn() for _ in range(max(cell.repetitions, cell.accumulation))]
+def _row(index: int, stage: Stage, times: StageTimes) -> dict[str, Any]:
     return {
         "stage": index,
         "invertible": stage.invertible,
-        "parameters": payload(stage.parameters()),
-        "bytes_up": stage_alone.bytes_up,
-        "bytes_down": stage_alone.bytes_down,
-        **{name: _seconds(turns, name) for name in ("forward", "backward", "update")},
+        "parameters": times.weights,
+        "bytes_up": times.up,
+        "bytes_down": times.down,
+        **{name: _seconds(getattr(times, name)) for name in ("forward", "backward", "update")},
     }
 
 
-def _seconds(turns: Sequence[TurnSeconds], action: str) -> dict[str, float]:
-    times = [seconds for turn in turns if (seconds := getattr(turn, action)) is not None]
+def _seconds(times: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(times), "lowest": min(times), "highest": max(times)}

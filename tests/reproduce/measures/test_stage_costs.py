@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from petra_core import models
+from petra_core.prediction import measuring
+from petra_core.prediction.stage_alone import StageAlone
 from reproduce.cells.kinds import StageCostCell
 from reproduce.grids.plans import PLANS
 from reproduce.measures import stage_costs
 from reproduce.measures.context import Context, Stopped
-from reproduce.measures.stage_alone import StageAlone
 from reproduce.measures.stage_costs import measure
 from reproduce.records.record import Record
 from reproduce.running.execution import execute
@@ -47,7 +48,7 @@ def test_so_many_micro_batches_wait_as_the_stage_is_late_and_an_update_needs(mon
         waiting.append(settings["waiting"])
         return StageAlone(*arguments, **settings)
 
-    monkeypatch.setattr(stage_costs, "StageAlone", noted)
+    monkeypatch.setattr(measuring, "StageAlone", noted)
     cell = dataclasses.replace(CELL, method="PETRA", accumulation=3, repetitions=1)
     rows = stage_costs.timed(cell, torch.device("cpu"))
     assert waiting == [3] * 8 + [2, 0]

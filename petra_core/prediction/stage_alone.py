@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from petra_core.methods import Method
 from petra_core.recipe import OptimizerFactory
 from petra_core.stages import HeadStage, Stage
-from petra_core.tape import Streams, as_streams, as_value, detached
+from petra_core.tape import Streams, Value, as_streams, as_value, detached
+from petra_core.targets import Target
 from petra_core.worker import Message, Worker, devices_of
 
 GRADIENT_SCALE = 1e-3  # scale of gradients from above; avoids denormal numbers and diverging weights
@@ -40,7 +40,7 @@ class Feed:
     """
 
     inputs: Streams
-    target: Tensor | None
+    target: Target
     hand_down: bool
 
 
@@ -54,18 +54,18 @@ class TurnSeconds:
 
 
 @torch.no_grad()
-def feeds(stages: Sequence[Stage], method: Method, images: Tensor, labels: Tensor) -> list[Feed]:
-    """Return the feed of each stage from one forward of `images` through the network.
+def feeds(stages: Sequence[Stage], method: Method, inputs: Value, target: Target) -> list[Feed]:
+    """Return the feed of each stage from one forward of `inputs` through the network.
 
     The forward updates running statistics once.
     """
     per_stage = []
-    streams: Streams = (images,)
-    for index, stage in enumerate(stages):
-        target = labels if isinstance(stage, HeadStage) else None
-        below_inverts = index > 0 and method.reconstructs and stages[index - 1].invertible
-        per_stage.append(Feed(streams, target, below_inverts))
-        streams = detached(as_streams(stage(as_value(streams))))
+    streams = as_streams(inputs)
+    for index, (stage, device) in enumerate(zip(stages, devices_of(stages), strict=True)):
+        last = stage.parts()[-1]
+        below_inverts = index > 0 and method.reconstructs and stages[index - 1].parts()[-1].invertible
+        per_stage.append(Feed(streams, target if isinstance(last, HeadStage) else None, below_inverts))
+        streams = detached(as_streams(stage(as_value(tuple(stream.to(device) for stream in streams)))))
     return per_stage
 
 
@@ -80,6 +80,7 @@ class StageAlone:
         waiting: Number of micro-batches between forward and backward in the steady state, 0 for the head.
         accumulation: Number of backwards per update, k.
         optimizer: Factory of the optimizer.
+        autocast: Dtype of automatic mixed precision, or None.
 
     Attributes:
         worker: The engine's worker.
@@ -97,11 +98,12 @@ class StageAlone:
         waiting: int,
         accumulation: int = 1,
         optimizer: OptimizerFactory | None = None,
+        autocast: torch.dtype | None = None,
     ) -> None:
         self.worker = Worker(
             *(stage, index, devices_of([stage])[0], method, accumulation, optimizer),
             seed=0,
-            autocast=None,
+            autocast=autocast,
             hand_down=feed.hand_down,
             before_update=None,
             after_backward=None,
@@ -138,14 +140,17 @@ class StageAlone:
 
     def _receive_from_below(self) -> None:
         self.worker.receive(Message(self._forwards, self._feed.inputs))
-        if self._feed.target is not None:
+        if self.worker.is_head:
             self.worker.receive_target(self._forwards, self._feed.target)
 
     def _receive_from_above(self) -> None:
         sent = self._sent.popleft()
         assert sent.streams is not None
         if self._gradients is None:
-            self._gradients = tuple(GRADIENT_SCALE * torch.randn_like(stream) for stream in sent.streams)
+            self._gradients = tuple(
+                GRADIENT_SCALE * torch.randn_like(stream) if stream.is_floating_point() else torch.zeros_like(stream)
+                for stream in sent.streams
+            )
         outputs = sent.streams if self._hands_back else None
         self.worker.receive(Message(sent.micro_batch, outputs, self._gradients))
 

@@ -5,8 +5,8 @@ import torch
 
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
+from petra_core.prediction.stage_alone import StageAlone, TurnSeconds, feeds
 from petra_core.stages import Stage
-from reproduce.measures.stage_alone import StageAlone, TurnSeconds, feeds
 from tests import toys
 
 pytestmark = pytest.mark.convolutions

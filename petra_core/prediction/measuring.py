@@ -1,0 +1,196 @@
+"""Time the stages of a network on this machine, and balance them over devices.
+
+Each stage is timed in isolation with the work that its device has in every tick of a full pipeline
+(`petra_core.prediction.stage_alone`). The results are medians over turns after a warm-up (caches, kernel selection, the
+optimizer's state). A median is robust against single turns that another process disturbed, but not against a machine
+that is always busy.
+
+The stages are copied one at a time, so their weights, buffers and optimizers are not changed, and torch's global
+generators are restored.
+"""
+
+import copy
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from petra_core.arguments import check_int
+from petra_core.ledger import payload
+from petra_core.methods import REVERSIBLE_BACKPROPAGATION, Method, check_accumulation
+from petra_core.prediction.memory import predict
+from petra_core.prediction.partition import Cut, plan
+from petra_core.prediction.simulation import Cost
+from petra_core.prediction.stage_alone import StageAlone, feeds
+from petra_core.recipe import OptimizerFactory
+from petra_core.stages import Stage
+from petra_core.tape import Value
+from petra_core.targets import Target
+from petra_core.worker import devices_of
+
+__all__ = ["StageTimes", "balanced", "measured", "timed"]
+
+WARM_UP = 2  # turns that are not timed
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds of the timed turns of one stage, and the bytes that it sends.
+
+    Attributes:
+        forward: of each forward.
+        backward: of each backward, with the evaluation that reconstructs the graph if the method needs one.
+        update: of each optimizer step; only every k-th turn has one.
+        up: bytes of a message to the stage above.
+        down: bytes of a message to the stage below.
+        weights: bytes of the parameters.
+
+    """
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    update: tuple[float, ...]
+    up: int
+    down: int
+    weights: int
+
+    @property
+    def cost(self) -> Cost:
+        """Medians of the seconds, and the bytes."""
+        forward, backward, update = map(statistics.median, (self.forward, self.backward, self.update))
+        return Cost(forward, backward, update, self.up, self.down, self.weights)
+
+
+def timed(
+    stages: Sequence[Stage],
+    method: Method,
+    inputs: Value,
+    target: Target,
+    *,
+    accumulation: int = 1,
+    optimizer: OptimizerFactory | None = None,
+    autocast: torch.dtype | None = None,
+    repetitions: int = 5,
+) -> Iterator[StageTimes]:
+    """Time one stage after the other; arguments as in `measured`."""
+    check_accumulation(accumulation)
+    check_int("repetitions", repetitions, 1)
+    if method.overlapped:
+        raise ValueError(
+            f"{method} overlaps the work of two stages, so a stage cannot be timed in isolation; "
+            f"{REVERSIBLE_BACKPROPAGATION} does the same work in order"
+        )
+    devices = devices_of(stages)
+    cuda = [device for device in {*devices} if device.type == "cuda"]
+    precision = torch.autocast(devices[0].type, dtype=autocast, enabled=autocast is not None)
+    with torch.random.fork_rng(devices=cuda), precision:
+        arriving = feeds(copy.deepcopy(list(stages)), method, inputs, target)
+    for index, (stage, feed) in enumerate(zip(stages, arriving, strict=True)):
+        with torch.random.fork_rng(devices=cuda):
+            # At most k waiting micro-batches are needed for forward and backward to use different weights.
+            waiting = min(method.staleness(index, len(stages)), accumulation)
+            alone = StageAlone(
+                *(copy.deepcopy(stage), index, method, feed),
+                waiting=waiting,
+                accumulation=accumulation,
+                optimizer=optimizer,
+                autocast=autocast,
+            )
+            for _ in range(max(WARM_UP, accumulation)):
+                alone.turn()
+            turns = [alone.turn() for _ in range(max(repetitions, accumulation))]  # only every k-th has an update
+        yield StageTimes(
+            forward=tuple(turn.forward for turn in turns),
+            backward=tuple(turn.backward for turn in turns),
+            update=tuple(turn.update for turn in turns if turn.update is not None),
+            up=alone.bytes_up,
+            down=alone.bytes_down,
+            weights=payload(stage.parameters()),
+        )
+
+
+def measured(
+    stages: Sequence[Stage],
+    method: Method,
+    inputs: Value,
+    target: Target,
+    *,
+    accumulation: int = 1,
+    optimizer: OptimizerFactory | None = None,
+    autocast: torch.dtype | None = None,
+    repetitions: int = 5,
+) -> tuple[Cost, ...]:
+    """Time every stage as `method` would run it, each on its own device. Return the cost of each stage.
+
+    Args:
+        stages: Stages of a pipeline; they are not changed.
+        method: Training method, except PAREPROP.
+        inputs: A micro-batch.
+        target: Its target.
+        accumulation: k, as in `Pipeline`.
+        optimizer: As in `Pipeline`; None times no updates.
+        autocast: As in `Pipeline`.
+        repetitions: Number of timed turns of each stage, at least k.
+
+    Returns:
+        Costs for `petra_core.prediction.simulation`, `petra_core.prediction.orders` and
+        `petra_core.prediction.full_speed`.
+
+    Raises:
+        ValueError: If k or the repetitions are out of range, or the method overlaps stages.
+
+    """
+    times = timed(
+        *(stages, method, inputs, target),
+        accumulation=accumulation,
+        optimizer=optimizer,
+        autocast=autocast,
+        repetitions=repetitions,
+    )
+    return tuple(stage.cost for stage in times)
+
+
+def balanced(
+    stages: Sequence[Stage],
+    method: Method,
+    inputs: Value,
+    target: Target,
+    devices: int,
+    *,
+    accumulation: int = 1,
+    staleness: Sequence[int] | None = None,
+    optimizer: OptimizerFactory | None = None,
+    autocast: torch.dtype | None = None,
+    repetitions: int = 5,
+    limit: int | None = None,
+) -> Cut:
+    """Time every stage now and return the cut over devices whose slowest device is fastest.
+
+    `Cut.partition` is the argument of `petra_core.distributed.ProcessChannel`. Call this in one process and send the
+    partition to the others: two processes would measure different times. Print the cut to see times and bytes.
+
+    Args:
+        stages: As in `measured`.
+        method: As in `measured`.
+        inputs: As in `measured`.
+        target: As in `measured`.
+        devices: Number of devices. Each gets at least one stage.
+        accumulation: As in `measured`.
+        staleness: As in `Pipeline`, for the prediction of memory.
+        optimizer: As in `measured`.
+        autocast: As in `measured`.
+        repetitions: As in `measured`.
+        limit: Bytes that a device may hold, as predicted; None for no limit.
+
+    Raises:
+        ValueError: As in `measured`, and if there are fewer stages than devices, or no cut stays below the limit.
+
+    """
+    network = stages, method, inputs, target
+    held = predict(*network, accumulation=accumulation, staleness=staleness, optimizer=optimizer, autocast=autocast)
+    costs = measured(
+        *network, accumulation=accumulation, optimizer=optimizer, autocast=autocast, repetitions=repetitions
+    )
+    seconds = [cost.forward + cost.backward + cost.update / accumulation for cost in costs]
+    return plan(seconds, devices, held=[stage.total for stage in held], limit=limit)
