@@ -3,7 +3,13 @@
 from petra_core.models.bdia import BdiaStage
 from petra_core.models.blocks import auxiliary, local_resnet
 from petra_core.models.chain import chain
-from petra_core.models.convert import group, load_stages_state_dict, renamed_state_dict, stages_state_dict
+from petra_core.models.convert import (
+    from_sequential,
+    group,
+    load_stages_state_dict,
+    renamed_state_dict,
+    stages_state_dict,
+)
 from petra_core.models.invertible_revnet import invertible_revnet
 from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.resnet import resnet
@@ -27,6 +33,7 @@ __all__ = [
     "TransformerSize",
     "auxiliary",
     "chain",
+    "from_sequential",
     "gpt",
     "group",
     "invertible_revnet",

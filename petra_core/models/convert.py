@@ -10,11 +10,39 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from petra_core.shares import owned
-from petra_core.stages import Stage, merge, sequential
+from petra_core.stages import BufferedStage, HeadStage, Loss, Stage, merge, sequential
 
 LISTED = 3  # number of names that an error lists in full
+
+
+def from_sequential(model: nn.Sequential, loss: Loss = F.cross_entropy) -> list[Stage]:
+    """Return the children of a plain model as stages: the last one as the head, the others buffered.
+
+    The modules are used as they are, so training the stages trains the model. Children that are stages already, such as
+    `ReversibleStage`, stay as they are.
+
+    Args:
+        model: Model whose children are evaluated one after the other.
+        loss: Loss of the head, as for `HeadStage`.
+
+    Raises:
+        TypeError: If the model is not an `nn.Sequential`: a model with its own forward has no order of children.
+        ValueError: If the model has no children.
+
+    """
+    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
+        raise TypeError(
+            f"from_sequential takes an nn.Sequential, got {type(model).__name__}; make stages of the parts of its "
+            f"forward: BufferedStage(part), ReversibleStage(function) and at the end HeadStage(part)"
+        )
+    if len(model) == 0:
+        raise ValueError("from_sequential needs a model with at least one child, the head; got none")
+    *children, last = model
+    blocks = [child if isinstance(child, Stage) else BufferedStage(child) for child in children]
+    return [*blocks, last if isinstance(last, Stage) else HeadStage(last, loss)]
 
 
 def stages_state_dict(stages: Sequence[Stage]) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from petra_core import delay, methods
 from petra_core.forward_gradients import settings as forward
-from reproduce.cells import catalogue, transformers
+from reproduce.cells import catalogue, own, transformers
 from reproduce.cells import timing as timings
 from reproduce.cells.base import Cell, CellError, near_matches
 
@@ -60,7 +60,8 @@ class NetworkCell(Cell):
     """A network under one method."""
 
     #: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width, one of
-    #: `BLOCK_MODELS`, or a transformer, such as `revvit_tiny` (`reproduce.cells.transformers`).
+    #: `BLOCK_MODELS`, a transformer, such as `revvit_tiny` (`reproduce.cells.transformers`), or a user's network,
+    #: `module:function` (`reproduce.cells.own`).
     model: str
     #: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer `patch<P>`,
     #: or `bytes` for text.
@@ -77,7 +78,7 @@ class NetworkCell(Cell):
     @property
     def coupled(self) -> str:
         """The model in a slug, with its coupling if that is not its own."""
-        return self.model + f"-{self.coupling}".replace("_", "-") * (self.coupling != transformers.OWN)
+        return own.slug(self.model) + f"-{self.coupling}".replace("_", "-") * (self.coupling != transformers.OWN)
 
     def _check(self) -> None:
         _check_model(self)
@@ -310,7 +311,7 @@ class ComplexityCell(MeasuredCell):
 
     def _check(self) -> None:
         super()._check()
-        if not self.model.startswith("chain"):
+        if not self.model.startswith("chain") or own.is_own(self.model):
             raise CellError(f"complexity is measured on a chain of equal stages, such as chain4; got {self.model!r}")
 
 
@@ -409,7 +410,9 @@ def _at_least(cell: Cell, least: int, *names: str) -> None:
 def _check_model(cell: NetworkCell) -> None:
     _at_least(cell, 1, "image_size", "width")
     transformers.check_coupling(cell.model, cell.coupling)
-    if re.fullmatch(r"chain[1-9]\d*", cell.model):
+    if own.is_own(cell.model):
+        own.check(cell.model, cell.stem, cell.width)
+    elif re.fullmatch(r"chain[1-9]\d*", cell.model):
         _one_of("stem", cell.stem, CHAIN_STEMS)
     elif cell.model in transformers.MODELS:
         transformers.check(cell.model, cell.stem, cell.width, cell.image_size)
@@ -424,7 +427,7 @@ def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
     Raises: CellError: there is no such data set, or the network cannot read it.
     """
     dataset = catalogue.by_name(cell.dataset)
-    if dataset.text != transformers.reads_text(cell.model):
+    if dataset.text != transformers.reads_text(cell.model) and not own.is_own(cell.model):
         fitting = [name for name in transformers.MODELS if transformers.reads_text(name)]
         raise CellError(
             f"{cell.model} takes images, and {dataset.name} is text; choose one of {', '.join(fitting)}"

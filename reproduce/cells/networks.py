@@ -6,7 +6,7 @@ Importing this module imports no torch: that comes with the first network.
 from typing import TYPE_CHECKING
 
 from petra_core.ledger import KINDS
-from reproduce.cells import catalogue, transformers
+from reproduce.cells import catalogue, own, transformers
 from reproduce.cells.kinds import BLOCK_MODELS, NetworkCell, ShapedCell, TrainedCell
 
 if TYPE_CHECKING:
@@ -19,9 +19,16 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
-    """The stages of the cell's network, initialised from torch's global generator; one block a stage."""
+    """Return the stages of the cell's network, initialised from torch's global generator; one block a stage.
+
+    Raises:
+        CellError: If a user's function cannot be called, or returns no network.
+
+    """
     from petra_core import models
 
+    if own.is_own(cell.model):
+        return own.build(cell.model)
     if cell.model in transformers.MODELS:
         return transformers.build(cell.model, cell.stem, cell.width, cell.image_size, num_classes, cell.coupling)
     if cell.model in BLOCK_MODELS:
@@ -36,22 +43,32 @@ def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
 
 
 def outlined(cell: TrainedCell | ShapedCell) -> "list[Stage]":
-    """The stages of the cell's network on the meta device, where nothing is drawn or allocated."""
+    """Return the stages of the cell's network on the meta device, where nothing is drawn or allocated.
+
+    A user's network is built on the CPU, since its function may read values of tensors.
+    """
     import torch
 
+    if own.is_own(cell.model):
+        with torch.random.fork_rng(devices=[]):
+            return own.build(cell.model)
     with torch.device("meta"):
         return build(cell, catalogue.by_name(cell.dataset).num_classes)
 
 
 def default_stem(model: str, dataset: catalogue.Dataset, image_size: int) -> str:
-    """The usual stem of a network, whose name is not checked, for samples of that size from a data set."""
+    """Return the usual stem of a network, whose name is not checked, for samples of that size from a data set."""
+    if own.is_own(model):
+        return own.STEM
     if model in transformers.MODELS:
         return transformers.default_stem(model, image_size)
     return "stride1" if model.startswith("chain") else dataset.stem
 
 
 def title_of(cell: NetworkCell) -> str:
-    """What tables call the cell's network, such as "RevNet-18, width 16"."""
+    """Return the network's name in tables, such as "RevNet-18, width 16"."""
+    if own.is_own(cell.model):
+        return f"own network {cell.model}"
     if cell.model in transformers.MODELS:
         return f"{transformers.title(cell.model, cell.coupling)}, width {cell.width}"
     if cell.model in BLOCK_MODELS:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from petra_core import methods, staleness
 from petra_core.sizes import HierarchicalSize
-from reproduce.cells import transformers
+from reproduce.cells import own, transformers
 from reproduce.cells.base import CellError
 
 __all__ = ["LOCKSTEP", "ONE_F_ONE_B", "blocks", "check", "covering", "of_system", "slack", "title", "vector"]
@@ -92,8 +92,13 @@ def of_system(method: str, timing: str | None) -> str:
 
 
 def blocks(cell: Modelled) -> int:
-    """Return J, the number of blocks of the cell's network, stem and head included; the network is not built."""
+    """Return J, the number of blocks of the cell's network, stem and head included.
+
+    Only a user's network is built for that.
+    """
     model = cell.model
+    if own.is_own(model):
+        return len(own.build(model))
     if match := re.fullmatch(r"chain(\d+)", model):
         return int(match[1]) + 2
     if match := re.fullmatch(r"resnet18_(\d+)b", model):
@@ -122,15 +127,20 @@ def check(cell: Timed) -> None:
             f"{cell.timing}, stages {_written(cell.stages)}: leave both out"
         )
     slack(cell.timing)
-    count = blocks(cell)
+    if own.is_own(cell.model):
+        return  # to read a record must not import a user's module; `vector` counts the blocks
+    _check_stages(cell, blocks(cell))
+    if set(cell.stages) == {1}:
+        object.__setattr__(cell, "stages", ())
+    vector(cell)
+
+
+def _check_stages(cell: Timed, count: int) -> None:
     if cell.stages and (sum(cell.stages) != count or min(cell.stages) < 1):
         raise CellError(
             f"stages are the numbers of blocks of each, 1 or more, and {cell.model} has {count} blocks (stem and head "
             f"included); got {_written(cell.stages)}, which has {sum(cell.stages)}"
         )
-    if set(cell.stages) == {1}:
-        object.__setattr__(cell, "stages", ())
-    vector(cell)
 
 
 def vector(cell: Timed) -> tuple[int, ...] | None:
@@ -143,7 +153,9 @@ def vector(cell: Timed) -> tuple[int, ...] | None:
     method = methods.by_name(cell.method)
     if not method.pipelined:
         return None
-    chosen = staleness.per_device(cell.stages or [1] * blocks(cell), slack(cell.timing))
+    count = blocks(cell)
+    _check_stages(cell, count)
+    chosen = staleness.per_device(cell.stages or [1] * count, slack(cell.timing))
     try:
         return staleness.chosen(method, len(chosen), cell.accumulation, chosen)
     except ValueError as error:

@@ -12,7 +12,7 @@ from petra_core import methods
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import Link
 from petra_core.staleness import lockstep
-from reproduce.cells import catalogue, timing
+from reproduce.cells import catalogue, networks, own, timing
 from reproduce.commands.common import THREADS
 from reproduce.commands.options import GroupedCommand, grouped
 from reproduce.commands.train import DEFAULTS, cell_by_hand
@@ -48,7 +48,11 @@ TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 
 
 @click.command(cls=GroupedCommand)
-@NETWORK("--model", default=DEFAULTS.model, help="As of `train`.")
+@NETWORK(
+    "--model",
+    default=DEFAULTS.model,
+    help="As of `train`; module:function may return (stages, inputs, target), whose micro-batch is timed then.",
+)
 @NETWORK("--stem", show_default="as of `train`", help="As of `train`.")
 @NETWORK("--width", type=int, show_default="as of `train`", help="Channels of the first blocks, per stream.")
 @NETWORK("--coupling", default=DEFAULTS.coupling, help="As of `train`.")
@@ -153,11 +157,16 @@ def staleness_lines(measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
 
 
 def stage_lines(measured: Balance) -> Iterator[str]:
-    """What every stage costs, as a table."""
+    """Yield a table of what every stage costs."""
     cell = measured.cell
+    samples = f"{catalogue.by_name(cell.dataset).sized(cell.image_size)}, batch {cell.batch_size}"
+    if own.is_own(cell.model):
+        given = own.micro_batch(cell.model) is not None
+        network = f"{networks.title_of(cell)}, {'the micro-batch of the function' if given else samples}"
+    else:
+        network = f"{cell.coupled}, width {cell.width}, {samples}"
     yield (
-        f"{cell.coupled}, width {cell.width}, {catalogue.by_name(cell.dataset).sized(cell.image_size)}, "
-        f"batch {cell.batch_size}, {cell.method}, k = {cell.accumulation}; medians of {cell.repetitions} turns; "
+        f"{network}, {cell.method}, k = {cell.accumulation}; medians of {cell.repetitions} turns; "
         f"memory as predicted for {measured.device}"
     )
     yield "stage  forward, ms  backward, ms  update, ms  memory, MB   up, MB  down, MB"

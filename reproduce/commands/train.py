@@ -15,7 +15,7 @@ import click
 
 from petra_core import delay, methods
 from petra_core.forward_gradients import settings as forward
-from reproduce.cells import catalogue, networks, rates, timing, transformers
+from reproduce.cells import catalogue, networks, own, rates, timing, transformers
 from reproduce.cells.kinds import (
     AUXILIARIES,
     BLOCK_MODELS,
@@ -63,7 +63,7 @@ def _choices(of: type[enum.Enum]) -> str:
     show_default=f"{DEFAULTS.model}, of forward-gradient {FORWARD_MODEL}",
     help="revnet18, 34, 50, resnet18, 34, 50, invertible_revnet18, 34, 50, chain<n> (n reversible blocks), "
     f"{', '.join(BLOCK_MODELS)} (for forward-gradient), or a transformer: vit, revvit, revswin, revmvit or (for text) "
-    "revroberta with _micro, _base and more.",
+    "revroberta with _micro, _base and more; or module:function, a function of yours that returns the stages.",
 )
 @NETWORK(
     "--stem",
@@ -259,7 +259,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
     defaults = {
         "accumulation": 1 if guesses else DEFAULTS.accumulation,
         "stem": networks.default_stem(model, dataset, values["image_size"] or dataset.image_size),
-        "width": transformers.MODELS[model].width if model in transformers.MODELS else DEFAULTS.width,
+        "width": _width(model),
         "image_size": dataset.image_size,
         "augmentation": dataset.augmentations[0],
         "loader": dataset.default_loader,
@@ -291,6 +291,13 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
         raise CellError(f"stages are of the pipeline, forward gradients have none; got {stages!r}")
     axes = {name: FORWARD[name] if value is None else value for name, value in axes.items()}
     return ForwardGradientCell(**values, **axes)
+
+
+def _width(model: str) -> int:
+    """Return the usual width of a network."""
+    if own.is_own(model):
+        return own.WIDTH
+    return transformers.MODELS[model].width if model in transformers.MODELS else DEFAULTS.width
 
 
 def _sizes(values: dict[str, Any], stages: str) -> tuple[int, ...]:

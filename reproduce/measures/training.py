@@ -48,7 +48,7 @@ from petra_core.models.revroberta import IGNORED
 from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, nadam, sgd
 from petra_core.stages import sequential
 from petra_core.staleness import entering_meanwhile
-from reproduce.cells import catalogue, networks, timing
+from reproduce.cells import catalogue, networks, own, timing
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data import manifest
 from reproduce.data.loader import Batch, InMemory
@@ -119,6 +119,10 @@ class Trainer:
         how = context.how
         self._loader, self._test, self._data = open_data(cell, context.device, how.data_root, how.data_workers)
         record.about["data"] = self._data
+        # A user's function with the SHA-256 of its file, since the cell has only its name; {} for the suite's networks.
+        self._network = own.source(cell.model) if own.is_own(cell.model) else {}
+        if self._network:
+            record.about["network"] = self._network
         with torch.random.fork_rng(devices=[]):  # all methods and devices have the same initial weights
             torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
@@ -482,6 +486,7 @@ class Trainer:
             "peaks": self.peaks(),
             "observed": self.observed_staleness(),
             "data": self._data,
+            "network": self._network,
             "pipeline": pipeline,
             "probe": None if self._probe is None else self._probe.state_dict(),
         }
@@ -513,6 +518,11 @@ class Trainer:
             raise CheckpointError(
                 f"the checkpoint in {self._record.path} was trained on other files of {self._cell.dataset} than the "
                 f"current ones; prepare the same files, or move the checkpoint away to start from the beginning"
+            )
+        if state.get("network", {}) != self._network:  # checkpoints of older versions have none
+            raise CheckpointError(
+                f"the checkpoint in {self._record.path} was trained by another version of the file of "
+                f"{self._cell.model}; restore that file, or move the checkpoint away to start from the beginning"
             )
         with saved_state.explained(self._record.path):
             fresh = self.pipeline.state_dict()

@@ -65,15 +65,17 @@ def _predicted(settings: tuple[tuple[str, Any], ...]) -> tuple[Cost, ...]:
     costs = []
     with torch.device("meta"):
         inputs, _ = micro_batch(network, catalogue.by_name(network.dataset).num_classes)
-        streams = as_streams(inputs)
+        streams = tuple(stream.to("meta") for stream in as_streams(inputs))
         for index, stage in enumerate(networks.outlined(network)):
+            stage.to("meta")
             streams = tuple(
                 stream.detach().requires_grad_(index > 0 and stream.is_floating_point()) for stream in streams
             )
             with FlopCounterMode(display=False) as forward:
                 outputs = as_streams(stage(as_value(streams)))
             with FlopCounterMode(display=False) as backward:
-                torch.autograd.backward(outputs, tuple(torch.ones_like(output) for output in outputs))
+                ends = [output for output in outputs if output.requires_grad]
+                torch.autograd.backward(ends, [torch.ones_like(end) for end in ends])
             costs.append(Cost(forward.get_total_flops(), backward.get_total_flops()))
             streams = outputs
     return tuple(costs)

@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reproduce.cells import own
 from reproduce.cells.kinds import Cell, CellError, from_dict
 from reproduce.records import reading
 from reproduce.records.locks import Hold, LockedError, hold
@@ -65,7 +66,7 @@ def path_of(cell: Cell, root: Path) -> Path:
     """Return the volume of the cell."""
     settings = cell.to_dict()
     names = ("kind", "dataset", "model", "method" if cell.epochs_expected else "")
-    parts = [str(settings[name]) for name in names if settings.get(name)]
+    parts = [own.slug(str(settings[name])) for name in names if settings.get(name)]
     return root / cell.scale / f"{'-'.join(parts).lower()}.jsonl"
 
 

@@ -1,0 +1,153 @@
+"""A user's network as the model of a cell: `module:function`.
+
+The function takes no arguments and returns the stages of a pipeline, or an `nn.Sequential`, whose children become
+buffered stages and whose last child becomes the head with cross-entropy. It may also return (stages, inputs, target)
+with a micro-batch, which `partition` then uses instead of random samples of a data set.
+
+The cell contains the spelled name, so the name is part of its identity. What the function does is not: records and
+checkpoints therefore contain the SHA-256 of the module's file, and a checkpoint of another file is not continued.
+Reading a record never imports the module. Importing this module imports no torch.
+"""
+
+import hashlib
+import importlib
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from reproduce.cells.base import CellError, near_matches
+
+if TYPE_CHECKING:
+    from petra_core.stages import Stage
+
+__all__ = ["STEM", "WIDTH", "build", "check", "is_own", "micro_batch", "slug", "source"]
+
+#: The settings of a cell that the function decides, with the only value that they have for it.
+STEM, WIDTH = "own", 1
+
+
+def is_own(model: str) -> bool:
+    """Return whether a model is spelled as a user's network."""
+    return ":" in model
+
+
+def check(model: str, stem: str, width: int) -> None:
+    """Check the spelling and the settings that the function decides. The module is not imported.
+
+    Raises:
+        CellError: If one is wrong.
+
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", model, re.ASCII):
+        raise CellError(
+            f"a network of your own is spelled module:function, such as my_networks:small, with the module as in an "
+            f"import statement; got {model!r}"
+        )
+    for name, value, only in (("stem", stem, STEM), ("width", width, WIDTH)):
+        if value != only:
+            raise CellError(f"{name} is decided by the function {model}, so leave --{name} out; got {value}")
+
+
+def slug(model: str) -> str:
+    """Return a model's name for names of files, without colons and dots."""
+    return re.sub(r"[:.]", "-", model)
+
+
+def source(model: str) -> dict[str, str]:
+    """Return the spelled function and the SHA-256 of the file that contains it.
+
+    Raises:
+        CellError: If the module cannot be imported.
+
+    """
+    file = _imported(model).__file__
+    content = b"" if file is None else Path(file).read_bytes()
+    return {"function": model, "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def build(model: str) -> "list[Stage]":
+    """Call the function and return the stages of its network.
+
+    Raises:
+        CellError: If there is no such function, or it returns no network.
+
+    """
+    return _called(model)[0]
+
+
+def micro_batch(model: str) -> tuple[Any, Any] | None:
+    """Call the function and return its micro-batch, if it returns one. Raises CellError as `build` does."""
+    return _called(model)[1]
+
+
+def _imported(model: str) -> ModuleType:
+    name = model.partition(":")[0]
+    if str(Path.cwd()) not in sys.path and "" not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does; an installed command does not
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise CellError(
+                f"--model {model}: there is no module {error.name}; it is looked for in the current folder and in the "
+                f"folders of PYTHONPATH"
+            ) from None
+        raise CellError(f"--model {model}: the module {name} imports {error.name}, which is not installed") from error
+    except Exception as error:
+        raise CellError(f"--model {model}: importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _called(model: str) -> "tuple[list[Stage], tuple[Any, Any] | None]":
+    module, name = _imported(model), model.partition(":")[2]
+    if not hasattr(module, name):
+        functions = [other for other, value in vars(module).items() if callable(value) and other[0] != "_"]
+        raise CellError(f"--model {model}: {module.__name__} has no {name}; {near_matches(name, functions)}")
+    function = getattr(module, name)
+    if not callable(function):
+        raise CellError(
+            f"--model {model}: {name} is a {type(function).__name__}, expected a function without arguments that "
+            f"returns the stages"
+        )
+    import torch
+
+    try:
+        with torch.device("cpu"):  # also where a prediction puts new tensors on the meta device
+            result = function()
+    except Exception as error:
+        raise CellError(
+            f"--model {model}: the function is called without arguments and raised {type(error).__name__}: {error}"
+        ) from error
+    batch: tuple[Any, Any] | None = None
+    if isinstance(result, tuple) and len(result) == 3 and not _is_stages(result):
+        result, batch = result[0], result[1:]
+    return _stages(model, result), batch
+
+
+def _is_stages(value: Any) -> bool:
+    from petra_core.stages import Stage
+
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, Stage) for item in value)
+
+
+def _stages(model: str, value: Any) -> "list[Stage]":
+    from torch import nn
+
+    from petra_core.checks import check_stages
+    from petra_core.models import from_sequential
+
+    if isinstance(value, nn.Sequential):
+        value = from_sequential(value)
+    if not _is_stages(value):
+        kinds = f" of {[type(item).__name__ for item in value][:4]}" if isinstance(value, list | tuple) else ""
+        raise CellError(
+            f"--model {model}: the function returned a {type(value).__name__}{kinds}, expected a list of stages "
+            f"(BufferedStage, ReversibleStage and at the end HeadStage), an nn.Sequential, or one of them with a "
+            f"micro-batch: (stages, inputs, target)"
+        )
+    try:
+        check_stages(value)
+    except (TypeError, ValueError) as error:
+        raise CellError(f"--model {model}: {error}") from error
+    return list(value)

@@ -1,0 +1,177 @@
+"""Users' networks as `module:function`: in cells, in `partition`, and in `train` with its checkpoints and records."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from petra_core import BufferedStage, CheckpointError, HeadStage, ReversibleStage, methods, models
+from reproduce.cells import networks, own
+from reproduce.cells.kinds import CellError, TrainingCell, from_dict
+from reproduce.commands.cli import main
+from reproduce.commands.train import cell_by_hand
+from reproduce.measures.context import Context, Stopped
+from reproduce.records import volumes
+from reproduce.records.record import Record
+from reproduce.running.execution import execute
+from reproduce.teams.team import UnsupportedError
+
+SOURCE = """
+import torch
+from petra_core import BufferedStage, HeadStage, ReversibleStage
+from petra_core.models import ConcatStreams, DuplicateStreams
+from torch import nn
+
+depths = [rate.item() for rate in torch.linspace(0, 0.1, 2)]  # as timm does
+
+def stages():
+    assert all(rate.item() >= 0 for rate in torch.linspace(0, 0.1, 2))
+    f = lambda: nn.Sequential(nn.Linear(16, 16), nn.Tanh())
+    stem = BufferedStage(nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 16), DuplicateStreams()))
+    head = HeadStage(nn.Sequential(ConcatStreams(), nn.Linear(32, 10)))
+    return [stem, ReversibleStage(f()), ReversibleStage(f()), head]
+
+def sequential():
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 16), nn.Linear(16, 10))
+
+class Masked(nn.Linear):
+    def forward(self, value):
+        return super().forward(value[0]) * value[1]
+
+def with_batch():
+    return nn.Sequential(Masked(5, 4), nn.Linear(4, 3)), (torch.ones(7, 5), torch.ones(7, 1)), torch.zeros(7).long()
+
+def nothing(): pass
+def headless(): return stages()[:2]
+def needs(width): pass
+def breaks(): raise RuntimeError("no weights here")
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a user's module, which is another one for every test."""
+    name = f"users_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(SOURCE, encoding="utf-8")
+    (tmp_path / f"{name}_broken.py").write_text("import a_package_that_nobody_has", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def cell(model: str, **settings: object) -> TrainingCell:
+    made = cell_by_hand({"model": model, "dataset": "digits", "accumulation": 1, "epochs": 1} | settings)
+    assert isinstance(made, TrainingCell)
+    return made
+
+
+def test_the_name_is_part_of_the_identity_and_reading_a_record_imports_nothing(module: str, tmp_path: Path) -> None:
+    first, second = cell(f"{module}:stages"), cell(f"{module}:sequential")
+    assert first.identity != second.identity
+    assert (first.stem, first.width) == (own.STEM, own.WIDTH)
+    assert networks.title_of(first) == f"own network {module}:stages"
+    elsewhere = dataclasses.replace(first, model="gone.away:stages", timing="1f1b", stages=(1, 2, 1))
+    again = from_dict(json.loads(json.dumps(elsewhere.to_dict())))
+    assert again == elsewhere
+    for text in (again.name, volumes.path_of(again, tmp_path).name):
+        assert "gone-away-stages" in text
+        assert ":" not in text
+
+
+def test_a_list_a_sequential_and_a_micro_batch_are_taken(module: str) -> None:
+    stages = own.build(f"{module}:stages")
+    assert [type(stage) for stage in stages] == [BufferedStage, ReversibleStage, ReversibleStage, HeadStage]
+    assert [type(stage) for stage in own.build(f"{module}:sequential")] == [BufferedStage, BufferedStage, HeadStage]
+    assert own.micro_batch(f"{module}:stages") is None
+    batch = own.micro_batch(f"{module}:with_batch")
+    assert batch is not None
+    assert batch[0][0].shape == (7, 5)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "message"),
+    [
+        (".nowhere:stages", "there is no module .*nowhere; it is looked for in the current folder and in"),
+        ("_missing:stages", "there is no module .*_missing; it is looked for"),
+        ("_broken:stages", "the module .*_broken imports a_package_that_nobody_has, which is not installed"),
+        (":stagse", "has no stagse; did you mean stages"),
+        (":depths", "depths is a list, expected a function without arguments that returns the stages"),
+        (":needs", r"called without arguments and raised TypeError: .*width"),
+        (":breaks", "raised RuntimeError: no weights here"),
+        (":nothing", "the function returned a NoneType, expected a list of stages .*an nn.Sequential"),
+        (":headless", "the last stage must be a HeadStage"),
+    ],
+)
+def test_what_is_no_network_is_refused_by_name(module: str, suffix: str, message: str) -> None:
+    with pytest.raises(CellError, match=rf"(?s)--model {module}{suffix}: .*{message}"):
+        own.build(f"{module}{suffix}")
+
+
+@pytest.mark.parametrize("spelled", ["a module:stages", "module:", ":stages", "folder/module:stages", "m:f(3)"])
+def test_other_spellings_are_refused(spelled: str) -> None:
+    with pytest.raises(CellError, match="spelled module:function, such as my_networks:small"):
+        cell(spelled)
+
+
+def test_settings_of_the_function_are_refused(module: str, tmp_path: Path) -> None:
+    for name, value in (("width", 8), ("stem", "cifar")):
+        with pytest.raises(CellError, match=f"{name} is decided by the function .*leave --{name} out; got {value}"):
+            cell(f"{module}:stages", **{name: value})
+    with pytest.raises(UnsupportedError, match=r"has 4 blocks .*got 1,1, which has 2"):
+        execute(Record(tmp_path / "record", cell(f"{module}:stages", stages="1,1")), Context())
+
+
+def test_from_sequential_takes_nothing_else() -> None:
+    with pytest.raises(ValueError, match="at least one child"):
+        models.from_sequential(torch.nn.Sequential())
+    with pytest.raises(
+        TypeError, match=r"takes an nn\.Sequential, got Linear; make stages of the parts of its forward"
+    ):
+        models.from_sequential(torch.nn.Linear(1, 1))  # type: ignore[arg-type]  # refused
+
+
+@pytest.mark.parametrize(("function", "shown"), [("stages", "batch 32, PETRA"), ("with_batch", "the micro-batch of")])
+def test_partition_times_them(module: str, function: str, shown: str) -> None:
+    arguments = ["partition", "--model", f"{module}:{function}", "--dataset", "digits", "--repetitions", "1"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert f"own network {module}:{function}" in result.output
+    assert shown in result.output
+    assert "balanced: " in result.output
+    assert "to train so: --processes 2" in result.output
+
+
+@pytest.fixture
+def stopping() -> Callable[[int], Context]:
+    def context(after: int) -> Context:
+        asked = iter(range(10**6))
+        return Context(should_stop=lambda: next(asked) >= after)
+
+    return context
+
+
+def test_a_training_is_recorded_with_the_file_and_resumed_only_with_the_same(
+    module: str, tmp_path: Path, stopping: Callable[[int], Context]
+) -> None:
+    own_cell = cell(f"{module}:stages", method=methods.PETRA.name, batch_size=64, timing="1f1b")
+    whole, stopped = Record(tmp_path / "whole", own_cell), Record(tmp_path / "stopped", own_cell)
+    assert str(execute(whole, Context())) == "done"
+    with pytest.raises(Stopped):
+        execute(stopped, stopping(5))
+    file = tmp_path / f"{module}.py"
+    file.write_text(f"{SOURCE}\n# another version", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=rf"another version of the file of {module}:stages; restore that file"):
+        execute(stopped, Context())
+    file.write_text(SOURCE, encoding="utf-8")
+    execute(stopped, Context())
+    first, second = whole.result(), stopped.result()
+    assert first is not None
+    assert second is not None
+    assert first["network"] == own.source(own_cell.model)
+    assert len(first["network"]["sha256"]) == 64
+    assert first["staleness"] == [3, 2, 1, 0]
+    assert first["train_loss"] == second["train_loss"]
+    assert first["test_accuracy"] > 20
