@@ -34,7 +34,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Make links between the repository's top and docs/ those of the site, where both are one folder."""
+    """Adapt links to the site: the top of the repository and docs/ are one folder, and modules have reference pages."""
+    markdown = re.sub(rf"\]\((?:\.\./)?((?:{'|'.join(PACKAGES)})/[\w/]+)\.py\)", r"](api/\1.md)", markdown)
     return re.sub(r"\]\((?:docs/|\.\./)", "](", markdown).replace("](README.md", "](index.md")
 
 

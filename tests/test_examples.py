@@ -1,6 +1,8 @@
 """The examples run, learn, and train as plain PyTorch does."""
 
+import contextlib
 import copy
+import os
 import runpy
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from petra_core.models import sequential
 from tests import toys
 from tests.compare import assert_close
 from tests.conftest import ROOT
+from tests.processes import FORKED, PATIENCE, free_port
 
 
 def example(name: str) -> dict[str, Any]:
@@ -57,3 +60,43 @@ def test_cifar_without_the_data_is_learnt_and_resumed(tmp_path: Path, capsys: py
     assert said.count("epoch 1:") == 1
     assert said.count("epoch 3:") == 1
     assert accuracy > 0.2  # chance is 0.1
+
+
+def ranked(rank: int, port: int, output: str, arguments: list[str]) -> None:
+    """Run the example as torchrun does, and let it print to a file."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    with Path(f"{output}-{rank}").open("w", encoding="utf-8") as file, contextlib.redirect_stdout(file):
+        assert example("two_processes")["main"](arguments) > 0.5  # chance is 0.25
+
+
+def test_two_processes_train_export_and_stop_early(tmp_path: Path) -> None:
+    file, output = tmp_path / "model.pt", str(tmp_path / "said")
+    arguments, port = ["--epochs", "4", "--loss", "1.3", "--model", str(file)], free_port()
+    processes = [FORKED.Process(target=ranked, args=(rank, port, output, arguments)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(PATIENCE)
+    assert [process.exitcode for process in processes] == [0, 0]
+    said = Path(f"{output}-0").read_text(encoding="utf-8")
+    assert "epoch 1: partition (" in said
+    assert "epoch 4:" not in said  # stopped early, on both
+    own = example("two_processes")
+    model = sequential(own["network"]())
+    model.load_state_dict(torch.load(file, weights_only=True))
+    x, y = own["samples"](256, 2)
+    assert f"test accuracy {(model(x).argmax(1) == y).float().mean().item():.1%}" in said
+
+
+def test_methods_are_compared_and_one_that_diverges_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    main = example("compare_methods")["main"]
+    found = main(["--methods", "BACKPROPAGATION", "petra", "-k", "1", "--epochs", "1", "--half"])
+    assert found.keys() == {("BACKPROPAGATION", 1), ("PETRA", 1)}
+    assert found["BACKPROPAGATION", 1] > 0.5  # chance is 0.1
+    assert main(["--methods", "petra", "-k", "2", "--epochs", "1", "--learning-rate", "1e4"]) == {("PETRA", 2): None}
+    rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 5
+    assert rows[2].split()[:3] == ["PETRA", "1", "5"]
+    assert "not finite in micro-batch" in rows[4]
