@@ -17,7 +17,7 @@ data set that is trained on, a text.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from pandas import DataFrame
 
 from petra_core.files import replacing
 from petra_core.forward_gradients import settings as forward
-from reproduce.cells import catalogue, rates, timing
+from reproduce.cells import catalogue, own, rates, timing
 from reproduce.cells.base import Cell
 from reproduce.cells.kinds import (
     ComplexityCell,
@@ -371,7 +371,7 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
         "network": title_of(cell),
         "optimizer": cell.optimizer,
         "stages": ",".join(map(str, cell.stages)),
-        "staleness": None if isinstance(cell, ForwardGradientCell) else (timing.vector(cell) or (0,))[0],
+        "staleness": _staleness(cell, result),
         "reference_rate": rates.reference_of(cell),
         "recipe": _recipe(cell),
         "arithmetic": arithmetic,
@@ -380,6 +380,15 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
         "final_loss": _mean(last, "train_loss"),
         "study": f"{title_of(cell)}, {data}, {count(cell.epochs, 'epoch')}, scale “{cell.scale}”, {arithmetic}",
     }
+
+
+def _staleness(cell: TrainedCell, result: Mapping[str, Any]) -> int | None:
+    """Return the staleness of stage 0; None if there is none, or an unfinished run of a user's network has it."""
+    if isinstance(cell, ForwardGradientCell):
+        return None
+    if own.is_own(cell.model):  # to count the stages would import the user's module
+        return next(iter(result.get("staleness", ())), None)
+    return (timing.vector(cell) or (0,))[0]
 
 
 def _mean(lines: Sequence[dict[str, Any]], name: str) -> float | None:

@@ -89,6 +89,14 @@ def test_the_schema_is_the_columns_and_holds_for_every_kind_of_cell(tmp_path: Pa
     assert set(frames.runs["arithmetic"]) == {"float32", "bf16"}
 
 
+def test_a_record_of_a_users_network_is_read_without_its_module(tmp_path: Path) -> None:
+    cell = replace(CELL, model="gone.away:stages", stem="own", width=1, scale="custom")
+    fake_records.train(cell, tmp_path, 60.0)
+    frames = Frames(read(tmp_path, [replace(cell, seed=1)]))
+    assert set(frames.runs["network"]) == {"own network gone.away:stages"}
+    assert list(frames.runs["status"]) == ["done", "not run"]
+
+
 def test_tables_can_be_had_as_files(tmp_path: Path) -> None:
     fake_records.train(recipes.cell("small"), tmp_path, 60.0)
     files = list(Frames(read(tmp_path)).export(tmp_path / "tables"))
