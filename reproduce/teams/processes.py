@@ -43,6 +43,7 @@ from petra_core.distributed.groups import CPU, ChannelError, backend
 from petra_core.distributed.replicas import Replicas
 from petra_core.distributed.sharded import Folder
 from petra_core.stages import Stage
+from reproduce.cells import own
 from reproduce.cells.kinds import TrainedCell
 from reproduce.records import provenance
 from reproduce.records.record import Record
@@ -95,6 +96,8 @@ def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, patie
         "commit": code.get("commit"),
         "difference to the commit": hashlib.sha256(provenance.patch_bytes(patch)).hexdigest()[:12],
     }
+    if own.is_own(cell.model):
+        mine["file of the network"] = own.source(cell.model)["sha256"][:12]
     if device.type == "cpu":  # where the number of threads changes results in the last bits
         mine["threads"] = torch.get_num_threads()
     everybody = _everybodys([mine, [socket.gethostname(), _name(device)], nccl_available])
