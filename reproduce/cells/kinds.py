@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from petra_core import delay, methods
-from petra_core.forward_gradients import settings as forward
 from reproduce.cells import catalogue, transformers
 from reproduce.cells import timing as timings
 from reproduce.cells.base import Cell, CellError, near_matches
+from reproduce.forward_gradients import settings as forward
 
 __all__ = [
     "REMOVED",
@@ -47,7 +47,7 @@ RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
 FAMILIES = ("revnet", "resnet", "invertible_revnet")
 RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (18, 34, 50))
-#: Networks with auxiliary ones, and the number of their blocks (`petra_core.models.blocks`).
+#: Networks with auxiliary ones, and the number of their blocks (`reproduce.forward_gradients.blocks`).
 BLOCK_MODELS = {"resnet18_8b": 8, "resnet18_16b": 16}
 AUXILIARIES = ("cnn", "mlp", "linear")
 #: Settings that were removed, with the default that all records have.
@@ -233,7 +233,7 @@ class ReconstructionCell(ProbedCell):
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardGradientCell(TrainedCell):
-    """Train by forward gradients (`petra_core.forward_gradients`), and record the accuracy and how good guesses are.
+    """Train by forward gradients (`reproduce.forward_gradients`), and record the accuracy and how good guesses are.
 
     Every batch is an update, and nothing is late: settings of the pipeline stay at their defaults.
     """

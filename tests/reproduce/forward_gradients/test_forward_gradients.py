@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import BufferedStage, CheckpointError, HeadStage, NonFiniteError, Stage, recipe
-from petra_core.forward_gradients import training
-from petra_core.forward_gradients.layers import layers_of, observing, shares, shifted
-from petra_core.forward_gradients.settings import Derivative, ForwardGradient, Guess, Scaling, Space, Target
-from petra_core.forward_gradients.training import ForwardGradients
-from petra_core.models import PointwiseConv2d, blocks
+from petra_core.models import PointwiseConv2d
 from petra_core.models.transformer import SelfAttention
+from reproduce.forward_gradients import blocks, training
+from reproduce.forward_gradients.layers import layers_of, observing, shares, shifted
+from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Scaling, Space, Target
+from reproduce.forward_gradients.training import ForwardGradients
 from tests import toys
 
 BATCH = 4
