@@ -41,8 +41,8 @@ from petra_core.finite import PendingLosses, check_states, check_weights
 from petra_core.inspection import Inspection
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method, check_accumulation
+from petra_core.optimizers import OptimizerFactory, set_rate
 from petra_core.randomness import capture_all, restore_all
-from petra_core.recipe import OptimizerFactory, set_rate
 from petra_core.schedule import Action, Kind, backward_actions
 from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
 from petra_core.tape import Value, as_streams, as_value

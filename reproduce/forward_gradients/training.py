@@ -27,8 +27,8 @@ from petra_core.checks import Shapes, check_stages
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.finite import REMEDY, PendingLosses
 from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
+from petra_core.optimizers import OptimizerFactory, optimizer_of, set_rate
 from petra_core.randomness import RandomStream
-from petra_core.recipe import OptimizerFactory, optimizer_of, set_rate
 from petra_core.stages import HeadStage, Loss, Stage, in_evaluation_mode, sequential
 from petra_core.worker import devices_of
 from reproduce.forward_gradients.evaluation import BlockEvaluation, Guessed, LocalBlock, dot, factors, trainable

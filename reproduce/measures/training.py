@@ -44,11 +44,12 @@ from petra_core.delay import CORRECTIONS, RATE, Correction, ForwardWeights
 from petra_core.devices import captured, compiled, compiled_steps
 from petra_core.finite import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.models.revroberta import IGNORED
-from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, nadam, sgd
+from petra_core.optimizers import OptimizerFactory, adamw, nadam, sgd
 from petra_core.stages import sequential
 from petra_core.staleness import entering_meanwhile
 from reproduce.cells import catalogue, networks, timing
 from reproduce.cells.kinds import Cell, TrainedCell
+from reproduce.cells.rates import LearningRateSchedule
 from reproduce.data import manifest
 from reproduce.data.loader import Batch, InMemory
 from reproduce.data.resident import ResidentBatches

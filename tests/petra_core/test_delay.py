@@ -30,7 +30,7 @@ from petra_core.devices import captured
 from petra_core.distributed import ProcessChannel
 from petra_core.lookahead import predicted
 from petra_core.methods import Method
-from petra_core.recipe import adamw, nadam, sgd
+from petra_core.optimizers import adamw, nadam, sgd
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.petra_core.distributed.test_distributed import in_processes
