@@ -112,11 +112,10 @@ class Method:
     def check_staleness(self, staleness: int, accumulation: int) -> None:
         """Raise ValueError if the first stage's staleness exceeds the maximum of this method at this k."""
         if self.double_buffered and accumulation < staleness:
-            k_can_be = staleness <= MAX_ACCUMULATION
-            raise_k = f"raise k to {staleness} or more (up to {MAX_ACCUMULATION}), or " if k_can_be else ""
             raise ValueError(
                 f"{self} keeps two versions of the weights, so the {staleness} micro-batches in flight at the first "
-                f"stage must belong to at most two updates; got k={accumulation}: {raise_k}merge stages"
+                f"stage must belong to at most two updates; got k={accumulation}: raise k to {staleness} or more, or "
+                f"merge stages"
             )
 
     def __str__(self) -> str:
@@ -171,24 +170,3 @@ def by_name(name: str) -> Method:
 def normalized(name: str) -> str:
     """A name as methods and systems are written: upper case, with underscores."""
     return name.strip().upper().replace("-", "_").replace(" ", "_")
-
-
-MAX_ACCUMULATION = 32
-
-
-def check_accumulation(accumulation: int) -> int:
-    """Return `accumulation` (k) if it is an int in 1..32, the range of the paper's sweep.
-
-    Raises:
-        TypeError: If it is not an int.
-        ValueError: If it is out of range.
-
-    """
-    if isinstance(accumulation, bool) or not isinstance(accumulation, int):
-        raise TypeError(f"accumulation k must be an int in 1..{MAX_ACCUMULATION}, got {accumulation!r}")
-    if not 1 <= accumulation <= MAX_ACCUMULATION:
-        raise ValueError(
-            f"accumulation k={accumulation} is outside 1..{MAX_ACCUMULATION}, the range of the paper; "
-            f"for a larger effective batch raise the micro-batch size instead"
-        )
-    return accumulation

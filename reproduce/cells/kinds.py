@@ -40,6 +40,7 @@ __all__ = [
     "near_matches",
 ]
 
+MAX_ACCUMULATION = 32  # largest k of the paper's sweep
 PRECISIONS = ("float32", "tf32", "bf16")
 OPTIMIZERS = ("sgd", "adamw", "nadam")
 FORWARD_WEIGHTS = tuple(weights.value for weights in delay.ForwardWeights)
@@ -68,7 +69,7 @@ class NetworkCell(Cell):
     image_size: int  # height and width of the images, pixels; of text the tokens of a sequence
     width: int  # channels of the first blocks, per stream (64 in the paper)
     method: str
-    accumulation: int  # k, micro-batches whose gradients are averaged for one update, 1..32
+    accumulation: int  # k, micro-batches whose gradients are averaged for one update: 1..MAX_ACCUMULATION
     batch_size: int  # samples in a micro-batch
     seed: int  # of initialisation, data order, augmentation and dropout, all methods alike; or of random images
     #: What makes blocks invertible: the network's own, or of a ViT `bdia` or `bdia_float` (`petra_core.models.bdia`).
@@ -88,9 +89,18 @@ class NetworkCell(Cell):
             raise CellError(f"seed must be at most 2^64 - 1, got {self.seed}")
 
     def _check_algorithm(self) -> None:
-        """Check the method and what goes with it, and write its name as the engine does. Raises: ValueError."""
+        """Check the method and its settings, and write its name as the engine does.
+
+        Raises:
+            ValueError: If the method is unknown, or k is out of the paper's range.
+
+        """
         object.__setattr__(self, "method", methods.by_name(self.method).name)
-        methods.check_accumulation(self.accumulation)
+        if self.accumulation not in range(1, MAX_ACCUMULATION + 1):
+            raise CellError(
+                f"accumulation k={self.accumulation} is outside 1..{MAX_ACCUMULATION}, the range of the paper; for a "
+                f"larger effective batch, raise the micro-batch size instead"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
