@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, methods, prediction
 from petra_core.models import ConcatStreams, DuplicateStreams
-from petra_core.recipe import sgd
+from petra_core.optimizers import sgd
 from petra_core.staleness import one_f_one_b
 
 WIDTH, BATCH = 32, 16

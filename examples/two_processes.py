@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from petra_core import BufferedStage, Clip, HeadStage, Pipeline, ReversibleStage, Stage, methods, models, prediction
 from petra_core.distributed import ProcessChannel
 from petra_core.models import ConcatStreams, DuplicateStreams
-from petra_core.recipe import sgd
+from petra_core.optimizers import sgd
 
 WIDTH, CLASSES = 16, 4
 

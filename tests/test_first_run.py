@@ -17,7 +17,7 @@ from reproduce.records.run import Run
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "first_run.md"
-BLOCK = re.compile(r"(<!-- from records: (\w+) -->\n).*?(<!-- end -->)", re.S)
+BLOCK = re.compile(r"(<!-- (\w+): written by `python -m tests\.test_first_run` -->\n).*?(<!-- \2: end -->)", re.S)
 MINUS = "\N{MINUS SIGN}"
 BACKPROPAGATION = "BACKPROPAGATION"
 
@@ -111,8 +111,8 @@ def stages() -> str:
 
 def compensation() -> str:
     settings = {"model": "revnet18", "width": 8, "epochs": 3, "accumulation": 1}
-    others = [("none", {}), ("`ForwardWeights.PREDICTED`", {"forward_weights": "predicted"})]
-    others += [(f"`{name.upper()}`", {"correction": name}) for name in ("average", "gap_aware", "rate")]
+    others = [("none", {}), ("predicted weights in the forward", {"forward_weights": "predicted"})]
+    others += [(name, {"correction": name}) for name in ("average", "gap_aware", "rate")]
 
     def rows() -> Iterator[list[str]]:
         for name, other in others:

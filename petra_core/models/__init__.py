@@ -1,7 +1,6 @@
 """Networks as lists of stages: those of the paper and reversible transformers, with conversion to plain models."""
 
 from petra_core.models.bdia import BdiaStage
-from petra_core.models.blocks import auxiliary, local_resnet
 from petra_core.models.chain import chain
 from petra_core.models.convert import (
     from_sequential,
@@ -31,14 +30,12 @@ __all__ = [
     "PointwiseConv2d",
     "SplitStreams",
     "TransformerSize",
-    "auxiliary",
     "chain",
     "from_sequential",
     "gpt",
     "group",
     "invertible_revnet",
     "load_stages_state_dict",
-    "local_resnet",
     "renamed_state_dict",
     "resnet",
     "revmvit",

@@ -18,12 +18,12 @@ import torch
 
 from petra_core.arguments import check_int
 from petra_core.ledger import payload
-from petra_core.methods import REVERSIBLE_BACKPROPAGATION, Method, check_accumulation
+from petra_core.methods import REVERSIBLE_BACKPROPAGATION, Method
+from petra_core.optimizers import OptimizerFactory
 from petra_core.prediction.memory import predict
 from petra_core.prediction.partition import Cut, plan
 from petra_core.prediction.simulation import Cost
 from petra_core.prediction.stage_alone import StageAlone, feeds
-from petra_core.recipe import OptimizerFactory
 from petra_core.stages import Stage
 from petra_core.tape import Value
 from petra_core.targets import Target
@@ -74,7 +74,7 @@ def timed(
     repetitions: int = 5,
 ) -> Iterator[StageTimes]:
     """Time one stage after the other; arguments as in `measured`."""
-    check_accumulation(accumulation)
+    check_int("accumulation", accumulation, 1)
     check_int("repetitions", repetitions, 1)
     if method.overlapped:
         raise ValueError(
@@ -138,7 +138,7 @@ def measured(
         `petra_core.prediction.full_speed`.
 
     Raises:
-        ValueError: If k or the repetitions are out of range, or the method overlaps stages.
+        ValueError: If k or the repetitions are below 1, or the method overlaps stages.
 
     """
     times = timed(

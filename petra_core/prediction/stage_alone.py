@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 
 from petra_core.methods import Method
-from petra_core.recipe import OptimizerFactory
+from petra_core.optimizers import OptimizerFactory
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams, as_value, detached
 from petra_core.targets import Target

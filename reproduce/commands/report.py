@@ -21,22 +21,28 @@ from reproduce.records.storage import StorageError, StorageFullError
 @click.option(
     "--jobs", type=click.IntRange(1), default=min(8, CORES), show_default="the CPU cores, at most 8", help="Processes."
 )
+@click.option("--readme", type=FILE, help="Also write the results and pictures of this README.")
 @click.option("--open", "opened", is_flag=True, help="Show the page in the browser.")
 @click.pass_context
-def report(context: click.Context, root: Path, output: Path, jobs: int, opened: bool) -> None:
-    """Write the report: one page with every table and figure, from the records that are there."""
+def report(context: click.Context, root: Path, output: Path, jobs: int, readme: Path | None, opened: bool) -> None:
+    """Write the report, one page with every table and figure, from the records that are there."""
     # Without any run the page shows what is published; but a folder that was named and is not there is a slip.
     if not root.exists() and context.get_parameter_source("root") is not ParameterSource.DEFAULT:
         raise click.UsageError(f"there is no folder {root}: --records is the one that was given to `run`")
     check_writable(output.parent, "--output")
+    if readme is not None and not readme.is_file():
+        raise click.UsageError(f"--readme: there is no file {readme}")
     from reproduce.report import build  # pandas, seaborn and jinja2 take seconds to import
+    from reproduce.report.readme import ReadmeError
 
     try:
-        build(root, output, jobs=jobs)
+        build(root, output, jobs=jobs, readme=readme)
     except StorageFullError as error:
         raise click.ClickException(f"no room to write {output}; the page of before, if any, is as it was") from error
     except StorageError as error:
         raise click.ClickException(error.strerror or str(error)) from error
+    except ReadmeError as error:
+        raise click.UsageError(f"--readme: {error}") from error
     click.echo(f"wrote {output}; to look at it: {output.resolve().as_uri()}")
     if opened:
         click.launch(output.resolve().as_uri())

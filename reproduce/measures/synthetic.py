@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from petra_core.recipe import sgd
+from petra_core.optimizers import sgd
 from petra_core.stages import Stage
 from petra_core.tape import Value, as_streams, as_value
 from petra_core.targets import Target, converted
