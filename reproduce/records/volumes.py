@@ -481,7 +481,7 @@ def _texts(data: bytes) -> list[str]:
 def _is_json(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
