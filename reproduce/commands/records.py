@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from reproduce.commands.common import FOLDER, RECORDS, UserPath, check_writable
-from reproduce.records import merging, results
+from reproduce.records import merging, reading, results
 from reproduce.records.locks import holder
 from reproduce.records.merging import Decision
 from reproduce.records.record import scan
@@ -79,7 +79,8 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
             for decision, path, detail in chain(*merges or [merging.publish_finished(root, dry_run=dry_run)]):
                 decisions[decision] += 1
                 if decision.to_be_told or verbose:
-                    click.echo(f"{decision.name} {path}{f': {detail}' if detail else ''}", err=decision.bad)
+                    line = f"{decision.name} {path}{f': {detail}' if detail else ''}"
+                    click.echo(reading.printable(line), err=decision.bad)
         except StorageError as error:
             raise click.ClickException(error.strerror or str(error)) from error
     done = "would be " if dry_run else ""
