@@ -310,7 +310,8 @@ def publish(run: Run[Cell], root: Path) -> RecordError | None:
     path = path_of(run.cell, root)
     entries, lines = _lines(run)
     with _held(root) as held:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with explain_full_disk(f"to write {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
         known = read(path).runs(run.cell.identity)
         if known:
             return next((conflict(other, run) for other in known if other.content != run.content), None)
