@@ -39,7 +39,7 @@ from reproduce.grids.grid import grid_of
 from reproduce.records import reading
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
-from reproduce.records.storage import write_atomically
+from reproduce.records.storage import check_own, write_atomically
 from reproduce.report import citing, layout, overview
 from reproduce.report.headline import Answer, Headline, first_screen
 from reproduce.report.reproducibility import Reproducibility, counted, reproducibility
@@ -66,8 +66,10 @@ def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
 
     Raises:
         StorageFullError: there was no room.
+        StorageError: beside the page is a file of the name of the verdicts that no report wrote.
 
     """
+    check_own(output.with_name(VERDICTS), b'{\n  "verdicts"')
     expected = [cell for name in scales.SCALES for cell in grid_of(name)]
     report = render(read(records_root, expected), jobs=jobs)
     output.parent.mkdir(parents=True, exist_ok=True)
