@@ -328,6 +328,9 @@ def test_one_training_has_one_identity_however_its_settings_are_written():
     assert identity(weight_decay=0.0) == identity(weight_decay=-0.0)
     assert identity(drop_factor=0.5) == identity(drop_factor=0.1), "without drops it has no effect"
     assert identity(drops="1", drop_factor=0.5) != identity(drops="1", drop_factor=0.1)
+    assert identity(timing="1f1b+1.0") == identity(timing="lockstep") == identity()
+    assert identity(timing="1f1b+0") == identity(timing="1f1b") != identity(timing="1f1b+0.5")
+    assert identity(timing="1f1b+0.50") == identity(timing="1f1b+0.5")
     for batch_size in range(1, 100):
         for k in (1, 3):
             size = {"batch_size": batch_size, "accumulation": k}
