@@ -438,9 +438,25 @@ def test_an_archive_is_brought_as_the_folder_in_it(there, here, tmp_path):
     assert "no folder `records` in this archive" in call("merge", tmp_path / "other.tar.gz", "--records", here).output
     torn = tmp_path / "torn.tar.gz"
     whole = (tmp_path / "day.tar.gz").read_bytes()
-    for length in (50, len(whole) // 2):
-        torn.write_bytes(whole[:length])
+    wrong = bytes(byte ^ 1 for byte in whole[-8:-4])  # the checksum
+    for data in (whole[:50], whole[: len(whole) // 2], whole[:-5], whole[:-8] + wrong + whole[-4:]):
+        torn.write_bytes(data)
         assert f"{torn} cannot be unpacked: " in call("merge", torn, "--records", here).output
+
+
+def test_a_full_disk_is_no_fault_of_an_archive(there, here, tmp_path, monkeypatch):
+    train(CELL, there, 95.0)
+    with tarfile.open(tmp_path / "day.tar.gz", "w:gz") as archive:
+        archive.add(there, "records")
+
+    def extractall(self, *arguments, **options):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
+    said = call("merge", tmp_path / "day.tar.gz", "--records", here).output
+    assert "no room to unpack" in said
+    assert "TMPDIR" in said
+    assert "copy is whole" not in said
 
 
 @pytest.mark.parametrize("archived", [False, True])
