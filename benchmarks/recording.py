@@ -10,10 +10,10 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 
+from benchmarks.arguments import path
 from petra_core.timeline import Timeline
 from reproduce.records import provenance
 from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Series, check_name, write
@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
         help=f"write a record, shown in the report; another name than {name} keeps one of another machine beside it",
     )
     parser.add_argument(
-        "--records", type=Path, default=DEFAULT_ROOT, help=f"folder of records (default {DEFAULT_ROOT})"
+        "--records", type=path, default=DEFAULT_ROOT, help=f"folder of records (default {DEFAULT_ROOT})"
     )
 
 

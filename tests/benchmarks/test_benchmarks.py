@@ -24,6 +24,7 @@ from benchmarks import (
     pareprop,
     pipelining,
     quarter_hour,
+    recording,
     throughput,
     tick,
     timeline,
@@ -199,6 +200,18 @@ def test_all_sides_of_a_tick_have_the_precision(tmp_path: Path, precision: str, 
         hook.remove()
     assert computed == {dtype}
     assert read(tmp_path / "benchmarks" / "tick.json").setting["precision"] == precision
+
+
+def test_a_home_folder_is_expanded_where_the_shell_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder called `~` invites `rm -r ~`."""
+    monkeypatch.setenv("HOME", "/home/of-mine")
+    parser = argparse.ArgumentParser()
+    recording.add_options(parser, "x")
+    assert parser.parse_args(["--records=~/there"]).records == Path("/home/of-mine/there")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--records=~nobody-of-that-name/there"])
+    for module in ("recording", "quarter_hour"):
+        assert "type=Path" not in (ROOT / "benchmarks" / f"{module}.py").read_text(), "a path is of the type `path`"
 
 
 def test_where_the_record_goes_is_not_in_it() -> None:
