@@ -91,7 +91,11 @@ def test_damage_to_the_manifest_itself_is_an_error_wherever_it_is(made, tmp_path
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("files",), {"../train.beton": {"bytes": 1, "sha256": "ab"}}, "files names '../train.beton', expected files of"),
+        (
+            ("files",),
+            {"../train.beton": {"bytes": 1, "sha256": "ab"}},
+            "files names '../train.beton', expected files of",
+        ),
         (("files",), {"/etc/passwd": {"bytes": 1, "sha256": "ab"}}, "files names '/etc/passwd'"),
         (("files",), {"train.beton": {"bytes": -1, "sha256": "ab"}}, "files is"),
         (("source",), 5, "source is 5, expected a text"),
