@@ -1,6 +1,7 @@
 """The content of a record, wherever it is stored: in the folder of a running cell or in a volume."""
 
 import enum
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,13 @@ class RecordError(Exception):
     def __str__(self) -> str:
         remove = "delete its lines" if self.record else "move the folder away (or delete it, if you are sure)"
         return f"{reading.printable(str(self.path))}: {self.args[1]}. {self.args[2] or LEFT.format(remove)}"
+
+
+def unreadable(path: Path, error: OSError, record: str = "") -> RecordError:
+    """Return the error that the system cannot read a file or folder; what is in it may be whole."""
+    closed = error.errno in (errno.EACCES, errno.EPERM)
+    fix = "Let this user read it (docs/running.md, several users)" if closed else "Check the disk or the file server"
+    return RecordError(path, f"cannot be read: {error.strerror}", fix, record)
 
 
 @dataclass(frozen=True)

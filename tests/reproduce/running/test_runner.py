@@ -367,6 +367,21 @@ def test_a_grid_says_for_whom_it_waits_unless_that_is_its_own_worker(tmp_path, m
     assert len(told) == 1
 
 
+def test_a_folder_that_cannot_be_looked_into_is_a_problem_of_its_cell(tmp_path, monkeypatch):
+    """With a umask of 077, for example."""
+    closed, stat = begin(CELLS[0], tmp_path).path, os.stat
+
+    def look(path, **options):
+        if isinstance(path, str | os.PathLike) and str(path).startswith(f"{closed}{os.sep}"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", look)
+    monkeypatch.setattr("reproduce.records.record.read", lambda file: look(file) and b"")
+    outcome = run_grid(CELLS[:1], settings(tmp_path))
+    assert "config.json: cannot be read: Permission denied. Let this user read it" in outcome.problems[CELLS[0]]
+
+
 def test_a_folder_of_another_user_is_a_problem_of_a_retry_and_none_of_a_finished_cell(tmp_path, monkeypatch):
     begin(CELLS[0], tmp_path).fail("out of memory", "in stage 1")
     assert in_folder(train(CELLS[1], tmp_path, 95.0)).path.exists()  # a kill left it there
