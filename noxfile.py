@@ -274,6 +274,8 @@ def benchmarks(session: nox.Session) -> None:
 @nox.session(name="benchmarks-html")
 def benchmarks_html(session: nox.Session) -> None:
     """Make pages of the history and of what `asv run` has left on this machine, in reports/benchmarks."""
+    if session.run("git", "rev-parse", "--is-shallow-repository", silent=True, external=True) == "true\n":
+        session.error("this clone is shallow, so the pages would have no points: run `git fetch --unshallow` first")
     install(session, "benchmarks")
     asv_machine(session)
     # What asv publishes is what it last discovered: with the full profile, all that there may be results of.

@@ -9,14 +9,16 @@ import datetime
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
+from benchmarks.arguments import path
 from petra_core.timeline import Timeline
 from reproduce.records import provenance
-from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Series, check_name, write
+from reproduce.records.benchmarks import FOLDER, Benchmark, Comparison, Goal, Series, check_name, write
 from reproduce.records.reading import UNPRINTABLE
 from reproduce.records.record import DEFAULT_ROOT
 
@@ -32,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
         help=f"write a record, shown in the report; another name than {name} keeps one of another machine beside it",
     )
     parser.add_argument(
-        "--records", type=Path, default=DEFAULT_ROOT, help=f"folder of records (default {DEFAULT_ROOT})"
+        "--records", type=path, default=DEFAULT_ROOT, help=f"folder of records (default {DEFAULT_ROOT})"
     )
 
 
@@ -60,6 +62,18 @@ def about(docstring: str | None) -> str:
     return " ".join((docstring or "").partition("Usage")[0].partition("\n\n")[2].split())
 
 
+def _check_writable(folder: Path) -> None:
+    """Check, before anything is measured, that a record can be written. Raises: SystemExit: it cannot."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SystemExit(
+            f"--records: nothing can be written to {folder} ({error.strerror}); name another folder"
+        ) from error
+
+
 class Recorder:
     """Collects the measured values of a benchmark.
 
@@ -75,6 +89,8 @@ class Recorder:
     ) -> None:
         self._title, self._about, self._command = title, about, command
         self._name, self._root = options.record, options.records
+        if self._name:
+            _check_writable(self._root / FOLDER)
         chosen = {name: value for name, value in vars(options).items() if name not in ("record", "records")}
         self.setting = {
             name: value if isinstance(value, bool | int | float) else _text(value) for name, value in chosen.items()

@@ -1,6 +1,7 @@
 """What several commands share: the kinds of their options, and errors of a command line as click shows them."""
 
 import dataclasses
+import errno
 import functools
 import os
 import tempfile
@@ -17,17 +18,32 @@ from reproduce.records.record import DEFAULT_ROOT, RecordError, check_free
 
 
 class UserPath(click.Path):
-    """A path as people type it: `~` is expanded here, since shells leave it in `--option=~/folder`."""
+    """A path as people type it. `~` is expanded, since shells leave it in `--option=~/folder`.
+
+    A path that this user may not look at is refused here, once for all commands.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(path_type=Path, **settings)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path. Raises: click.BadParameter: it is not what is wanted, or `~NAME` names nobody."""
+        """Return the path.
+
+        Raises:
+            click.BadParameter: it is not what is wanted, `~NAME` names nobody, or this user may not read it.
+
+        """
         try:
             expanded = Path(value).expanduser()
         except RuntimeError:
             self.fail(f"{str(value)!r} begins with the home folder of a user that does not exist", param, ctx)
+        try:
+            closed = expanded.is_dir() and not os.access(expanded, os.R_OK | os.X_OK)
+        except OSError as error:
+            closed = error.errno in (errno.EACCES, errno.EPERM)
+        if closed:
+            fix = "let this user read it (docs/running.md, several users), or name another one"
+            self.fail(f"no permission to read {str(expanded)!r}: {fix}", param, ctx)
         return super().convert(expanded, param, ctx)
 
 

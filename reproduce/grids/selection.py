@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from reproduce.cells import timing as timings
 from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
 from reproduce.grids.plans import IN_ORDER, PLANS
 
@@ -92,7 +93,7 @@ def with_settings(
         CellError: there is no such loader for a data set, or no such precision or timing, or a cell cannot have it.
 
     """
-    given = {"loader": loader, "precision": precision, "timing": timing}
+    given = {"loader": loader, "precision": precision, "timing": timing and timings.canonical(timing)}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     changed: dict[Cell, None] = {}
     refused: dict[str, str] = {}  # by kind of cell

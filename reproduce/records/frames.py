@@ -42,7 +42,7 @@ from reproduce.records.broken import broken
 from reproduce.records.lost_commits import LOST
 from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
-from reproduce.records.storage import explain_full_disk
+from reproduce.records.storage import check_own, explain_full_disk
 from reproduce.show.statistics import ResidualStudy, pool
 from reproduce.words import conjunction, count
 
@@ -162,9 +162,14 @@ class Frames:
         return rows.assign(before=same.shift(), ratio=rows["value"] / same.transform("first"))
 
     def export(self, folder: Path) -> Iterator[Path]:
-        """Write every table as a CSV file into a folder that is made if need be; yields the files.
+        """Write every table as a CSV file into a folder, which is made if it is not there, and yield the files.
 
-        Raises: StorageFullError: no room.
+        A file of the same name is replaced if an earlier export wrote it.
+
+        Raises:
+            StorageFullError: there was no room.
+            StorageError: a file of the same name is no table of an export, or nothing can be written.
+
         """
         names = list(self.by_name)
         tables = {
@@ -175,6 +180,8 @@ class Frames:
             "series": self.series,
             "history": self.history,
         }
+        for name, table in tables.items():
+            check_own(folder / f"{name}.csv", f"{table.columns[0]},".encode())
         with explain_full_disk(f"to write {folder}", "free some space and give the same command again"):
             folder.mkdir(parents=True, exist_ok=True)
             for name, table in tables.items():

@@ -72,6 +72,28 @@ def explain_full_disk(what: str, consequence: str = GO_ON) -> Iterator[None]:
         raise
 
 
+def check_own(path: Path, start: bytes) -> None:
+    """Check that `path`, whose name nobody has chosen, can be written: it is missing, or begins as ours do.
+
+    Raises:
+        StorageError: there is something else, which would be lost.
+
+    """
+    try:
+        with path.open("rb") as file:
+            own = file.read(len(start)) == start
+    except FileNotFoundError:
+        return
+    except OSError:
+        own = False
+    if not own:
+        raise StorageError(
+            errno.EEXIST,
+            f"{path} is there already, and this command did not write it. It was left as it is; move it away, or "
+            f"choose another folder",
+        )
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Make `path` hold `data`: whole, on disk, or not at all.
 

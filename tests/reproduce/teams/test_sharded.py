@@ -73,6 +73,17 @@ def test_a_kill_in_a_second_save_of_one_number_leaves_the_first(
     assert len(list(tmp_path.iterdir())) == 2, "the pointer, and what it names"
 
 
+def test_folders_of_somebody_else_are_kept(tmp_path: Path) -> None:
+    """Other programs name checkpoints step-100, too."""
+    for name in ("step-100", "step-000000001.bak", "step-size"):
+        (tmp_path / name).mkdir()
+    folder = Folder(tmp_path)
+    for number in (1, 2):
+        folder.save(number, PARTS)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"latest.json", "step-000000002", "step-100", "step-000000001.bak", "step-size"}
+
+
 def full(rank: int, path: Path, room: int) -> None:
     folder = Folder(path)
     folder.save(1, {f"stage_{rank}": 1})
