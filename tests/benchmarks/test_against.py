@@ -48,7 +48,7 @@ def test_the_report_names_what_is_noisy_and_what_regressed():
     assert lines[-1] == "regressed: drift, worse, fails"
     assert against.report(rows[:2], 1.2).endswith("\nnothing regressed by more than 1.2")
     for nothing in ([], [row((None, None), (None, None))]):
-        assert "nothing could be measured at both commits" in against.report(nothing, 1.2)
+        assert "nothing was measured at both commits" in against.report(nothing, 1.2)
         assert "regressed" not in against.report(nothing, 1.2)
 
 
@@ -112,9 +112,9 @@ def test_only_two_commits_that_are_there_are_compared(repository, capsys):
 @pytest.mark.parametrize(
     ("option", "refusal"),
     [
-        (("--factor", "nan"), "argument --factor: nan: expected a number above 0"),
-        (("--factor", "0.9"), "--factor is at least 1, got 0.9"),
-        (("--rounds", "0"), "argument --rounds: 0: expected a whole number from 1 on"),
+        (("--factor", "nan"), "argument --factor: got nan, expected a number above 0"),
+        (("--factor", "0.9"), "--factor: got 0.9, expected at least 1"),
+        (("--rounds", "0"), "argument --rounds: got 0, expected a whole number of at least 1"),
     ],
 )
 def test_a_factor_and_rounds_that_say_nothing_are_refused(repository, capsys, option, refusal):

@@ -142,7 +142,7 @@ def test_what_the_machine_has_no_memory_for_is_skipped(monkeypatch: pytest.Monke
         monkeypatch.setattr(machine_memory, "available", lambda _: None if gigabytes is None else gigabytes * 10**9)
         setting.check_room(setting.PAPER["revnet18"], "DELAYED_GRADIENTS", torch.device("cpu"))
 
-    with pytest.raises(SkipNotImplemented, match="needs about 8 GB on cpu, 7 GB can be had"):
+    with pytest.raises(SkipNotImplemented, match="needs about 8 GB on cpu, 7 GB are available"):
         check(7)
     check(8)
     check(None)  # the system does not say

@@ -64,7 +64,7 @@ def test_the_claim_names_what_cublas_keeps(monkeypatch: pytest.MonkeyPatch) -> N
     recorder = SimpleNamespace(add=lambda *_: None, notes=[], comparisons=[])
     memory.aim(recorder, CHAIN)  # type: ignore[arg-type]  # as much of one as is needed
     (note,) = recorder.notes
-    assert note.startswith("Not in PETRA's peak: 67.0 MB that cuBLAS keeps")
+    assert note.startswith("Not in PETRA's peak: 67.0 MB of cuBLAS workspaces")
 
 
 def test_quick_measures_every_part_and_writes_a_record(tmp_path: Path) -> None:

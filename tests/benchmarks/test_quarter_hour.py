@@ -198,7 +198,7 @@ def test_when_the_time_is_used_up_training_stops_and_saves(tmp_path, call, capsy
     assert call([], [trained(tmp_path, long(0), pause=20.0)], [noting(tmp_path, "later")], *seconds) == 0
     said = capsys.readouterr().out
     assert ": the time is used up" in said
-    assert "later: left out, since it takes up to 60 s" in said
+    assert "later: skipped, because it takes up to 60 s" in said
     assert (tmp_path / "cell-0-stopped").exists()
 
 
@@ -210,7 +210,7 @@ def test_a_failure_takes_away_what_needs_it_and_no_more(tmp_path, call, capsys, 
     assert call(steps, [trained(tmp_path, long(0))], [noting(tmp_path, "later")]) == 1
     said = capsys.readouterr().out
     assert "correctness: FAILED: exit code 3; see logs/correctness.log" in said
-    assert "tick: FAILED: not done in 8 s" in said
+    assert "tick: FAILED: not finished within 8 s" in said
     assert (times(tmp_path, "cell-0"), times(tmp_path, "later")) == (1, 1)
     broken = Candidate(long(3), ["python", "-c", "import sys; sys.exit('no')"])
     assert call(steps, [broken], []) == 1
@@ -310,9 +310,9 @@ def test_the_plan_for_a_gpu_can_be_looked_at_without_one(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--device", "cpu"], "--scale paper is for a GPU"),
+        (["--device", "cpu"], "--scale paper requires a GPU"),
         (["--device", "gpu"], "there is no device 'gpu'"),
-        ([*SMALL, "--seconds", "0"], "argument --seconds: 0: expected a number above 0"),
+        ([*SMALL, "--seconds", "0"], "argument --seconds: got 0, expected a number above 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path, capsys, options, words) -> None:
