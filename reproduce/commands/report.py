@@ -1,4 +1,4 @@
-"""`report`: the page with every table and figure."""
+"""Define `report`: write the page with every table and figure."""
 
 from pathlib import Path
 
@@ -16,27 +16,31 @@ from reproduce.records.storage import StorageError, StorageFullError
     type=FILE,
     default=Path("reports/index.html"),
     show_default=True,
-    help="The page to write.",
+    help="File of the page.",
 )
 @click.option(
-    "--jobs", type=click.IntRange(1), default=min(8, CORES), show_default="the CPU cores, at most 8", help="Processes."
+    "--jobs",
+    type=click.IntRange(1),
+    default=min(8, CORES),
+    show_default="the CPU cores, at most 8",
+    help="Worker processes.",
 )
-@click.option("--open", "opened", is_flag=True, help="Show the page in the browser.")
+@click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 @click.pass_context
 def report(context: click.Context, root: Path, output: Path, jobs: int, opened: bool) -> None:
-    """Write the report: one page with every table and figure, from the records that are there."""
-    # Without any run the page shows what is published; but a folder that was named and is not there is a slip.
+    """Write the report: one page with every table and figure of the existing records."""
+    # Without any run, the page shows the published values. But a folder that was named and does not exist is a mistake.
     if not root.exists() and context.get_parameter_source("root") is not ParameterSource.DEFAULT:
-        raise click.UsageError(f"there is no folder {root}: --records is the one that was given to `run`")
+        raise click.UsageError(f"there is no folder {root}: give --records the same folder as to `run`")
     check_writable(output.parent, "--output")
     from reproduce.report import build  # pandas, seaborn and jinja2 take seconds to import
 
     try:
         build(root, output, jobs=jobs)
     except StorageFullError as error:
-        raise click.ClickException(f"no room to write {output}; the page of before, if any, is as it was") from error
+        raise click.ClickException(f"no space left to write {output}; an existing page is unchanged") from error
     except StorageError as error:
         raise click.ClickException(error.strerror or str(error)) from error
-    click.echo(f"wrote {output}; to look at it: {output.resolve().as_uri()}")
+    click.echo(f"wrote {output}; open {output.resolve().as_uri()}")
     if opened:
         click.launch(output.resolve().as_uri())

@@ -164,7 +164,7 @@ def test_a_network_over_two_processes_is_requeued(slurm: Slurm, alone: tuple[Any
     assert slurm.ended(job) == {"1": "COMPLETED"}
     assert_same(tmp_path, alone)
     log = slurm.log(job, 1)
-    assert log.count("saved, the same command goes on from there") == 1
+    assert log.count("saved, and the same command resumes from there") == 1
     assert log.count("(2 processes of 1 thread each)") == 2
 
 

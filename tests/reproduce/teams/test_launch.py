@@ -119,7 +119,7 @@ def test_stopped_with_two_processes_it_goes_on_with_three_and_ends_with_one(
         running.send_signal(signal.SIGINT)
         text = running.said()
         assert running.returncode == 130, text
-        assert "saved, the same command goes on from there" in text
+        assert "saved, and the same command resumes from there" in text
     last = start("train", *OPTIONS, "--output", str(tmp_path))
     text = last.said()
     assert last.returncode == 0, text
@@ -330,7 +330,7 @@ def test_a_team_whose_launcher_is_killed_saves_and_ends(tmp_path: Path, start: S
         return False
 
     wait_for(free)
-    assert "saved, the same command goes on from there" in process.said()
+    assert "saved, and the same command resumes from there" in process.said()
 
 
 def test_a_process_that_cannot_be_started_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +361,7 @@ def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path, s
     (tmp_path / "file").write_text("")
     for wrong, message in (
         (("--cuda-graphs", "4"), "needs a CUDA device"),
-        (("--output", str(tmp_path / "file" / "run")), "--output: nothing can be written to"),
+        (("--output", str(tmp_path / "file" / "run")), "--output: cannot write to"),
     ):
         process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", *wrong)
         text = process.said()
