@@ -87,7 +87,7 @@ def test_a_record_consists_of_regular_files(
         file.symlink_to(secret if kind == "a link" else "/dev/zero")
     assert merged(tmp_path / "theirs", tmp_path / "ours") == [Decision.UNREADABLE]
     (problem,) = results.read(tmp_path / "theirs").problems
-    assert f"{name}: cannot be read: it is a" in str(problem) or "is named by code.json and cannot be read" in str(
+    assert f"{name}: cannot be read: it is a" in str(problem) or "is listed in code.json and cannot be read" in str(
         problem
     )
     assert not list((tmp_path / "ours").glob("*/*"))
@@ -154,7 +154,7 @@ def test_an_accuracy_is_a_percentage_and_that_of_the_last_epoch(tmp_path: Path, 
     assert len(results.read(tmp_path / "theirs").problems) == 1
     edit(foreign.path / "result.json", test_accuracy=89.5)
     (problem,) = results.read(tmp_path / "theirs").problems
-    assert "test_accuracy is 89.5, and the last line of metrics.jsonl has 90.0" in str(problem)
+    assert "test_accuracy is 89.5, but the last line of metrics.jsonl has 90.0" in str(problem)
 
 
 ODD: tuple[Any, ...] = (

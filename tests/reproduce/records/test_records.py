@@ -98,7 +98,7 @@ def test_a_patch_that_is_missing_is_damage(record):
     changed = {"commit": "abc", "clean": False}
     record.begin(ENVIRONMENT, changed, "--- a\n")
     (record.path / "diff-1.patch").unlink()
-    with pytest.raises(RecordError, match=r"diff-1.patch: is named by code.json and is missing"):
+    with pytest.raises(RecordError, match=r"diff-1.patch: is listed in code.json and is missing"):
         record.begin(ENVIRONMENT, changed, "--- b\n")
 
 
@@ -147,10 +147,10 @@ def metrics_are_a_folder(folder):
     ("harm", "file", "message"),
     [
         (damage("result.json", '{"schema": 1,'), "result.json", "is damaged"),
-        (edit("result.json", schema=99), "result.json", "format 99, this version reads format 1"),
+        (edit("result.json", schema=99), "result.json", "format 99, but this version reads format 1"),
         (edit("result.json", identity="f"), "result.json", "result of another cell"),
         (edit("result.json", status="nearly"), "result.json", "status 'nearly'"),
-        (edit("result.json", status="failed"), "result.json", "failed cell and has the reason None"),
+        (edit("result.json", status="failed"), "result.json", "failed cell, but has the reason None"),
         (edit("config.json", cell={"kind": "dance"}), "config.json", "no cell that this version knows"),
         *((edit("config.json", cell=cell), "config.json", "this version .*by name") for cell in (None, "abc", [1])),
         (edit_cell, "config.json", "edited by hand"),

@@ -174,10 +174,10 @@ def test_a_line_that_was_edited_or_removed_costs_its_record_only_and_is_named(tm
     scanned = scan(tmp_path)
     assert [run.cell for run in scanned.records] == [OTHER]
     (problem,) = scanned.problems
-    assert "were edited or are not all there. It was left as it is; delete its lines and the cell" in str(problem)
+    assert "were edited or are incomplete. It was not changed; delete its lines and the cell" in str(problem)
     assert line == 0 or problem.name == CELL.name
     before = file.read_bytes()
-    with pytest.raises(RecordError, match="were edited or are not all there"):
+    with pytest.raises(RecordError, match="were edited or are incomplete"):
         Record.of(CELL, tmp_path).state()
     assert Record.of(CELL, tmp_path).has_result
     assert file.read_bytes() == before
@@ -202,11 +202,11 @@ def test_a_record_of_another_format_or_in_another_volume_is_named(tmp_path, monk
     file = tmp_path / VOLUME
     file.rename(file.with_name("training-digits-revnet18-dsp.jsonl"))
     (problem,) = scan(tmp_path).problems
-    assert f"{CELL.name} does not belong here but in {file}" in str(problem)
+    assert f"{CELL.name} belongs in {file}" in str(problem)
     file.with_name("training-digits-revnet18-dsp.jsonl").rename(file)
     monkeypatch.setattr("reproduce.records.run.SCHEMA", 0)
     (problem,) = scan(tmp_path).problems
-    assert f"{CELL.name} is of format 1, this version reads format 0. It was left as it is; update this" in str(problem)
+    assert f"{CELL.name} has format 1, but this version reads format 0. It was not changed; update this" in str(problem)
 
 
 def test_two_different_results_are_a_conflict_wherever_they_are_and_both_stay(tmp_path):
