@@ -58,9 +58,9 @@ def test_several_values_widen_and_several_conditions_narrow():
         ({"k": ["3"]}, "no cell has accumulation 3; choose from 1, 4, 32"),
         ({"k": ["1", "two"]}, "no cell has accumulation two"),
         ({"seeds": ["1", "3"]}, "no cell has seed 3; choose from 0, 1, 2"),
-        ({"seeds": ["-1"]}, "--seeds -1: how many, 1 to 3, or several"),
-        ({"seeds": ["0"]}, "how many, 1 to 3, .* seed 0 alone is --only seed=0"),
-        ({"seeds": ["4"]}, "how many, 1 to 3"),
+        ({"seeds": ["-1"]}, "--seeds -1: expected a number from 1 to 3, or seeds"),
+        ({"seeds": ["0"]}, "from 1 to 3, .* for seed 0, use --only seed=0"),
+        ({"seeds": ["4"]}, "expected a number from 1 to 3"),
         ({"tables": ["figure3"]}, "--tables figure3: did you mean .*figure4"),
         ({"only": ["modle=revnet18"]}, "did you mean model"),
         (
@@ -141,7 +141,7 @@ def test_another_loader_or_precision_makes_other_cells():
     assert selection.with_settings(CELLS) == CELLS
     timed = selection.with_settings([recipes.cell("smoke")], timing="1f1b")
     assert timed == [recipes.cell("smoke", timing="1f1b")]
-    with pytest.raises(CellError, match="BACKPROPAGATION lets one micro-batch pass at a time"):
+    with pytest.raises(CellError, match="BACKPROPAGATION passes one micro-batch at a time"):
         selection.with_settings([recipes.cell("smoke", method=methods.BACKPROPAGATION)], timing="1f1b")
     twins = [CELLS[0], dataclasses.replace(CELLS[0], loader="memory")]
     assert len(selection.with_settings(twins, loader="memory")) == 1, "what becomes the same is run once"
