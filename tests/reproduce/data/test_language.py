@@ -173,9 +173,9 @@ def test_it_learns_a_text_that_repeats_itself(short: Corpus, tmp_path: Path) -> 
 
 def test_what_does_not_fit_is_refused(short: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     for changes, message in (
-        ({"model": "revvit_micro", "stem": "patch2"}, "revvit_micro takes images, and pydoc is text; choose one of "),
-        ({"dataset": "digits", "image_size": 8}, "takes text, and digits has images; choose the data set pydoc"),
-        ({"stem": "patch2"}, "the stem of revroberta_micro, which reads text, is bytes"),
+        ({"model": "revvit_micro", "stem": "patch2"}, "revvit_micro takes images, but pydoc is text; choose one of "),
+        ({"dataset": "digits", "image_size": 8}, "takes text, but digits has images; choose the data set pydoc"),
+        ({"stem": "patch2"}, "the stem of revroberta_micro, which reads text, must be bytes"),
         ({"image_size": 4}, "image_size, the bytes of a sequence, must be 8 to 1024 for pydoc, got 4"),
         ({"width": 7}, "7 channels cannot be divided among 3 heads"),
     ):

@@ -95,7 +95,7 @@ def test_how_often_it_is_measured_makes_another_cell_and_what_measures_nothing_i
     assert from_dict(json.loads(json.dumps(cell.to_dict()))) == cell
     assert dataclasses.replace(cell, probe_every=5).identity != cell.identity
     for kind, changes, message in (
-        (GradientsCell, {"method": "BACKPROPAGATION"}, "delays nothing.*pipelined"),
+        (GradientsCell, {"method": "BACKPROPAGATION"}, "has no delay.*pipelined"),
         (ReconstructionCell, {"method": "DSP"}, "DSP reconstructs no inputs; choose PETRA"),
         (GradientsCell, {"probe_every": 0}, "probe_every must be at least 1, got 0"),
     ):
