@@ -1,4 +1,4 @@
-"""Records of benchmarks: what is written is read again, what is damaged is named."""
+"""Test records of benchmarks: written ones can be read, and damaged ones are reported."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ RATE = "throughput"
 
 
 def benchmark(*comparisons: Comparison, name: str = "race", patch: str = "") -> Benchmark:
-    """Ratios fast / slow of 2, 3, 4 within the rounds; of the medians 300 / 20 = 15."""
+    """Return a benchmark with ratios fast / slow of 2, 3, 4 within the rounds; medians give 300 / 20 = 15."""
     return Benchmark(
         name=name,
         title="A race",

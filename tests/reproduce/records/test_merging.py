@@ -1,4 +1,4 @@
-"""Merging: nothing finished is lost, nothing that may count is written over, and a kill does no harm."""
+"""Test merging: no finished record is lost, no valid record is overwritten, and a kill is harmless."""
 
 import dataclasses
 import errno
@@ -46,7 +46,7 @@ def partial(root, epochs, checkpoint=b"checkpoint", cell=CELL):
 
 
 def shared(root, epochs):
-    """Left by several processes: each wrote a part of the checkpoint."""
+    """Write a record of several processes, each of which wrote a part of the checkpoint."""
     record = partial(root, epochs, b"")
     record.shards.mkdir()
     for number in range(2):
@@ -167,7 +167,7 @@ def test_what_somebody_works_on_is_left(there, here, side):
 
 
 def test_a_copy_that_is_not_whole_is_not_brought(there, here, monkeypatch):
-    """Somebody without a lock that we can see writes while we copy."""
+    """Another process, whose lock is not visible here, writes during the copy."""
     partial(there, 2)
     copy = shutil.copy2
 
@@ -184,7 +184,7 @@ def test_a_copy_that_is_not_whole_is_not_brought(there, here, monkeypatch):
 
 
 def test_a_record_that_goes_on_while_it_is_copied_is_not_brought(there, here, monkeypatch):
-    """Another machine has begun to work on it: what we saw of it a moment ago is gone."""
+    """Another machine begins to work on the record after it was read."""
     record = shared(there, 2)
     copy = shutil.copy2
 
@@ -282,7 +282,7 @@ def test_a_record_is_held_while_it_is_replaced_and_its_checkpoint_comes_last(the
 
 
 def _merge_slowly(there, here):
-    """Killed by the parent while it replaces files one by one."""
+    """Merge slowly, so that the parent can kill the process while it replaces files one by one."""
     replace = Path.replace
 
     def slowly(self, target):

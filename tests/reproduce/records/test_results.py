@@ -1,4 +1,4 @@
-"""Records as the tables want them: every one that can be read, and every other as a problem that hides none."""
+"""Test reading records for the tables: readable ones are returned, and each other is a problem that hides none."""
 
 import json
 import shutil
@@ -94,7 +94,7 @@ def test_of_two_unfinished_folders_of_a_cell_the_one_in_its_place_counts(tmp_pat
     assert [run.state.epochs_done for run in read.runs] == [2]
     (problem,) = read.problems
     assert f"{copy}/config.json: is a second record of the cell in {record.path}; move" in str(problem)
-    record.path.rename(record.path.with_name("mmm"))  # none in its place: one of them counts
+    record.path.rename(record.path.with_name("mmm"))  # neither is in its place: one of them counts
     read = results.read(tmp_path)
     assert (len(read.runs), len(read.problems)) == (1, 1)
 
