@@ -1,4 +1,4 @@
-"""The command line: complete help, errors that name what was meant, and a run that a person can follow and stop."""
+"""Test the command line: complete help, errors with suggestions, and a run that a user can follow and stop."""
 
 import dataclasses
 import io
@@ -90,7 +90,7 @@ def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch
 
 
 def test_the_device_is_made_the_current_one(tmp_path, monkeypatch):
-    """`train --device cuda:1 --cuda-graphs` recorded on cuda:0, which had nothing to do."""
+    """`train --device cuda:1 --cuda-graphs` once recorded on cuda:0, which had no work."""
     taken = []
 
     def set_device(device):
@@ -217,14 +217,14 @@ def test_published_systems_are_trained_at_their_own_timing():
 
 
 def test_a_number_of_stages_is_cut_by_predicted_costs_and_said(capsys):
-    """Costs are FLOPs: of equal blocks of a chain between a cheap stem and head those at the ends get one more."""
+    """Costs are FLOPs. In a chain of equal blocks with a cheap stem and head, the outer stages get one block more."""
     for given, stages in (("4", (3, 2, 2, 3)), ("1", (10,)), ("10", ()), ("3,2,2,3", (3, 2, 2, 3)), ("", ())):
         assert train.cell_by_hand({"stages": given}).stages == stages
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "--stages 4 is 3,2,2,3: blocks of each stage, by predicted costs"
     assert said[2] == "--stages 10 is every block: blocks of each stage, by predicted costs"
     assert len(said) == 3
-    # Four stages have a staleness of 3, which an update of 4 micro-batches allows; ten would have 9.
+    # Four stages have staleness 3, which an update of 4 micro-batches allows. Ten stages would have 9.
     assert train.cell_by_hand({"method": "pipedream-2bw", "accumulation": 4, "stages": "4"}).stages == (3, 2, 2, 3)
     for wrong, message in (
         ("11", "has 10 blocks"),
@@ -343,13 +343,13 @@ def test_a_home_folder_is_expanded_where_the_shell_leaves_it(tmp_path, monkeypat
     command = ["data", "list"] if option == "--data-root" else ["run", "smoke", "--dry-run"]
     assert CliRunner().invoke(main, [*command, f"{option}=~/there"]).exit_code == 0
     assert not (tmp_path / "~").exists()
-    nobody = CliRunner().invoke(main, [*command, f"{option}=~nobody-of-that-name/there"])
+    nobody = CliRunner().invoke(main, [*command, f"{option}=~no-user-of-this-name/there"])
     assert nobody.exit_code == 2
     assert "the home folder of a user that does not exist" in nobody.stderr
 
 
 def test_every_path_of_the_command_line_is_of_one_type():
-    """So that what holds for one holds for all."""
+    """Then tests of one path hold for all of them."""
 
     def paths(command):
         for parameter in command.params:

@@ -1,4 +1,4 @@
-"""The end of a run: means of what may be compared and of nothing else, and every kind of bad news told once."""
+"""Test the end of a run: means of comparable runs only, and every kind of problem reported once."""
 
 import dataclasses
 from pathlib import Path

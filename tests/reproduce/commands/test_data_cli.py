@@ -1,4 +1,4 @@
-"""The commands as a person uses them."""
+"""Test the data commands as a user runs them."""
 
 import errno
 import re
@@ -13,7 +13,7 @@ from tests import fake_data
 
 
 def invoke(*arguments, code=0):
-    """What a command prints, stderr included."""
+    """Return the output of a command, including stderr."""
     result = CliRunner().invoke(commands.data, [str(argument) for argument in arguments])
     assert result.exit_code == code, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
@@ -80,7 +80,7 @@ def test_check_and_list_find_damage_and_go_on(prepared, tmp_path, root, damage):
     images = "--download" if damage == "manifest" else f"--source {tmp_path / 'source'}"
     assert text.count(f"data prepare cifar10 --data-root {root} --replace {images}\n") == 1
     assert "cifar100: complete" in text
-    # A look at names and sizes cannot see a flipped bit.
+    # Names and sizes do not show a flipped bit.
     assert ("DAMAGED" in invoke("list", "--data-root", root)) == (damage != "flip")
 
 
@@ -127,7 +127,7 @@ def test_what_this_user_may_not_read_is_said_and_ends_nothing(tmp_path, source, 
         text = invoke("check", "--data-root", root, code=1)
     assert "train.beton cannot be read (Permission denied)" in text
     assert "test.beton cannot be read (Permission denied)" in text
-    for name in ("cifar10", "cifar100"):  # what root, too, may not read
+    for name in ("cifar10", "cifar100"):  # unreadable even for root
         (root / name / "manifest.json").unlink(missing_ok=True)
         (root / name / "manifest.json").mkdir(parents=True)
     for command in (["list"], ["check"]):
@@ -179,7 +179,7 @@ def test_no_color_is_obeyed(tmp_path, monkeypatch):
 
 
 def test_a_root_that_cannot_be_written_is_named_with_the_remedy(tmp_path, monkeypatch):
-    """As one on a file system that is mounted read-only, also where the data set is there already."""
+    """Test as on a read-only file system, also if the data set exists already."""
     source = fake_data.cifar10_binary(tmp_path / "source")
 
     def read_only(*_, **__):

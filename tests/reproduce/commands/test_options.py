@@ -1,4 +1,4 @@
-"""Options of several values are joined by commas."""
+"""Test that several values of an option are separated by commas."""
 
 import click
 from click.testing import CliRunner
