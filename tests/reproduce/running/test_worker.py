@@ -1,4 +1,4 @@
-"""A worker: what it does with cells that it cannot run, and when its time ends."""
+"""Test a worker: cells that it cannot run, and the end of its time."""
 
 import dataclasses
 import itertools
@@ -23,7 +23,7 @@ PROBED = probed(GradientsCell, model="chain5", stem="stride2", width=4)
 
 
 def reports(cells, root, should_stop=lambda: False, **how):
-    """What one worker in this process reports, without the shares."""
+    """Return the reports of one worker in this process, without its shares."""
     messages = []
     settings = Settings(root, jobs=1, how=How(data_root=root / "data", **how))
     work(cells, settings, lambda *message: messages.append(message), should_stop, torch.device("cpu"))
