@@ -1,4 +1,4 @@
-"""Cells: one text, one identity; a wrong setting is named with what was meant."""
+"""Test cells: one text and one identity per cell, and errors with suggestions for wrong settings."""
 
 import dataclasses
 import json
@@ -70,7 +70,7 @@ OTHER_VALUES = {
 
 
 def test_the_identity_is_fixed_for_ever():
-    """Records are found by it: if this changes, every record on disk is lost."""
+    """Records are found by it: if it changes, every record on disk is lost."""
     assert TRAINING.identity == "cd4cfc16798c4513f61eb437e2b36cd5545407b6b6d7debb9e18eaa93dd5561e"
     assert TRAINING.name == f"digits-revnet18-w4-petra-k4-s0-{TRAINING.identity[:12]}"
 

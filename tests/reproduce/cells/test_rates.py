@@ -1,4 +1,4 @@
-"""The learning rate of an update's samples: in proportion for SGD, by the square root for AdamW."""
+"""Test the learning rate by samples per update: proportional for SGD, by the square root for AdamW."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Timing and stages of a cell: the staleness vector that follows, and what is refused."""
+"""Test timing and stages of a cell: the resulting staleness vector, and refused values."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ REVNET = recipes.cell("smoke", "revnet18", methods.PETRA, 4)
 
 
 def at(**settings: object) -> TrainedCell:
-    return dataclasses.replace(REVNET, **settings)  # type: ignore[arg-type]  # wrong values are a subject here
+    return dataclasses.replace(REVNET, **settings)  # type: ignore[arg-type]  # wrong values are tested, too
 
 
 @pytest.mark.parametrize(
