@@ -42,8 +42,8 @@ COSTS = (TIME, ALLOCATED, "held at the loss", "process peak")
 OURS, PLAIN = "ours, ", "autograd"
 NOTES = (
     "The same network, weights and micro-batch for all; in every quantity less is better.",
-    "Under PETRA a step is a tick on one device, where its stages cannot work side by side, and messages and inputs of "
-    "all micro-batches in flight are held there at once: it is made for several devices.",
+    "Under PETRA a step is a tick on one device, where its stages cannot work concurrently. The device "
+    "holds messages and inputs of all micro-batches in flight: PETRA is made for several devices.",
 )
 
 

@@ -76,7 +76,7 @@ class Balance:
 
     @cached_property
     def held(self) -> tuple[int, ...]:
-        """Peak bytes of each stage with one stage per device, every kind at its own largest moment."""
+        """Peak bytes of each stage with one stage per device, every kind at its largest moment."""
         method, accumulation = methods.by_name(self.cell.method), self.cell.accumulation
         predicted = of_footprints(self.footprints, method, accumulation, staleness=self.staleness)
         return tuple(stage.total for stage in predicted)

@@ -20,7 +20,7 @@ has no meaning, a repeated line has no effect, and a block that does not match i
 can merge two branches that appended to one volume with the driver `union` (`reports/records/.gitattributes`), and an
 append that was interrupted is completed by repeating it.
 
-Each scale has its own `provenance.jsonl`, so that runs of a scale that git ignores change no tracked file.
+Each scale has a separate `provenance.jsonl`, so that runs of a scale that git ignores change no tracked file.
 """
 
 import base64
