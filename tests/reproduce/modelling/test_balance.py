@@ -1,4 +1,4 @@
-"""From the costs of stages to a cut, to what is printed of it, and to the files."""
+"""Test the way from stage costs to a partition, to its printed form, and to the files."""
 
 import dataclasses
 import re
@@ -25,7 +25,7 @@ CELL = dataclasses.replace(
 
 @pytest.fixture
 def costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four stages of which the first takes as long as the others together; who times them is not asked."""
+    """Set the costs of four stages, of which the first takes as long as the others together."""
     monkeypatch.setattr(stage_costs, "timed", lambda *arguments: made_up([3.0, 1.0, 1.0, 1.0])["stages"])
 
 
@@ -125,13 +125,13 @@ def test_the_command() -> None:
 
 
 def test_what_is_timed_is_the_network_that_is_trained() -> None:
-    """BDIA's blocks have two streams where a plain ViT's have one: twice the bytes between two of them."""
+    """BDIA's blocks have two streams, and a plain ViT's have one: twice the bytes between two blocks."""
     arguments = ["partition", "--model", "vit_micro2", "--repetitions", "1", "--coupling"]
     up = {}
     for coupling, called in (("own", "vit_micro2"), ("bdia", "vit_micro2-bdia")):
         lines = CliRunner().invoke(main, [*arguments, coupling], catch_exceptions=False).output.splitlines()
         head = next(place for place, line in enumerate(lines) if line.startswith(f"{called}, width 48, "))
-        up[coupling] = float(lines[head + 2].split()[-2])  # of stage 0, MB
+        up[coupling] = float(lines[head + 2].split()[-2])  # stage 0, in MB
     assert up["own"] > 0.05
     assert up["bdia"] == pytest.approx(2 * up["own"], abs=0.02)
 

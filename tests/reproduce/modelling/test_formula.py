@@ -1,4 +1,4 @@
-"""The published formulas, evaluated as they are printed."""
+"""Test the published formulas, evaluated as they are printed."""
 
 import pytest
 
