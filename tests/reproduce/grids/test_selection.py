@@ -1,4 +1,4 @@
-"""Which cells are meant: every condition narrows, every value must be one that there is."""
+"""Test the selection of cells: every condition narrows it, and every value must exist."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ def test_several_values_widen_and_several_conditions_narrow():
     chosen = choose(only=["model=resnet50", "accumulation=4,32", "seed=2"])
     assert len(chosen) == 2 * 2
     assert values(chosen, "seed") == {2}
-    # One number is how many seeds, several are the seeds.
+    # One number is a number of seeds, several numbers are seeds.
     for seeds, expected in ((["1"], {0}), (["2"], {0, 1}), (["3"], {0, 1, 2}), (["0", "2"], {0, 2})):
         assert values(choose(seeds=seeds), "seed") == expected
     assert values(choose(seeds=["3"], datasets=["imagenet"]), "seed") == {0}
@@ -128,7 +128,7 @@ def test_every_exhibit_of_the_paper_is_chosen_by_its_own_name():
     for row in published.read("exhibits"):
         assert selection.select(small, {}, tables=[row["key"]]), row["key"]
     five, six = (selection.select(small, {}, tables=[name]) for name in ("Figure5", "figure6"))
-    assert five == six  # the same measurements, seen over stages and over training
+    assert five == six  # the same measurements, over stages and over training
     assert all(isinstance(cell, GradientsCell) for cell in five)
 
 
