@@ -27,12 +27,18 @@ REWRITTEN = (
     "reproduce/running",
     "reproduce/teams",
     "tests/*.py",
+    "tests/benchmarks",
+    "tests/cluster",
     "tests/golden/*.py",
     "tests/reproduce/cells",
     "tests/reproduce/commands",
     "tests/reproduce/data",
+    "tests/reproduce/grids",
+    "tests/reproduce/measures",
+    "tests/reproduce/modelling",
     "tests/reproduce/records",
     "tests/reproduce/running",
+    "tests/reproduce/teams",
 )
 
 #: Pattern by the phrase to use instead.
@@ -68,6 +74,7 @@ INLINE_RAISES = r"\S +Raises:? +([A-Z]\w+Error|[\w.]*Error|[\w.]*Exit)\b *:"
 KEPT = {
     ("benchmarks/peers/__main__.py", "nobody"): "a finding of committed records",
     ("benchmarks/tick.py", "alone"): "a finding of committed records",
+    ("tests/benchmarks/test_peers.py", "nobody"): "compares a finding of committed records",
     ("docs/own_network.md", ""): "not rewritten yet",
     ("tests/test_wording.py", ""): "defines the phrases",
 }
