@@ -1,6 +1,6 @@
-"""The stages of a cell's network, from its settings.
+"""Build the stages of a cell's network from its settings.
 
-Importing this module imports no torch: that comes with the first network.
+Importing this module does not import torch; building the first network does.
 """
 
 from typing import TYPE_CHECKING
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from petra_core.stages import Stage
 
 
-#: The kinds of bytes that stages hold of networks whose coupling is their own: side bits are of BDIA.
+#: Kinds of bytes of stages without BDIA, which is the only coupling with side bits.
 HELD = tuple(kind for kind in KINDS if kind != "side_bits")
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
-    """The stages of the cell's network, initialised from torch's global generator; one block a stage."""
+    """Build the stages of the cell's network, one per block, initialised from torch's global generator."""
     from petra_core import models
 
     if cell.model in transformers.MODELS:
@@ -38,7 +38,7 @@ def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
 
 
 def outlined(cell: TrainedCell | ShapedCell) -> "list[Stage]":
-    """The stages of the cell's network on the meta device, where nothing is drawn or allocated."""
+    """Build the stages of the cell's network on the meta device, which allocates and draws nothing."""
     import torch
 
     with torch.device("meta"):
@@ -46,14 +46,14 @@ def outlined(cell: TrainedCell | ShapedCell) -> "list[Stage]":
 
 
 def default_stem(model: str, dataset: catalogue.Dataset, image_size: int) -> str:
-    """The usual stem of a network, whose name is not checked, for samples of that size from a data set."""
+    """Return the usual stem of a network (the name is not checked) for samples of this size from a data set."""
     if model in transformers.MODELS:
         return transformers.default_stem(model, image_size)
     return "stride1" if model.startswith("chain") else dataset.stem
 
 
 def title_of(cell: NetworkCell) -> str:
-    """What tables call the cell's network, such as "RevNet-18, width 16"."""
+    """Return the network's name in tables, such as "RevNet-18, width 16"."""
     if cell.model in transformers.MODELS:
         return f"{transformers.title(cell.model, cell.coupling)}, width {cell.width}"
     if cell.model in BLOCK_MODELS:
@@ -70,7 +70,7 @@ def title_of(cell: NetworkCell) -> str:
 
 
 def layers_of(stage: "Stage") -> str:
-    """The convolutions and linear layers of a stage: "linear 512→10", "conv 3x3 64→128/2" with a stride of 2."""
+    """List the convolutions and linear layers of a stage: "linear 512→10", "conv 3x3 64→128/2" with a stride of 2."""
     from torch import nn
 
     layers = [

@@ -107,12 +107,12 @@ class Manifest:
 
     @property
     def official(self) -> bool:
-        """Whether this is the complete official data set."""
+        """Return whether this is the complete official data set."""
         return not self.findings.deviations
 
     @property
     def has_beton(self) -> bool:
-        """Whether the folder contains the images, and not only a list of files in the source."""
+        """Return whether the folder contains the images, and not only a list of files in the source."""
         return all(f"{split}.beton" in self.files for split in SPLITS)
 
     def provenance(self) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class GridOutcome:
 
     @property
     def complete(self) -> bool:
-        """Whether every cell is finished and no cell has a problem."""
+        """Return whether every cell is finished and no cell has a problem."""
         return all(state.finished for state in self.states.values()) and not self.problems
 
     @property

@@ -50,7 +50,7 @@ class Team:
 
     @property
     def leads(self) -> bool:
-        """Whether this process is the leader, which writes the record and decides."""
+        """Return whether this process is the leader, which writes the record and decides."""
         return self.rank == 0
 
     @property

@@ -1,4 +1,4 @@
-"""The record of a prepared data set: it reads back, and it notices what is wrong with the files."""
+"""Test the manifest of a prepared data set: it can be read, and it detects changed files."""
 
 import dataclasses
 import hashlib

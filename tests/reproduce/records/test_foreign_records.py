@@ -1,4 +1,4 @@
-"""Records of strangers: nothing of this machine gets into a page or a record, and no value takes anything else down."""
+"""Test foreign records: no file of this machine gets into a page or record, and no value breaks anything else."""
 
 import copy
 import dataclasses
@@ -35,7 +35,7 @@ SECRET = "what only this user may read"
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Record:
-    """A whole record of somebody else, with a patch."""
+    """Return a complete record of someone else, with a patch."""
     return fake_records.in_folder(
         fake_records.train(CELL, tmp_path / "theirs", 90.0, code=fake_records.DIRTY, patch="-a\n+b\n")
     )
@@ -49,7 +49,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 def edit(file: Path, **changes: Any) -> None:
-    """Change values of a JSON file, of its first entry where it has entries."""
+    """Change values of a JSON file, or of its first entry if it has entries."""
     values = json.loads(file.read_text())
     (values["entries"][0] if "entries" in values else values).update(changes)
     file.write_text(json.dumps(values))
@@ -79,7 +79,7 @@ def test_the_difference_of_a_record_is_a_file_of_that_record(
 def test_a_record_consists_of_regular_files(
     tmp_path: Path, foreign: Record, secret: Path, name: str, kind: str
 ) -> None:
-    """A link leads to any file of this machine, a pipe and /dev/zero have no end."""
+    """A link may lead to any file of this machine; a pipe and /dev/zero have no end."""
     file = foreign.path / name
     file.unlink()
     if kind == "a pipe":
@@ -88,7 +88,7 @@ def test_a_record_consists_of_regular_files(
         file.symlink_to(secret if kind == "a link" else "/dev/zero")
     assert merged(tmp_path / "theirs", tmp_path / "ours") == [Decision.UNREADABLE]
     (problem,) = results.read(tmp_path / "theirs").problems
-    assert f"{name}: cannot be read: it is a" in str(problem) or "is named by code.json and cannot be read" in str(
+    assert f"{name}: cannot be read: it is a" in str(problem) or "is listed in code.json and cannot be read" in str(
         problem
     )
     assert not list((tmp_path / "ours").glob("*/*"))
@@ -96,12 +96,12 @@ def test_a_record_consists_of_regular_files(
 
 @pytest.mark.parametrize("place", ["notes.txt", "checkpoint/latest.json", "checkpoint", "checkpoint.pt"])
 def test_no_content_of_a_link_is_copied(tmp_path: Path, foreign: Record, secret: Path, place: str) -> None:
-    (foreign.path / "result.json").unlink()  # a finished one is not copied, but appended to a volume
+    (foreign.path / "result.json").unlink()  # a finished record is not copied, but appended to a volume
     link = foreign.path / place
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(secret.parent if place == "checkpoint" else secret)
     decisions = merged(tmp_path / "theirs", tmp_path / "ours")
-    # A file that no record has is left out, and does no harm.
+    # A file that does not belong to a record is skipped and harmless.
     assert decisions == [Decision.BROUGHT if place == "notes.txt" else Decision.UNREADABLE]
     assert not any(SECRET in content.decode("utf-8", "replace") for content in snapshot(tmp_path / "ours").values())
 
@@ -155,7 +155,7 @@ def test_an_accuracy_is_a_percentage_and_that_of_the_last_epoch(tmp_path: Path, 
     assert len(results.read(tmp_path / "theirs").problems) == 1
     edit(foreign.path / "result.json", test_accuracy=89.5)
     (problem,) = results.read(tmp_path / "theirs").problems
-    assert "test_accuracy is 89.5, and the last line of metrics.jsonl has 90.0" in str(problem)
+    assert "test_accuracy is 89.5, but the last line of metrics.jsonl has 90.0" in str(problem)
 
 
 ODD: tuple[Any, ...] = (
@@ -165,7 +165,7 @@ ODD: tuple[Any, ...] = (
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of every value within a JSON value; of a list, those of its first entry."""
+    """Yield the paths of all values within a JSON value; for a list, those of its first entry."""
     if path:
         yield path
     entries = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
@@ -183,7 +183,7 @@ def changed(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
 
 
 def show(read: Results, folder: Path) -> None:
-    """Make of records what is made of all of them together: tables, Provenance, files of an export, lines of a list."""
+    """Make everything that combines records: tables, the section Provenance, exported files, lines of a list."""
     problems = [str(problem) for problem in (*read.problems, *read.benchmark_problems)]
     "\n".join([*problems, *(f"{run.cell.name}: {run.state}" for run in read.runs)]).encode()
     frames = Frames(read)
@@ -193,10 +193,10 @@ def show(read: Results, folder: Path) -> None:
 
 
 def shown_one_by_one(variants: Sequence[tuple[str, Results]], folder: Path) -> None:
-    """Show all together; if that fails, find out which it is."""
+    """Show all variants together. If that fails, find the variant that fails."""
     together = Results(
         runs=tuple(
-            dataclasses.replace(run, cell=dataclasses.replace(run.cell, seed=number))  # type: ignore[call-arg]  # all have one
+            dataclasses.replace(run, cell=dataclasses.replace(run.cell, seed=number))  # type: ignore[call-arg]  # all cells have a seed
             for number, (_, read) in enumerate(variants)
             for run in read.runs
         ),
@@ -223,7 +223,7 @@ def shown_one_by_one(variants: Sequence[tuple[str, Results]], folder: Path) -> N
 @pytest.mark.parametrize("name", ["config.json", "environment.json", "code.json", "metrics.jsonl", "result.json"])
 @pytest.mark.parametrize("kind", ["training", "complexity"])
 def test_no_value_of_a_record_takes_anything_else_down(tmp_path: Path, name: str, kind: str) -> None:
-    """Every field of every file, with every odd value."""
+    """Test every field of every file with every invalid value."""
     root = tmp_path / "records"
     if kind == "training":
         record = fake_records.train(CELL, root, 90.0, code=fake_records.DIRTY, patch="-a\n+b\n")
@@ -249,7 +249,7 @@ def test_no_value_of_a_record_takes_anything_else_down(tmp_path: Path, name: str
 
 @pytest.mark.parametrize("part", ["cell", "epoch", "result", "environment", "code"])
 def test_no_value_of_a_volume_takes_anything_else_down(tmp_path: Path, part: str) -> None:
-    """Every field of every line, with every odd value, under the hash that belongs to it."""
+    """Test every field of every line with every invalid value, under the matching hash."""
     root = tmp_path / "records"
     fake_records.train(CELL, root, 90.0, code=fake_records.DIRTY, patch="-a\n+b\n")
     volume = volumes.path_of(CELL, root)
@@ -269,7 +269,7 @@ def test_no_value_of_a_volume_takes_anything_else_down(tmp_path: Path, part: str
         block = [text(line, odd) for line in lines]
         start = f'{{"id":"{CELL.identity}","run":"{volumes._run_of(block)}",'
         volume.write_text("".join(f"{start}{line}\n" for line in block))
-        volumes._READ.clear()  # files of one size that are written within a tick of the clock look the same
+        volumes._READ.clear()  # files of equal size and time look unchanged
 
     first = copy.deepcopy(lines[0])
     write(target)
@@ -426,7 +426,7 @@ def test_a_file_that_no_record_has_is_too_large_to_be_read(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["draft.tmp", "thesis.docx.tmp", "model.pt", "config.json.1.tmp.bak"])
 def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path, name: str) -> None:
-    """`train --output .` once deleted every *.tmp in it, and wrote over model.pt."""
+    """`train --output .` once deleted every *.tmp in it, and overwrote model.pt."""
     (tmp_path / name).write_text("mine")
     before = snapshot(tmp_path)
     with pytest.raises(RecordError, match=rf"is not a record .* contains .*{name}.* choose another folder"):
@@ -438,7 +438,7 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path, name: str) -
 
 
 def test_a_checkpoint_folder_of_somebody_else_is_kept_and_other_folders_do_no_harm(tmp_path: Path) -> None:
-    """That folder goes once a cell is finished."""
+    """A record's checkpoint folder is removed when a cell is finished."""
     (tmp_path / "notes").mkdir()
     check_free(tmp_path)
     (tmp_path / "checkpoint").mkdir()
@@ -472,7 +472,7 @@ def test_an_output_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_patch_is_kept_byte_for_byte(tmp_path: Path) -> None:
-    """CRLF and Latin-1 among it: else it applies without an error and gives another file."""
+    """Include CRLF and Latin-1, since a changed patch applies without an error but gives another file."""
     data = b"-a\r\n+\xe4\xf6\r\n"
     record = Record(tmp_path / "r", CELL)
     for _ in range(2):

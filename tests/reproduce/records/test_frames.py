@@ -1,4 +1,4 @@
-"""Runs are found by the cell that a plan means, whatever the seed, the loader and the precision; nothing slips in."""
+"""Test that runs are found by the planned cell, whatever the seed, loader and precision, and that no others are."""
 
 import csv
 import errno
@@ -54,7 +54,7 @@ def test_precisions_images_of_torchvision_and_data_sets_are_sheets_apart(tmp_pat
     fake_records.train(cells[0], tmp_path / "data", 70.0)
     begun = [(sheet.dataset, sheet.begun) for sheet in sheets(tmp_path / "data", "paper", cells)]
     assert begun == [("cifar10", True), ("cifar100", False)]
-    # Of two loaders with the same bits the finished run counts.
+    # Of two bitwise equal loaders, the finished run counts.
     cell = recipes.cell("small")
     fake_records.train(cell, tmp_path / "loaders", 70.0)
     fake_records.train(replace(cell, loader="ffcv"), tmp_path / "loaders", 20.0, epochs=1)
@@ -155,7 +155,7 @@ def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_de
         fake_records.begin(cell, tmp_path, environment=earlier)
         fake_records.train(cell, tmp_path, 60.0)
     (sheet,) = sheets(tmp_path, "small", cells)
-    assert sheet.described().endswith(", float32, of 3 runs 1 on NVIDIA H200 and a CPU")  # where it went on
+    assert sheet.described().endswith(", float32, of 3 runs 1 on NVIDIA H200 and a CPU")  # where it resumed
     for seed in (1, 2):
         cells.append(recipes.cell("small", method=methods.BACKPROPAGATION, seed=seed))
         record = fake_records.in_folder(fake_records.train(cells[-1], tmp_path, 60.0))
@@ -168,7 +168,7 @@ def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_de
 
 
 def test_measures_are_averaged_over_micro_batches_and_what_is_not_defined_does_not_count() -> None:
-    # An epoch of two micro-batches, one of six; stage 0 keeps its input in the second.
+    # One epoch has two micro-batches, the other six; stage 0 keeps its input in the second.
     rows = [("a", 0, 1, 0.5, 2, 0, "error", 1.0), ("a", 0, 2, 1.5, 6, 0, "error", None)]
     rows += [("a", 0, 1, 0.5, 2, 1, "error", 1.0), ("a", 0, 2, 1.5, 6, 1, "error", 5.0)]
     lines = DataFrame.from_records(rows, columns=list(LINES)).assign(k=None)

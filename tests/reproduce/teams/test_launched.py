@@ -1,4 +1,4 @@
-"""What the launcher says of the processes that compute together, by the environment it gives them."""
+"""Test what the launcher's environment tells about the processes that compute together."""
 
 import os
 

@@ -186,7 +186,7 @@ class MakesFolder:
 
 
 def write(rank: int, path: Path) -> None:
-    """The second number twice: all write into the folder that the first rank has chosen for it."""
+    """Save the second number twice: all ranks write into the folder that the first rank chose."""
     folder = Folder(path)
     for turn, number in enumerate((1, 2, 2)):
         folder.save(number, {f"stage_{rank}": torch.full((2,), float(10 * turn + rank))})

@@ -1,4 +1,4 @@
-"""Checkpoints of a team: one of another version is named, before anything of it is used."""
+"""Test checkpoints of a team: one of another version is reported before any part of it is used."""
 
 from pathlib import Path
 
