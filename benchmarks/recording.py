@@ -69,7 +69,12 @@ def about(docstring: str | None) -> str:
 
 
 def _check_writable(folder: Path) -> None:
-    """Check, before anything is measured, that a record can be written. Raises: SystemExit: it cannot."""
+    """Check that a record can be written, before anything is measured.
+
+    Raises:
+        SystemExit: It cannot be written.
+
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -214,7 +214,12 @@ _FINDINGS: Mapping[str, reading.Check] = {
 
 
 def _check_values(values: Any) -> None:
-    """Check the values of a manifest. Raises: ValueError: One is missing or makes no sense."""
+    """Check the values of a manifest.
+
+    Raises:
+        ValueError: A value is missing or makes no sense.
+
+    """
     wrong = reading.problem(values, {}, needed=_MANIFEST) or reading.problem(values["findings"], {}, needed=_FINDINGS)
     if wrong:
         raise ValueError(wrong)

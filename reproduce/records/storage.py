@@ -72,10 +72,10 @@ def explain_full_disk(what: str, consequence: str = GO_ON) -> Iterator[None]:
 
 
 def check_own(path: Path, start: bytes) -> None:
-    """Check that `path`, whose name nobody has chosen, can be written: it is missing, or begins as ours do.
+    """Check that a file whose name no user chose can be written: it does not exist, or begins as the suite's files do.
 
     Raises:
-        StorageError: there is something else, which would be lost.
+        StorageError: There is another file, which would be lost.
 
     """
     try:

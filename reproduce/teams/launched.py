@@ -27,7 +27,12 @@ def _number(name: str) -> int:
 
 
 def _local_rank() -> int:
-    """Return the number of this process on its machine. Raises: CellError: LOCAL_RANK is not a number."""
+    """Return the number of this process on its machine.
+
+    Raises:
+        CellError: LOCAL_RANK is not a number.
+
+    """
     text = os.environ.get("LOCAL_RANK", "0")
     if not (text.isascii() and text.isdigit()):
         raise CellError(f"the environment variable LOCAL_RANK is {text!r}, expected a number of at least 0: unset it")

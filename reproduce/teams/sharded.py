@@ -1,7 +1,7 @@
-"""Sharded checkpoints: each process writes its own part, and any number of processes can read them.
+"""Sharded checkpoints: each process writes one part, and any number of processes can read them.
 
 Gathering the state on one rank would need the memory of the whole network there. torch.distributed.checkpoint lets
-every rank write its own file, but does not record which of several checkpoints is complete. Here each checkpoint is a
+every rank write one file, but does not record which of several checkpoints is complete. Here each checkpoint is a
 separate folder. A pointer file, replaced atomically once all ranks have finished, names the current one:
 
     <folder>/
@@ -65,7 +65,7 @@ class Folder:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a complete checkpoint."""
+        """Return whether there is a complete checkpoint."""
         return self._pointer.is_file()
 
     def save(self, number: int, parts: Mapping[str, Any]) -> None:

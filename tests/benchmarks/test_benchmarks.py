@@ -209,7 +209,7 @@ def test_a_home_folder_is_expanded_where_the_shell_leaves_it(tmp_path: Path, mon
     recording.add_options(parser, "x")
     assert parser.parse_args(["--records=~/there"]).records == tmp_path / "there"
     with pytest.raises(SystemExit):
-        parser.parse_args(["--records=~nobody-of-that-name/there"])
+        parser.parse_args(["--records=~no-such-user/there"])
     for module in ("recording", "quarter_hour"):
         assert "type=Path" not in (ROOT / "benchmarks" / f"{module}.py").read_text(), "a path is of the type `path`"
 

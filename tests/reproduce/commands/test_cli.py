@@ -362,7 +362,7 @@ def test_a_home_folder_is_expanded_where_the_shell_leaves_it(tmp_path, monkeypat
 )
 @pytest.mark.parametrize("inside", [False, True], ids=["a closed folder", "a folder within it"])
 def test_a_path_that_this_user_may_not_read_is_named(tmp_path, monkeypatch, command, inside):
-    """Some systems raise PermissionError for a look at it, and every command looked in its own place."""
+    """Some systems raise PermissionError when a closed folder is examined, which every command did at another place."""
     stat, access, closed = os.stat, os.access, tmp_path / "closed"
     closed.mkdir()
 

@@ -106,7 +106,7 @@ def refused(rank: int, path: Path) -> None:
         Folder(path / str(rank)).save(1, {f"stage_{rank}": 1})
     assert not list((path / "1").glob("step-*"))
     (path / "file").touch()
-    with pytest.raises(NotADirectoryError):  # met by rank 0 alone, which makes the folder
+    with pytest.raises(NotADirectoryError):  # only on rank 0, which makes the folder
         Folder(path / "file" / "below").save(1, {f"stage_{rank}": 1})
     folder = Folder(path / "one")
     with pytest.raises(CheckpointError, match=r"could not be encoded: .*local object"):
@@ -114,7 +114,7 @@ def refused(rank: int, path: Path) -> None:
     folder.save(1, {f"stage_{rank}": 1})
     if rank == 0:
         (path / "one" / "latest.json").unlink()
-        (path / "one" / "latest.json").mkdir()  # the pointer cannot be written, by rank 0 alone
+        (path / "one" / "latest.json").mkdir()  # rank 0 cannot write the pointer
     with pytest.raises(IsADirectoryError):
         folder.save(2, {f"stage_{rank}": 1})
 
