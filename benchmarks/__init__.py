@@ -1,1 +1,1 @@
-"""Benchmarks: scripts that measure one claim each and print their setting with the result."""
+"""Provide benchmark scripts. Each measures one claim and prints its configuration with the result."""

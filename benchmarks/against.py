@@ -1,20 +1,20 @@
-"""Two commits side by side: what has become slower or larger, said only where this machine can see a difference.
+"""Compare two commits: report what became slower or larger, where this machine can resolve a difference.
 
 The obvious comparison measures one commit, then the other, and calls a difference above a threshold a regression. On a
-machine that does other things as well, some benchmarks differ by that much from themselves. So each commit is measured
-twice, the second time as a commit with the same files (made here, and in no branch), and all four in turns, round by
-round, in one run of asv under the same conditions:
+machine with other load, some benchmarks differ from themselves by as much. So each commit is measured twice, the second
+time as another commit with the same files (created here, on no branch). One run of asv measures all four in turns,
+round by round, under the same conditions:
 
     base, base again, head, head again,  head again, head, base again, base,  …
 
-A benchmark that differs from itself by more than the factor, at the base or at the head, is *noisy*: it is named and
-says nothing. Of the others, what is larger at the head both times than at the base either time, times the factor, is
-worse. Usage:
+A benchmark that differs from itself by more than the factor, at the base or at the head, is *noisy*. It is listed and
+not judged. Any other benchmark is worse if both values at the head exceed both values at the base by more than the
+factor. Usage:
 
     python -m benchmarks.against BASE [--head HEAD] [--factor 1.2] [--bench REGEX] [--rounds 4]
 
-Only what is committed is compared, with the suite of the working tree. The exit code is 1 if something is worse or
-fails that did not fail before.
+Only committed files are compared, with the suite of the working tree. The exit code is 1 if a benchmark is worse or
+fails where it did not fail before.
 """
 
 import argparse
@@ -38,12 +38,12 @@ from benchmarks.arguments import count, positive
 ROOT = Path(__file__).resolve().parent.parent
 FACTOR = 1.2
 ROUNDS = 4
-HASH_LENGTH = 8  # asv's own, of the names of its files
+HASH_LENGTH = 8  # length of the hashes in asv's file names
 SOME_FAILED = 2  # exit code of `asv run`
 
 
 class ChangeVerdict(enum.Enum):
-    """The outcome of comparing one benchmark at two commits; the value is its word in the table."""
+    """Outcome of comparing one benchmark at two commits. The value is shown in the table."""
 
     WORSE = "worse"
     FAILS = "fails now"
@@ -63,9 +63,10 @@ class ComparedBenchmark:
     """One benchmark with one choice of parameters, measured at two commits.
 
     Attributes:
-        name: as in `tick.NarrowTick.time_step(revnet18, PETRA, cpu)`.
-        unit: of the values.
-        base, head: measured at these commits, each twice; lower is better.
+        name: Name in asv's form, for example `tick.NarrowTick.time_step(revnet18, PETRA, cpu)`.
+        unit: Unit of the values.
+        base: Two values at the base. Lower is better.
+        head: Two values at the head.
 
     """
 
@@ -75,7 +76,7 @@ class ComparedBenchmark:
     head: tuple[Value, Value]
 
     def verdict(self, factor: float) -> ChangeVerdict:
-        """The outcome if differences up to `factor` mean nothing."""
+        """Return the outcome if differences up to `factor` are insignificant."""
         if any(value is not None and math.isnan(value) for value in (*self.base, *self.head)):
             return ChangeVerdict.SKIPPED
         base = [value for value in self.base if value is not None]
@@ -91,7 +92,7 @@ class ComparedBenchmark:
         return ChangeVerdict.BETTER if factor * max(head) < min(base) else ChangeVerdict.SAME
 
     def line(self, factor: float) -> tuple[str, ...]:
-        """The cells of the benchmark's row in the table."""
+        """Return the cells of the benchmark's row in the table."""
         values = (*self.base, *self.head)
         measured = [value for value in values if value is not None and not math.isnan(value)]
         has_ratio = len(measured) == len(values) and any(measured[:2])
@@ -104,7 +105,7 @@ class ComparedBenchmark:
 
 
 def report(rows: Sequence[ComparedBenchmark], factor: float) -> str:
-    """The table of all benchmarks, worst first, and a summary."""
+    """Format a table of all benchmarks, worst first, and a summary."""
     order = list(ChangeVerdict)
     ranked = sorted(rows, key=lambda row: (order.index(row.verdict(factor)), row.name))
     cells = [("", "base", "again", "head", "again", "ratio", "benchmark"), *(row.line(factor) for row in ranked)]
@@ -116,24 +117,24 @@ def report(rows: Sequence[ComparedBenchmark], factor: float) -> str:
     if noisy:
         lines.append(f"noisy (differs from itself by more than {factor:g}), not judged: {', '.join(noisy)}")
     if not judged(rows, factor):
-        lines.append("nothing could be measured at both commits, so nothing can be said: see the messages of asv")
+        lines.append("nothing was measured at both commits; see the messages of asv")
     else:
         lines.append(f"regressed: {', '.join(bad)}" if bad else f"nothing regressed by more than {factor:g}")
     return "\n".join(lines)
 
 
 def judged(rows: Sequence[ComparedBenchmark], factor: float) -> bool:
-    """Whether there is a benchmark of which something can be said; not where, say, no commit could be installed."""
+    """Return whether any benchmark could be judged. There is none if, for example, a commit could not be installed."""
     return any(row.verdict(factor) not in (ChangeVerdict.UNKNOWN, ChangeVerdict.SKIPPED) for row in rows)
 
 
 def read(results: Path, base: tuple[str, str], head: tuple[str, str]) -> list[ComparedBenchmark]:
-    """The results that asv has stored of these commits, for all that the base was measured with the second time."""
+    """Read asv's results of these commits, for every benchmark of the second measurement of the base."""
     known = json.loads((results / "benchmarks.json").read_text(encoding="utf-8"))
     units = {name: entry.get("unit") for name, entry in known.items() if name != "version"}
     rows = []
     for file in sorted(results.glob(f"*/{base[1][:HASH_LENGTH]}-*.json")):
-        # Of the same machine and environment, which are in the rest of the name.
+        # The rest of the file name identifies machine and environment.
         one, two, three, four = (
             _values(file.with_name(commit[:HASH_LENGTH] + file.name[HASH_LENGTH:])) for commit in (*base, *head)
         )
@@ -161,7 +162,7 @@ def _values(file: Path) -> dict[str, Value]:
 
 
 def same_files(commit: str) -> str:
-    """A commit with the files of `commit`, always the same one; no branch has it."""
+    """Return a commit with the files of `commit` that is on no branch. The same input gives the same commit."""
     date = _git("show", "--no-patch", "--format=%aI", commit)
     who = {"NAME": "benchmarks", "EMAIL": "benchmarks@localhost", "DATE": date}
     env = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in who.items()}
@@ -185,13 +186,13 @@ def _git(*arguments: str, env: dict[str, str] | None = None) -> str:
 
 
 def measure(commits: Sequence[str], options: argparse.Namespace) -> None:
-    """Have asv measure all commits in turns. A benchmark that fails ends nothing: its values are then missing."""
+    """Have asv measure all commits in turns. A failing benchmark does not stop the run; its values are missing."""
     listed = ROOT / ".asv" / "compared"
     listed.parent.mkdir(exist_ok=True)
     listed.write_text("\n".join(commits), encoding="utf-8")
     selected = [word for regex in options.bench for word in ("--bench", regex)]
     command = [sys.executable, "-m", "asv", "run", "--interleave-rounds", "--attribute", f"rounds={options.rounds}"]
-    # By the Python that runs this, which there is for sure, and not the one that the configuration names.
+    # Use the running interpreter, which exists for certain, instead of the one that asv.conf.json names.
     command += ["--environment", f"virtualenv:{sys.version_info.major}.{sys.version_info.minor}"]
     done = subprocess.run([*command, *selected, f"HASHFILE:{listed}"], cwd=ROOT, check=False)
     if done.returncode not in (0, SOME_FAILED):
@@ -199,18 +200,20 @@ def measure(commits: Sequence[str], options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line; returns the exit code."""
+    """Run from the command line and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", help="commit to compare with")
-    parser.add_argument("--head", default="HEAD", help="commit that is judged (default HEAD)")
+    parser.add_argument("--head", default="HEAD", help="commit to judge (default HEAD)")
     parser.add_argument(
-        "--factor", type=positive, default=FACTOR, help=f"differences up to it are none (default {FACTOR})"
+        "--factor", type=positive, default=FACTOR, help=f"smallest significant ratio (default {FACTOR})"
     )
-    parser.add_argument("--bench", action="append", default=[], help="regular expression of names; may be given again")
-    parser.add_argument("--rounds", type=count, default=ROUNDS, help=f"turns of each commit (default {ROUNDS})")
+    parser.add_argument(
+        "--bench", action="append", default=[], help="regular expression of benchmark names; may be repeated"
+    )
+    parser.add_argument("--rounds", type=count, default=ROUNDS, help=f"rounds (default {ROUNDS})")
     options = parser.parse_args(arguments)
     if options.factor < 1:
-        parser.error(f"--factor is at least 1, got {options.factor:g}")
+        parser.error(f"--factor: got {options.factor:g}, expected at least 1")
 
     base, head = (_git("rev-parse", "--verify", f"{name}^{{commit}}") for name in (options.base, options.head))
     if base == head:
@@ -222,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         measure([base, base_again, head, head_again], options)
         rows = read(results, (base, base_again), (head, head_again))
     finally:
-        _forget(results, base_again, head_again)  # they belong to no history
+        _forget(results, base_again, head_again)  # keep them out of asv's history
     print(f"\n{options.base} is {base[:12]}, {options.head} is {head[:12]}\n\n{report(rows, options.factor)}")
     return int(not judged(rows, options.factor) or any(row.verdict(options.factor) in BAD for row in rows))
 

@@ -1,14 +1,14 @@
-"""Every byte that a run has allocated, followed from the first to the last; and processes that have done nothing yet.
+"""Count every byte that a run allocates, and measure the growth of fresh processes.
 
-The resident set of a process is what the system sees: it has torch's libraries in it, what the C library keeps for
-later, and other people's noise. The ledger of the engine is exact and knows only what is reported to it, and a rival
-has no ledger. So a third count is taken here, the same for all: torch's profiler reports every allocation and release
-on the CPU, temporaries of operations included, and their running sum has a peak, which is what an allocator of a GPU
-would show and is the same in every run. On CUDA the allocator's own statistics are read.
+The resident set of a process is what the system reports. It includes torch's libraries, memory that the C library keeps
+for later, and noise of other processes. The ledger of the engine is exact, but contains only what is reported to it,
+and a competing package has no ledger. So a third count treats all of them alike: torch's profiler reports every
+allocation and release on the CPU, including the temporaries of operations. The peak of their running sum is what the
+allocator of a GPU would report, and it is equal in every run. On CUDA the allocator's statistics are used.
 
-What is allocated before the context is entered is not counted, so everything of interest is made inside it. What runs
-out of memory does not fit, and is no reason to lose what was measured before. And the system's word is asked of a fresh
-process, which has not yet kept anything of what was measured before.
+Allocations before the context is entered are not counted, so everything of interest must be made inside it. A run that
+is out of memory does not fit; earlier measurements are kept. The resident set is measured in a fresh process, which has
+not kept memory from earlier measurements.
 """
 
 import json
@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-# The profiler talks on stderr about GPUs that it does not find (to level 2) and its own beginning and end (level 5).
+# The profiler logs missing GPUs (up to level 2) and its start and end (level 5) on stderr.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 import torch
@@ -34,18 +34,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MARK = "benchmarks.allocation.mark"
-CPU = 0  # as "Device Type" of the profiler's events
-#: Imported by the fresh processes before they begin; torch's optimizers import the second at their first step.
+CPU = 0  # "Device Type" in the profiler's events
+#: Fresh processes import these first. torch's optimizers import the second one at their first step.
 IMPORTED = ["torch", "torch._dynamo", "petra_core", "reproduce.measures.machine_memory", "reproduce.records.benchmarks"]
 
 
 class Allocations:
-    """Context that follows the tensors' memory on one device.
+    """Track the memory of tensors on one device within a context.
 
     Attributes:
-        peak: most bytes held at a moment, known when the context is left.
-        workspaces: bytes that cuBLAS kept to work in on a CUDA device, which are not in the peak, known likewise.
-        marks: bytes held at each `mark`, in order, known when the context is left.
+        peak: Peak of the held bytes, available after the context.
+        workspaces: Bytes that cuBLAS keeps as workspaces on a CUDA device, excluded from the peak; available after the
+            context.
+        marks: Held bytes at each `mark`, in order, available after the context.
 
     """
 
@@ -53,7 +54,7 @@ class Allocations:
         self._device = device
         self.peak = self.workspaces = 0
         self.marks: list[int] = []
-        # The last keeps torch 2.11 from warning of other cycles; there is one.
+        # The last argument keeps torch 2.11 from warning about further cycles; there is only one.
         self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
 
     def __enter__(self) -> "Allocations":
@@ -67,7 +68,7 @@ class Allocations:
         return self
 
     def mark(self) -> None:
-        """Note the bytes that are held now."""
+        """Record the bytes that are held now."""
         if self._device.type == "cuda":
             self.marks.append(torch.cuda.memory_allocated(self._device) - self._before)
         else:
@@ -90,7 +91,7 @@ class Allocations:
                 self.peak = max(self.peak, held)
 
     def _events(self) -> list[dict[str, Any]]:
-        """The marks and the changes of the CPU's memory in the trace that the profiler writes for Chrome."""
+        """Return the marks and the changes of CPU memory from the profiler's Chrome trace."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "trace.json")
             self._profile.export_chrome_trace(str(file))
@@ -103,21 +104,31 @@ class Allocations:
 
 
 def unless_out_of_memory(call: Callable[[], T], device: torch.device) -> T | None:
-    """What `call` returns; None if it runs out of memory, of which it then holds none any more."""
+    """Return the result of `call`, or None if it runs out of memory, after releasing the memory that it used."""
     try:
         return call()
     except (MemoryError, RuntimeError) as error:
         if out_of_memory(error) is None:
             raise
-    give_back(device)  # here, where the error is gone, and with it the frames of the call
+    give_back(device)  # after the except block, which kept the frames of the call alive
     return None
 
 
 def in_fresh_process(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Call `function` in a process that has done nothing yet but import torch, and return its result.
+    """Call `function` in a process that has only imported torch, and return its result.
 
-    Function, arguments and result travel pickled. An exception of the function is raised here; BrokenProcessPool if the
-    process was killed, as a system short of memory does.
+    Args:
+        function: Picklable function.
+        *arguments: Picklable positional arguments.
+        **named: Picklable keyword arguments.
+
+    Returns:
+        The result of the function, which must be picklable.
+
+    Raises:
+        BrokenProcessPool: The process was killed, as the system does when memory is short. Exceptions of the function
+            are raised unchanged.
+
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
@@ -126,12 +137,12 @@ def in_fresh_process(function: Callable[P, T], *arguments: P.args, **named: P.kw
 
 
 def growth_of_fresh_process(train: Callable[[T], object], small: T, run: T) -> int | None:
-    """Most bytes by which a fresh process grows in training a run on the CPU; None where the system does not say.
+    """Return the peak growth in bytes of a fresh process that trains on the CPU, or None if the system has no count.
 
     Args:
-        train: trains, in that process; it and its argument travel pickled.
-        small: trained before, for what the first step of a process loads and allocates, whatever it trains.
-        run: what is measured.
+        train: Trains in the fresh process. It and its argument must be picklable.
+        small: Trained first, for what the first step of any training loads and allocates.
+        run: Training to measure.
 
     """
     return in_fresh_process(_growth, train, small, run)

@@ -1,9 +1,10 @@
 """Memory and time of a step of a ViT, a RevViT and a BDIA-ViT of the published size (arXiv 2407.09093).
 
-Six blocks of 512 channels, micro-batches of 128 images of 32 pixels, AdamW: the size at which 1570.6, 572.7 and
-693.4 MB were published (second-hand). Plain backpropagation keeps every graph; both others reconstruct, BDIA with one
-bit kept for every value. Memory is the allocator's peak over two steps, the network and temporaries included; side bits
-are those that the engine accounts for, all stages. Time is taken in turn, round by round. Usage, with the defaults:
+The networks have six blocks of 512 channels and train on micro-batches of 128 images of 32 pixels with AdamW. For this
+size 1570.6, 572.7 and 693.4 MB were published (quoted from a secondary source). Plain backpropagation keeps every
+graph. The other two reconstruct their inputs; BDIA keeps one bit per value to do so exactly. Memory is the allocator's
+peak over two steps, including the network and temporaries. Side bits are counted by the engine, over all stages. Times
+are measured in turn, round by round. Usage with the defaults:
 
     python -m benchmarks.bdia --batch 128 --threads 2 --rounds 5 --record
 """
@@ -32,7 +33,7 @@ GROUP = "published size"
 def stepping(
     contestant: TransformerContestant, batch: int, device: torch.device
 ) -> tuple[Pipeline, Callable[[], object]]:
-    """A pipeline after its first step, which makes what only that makes, and a function that does one more."""
+    """Return a pipeline after its first step, which creates all lazy state, and a function that makes another step."""
     cell = bdia.as_published(contestant)
     classes = catalogue.by_name(cell.dataset).num_classes
     torch.manual_seed(0)
@@ -47,7 +48,7 @@ def stepping(
 
 
 def measure(recorder: Recorder, batch: int, device: torch.device, rounds: int) -> None:
-    """Measure the bytes of each, then their seconds."""
+    """Measure the bytes of each contestant, then the seconds."""
     for contestant in bdia.PUBLISHED:
         report = stepping(contestant, batch, device)[0].memory()
         recorder.add(GROUP, contestant.title, SIDE_BITS, "B", sum(stage.peak["side_bits"] for stage in report.stages))
@@ -59,10 +60,10 @@ def measure(recorder: Recorder, batch: int, device: torch.device, rounds: int) -
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; returns the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=count, default=128, help="images of a micro-batch (default 128)")
-    parser.add_argument("--rounds", type=count, default=5, help="times of each (default 5)")
+    parser.add_argument("--batch", type=count, default=128, help="images per micro-batch (default 128)")
+    parser.add_argument("--rounds", type=count, default=5, help="timed steps of each network (default 5)")
     parser.add_argument("--threads", type=count, default=2, help="CPU threads (default 2)")
     add_device(parser)
     add_options(parser, "bdia")
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     torch.set_num_threads(options.threads)
     device = devices.take(options.device)
     recorder = Recorder("BDIA", about(__doc__), command("benchmarks.bdia", arguments), options, device)
-    with deterministic(device):  # the kernels with which cells are trained
+    with deterministic(device):  # the kernels that cells are trained with
         measure(recorder, options.batch, device, options.rounds)
         return recorder.finish()
 

@@ -1,9 +1,9 @@
-"""Memory and time of a step by forward gradients, beside backpropagation of the same network, and PETRA.
+"""Memory and time of a step by forward gradients, compared with backpropagation of the same network, and with PETRA.
 
-ResNet-18 in 8 blocks, at the paper's width (arXiv 2306.06968), with the auxiliary CNNs of its command line; PETRA
-trains RevNet-18 of the same width, and its step is a tick of the full pipeline, all stages in this one process. Memory
-is the allocator's peak, the network and temporaries included. Time is taken in turn, round by round. Usage, with the
-defaults:
+The network is ResNet-18 in 8 blocks at the paper's width (arXiv 2306.06968), with the auxiliary CNNs of its command
+line. PETRA trains RevNet-18 of the same width. Its step is a tick of the full pipeline, with all stages in this
+process. Memory is the allocator's peak, including the network and temporaries. Times are measured in turn, round by
+round. Usage with the defaults:
 
     python -m benchmarks.forward_gradients --batch 32 --width 64 --threads 2 --rounds 5 --record
 """
@@ -34,7 +34,7 @@ GROUP, BLOCKS, PIXELS = "ResNet-18 in 8 blocks", 8, 32
 
 
 def makers(batch: int, width: int, device: torch.device) -> dict[str, steps.Maker]:
-    """The contestants by their names, backpropagation first."""
+    """Return the makers of the contestants by name, backpropagation first."""
     images = laid_out(torch.randn(batch, 3, PIXELS, PIXELS, device=device))
     labels = torch.arange(batch, device=device) % CLASSES
 
@@ -57,7 +57,7 @@ def makers(batch: int, width: int, device: torch.device) -> dict[str, steps.Make
         stages = local()
         auxiliary = auxiliary_networks("cnn", BLOCKS, num_classes=CLASSES, width=width)
         training = ForwardGradients(stages, way, auxiliary=auxiliary, optimizer=sgd, seed=0)
-        training.step(images, labels)  # the first one counts bytes
+        training.step(images, labels)  # the first step counts bytes
         return partial(training.step, images, labels)
 
     return {
@@ -68,11 +68,11 @@ def makers(batch: int, width: int, device: torch.device) -> dict[str, steps.Make
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; returns the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=count, default=32, help="images of a batch (default 32)")
+    parser.add_argument("--batch", type=count, default=32, help="images per batch (default 32)")
     parser.add_argument("--width", type=count, default=64, help="channels of the first blocks (default 64)")
-    parser.add_argument("--rounds", type=count, default=5, help="times of each (default 5)")
+    parser.add_argument("--rounds", type=count, default=5, help="timed steps of each contestant (default 5)")
     parser.add_argument("--threads", type=count, default=2, help="CPU threads (default 2)")
     add_device(parser)
     add_options(parser, "forward-gradients")
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     device = devices.take(options.device)
     title, text = "Forward gradients", about(__doc__)
     recorder = Recorder(title, text, command("benchmarks.forward_gradients", arguments), options, device)
-    with deterministic(device):  # the kernels with which cells are trained
+    with deterministic(device):  # the kernels that cells are trained with
         steps.measure(recorder, GROUP, makers(options.batch, options.width, device), device, options.rounds)
         return recorder.finish()
 

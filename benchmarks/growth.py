@@ -1,24 +1,26 @@
-"""Time and bytes against the number of stages J, against k, width and batch: the curves from which exponents are read.
+"""Time and bytes against the number of stages J, k, width and batch: the curves behind the growth exponents.
 
-What is claimed of PETRA is about growth: a tick takes time in proportion to the depth, and what a stage of a reversible
-chain holds does not grow with the staleness 2(J-1-j), which is what delayed gradients pay for. One network at one size
-can show neither. So a narrow chain is trained at many sizes: from a base, one thing at a time is varied.
+The claims about PETRA concern growth. The time of a tick is proportional to the depth, and the memory of a stage of a
+reversible chain does not grow with the staleness 2(J-1-j), the price of delayed gradients. One network of one size can
+show neither. So a narrow chain is trained at many sizes: starting from a base, one parameter is varied.
 
-Time of a micro-batch: a tick of the full pipeline on one device, or all ticks of the micro-batch where it passes alone.
-Every method at every size has its turn in every round, the methods of a size one after the other. Bytes of an inner
-stage: the most that any stage but stem and head has held for its backwards, as the engine counts it (inputs, stashed
-weights, messages and graph, each at its largest moment): the same in every run.
+The time of a micro-batch is a tick of the full pipeline on one device, or all ticks of the micro-batch under a method
+that passes one micro-batch through the stages at a time. Every round measures every method at every size, with the
+methods of a size one after the other. The bytes of an inner stage are the most that any stage except stem and head has
+held for its backwards, as the engine counts it (inputs, stashed weights, messages and graph, each at its peak). They
+are equal in every run.
 
-Two claims, which may fail. A tick of PETRA grows linearly in depth: a straight line explains at least 99 % of the
-variance of its time over J, and the exponent's interval ends at 1.1 at most. What an inner stage holds under PETRA does
-not grow with the staleness: the interval of the exponent of its bytes lies within ±0.02.
+Two claims are tested. A tick of PETRA grows linearly in depth: a straight line explains at least 99 % of the variance
+of its time over J, and the upper end of the exponent's interval is at most 1.1. The memory of an inner stage under
+PETRA does not grow with the staleness: the interval of the exponent of its bytes lies within ±0.02.
 
-Usage, with the defaults:
+Usage with the defaults:
 
     python -m benchmarks.growth --axes J --record growth-depth
     python -m benchmarks.growth --axes k width batch --record growth
 
-The depth is a run of its own: a pipeline of 64 stages is full after 127 ticks, its stashes of weights after 253.
+Depth is a separate run because it takes long: a pipeline of 64 stages is full after 127 ticks, and its weight stashes
+are full after 253.
 """
 
 import argparse
@@ -47,7 +49,15 @@ NOTE = "width: channels of a stream; batch: images of a micro-batch."
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a run: stages J, accumulation k, channels of a stream, images of a micro-batch."""
+    """Size of a run.
+
+    Attributes:
+        J: Number of stages.
+        k: Accumulation.
+        width: Channels per stream.
+        batch: Images per micro-batch.
+
+    """
 
     J: int
     k: int
@@ -67,7 +77,7 @@ QUICK = {"J": (4, 6, 8), "k": (1, 2), "width": (2, 4), "batch": (2, 4)}
 
 
 def full_pipeline(size: Size, method: Method, pixels: int) -> tuple[Pipeline, torch.Tensor, torch.Tensor]:
-    """A pipeline in which no buffer grows any more, and its micro-batch [batch, 3, pixels, pixels], [batch]."""
+    """Return a pipeline whose buffers have stopped growing, and its micro-batch [batch, 3, pixels, pixels], [batch]."""
     torch.manual_seed(0)
     stages = models.chain(size.J - 2, num_classes=10, channels=size.width)
     images, labels = torch.randn(size.batch, 3, pixels, pixels), torch.randint(10, (size.batch,))
@@ -78,20 +88,20 @@ def full_pipeline(size: Size, method: Method, pixels: int) -> tuple[Pipeline, to
 
 
 def bytes_of_inner_stage(pipeline: Pipeline) -> int:
-    """The most bytes that a stage but stem and head has held for its backwards."""
+    """Return the most bytes that any stage except stem and head has held for its backwards."""
     inner = pipeline.memory().stages[1:-1]
     return max(sum(stage.peak[kind] for kind in HELD) for stage in inner)
 
 
 def measure(recorder: Recorder, axis: str, values: Sequence[int], options: argparse.Namespace, base: Size) -> None:
-    """Measure every method along one axis, all of them at all sizes in turn."""
-    gc.collect()  # the pipelines of the axis before
+    """Measure every method along one axis, all methods at all sizes in turn."""
+    gc.collect()  # free the pipelines of the previous axis
     start, turns = time.perf_counter(), {}
     for value in values:
         for method in options.methods:
             pipeline, images, labels = full_pipeline(replace(base, **{axis: value}), method, options.pixels)
             recorder.add(axis, method.title, BYTES, "B", bytes_of_inner_stage(pipeline), at=value)
-            # Whole accumulations, so that every turn has its share of the updates.
+            # Whole accumulations, so that every turn contains its share of the updates.
             steps = math.ceil(options.steps / pipeline.accumulation) * pipeline.accumulation
             turns[method.title, value, steps] = in_turn(*[partial(pipeline.step, images, labels)] * steps)
     for seconds in rounds(list(turns.values()), options.rounds, torch.device("cpu")):
@@ -101,7 +111,7 @@ def measure(recorder: Recorder, axis: str, values: Sequence[int], options: argpa
 
 
 def complete(benchmark: Benchmark) -> Benchmark:
-    """Add the fits that the claims are about, with their goals and in words, where J was varied for PETRA."""
+    """Add the fits of the claims, their goals and a finding, if J was varied for PETRA."""
     time, held = (_along_depth(benchmark, quantity) for quantity in (TIME, BYTES))
     if time is None or held is None or time.half_width is None or held.half_width is None:
         return replace(benchmark, notes=(*benchmark.notes, NOTE))
@@ -130,17 +140,21 @@ def _along_depth(benchmark: Benchmark, quantity: str) -> Growth | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; returns the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--axes", nargs="+", choices=list(AXES), default=list(AXES), help="what to vary (default all)")
-    add_methods(parser)
-    parser.add_argument("--pixels", type=count, default=8, help="pixels of an image's side (default 8)")
-    parser.add_argument("--rounds", type=count, default=5, help="times at each size (default 5)")
-    parser.add_argument("--steps", type=count, default=2, help="micro-batches in a time, at least k (default 2)")
     parser.add_argument(
-        "--threads", type=count, default=1, help="CPU threads (default 1: so little is not shared well)"
+        "--axes", nargs="+", choices=list(AXES), default=list(AXES), help="parameters to vary (default all)"
     )
-    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
+    add_methods(parser)
+    parser.add_argument("--pixels", type=count, default=8, help="side of an image in pixels (default 8)")
+    parser.add_argument("--rounds", type=count, default=5, help="timings at each size (default 5)")
+    parser.add_argument("--steps", type=count, default=2, help="micro-batches per timing, at least k (default 2)")
+    parser.add_argument(
+        "--threads", type=count, default=1, help="CPU threads (default 1: the operations are too small to split)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="override other options by tiny settings, to test that it runs"
+    )
     add_options(parser, "growth")
     options = parser.parse_args(arguments)
     if options.quick:

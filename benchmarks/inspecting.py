@@ -1,12 +1,11 @@
-"""The time of a tick in steady state after an inspection of the first micro-batches, against one without.
+"""Time of a tick in steady state: a pipeline that inspected its first micro-batches against one that never did.
 
-The inspection (`petra_core.inspection`) ends with the first micro-batches, so the ratio should be 1. Two pipelines of
-the same network are filled and take ticks in turn within one process, so that whatever else slows the machine slows
-both; what is timed is the processor time of this process, in which other programs have no part. A round is the median
-of several such ticks of each. The goal is for the upper end of the 95 % interval of the
-median ratio, an order statistic of the rounds.
+The inspection (`petra_core.inspection`) ends after the first micro-batches, so the ratio should be 1. Two pipelines of
+the same network are filled and make ticks in turn within one process, so other load slows both. The measured quantity
+is processor time, which excludes other programs. A round is the median of several such ticks of each pipeline. The goal
+bounds the upper end of the 95 % interval of the median ratio, an order statistic of the rounds.
 
-Usage, with the defaults:
+Usage with the defaults:
 
     python -m benchmarks.inspecting --record
 """
@@ -33,15 +32,21 @@ AIM = 1.03
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; return the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", type=network_name, default="chain8", help=NETWORKS)
     parser.add_argument("--width", type=count, default=8, help="channels of the first stage (default 8)")
     parser.add_argument("--batch", type=count, default=8, help="images in a micro-batch (default 8)")
-    parser.add_argument("--size", type=count, default=8, help="pixels of an image's side (default 8)")
-    parser.add_argument("--methods", type=paper_method, nargs="+", default=methods.PAPER, help="default: the paper's")
-    parser.add_argument("--rounds", type=count, default=25, help="rounds (default 25)")
-    parser.add_argument("--ticks", type=count, default=9, help="ticks of each pipeline in a round (default 9)")
+    parser.add_argument("--size", type=count, default=8, help="side of an image in pixels (default 8)")
+    parser.add_argument(
+        "--methods",
+        type=paper_method,
+        nargs="+",
+        default=methods.PAPER,
+        help="methods to measure (default: the paper's)",
+    )
+    parser.add_argument("--rounds", type=count, default=25, help="number of rounds (default 25)")
+    parser.add_argument("--ticks", type=count, default=9, help="ticks of each pipeline per round (default 9)")
     parser.add_argument("--threads", type=count, default=1, help="CPU threads (default 1)")
     add_options(parser, "inspecting")
     options = parser.parse_args(arguments)
@@ -59,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
             for name in (INSPECTING, PLAIN)
         }
         ticks = [partial(pipeline.step, x, y) for pipeline in pipelines.values()]
-        for _ in range(INSPECTED):  # a backward of stage 0 that is still inspected
+        for _ in range(INSPECTED):  # the last is a backward of stage 0 that is still inspected
             for tick in ticks:
                 tick()
         ratios = []
@@ -79,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
 
 def processor_time(function: Callable[[], object]) -> float:
-    """Return the seconds of processor time that a call takes."""
+    """Return the processor time of a call in seconds."""
     begin = time.process_time()
     function()
     return time.process_time() - begin
@@ -88,8 +93,9 @@ def processor_time(function: Callable[[], object]) -> float:
 def upper_bound(values: Sequence[float], level: float = 0.95) -> float:
     """Return the smallest value that is above the median of its distribution with a probability of `level`.
 
-    The r-th smallest of n values is above the median if fewer than r of them are below it, each with probability 1/2.
-    With too few values for the level this is the largest.
+    The r-th smallest of n values is above the median if fewer than r values are below the median, each with probability
+    1/2.
+    With too few values for the level this is the largest value.
     """
     n = len(values)
     below = 0

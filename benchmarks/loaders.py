@@ -1,14 +1,14 @@
-"""Images a second of the loaders, in pairs, and the loader's share of a training step.
+"""Images per second of the data loaders, in pairs, and the loader's share of a training step.
 
-There are four parts. "small": FFCV against torchvision's transforms in a DataLoader, on images of 32 x 32 pixels with
-flip and crop (aim: 10 times). "memory": the loader in memory against FFCV, on the same images. "jpeg": FFCV against
-torchvision on photographs of 500 x 375 pixels, random resized crops of 224 (aim: twice). "share": processor time to
-make a batch of 64 against the time of a tick of RevNet-18 (aim: at most 5 %).
+There are four parts. "small" compares FFCV with torchvision's transforms in a DataLoader, on images of 32 x 32 pixels
+with flip and crop (goal: 10 times as fast). "memory" compares the in-memory loader with FFCV on the same images. "jpeg"
+compares FFCV with torchvision on photographs of 500 x 375 pixels with random resized crops of 224 (goal: twice as
+fast). "share" compares the processor time of a batch of 64 with the time of a tick of RevNet-18 (goal: at most 5 %).
 
-DataLoader is used as in torchvision's examples, with as many worker processes as FFCV has decoding threads. Both are
-asked for batches as fast as they come, in turn within one process, and the result is the median of the ratios of
-neighbours; the time to start (worker processes, Numba) does not count, the time between epochs does. Pixels are random,
-photographs those of scikit-learn: nothing has to be downloaded. Usage, with the defaults that the claims are about:
+DataLoader is used as in torchvision's examples, with as many worker processes as FFCV has decoding threads. Both
+loaders run at full speed, in turn, within one process, and the result is the median of the ratios of neighbouring runs.
+Start-up (worker processes, Numba) is excluded; the time between epochs is included. Pixels are random, and the
+photographs come from scikit-learn, so nothing is downloaded. Usage with the defaults of the goals:
 
     python -m benchmarks.loaders --parts small memory jpeg share --workers 1 2 --pairs 7 --seconds 3
 """
@@ -46,13 +46,13 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SMALL = BatchFormat(num_classes=10, image_size=32, mean=MEAN, deviation=DEVIATION)
 LARGE = BatchFormat(num_classes=10, image_size=224, mean=MEAN, deviation=DEVIATION)
 BATCH = 64
-WARM_UP = 8  # batches; more than any loader makes ahead
+WARM_UP = 8  # batches; more than any loader prefetches
 
 Batches = Iterator[object]
 
 
 class PillowImages(Dataset[tuple[object, int]]):
-    """Images in memory as torchvision's CIFAR10 gives them out: one by one, through Pillow."""
+    """In-memory images, served one by one through Pillow as torchvision's CIFAR10 does."""
 
     def __init__(self, images: RawImages) -> None:
         self._pixels = np.ascontiguousarray(images.pixels.transpose(0, 2, 3, 1))
@@ -76,7 +76,7 @@ def common_transforms() -> list[torch.nn.Module]:
 
 
 def of_dataloader(dataset: Dataset[tuple[object, int]], workers: int) -> Callable[[], Batches]:
-    """Make endless batches as torchvision's examples do."""
+    """Return a function that makes endless batches as torchvision's examples do."""
 
     def batches() -> Batches:
         loader = DataLoader(
@@ -88,12 +88,12 @@ def of_dataloader(dataset: Dataset[tuple[object, int]], workers: int) -> Callabl
 
 
 def of_loader(loader: Loader) -> Callable[[], Batches]:
-    """Make endless batches by one of our loaders."""
+    """Return a function that makes endless batches with one of this project's loaders."""
     return lambda: (batch for epoch in itertools.count() for batch in loader.epoch(epoch))
 
 
 def rate(make: Callable[[], Batches], seconds: float) -> float:
-    """Images per second of a loader, once it runs."""
+    """Return the images per second of a loader after warm-up."""
     batches = make()
     for _ in itertools.islice(batches, WARM_UP):
         pass
@@ -103,7 +103,7 @@ def rate(make: Callable[[], Batches], seconds: float) -> float:
         next(batches)
         count += 1
     elapsed = time.perf_counter() - begin
-    del batches  # its threads and processes end here, before the other's turn
+    del batches  # ends its threads and processes before the other loader runs
     return BATCH * count / elapsed
 
 
@@ -115,7 +115,7 @@ def compare(
     recorder: Recorder,
     aim: float | None = None,
 ) -> None:
-    """Compare two loaders, each with its name, by the rates of neighbouring runs, in turns."""
+    """Compare two named loaders by the rates of neighbouring runs, in alternating order."""
     for number in range(options.pairs):
         if number % 2:
             b, a = rate(other[1], options.seconds), rate(one[1], options.seconds)
@@ -128,7 +128,7 @@ def compare(
 
 
 def small_images(count: int, folder: Path) -> tuple[RawImages, Path]:
-    """Random small images in memory, and their .beton file."""
+    """Return random small images in memory and the path of a .beton file with them."""
     pixels = np.random.default_rng(0).integers(256, size=(count, 3, 32, 32), dtype=np.uint8)
     images = RawImages(pixels, np.arange(count) % 10)
     write_beton(folder / "small.beton", images)
@@ -144,7 +144,7 @@ def through_ffcv(path: Path, workers: int, batch_format: BatchFormat = SMALL) ->
 
 
 def photographs(folder: Path, count: int) -> JpegFiles:
-    """JPEG files of the median size of ImageNet's, in ten class folders."""
+    """Write JPEG files of ImageNet's median size to ten class folders."""
     sources = [Image.fromarray(image) for image in load_sample_images().images]
     random = np.random.default_rng(0)
     paths = []
@@ -162,9 +162,9 @@ def photographs(folder: Path, count: int) -> JpegFiles:
 
 
 def seconds_of_a_batch(loader: Loader) -> float:
-    """Processor time of all threads for one batch of an epoch; the shortest of three."""
+    """Return the processor time of one batch of an epoch, over all threads: the shortest of three epochs."""
     epochs = []
-    for epoch in range(4):  # the first compiles and touches memory
+    for epoch in range(4):  # the first one compiles and faults pages in
         begin = time.process_time()
         for _ in loader.epoch(epoch):
             pass
@@ -174,7 +174,7 @@ def seconds_of_a_batch(loader: Loader) -> float:
 
 
 def seconds_of_a_tick(width: int, pairs: int) -> float:
-    """Median time of a tick of PETRA on RevNet-18 with the pipeline full, as cells are trained."""
+    """Return the median time of a tick of PETRA on RevNet-18 in steady state, with the kernels of training."""
     torch.manual_seed(0)
     stages = [s.to(memory_format=MEMORY_FORMAT) for s in models.revnet(18, num_classes=CLASSES, width=width)]
     images = torch.randn(BATCH, 3, 32, 32).to(memory_format=MEMORY_FORMAT)
@@ -241,18 +241,22 @@ PARTS = {"small": small, "memory": memory, "jpeg": jpeg, "share": share}
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; returns the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default all)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure (default all)")
     parser.add_argument(
         "--workers", nargs="+", type=whole_number, default=[1, 2], help="threads or processes (default 1 2)"
     )
-    parser.add_argument("--pairs", type=count, default=7, help="pairs timed for each ratio (default 7)")
-    parser.add_argument("--seconds", type=positive, default=3, help="of each run (default 3)")
-    parser.add_argument("--images", type=count, default=50_000, help="small images (default 50000, CIFAR)")
-    parser.add_argument("--files", type=count, default=1000, help="photographs (default 1000)")
-    parser.add_argument("--widths", nargs="+", type=count, default=[64, 16], help="RevNet-18 of share (default 64 16)")
-    parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="of a tick (default torch's)")
+    parser.add_argument("--pairs", type=count, default=7, help="timed pairs per ratio (default 7)")
+    parser.add_argument("--seconds", type=positive, default=3, help="seconds per run (default 3)")
+    parser.add_argument("--images", type=count, default=50_000, help="number of small images (default 50000, as CIFAR)")
+    parser.add_argument("--files", type=count, default=1000, help="number of photographs (default 1000)")
+    parser.add_argument(
+        "--widths", nargs="+", type=count, default=[64, 16], help="widths of RevNet-18 in part share (default 64 16)"
+    )
+    parser.add_argument(
+        "--threads", type=count, default=torch.get_num_threads(), help="CPU threads of a tick (default torch's)"
+    )
     add_options(parser, "loaders")
     options = parser.parse_args(arguments)
 

@@ -1,22 +1,22 @@
-"""Peak memory of each method against batch, depth and k; what of it PETRA could not do without; the largest batch.
+"""Peak memory of each method against batch, depth and k; the part that PETRA needs in any case; the largest batch.
 
-Three counts are taken of the same run, each with a blind spot of its own. Accounted: by the engine's ledger, every
-stage as if alone on its device, summed, without temporaries of operations. Allocated: by the allocator, every tensor of
-one process, temporaries too (`benchmarks.allocation`; on CUDA its own count, less what cuBLAS keeps to work in).
-Process: by how much a fresh process has grown, as the system sees it (not on CUDA).
+Three counts are taken of the same run. Each misses something. "Accounted" is the engine's ledger: the sum over stages,
+each as if it were the only one on its device, without temporaries of operations. "Allocated" is the allocator's count
+of every tensor of one process, including temporaries (`benchmarks.allocation`; on CUDA the allocator's statistics
+without cuBLAS workspaces). "Process" is the growth of a fresh process as the system reports it (not on CUDA).
 
-Of PETRA's allocated peak at most 5 % should be anything else than its parts: parameters and running statistics,
-gradients, optimizer state, the inputs that stages keep which cannot be inverted, messages in flight, and the largest
-graph of one stage, all by the ledger. And under a given budget the largest batch of each method is predicted from
-shapes (`petra_core.prediction.memory`), and found by running, by the allocated peak.
+At most 5 % of PETRA's allocated peak should be anything other than its parts: parameters and running statistics,
+gradients, optimizer state, inputs of stages that cannot be inverted, messages in flight, and the largest graph of one
+stage, all from the ledger. For a given budget, the largest batch of each method is predicted from shapes
+(`petra_core.prediction.memory`) and measured by the allocated peak.
 
-Usage, with the defaults:
+Usage with the defaults:
 
     python -m benchmarks.memory --threads 2 --record
 
     python -m benchmarks.memory --parts aim --width 64 --batch 64 --size 32 --threads 2 --record memory-revnet18
 
-The second is RevNet-18 as in the paper, for the aim alone.
+The second line measures RevNet-18 as in the paper, only for the goal.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDI
 from reproduce.running import devices
 from reproduce.running.execution import deterministic
 
-R = TypeVar("R")  # a run, which is a dataclass with a `batch`
+R = TypeVar("R")  # a run: a dataclass with a `batch`
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
 AXES = "batch: images of a micro-batch; depth: stages J of a chain."
 BUDGET = (
@@ -51,7 +51,19 @@ BUDGET = (
 
 @dataclass(frozen=True)
 class MemoryRun:
-    """A training whose memory is measured: a network as revnet18 or chain6, its first blocks' channels, and so on."""
+    """Configuration of a training whose memory is measured.
+
+    Attributes:
+        network: Name of the network, for example revnet18 or chain6.
+        width: Channels of its first blocks.
+        size: Side of an image in pixels.
+        batch: Images per micro-batch.
+        accumulation: Number of micro-batches per update.
+        method: Name of the training method.
+        device: Name of the device.
+        threads: Number of CPU threads.
+
+    """
 
     network: str
     width: int
@@ -63,23 +75,23 @@ class MemoryRun:
     threads: int
 
     def stages(self) -> list[Stage]:
-        """The network, on torch's default device, laid out in memory as networks of cells are."""
+        """Build the network on torch's default device, in the memory format of cells."""
         return [stage.to(memory_format=MEMORY_FORMAT) for stage in network(self.network, self.width)]
 
     def micro_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images [batch, 3, size, size] and labels [batch], on torch's default device."""
+        """Return images [batch, 3, size, size] and labels [batch], on torch's default device."""
         images = torch.randn(self.batch, 3, self.size, self.size)
         return laid_out(images), torch.randint(CLASSES, (self.batch,))
 
 
 def train(run: MemoryRun) -> MemoryReport:
-    """Train until no buffer grows any more."""
+    """Train until the buffers stop growing and return the ledger's report."""
     torch.set_num_threads(run.threads)
     torch.manual_seed(0)
     method = methods.by_name(run.method)
     with torch.device(run.device):
         stages, (images, labels) = run.stages(), run.micro_batch()
-    # Without inspection, whose graphs would be in what the allocator counts.
+    # No inspection: the allocator would count its graphs.
     pipeline = Pipeline(stages, method, accumulation=run.accumulation, optimizer=SGD, seed=0, inspect=False)
     for _ in range(method.ticks_to_steady(len(stages), run.accumulation) + 1):
         pipeline.step(images, labels)
@@ -87,14 +99,14 @@ def train(run: MemoryRun) -> MemoryReport:
 
 
 def allocated(run: MemoryRun) -> tuple[Allocations, MemoryReport]:
-    """The allocator's account, and the ledger's report."""
+    """Train and return the allocator's count and the ledger's report."""
     with Allocations(torch.device(run.device)) as allocations:
         report = train(run)
     return allocations, report
 
 
 def measured_unless_too_large(run: MemoryRun, what: str) -> tuple[Allocations, MemoryReport] | None:
-    """What `allocated` measures of a run; None, and a word on the screen, if it does not fit the device."""
+    """Return what `allocated` measures, or print a message and return None if the run does not fit on the device."""
     measured = unless_out_of_memory(partial(allocated, run), torch.device(run.device))
     if measured is None:
         print(f"  {what}, {methods.by_name(run.method).title}: does not fit")
@@ -102,22 +114,22 @@ def measured_unless_too_large(run: MemoryRun, what: str) -> tuple[Allocations, M
 
 
 def train_as_cells(run: MemoryRun) -> None:
-    """Train with the kernels with which cells are trained, in a process that has not chosen any."""
+    """Train with the kernels that cells are trained with, in a process that has not selected any."""
     with deterministic(torch.device(run.device)):
         train(run)
 
 
 def sum_of_parts(report: MemoryReport) -> int:
-    """Bytes that PETRA cannot do without: see the module."""
+    """Return the bytes that PETRA needs in any case (see the module)."""
     graph = max(stage.peak["graph"] for stage in report.stages)
     return report.peak(*LASTING) + report.now("inputs", "messages") + graph
 
 
 def predicted_peak(run: MemoryRun) -> int:
-    """The allocated peak in one process, from shapes: between ticks everything held, and one stage at its work.
+    """Predict the allocated peak in one process from shapes: everything held between ticks, and the work of one stage.
 
-    Stages that work one at a time hold what they keep for their backward at once, but one message and, unless graphs
-    are kept, one graph.
+    Stages that work one at a time hold everything that they keep for their backwards, but only one message and, unless
+    graphs are kept, one graph at a time.
     """
     method = methods.by_name(run.method)
     with torch.device("meta"):
@@ -132,7 +144,7 @@ def predicted_peak(run: MemoryRun) -> int:
 
 
 def largest(fits: Callable[[int], bool], guess: int) -> int:
-    """The largest number from 1 on that fits (0: none), if all below it do; found fastest near `guess`."""
+    """Return the largest number of at least 1 that fits (0 if none does), if all below it fit. Starts near `guess`."""
     low = high = max(1, guess)
     step = max(1, guess // 8)
     if fits(low):
@@ -148,7 +160,7 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
 
 
 def largest_batch(run: R, peak: Callable[[R], int], limit: int, guess: int, device: torch.device) -> int:
-    """The largest `batch` of a run at which its `peak` is at most `limit` bytes, and does not run out of memory."""
+    """Return the largest `batch` of a run that fits in memory with a `peak` of at most `limit` bytes."""
 
     def fits(batch: int) -> bool:
         needed = unless_out_of_memory(lambda: peak(replace(run, batch=batch)), device)
@@ -182,15 +194,15 @@ def aim(recorder: Recorder, run: MemoryRun) -> None:
     recorder.add("aim", "PETRA", "peak", "B", allocations.peak)
     if allocations.workspaces:
         recorder.notes.append(
-            f"Not in PETRA's peak: {allocations.workspaces / 1e6:.1f} MB that cuBLAS keeps to work in, whatever is "
-            f"multiplied. In it is what cuDNN takes for single operations."
+            f"Not in PETRA's peak: {allocations.workspaces / 1e6:.1f} MB of cuBLAS workspaces, which do not depend on "
+            f"the operands. The peak includes the workspaces of cuDNN for single operations."
         )
     recorder.add("aim", "sum of its parts", "peak", "B", sum_of_parts(report))
     recorder.comparisons.append(Comparison("aim", "peak", "PETRA", "sum of its parts", high=1.05))
 
 
 def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Method]) -> None:
-    """Measure the largest batch of each method under `limit` bytes, predicted and found."""
+    """Predict and measure the largest batch of each method under `limit` bytes."""
     device = torch.device(run.device)
     for method in chosen:
         of_method = replace(run, method=method.name)
@@ -205,7 +217,7 @@ def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Meth
 
 
 def complete(benchmark: Benchmark) -> Benchmark:
-    """Add what curves and batches are of, and in words which method fits the largest batch and where PETRA stands."""
+    """Add notes that explain curves and batches, and a finding: the method with the largest batch, and PETRA's."""
     most = {s.name: s.values[0] for s in benchmark.series if s.quantity == LARGEST_FOUND}
     notes = [BUDGET] if most else []
     notes += [AXES] if any(series.at is not None for series in benchmark.series) else []
@@ -220,26 +232,36 @@ def complete(benchmark: Benchmark) -> Benchmark:
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; returns the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = ("batch", "depth", "k", "aim", "budget")
-    parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="what to measure (default all)")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="parts to measure (default all)")
     add_methods(parser)
     parser.add_argument("--network", type=network_name, default="revnet18", help=f"{NETWORKS} (default revnet18)")
     parser.add_argument("--width", type=count, default=16, help="channels of the first blocks (default 16)")
-    parser.add_argument("--size", type=count, default=16, help="pixels of an image's side (default 16)")
-    parser.add_argument("--batch", type=count, default=32, help="images in a micro-batch (default 32)")
-    parser.add_argument("--batches", type=count, nargs="+", default=[8, 16, 32, 64], help="along the batch")
-    parser.add_argument("--stages", type=count, nargs="+", default=[4, 8, 16, 32], help="J, along the depth of a chain")
-    parser.add_argument("--ks", type=count, nargs="+", default=[1, 4, 16, 32], help="along k")
-    parser.add_argument("--budget", type=positive, default=64.0, help="MB for the largest batch (default 64)")
+    parser.add_argument("--size", type=count, default=16, help="side of an image in pixels (default 16)")
+    parser.add_argument("--batch", type=count, default=32, help="images per micro-batch (default 32)")
+    parser.add_argument(
+        "--batches", type=count, nargs="+", default=[8, 16, 32, 64], help="batches along the batch axis"
+    )
+    parser.add_argument(
+        "--stages",
+        type=count,
+        nargs="+",
+        default=[4, 8, 16, 32],
+        help="numbers of stages J along the depth axis (chains)",
+    )
+    parser.add_argument("--ks", type=count, nargs="+", default=[1, 4, 16, 32], help="values along the k axis")
+    parser.add_argument("--budget", type=positive, default=64.0, help="memory for the largest batch in MB (default 64)")
     parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
-    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
+    parser.add_argument(
+        "--quick", action="store_true", help="override other options by tiny settings, to test that it runs"
+    )
     add_device(parser)
     add_options(parser, "memory")
     options = parser.parse_args(arguments)
     if min(options.stages) < 3:
-        parser.error(f"--stages {min(options.stages)}: a chain has at least 3, the stem, a block and the head")
+        parser.error(f"--stages {min(options.stages)}: expected at least 3: a stem, a block and a head")
     if options.quick:
         options.network, options.width, options.size, options.batch, options.budget = "chain2", 2, 4, 2, 0.1
         options.batches, options.stages, options.ks = [1], [3], [2]
@@ -253,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         "depth": [(count, replace(run, network=f"chain{count - 2}")) for count in options.stages],
         "k": [(k, replace(run, accumulation=k)) for k in options.ks],
     }
-    with deterministic(device):  # the kernels with which cells are trained: others take other memory to work in
+    with deterministic(device):  # the kernels that cells are trained with: others need different workspaces
         for part in options.parts:
             if part == "aim":
                 aim(recorder, run)

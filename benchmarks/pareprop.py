@@ -1,21 +1,21 @@
 """Throughput and memory of PaReprop, reversible backpropagation and backpropagation on reversible transformers.
 
-PaReprop (arXiv 2306.09342) reconstructs a block beside the gradient of the block above, so that the one evaluation more
-of reversible backpropagation costs less time, at the price of a second graph. The same networks are trained by all
-three methods of this engine: families, sizes and micro-batches of several lengths, without autocast and dropout.
+PaReprop (arXiv 2306.09342) reconstructs a block while it computes the gradient of the block above. This hides the extra
+evaluation of reversible backpropagation, at the price of holding a second graph. All three methods of this engine train
+the same networks (several families, sizes and batch sizes), without autocast and dropout.
 
-In each round every method does one step, the one that begins changes from round to round, and ratios are taken within a
-round. All have the same cores: on the CPU PaReprop computes in two threads with half of the threads each that the
-others have. Memory is the allocator's peak over a step, the network included, temporaries of operations too
-(`benchmarks.allocation`); on the CPU PaReprop does it in one thread for that, every reconstruction before the backward
-beside it, which is the order that holds most. The largest batch under a budget is predicted from shapes alone
-(`petra_core.prediction.memory`), which knows no temporaries; with --find it is found too, by the allocator.
+In each round every method makes one step. The order rotates from round to round, and ratios are taken within a round.
+All methods use the same cores: on the CPU, PaReprop runs two threads, each with half of the intra-op threads of the
+other methods. Memory is the allocator's peak over a step, including the network and the temporaries of operations
+(`benchmarks.allocation`). On the CPU, PaReprop runs in one thread for this measurement, with each reconstruction before
+the backward that it would overlap; this order holds the most. The largest batch under a budget is predicted from shapes
+(`petra_core.prediction.memory`), without temporaries. With --find it is also measured with the allocator.
 
-All have the kernels with which cells are trained (`reproduce.running.execution.deterministic`), of the precision that
-is asked for. The aims are those for a GPU: never slower than reversible backpropagation by more than 2 %, and on the
-hierarchical models with a published gain more than that. Runs on a CPU have none.
+All methods use the kernels that cells are trained with (`reproduce.running.execution.deterministic`), in the requested
+precision. The goals apply to a GPU: at most 2 % slower than reversible backpropagation, and at least the published gain
+on the hierarchical models that have one. Runs on a CPU have no goals.
 
-Usage, with the defaults for the CPU, and on a GPU (in one line):
+Usage with the defaults for the CPU, and on a GPU (one command line):
 
     python -m benchmarks.pareprop --threads 2 --record
 
@@ -65,7 +65,16 @@ SLOWER_AT_MOST = 0.98
 
 @dataclass(frozen=True)
 class ParepropRun:
-    """A training that is measured: a network as revvit_micro, pixels of an image's side, tokens, samples, method."""
+    """Configuration of a measured training run.
+
+    Attributes:
+        network: Name of the network, for example revvit_micro.
+        size: Side of an image in pixels.
+        length: Number of tokens of a text.
+        batch: Number of samples of a micro-batch.
+        method: Training method.
+
+    """
 
     network: str
     size: int
@@ -75,16 +84,21 @@ class ParepropRun:
 
     @property
     def reads_text(self) -> bool:
-        """Whether the network takes tokens, not images."""
+        """Return whether the network takes tokens instead of images."""
         return self.network.startswith("revroberta_")
 
     @property
     def group(self) -> str:
-        """The name of network and batch in records."""
+        """Label of network and batch in records."""
         return f"{self.network}, batch {self.batch}"
 
     def stages(self) -> list[Stage]:
-        """The network, on torch's default device. Raises ValueError: there is none of that name."""
+        """Build the network on torch's default device.
+
+        Raises:
+            ValueError: No network has this name.
+
+        """
         if self.reads_text:
             name = self.network.partition("_")[2]
             return revroberta(name, vocabulary=TOKENS, length=self.length, dropout=0.0)
@@ -95,7 +109,7 @@ class ParepropRun:
         return transformers.build(self.network, stem, transformers.MODELS[self.network].width, self.size, CLASSES)
 
     def micro_batch(self) -> tuple[Tensor, Tensor]:
-        """Images [batch, 3, size, size] and labels [batch], or tokens and targets [batch, length]."""
+        """Return images [batch, 3, size, size] and labels [batch], or tokens and targets, both [batch, length]."""
         if self.reads_text:
             shape = (self.batch, self.length)
             return torch.randint(TOKENS, shape), torch.randint(TOKENS, shape)
@@ -103,11 +117,11 @@ class ParepropRun:
 
 
 def stepping(run: ParepropRun, device: torch.device, *, side_by_side: bool = True) -> Callable[[], object]:
-    """A function that does one step of the run; what is made only at the first step is made here."""
+    """Return a function that makes one step of the run, after a first step has created all lazy state."""
     torch.manual_seed(0)
     with torch.device(device):
         stages, batch = run.stages(), run.micro_batch()
-    # Without inspection, whose graphs would be in what the allocator counts.
+    # No inspection: the allocator would count its graphs.
     pipeline = Pipeline(stages, run.method, optimizer=SGD, seed=0, inspect=False)
     if not side_by_side:
         pipeline.conductor = InOrder()
@@ -117,15 +131,19 @@ def stepping(run: ParepropRun, device: torch.device, *, side_by_side: bool = Tru
 
 
 def allocated(run: ParepropRun, device: torch.device) -> int:
-    """The allocator's peak over two steps, in bytes."""
+    """Return the allocator's peak over two steps, in bytes."""
     with Allocations(device) as allocations:
-        # The profiler follows the thread that it was entered in.
+        # The profiler follows only the thread that entered it.
         stepping(run, device, side_by_side=device.type == "cuda")()
     return allocations.peak
 
 
 def predicted_peak(run: ParepropRun) -> int:
-    """The allocated peak from shapes: what lasts, gradients and messages of one stage (of two that overlap), graphs."""
+    """Predict the allocated peak from shapes.
+
+    It is the sum of the persistent tensors, of the gradients and messages of one stage (of two stages if they overlap),
+    and of the graphs that exist at the same time.
+    """
     with torch.device("meta"):
         stages, batch = run.stages(), run.micro_batch()
     per_stage = footprints(stages, run.method, *batch, optimizer=SGD)
@@ -136,10 +154,12 @@ def predicted_peak(run: ParepropRun) -> int:
 
 
 def measure_throughput(recorder: Recorder, run: ParepropRun, device: torch.device, threads: int, rounds: int) -> None:
-    """Measure the samples per second of every method, round by round, if the pipelines of all fit at once."""
+    """Measure the samples per second of every method, round by round, if the pipelines of all methods fit in memory."""
     seconds = unless_out_of_memory(partial(timed_rounds, run, device, threads, rounds), device)
     if seconds is None:
-        recorder.notes.append(f"{run.group}: not timed, since the networks of all methods do not fit at once.")
+        recorder.notes.append(
+            f"{run.group}: not timed, because the networks of all methods do not fit in memory together."
+        )
         return
     for method, values in seconds.items():
         for value in values:
@@ -156,11 +176,13 @@ def measure_throughput(recorder: Recorder, run: ParepropRun, device: torch.devic
 
 
 def timed_rounds(run: ParepropRun, device: torch.device, threads: int, rounds: int) -> dict[Method, list[float]]:
-    """The seconds of a step of every method, round by round.
+    """Return the seconds of a step of every method, round by round.
 
     Raises:
-        MemoryError: on a CUDA device, memory had to be given back for a step, and asked for anew: its time is not that
-            of the method. So it is where the three networks and what was kept for their streams leave too little room.
+        MemoryError: The CUDA allocator had to release memory and allocate it again during a timed step. This happens
+            when
+            the three networks and the memory cached for their streams leave too little free memory, and such a time is
+            not a property of the method.
 
     """
     steps = {}
@@ -168,7 +190,7 @@ def timed_rounds(run: ParepropRun, device: torch.device, threads: int, rounds: i
         torch.set_num_threads(threads_of(method, threads, device))
         steps[method] = stepping(replace(run, method=method), device)
     for step in steps.values():
-        step()  # once more, with all of them there
+        step()  # again, now that all pipelines are in memory
     seconds: dict[Method, list[float]] = {method: [] for method in CONTESTANTS}
     before = retries(device)
     for number in range(rounds):
@@ -177,22 +199,22 @@ def timed_rounds(run: ParepropRun, device: torch.device, threads: int, rounds: i
             torch.set_num_threads(threads_of(method, threads, device))
             seconds[method].append(timed(steps[method], device))
     if retries(device) > before:
-        raise MemoryError(f"{run.group}: memory was given back and asked for anew within what was timed")
+        raise MemoryError(f"{run.group}: memory was released and allocated again during a timed step")
     return seconds
 
 
 def retries(device: torch.device) -> int:
-    """How often in this process the device had no memory left until some was given back; 0 for the CPU."""
+    """Return how often the CUDA allocator of this process had to release cached memory to allocate; 0 on a CPU."""
     return int(torch.cuda.memory_stats(device)["num_alloc_retries"]) if device.type == "cuda" else 0
 
 
 def threads_of(method: Method, threads: int, device: torch.device) -> int:
-    """Threads of each thread pool that computes, so that all methods have the same cores."""
+    """Return the number of threads per compute pool that gives all methods the same cores."""
     return threads // 2 if method.overlapped and device.type == "cpu" else threads
 
 
 def measure_memory(recorder: Recorder, run: ParepropRun, device: torch.device) -> None:
-    """Measure the peaks of every method."""
+    """Measure the allocated and predicted peaks of every method."""
     for method in CONTESTANTS:
         of_method = replace(run, method=method)
         peak = unless_out_of_memory(partial(allocated, of_method, device), device)
@@ -213,22 +235,24 @@ def measure_budget(recorder: Recorder, run: ParepropRun, device: torch.device, l
 
 
 def by_a_line(run: ParepropRun, limit: int) -> int:
-    """About the largest batch of which `predicted_peak` is at most `limit`: bytes grow in proportion to samples."""
+    """Estimate the largest batch whose `predicted_peak` is at most `limit`, from two points on a line."""
     once, twice = (predicted_peak(replace(run, batch=factor * run.batch)) for factor in (1, 2))
     return max(1, run.batch + (limit - once) * run.batch // (twice - once))
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; returns the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="by family and size")
-    parser.add_argument("--batches", type=count, nargs="+", default=[8, 32], help="samples of a step (default 8 32)")
-    parser.add_argument("--size", type=count, default=32, help="pixels of an image's side (default 32)")
-    parser.add_argument("--length", type=count, default=64, help="tokens of a text (default 64)")
-    parser.add_argument("--rounds", type=count, default=15, help="steps of each method that are timed (default 15)")
-    parser.add_argument("--budget", type=positive, default=64.0, help="MB for the largest batch (default 64)")
-    parser.add_argument("--find", action="store_true", help="find the largest batch by running, too")
-    parser.add_argument("--threads", type=count, default=2, help="of all methods, even (default 2)")
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="names: family_size")
+    parser.add_argument("--batches", type=count, nargs="+", default=[8, 32], help="samples per step (default 8 32)")
+    parser.add_argument("--size", type=count, default=32, help="side of an image in pixels (default 32)")
+    parser.add_argument("--length", type=count, default=64, help="tokens per text (default 64)")
+    parser.add_argument("--rounds", type=count, default=15, help="timed steps of each method (default 15)")
+    parser.add_argument("--budget", type=positive, default=64.0, help="memory for the largest batch in MB (default 64)")
+    parser.add_argument("--find", action="store_true", help="also measure the largest batch")
+    parser.add_argument(
+        "--threads", type=count, default=2, help="CPU threads of every method, an even number (default 2)"
+    )
     add_device(parser)
     add_precision(parser)
     add_options(parser, "pareprop")
@@ -240,7 +264,9 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         except ValueError as error:
             parser.error(f"--networks {network}: {error}")
     if options.threads < 2 or options.threads % 2:
-        parser.error(f"--threads {options.threads}: PaReprop shares them between two, so they are an even number")
+        parser.error(
+            f"--threads {options.threads}: expected an even number, since PaReprop divides them between two pools"
+        )
 
     device = devices.take(options.device)
     recorder = Recorder("PaReprop", about(__doc__), command("benchmarks.pareprop", arguments), options, device)

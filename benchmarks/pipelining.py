@@ -1,16 +1,16 @@
-"""PETRA against what one would use instead: torch.distributed.pipelining, on the same network and processes.
+"""PETRA against torch.distributed.pipelining on the same network and processes.
 
-All contestants train the same network on the same micro-batches and update after every n of them: PETRA over two
-processes, also with its stages merged to two (less delay); GPipe and 1F1B of torch.distributed.pipelining with plain
-autograd, also with torch.utils.checkpoint around every stage, which is the comparison at like memory. Beside them stand
-two independent copies of PETRA in a process each, which is all that this machine can give, and one process alone. All
-processes have one thread; messages go by Gloo. Everybody gets the cut that is best for its own costs, measured on the
-spot.
+All contestants train the same network on the same micro-batches and update after every n of them. They are PETRA over
+two processes, also with its stages merged to two (less staleness); GPipe and 1F1B of torch.distributed.pipelining with
+plain autograd; and both with torch.utils.checkpoint around every stage, the comparison at similar memory. Two
+references show the limits of the machine: two independent copies of PETRA in a process each, and one process without
+others. All processes have one thread, and messages use Gloo. Every contestant gets the cut that is best for its costs,
+measured in the same run.
 
-Contestants are measured in turn, in rounds, and compared within a round; a PETRA pipeline stays full between its turns,
-as it is in training. Memory is the largest resident set of each process, less that before the network was made. Before
-anything is timed, the gradients that GPipe and 1F1B accumulate are compared with those of plain autograd. Usage, with
-the defaults that the project's claim is about:
+Contestants are measured in turn, in rounds, and compared within a round. A PETRA pipeline stays full between its turns,
+as in training. Memory is the largest resident set of each process, minus that before the network was made. Before
+anything is timed, the gradients of GPipe and 1F1B are compared with those of plain autograd. Usage with the defaults of
+the project's claim:
 
     python -m benchmarks.pipelining --networks chain10 revnet18 --width 32 --batch 16 --micro-batches 4 --rounds 7
 """
@@ -44,21 +44,23 @@ from reproduce.records.benchmarks import Benchmark, Comparison
 TITLE = "PETRA against torch.distributed.pipelining"
 PROCESSES = 2
 THROUGHPUT, MEMORY, LARGEST = "throughput", "peak memory, all processes", "peak memory, largest process"
-TURNS = 5  # of a stage, to find the cut
-CHECKED = 2  # images of a micro-batch whose gradients are compared
-TOLERANCE = 1e-3  # of gradients in float32, relative to the largest of a tensor
+TURNS = 5  # timings of a stage to find the cut
+CHECKED = 2  # images per micro-batch in the comparison of gradients
+TOLERANCE = 1e-3  # of float32 gradients, relative to the largest entry of a tensor
 
 Batch = Callable[[], object]  # trains one batch of n micro-batches in this process
 
 
 @dataclass(frozen=True)
 class PipeliningSetting:
-    """The network and micro-batches that all contestants share.
+    """Network and micro-batches that all contestants share.
 
     Attributes:
-        network: by name, as of `benchmarks.arguments.network`.
-        width, batch, size: channels, images of a micro-batch, pixels of their sides.
-        micro_batches: n of a batch: of an update.
+        network: Name of the network (`benchmarks.arguments.network`).
+        width: Channels of its first stage.
+        batch: Images per micro-batch.
+        size: Side of an image in pixels.
+        micro_batches: Number n of micro-batches per batch, that is per update.
 
     """
 
@@ -69,18 +71,18 @@ class PipeliningSetting:
     micro_batches: int
 
     def stages(self) -> list[Stage]:
-        """The stages of the network, with the same weights everywhere."""
+        """Build the stages of the network, with equal weights in all processes."""
         torch.manual_seed(0)
         return network(self.network, self.width)
 
     def data(self) -> tuple[Tensor, Tensor]:
-        """Images and labels of a batch."""
+        """Return images and labels of a batch."""
         generator = torch.Generator().manual_seed(1)
         images = torch.randn(self.micro_batches * self.batch, 3, self.size, self.size, generator=generator)
         return images, torch.randint(10, (len(images),), generator=generator)
 
     def micro(self) -> list[tuple[Tensor, Tensor]]:
-        """The micro-batches of a batch."""
+        """Return the micro-batches of a batch."""
         images, labels = self.data()
         return list(zip(images.split(self.batch), labels.split(self.batch), strict=True))
 
@@ -89,7 +91,7 @@ Cut = tuple[int, ...]  # stages of each process
 
 
 def petra(setting: PipeliningSetting, rank: int, cut: Cut | None, *, merged: bool = False) -> Batch:
-    """PETRA over all processes of the group, or (without a cut) in each of them alone."""
+    """Make PETRA over all processes of the group, or without a cut in each process separately."""
     stages, channel = setting.stages(), None
     if cut is not None:
         if merged:
@@ -107,12 +109,12 @@ def petra(setting: PipeliningSetting, rank: int, cut: Cut | None, *, merged: boo
             pipeline.step(images, labels)
 
     for _ in range(-(-2 * len(stages) // len(micro))):
-        train()  # until it is full
+        train()  # fill the pipeline
     return train
 
 
 class Dense(torch.autograd.Function):
-    """The identity; its gradient lies in memory without gaps, as Gloo sends it, where the head's is an expanded one."""
+    """Identity with a contiguous gradient, as Gloo requires. The head's gradient is an expanded tensor."""
 
     @staticmethod
     def forward(ctx: object, stream: Tensor) -> Tensor:  # type: ignore[override]  # torch declares Any
@@ -126,7 +128,7 @@ class Dense(torch.autograd.Function):
 
 
 class Portion(nn.Module):
-    """The stages of one process as one module, as torch.distributed.pipelining takes it: streams are arguments."""
+    """The stages of one process as one module for torch.distributed.pipelining, with streams as arguments."""
 
     def __init__(self, stages: Sequence[Stage], *, checkpointing: bool) -> None:
         super().__init__()
@@ -136,7 +138,7 @@ class Portion(nn.Module):
     def forward(self, *streams: Tensor) -> Tensor | tuple[Tensor, ...]:
         value = as_value(tuple(Dense.apply(stream) for stream in streams))
         for part in self.parts:
-            if self._checkpointing:  # no dropout: there is no random state to keep
+            if self._checkpointing:  # no dropout, so no random state to preserve
                 value = checkpoint(part, value, use_reentrant=False, preserve_rng_state=False)
             else:
                 value = part(value)
@@ -146,7 +148,7 @@ class Portion(nn.Module):
 def synchronous(
     setting: PipeliningSetting, rank: int, cut: Cut, *, kind: str, checkpointing: bool
 ) -> tuple[Portion, Batch]:
-    """GPipe or 1F1B: the module of this process, and a function that leaves the mean gradient of a batch in it."""
+    """Make GPipe or 1F1B: this process's module, and a function that computes the mean gradient of a batch in it."""
     stages = setting.stages()
     portion = stages[: cut[0]] if rank == 0 else stages[cut[0] :]
     module = Portion(portion, checkpointing=checkpointing)
@@ -161,7 +163,7 @@ def synchronous(
 
 
 def pipelined(setting: PipeliningSetting, rank: int, cut: Cut, *, kind: str, checkpointing: bool = False) -> Batch:
-    """GPipe or 1F1B with updates."""
+    """Make GPipe or 1F1B with updates."""
     module, gradients = synchronous(setting, rank, cut, kind=kind, checkpointing=checkpointing)
     optimizer = sgd(list(module.parameters()))
 
@@ -175,7 +177,7 @@ def pipelined(setting: PipeliningSetting, rank: int, cut: Cut, *, kind: str, che
 
 
 def autograd(setting: PipeliningSetting, rank: int, cut: Cut | None) -> Batch:
-    """Autograd in one process, the gradients of the micro-batches accumulated."""
+    """Make autograd in one process, with accumulated gradients of the micro-batches."""
     del rank, cut
     model = models.sequential(setting.stages())
     optimizer = sgd(list(model.parameters()))
@@ -196,11 +198,11 @@ class PipelineContestant:
     """One way to train over the processes.
 
     Attributes:
-        name: as shown.
-        make: (setting, rank, cut) -> one batch.
-        costs: the method with whose costs the cut is made; None: every process has the whole network.
-        processes: how many.
-        options: of `make`.
+        name: Name in tables.
+        make: (setting, rank, cut) -> function that trains one batch.
+        costs: Method whose costs determine the cut, or None if every process has the whole network.
+        processes: Number of processes.
+        options: Keyword arguments of `make`.
 
     """
 
@@ -234,13 +236,13 @@ CONTESTANTS = (
 
 
 def serving(rank: int, contestant: PipelineContestant, setting: PipeliningSetting, cut: Cut | None) -> Serve:
-    """Make a contestant in one of its processes, warm and ready to be timed."""
+    """Make a contestant in one of its processes, warmed up and ready to be timed."""
     before = peak_memory()
     train = contestant.make(setting, rank, cut, **dict(contestant.options))
     train()
 
     def serve(batches: int) -> tuple[float, int]:
-        """Seconds of that many batches, from a common beginning, and peak bytes so far."""
+        """Return the seconds of a number of batches from a common start, and the peak bytes so far."""
         dist.barrier()
         begin = time.perf_counter()
         for _ in range(batches):
@@ -253,7 +255,7 @@ def serving(rank: int, contestant: PipelineContestant, setting: PipeliningSettin
 
 
 def gradient_error(rank: int, setting: PipeliningSetting, cut: Cut, kind: str, checkpointing: bool) -> Serve:
-    """Compare, in each process, the gradients of a pipeline with those of plain autograd."""
+    """Compare the gradients of a pipeline with those of plain autograd, in each process."""
 
     def serve() -> float:
         module, gradients = synchronous(setting, rank, cut, kind=kind, checkpointing=checkpointing)
@@ -275,7 +277,12 @@ def gradient_error(rank: int, setting: PipeliningSetting, cut: Cut, kind: str, c
 
 
 def check_gradients(setting: PipeliningSetting, cut: Cut) -> float:
-    """The largest error of all synchronous pipelines. Raises: ValueError: it is not rounding."""
+    """Return the largest gradient error of all synchronous pipelines.
+
+    Raises:
+        ValueError: The error is larger than rounding explains.
+
+    """
     errors = {}
     for kind, checkpointing in itertools.product(("gpipe", "1f1b"), (False, True)):
         with BenchmarkTeam(PROCESSES, gradient_error, setting, cut, kind, checkpointing) as team:
@@ -287,7 +294,7 @@ def check_gradients(setting: PipeliningSetting, cut: Cut) -> float:
 
 
 def best_cut(setting: PipeliningSetting, method: Method) -> Cut:
-    """The best cut by the seconds that each stage takes under the method, measured here."""
+    """Return the best cut for the measured seconds of each stage under the method."""
     stages = setting.stages()
     images, labels = setting.micro()[0]
     seconds = []
@@ -316,7 +323,7 @@ def compete(setting: PipeliningSetting, rounds: int, seconds: float, recorder: R
         for contestant in CONTESTANTS:
             cut = cuts.get(contestant.costs) if contestant.costs is not None else None
             teams[contestant] = BenchmarkTeam(contestant.processes, serving, contestant, setting, cut)
-            teams[contestant].ask(0)  # one after the other: they must not disturb each other's warm-up
+            teams[contestant].ask(0)  # sequentially, so that warm-ups do not overlap
         batches = {c: max(1, round(seconds / max(s for s, _ in team.ask(1)))) for c, team in teams.items()}
         for number in range(rounds):
             for contestant in (*teams,) if number % 2 == 0 else (*reversed(teams),):
@@ -348,17 +355,23 @@ def _compare(group: str, recorder: Recorder) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; returns the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_networks(parser)
-    parser.add_argument("--micro-batches", type=count, default=4, help="of a batch, and PETRA's k (default 4)")
-    parser.add_argument("--rounds", type=count, default=7, help="in which everybody is measured once (default 7)")
-    parser.add_argument("--seconds", type=positive, default=1.5, help="of a contestant in a round (default 1.5)")
+    parser.add_argument(
+        "--micro-batches", type=count, default=4, help="micro-batches per batch, and PETRA's k (default 4)"
+    )
+    parser.add_argument(
+        "--rounds", type=count, default=7, help="rounds; each measures every contestant once (default 7)"
+    )
+    parser.add_argument("--seconds", type=positive, default=1.5, help="seconds per contestant and round (default 1.5)")
     add_quick(parser)
     add_options(parser, "pipelining")
     options = parse_quick(parser, arguments)
     if options.micro_batches < PROCESSES:
-        parser.error(f"--micro-batches {options.micro_batches}: 1F1B needs one for each of the {PROCESSES} processes")
+        parser.error(
+            f"--micro-batches {options.micro_batches}: 1F1B needs at least one for each of the {PROCESSES} processes"
+        )
 
     torch.set_num_threads(1)
     recorder = Recorder(TITLE, about(__doc__), command("benchmarks.pipelining", arguments), options)

@@ -1,25 +1,26 @@
-"""A quarter of an hour on a GPU, in one command: is it right, how fast is it, and cells of Table 2 for the rest.
+"""Use a quarter of an hour on a GPU with one command: check correctness, measure speed, and train cells of Table 2.
 
-A GPU is lent for 900 seconds, in commands of at most 600. Every step is a command of this suite, in a process with a
-budget, the most valuable first:
+The script is made for a GPU that is available for 900 seconds, in commands of at most 600. Every step is a command of
+this suite in a process with a time budget. The most valuable steps come first:
 
-    data          CIFAR-10 from its published files, once `--source` names them
-    correctness   recorded steps compute what plain ones compute; if not, cells are trained by plain steps
-    tick          a compiled tick of PETRA against the fastest rival; if it fails, cells are trained without `--compile`
-    training      cells of Table 2 in the order of `ORDER`, each if it fits into the time that is left
-    leftovers     the kernels of a tick, numbers of streams, cuDNN's heuristics, captured backpropagation, MPS
+    data          prepare CIFAR-10 from its published files, if `--source` names them
+    correctness   check that recorded steps equal plain ones; if not, cells are trained with plain steps
+    tick          time a compiled tick of PETRA against the fastest rival; if it fails, cells train without `--compile`
+    training      train cells of Table 2 in the order of `ORDER`, each if it fits into the remaining time
+    leftovers     measure the kernels of a tick, numbers of streams, cuDNN's heuristics, captured backpropagation, MPS
 
-Whether a cell fits is projected from recorded epochs of comparable cells (`reproduce.records.speed`), the committed
-ones included. A cell without any is begun, and stopped if its own first epochs say that it cannot end in time. Training
-runs in a session of its own: when this command ends, it continues, and the next call waits for it.
+Whether a cell fits is projected from recorded epochs of comparable cells (`reproduce.records.speed`), including the
+committed ones. A cell without any is started, and stopped if its first epochs show that it cannot finish in time.
+Training runs in a separate session: it continues after this command ends, and the next call waits for it.
 
-Call the same command again, with the same `--output`, until nothing is left to do; a step that has ended is not
-repeated, also after a kill. `--seconds` counts from the first call, since a machine that waits is paid for, too.
+Repeat the same command with the same `--output` until nothing is left to do. A finished step is not repeated, even
+after a kill. `--seconds` counts from the first call, because an idle machine costs time as well.
 
-In `--bring` (default `--output`) are afterwards quarter-hour.tar.gz, which `python -m reproduce records merge` takes,
-and the compiler's cache in parts, which the first call of the next quarter hour takes with `--inductor`.
+The results are written to `--bring` (default `--output`): quarter-hour.tar.gz, which `python -m reproduce records
+merge` accepts, and the compiler's cache in parts, which the first call of the next quarter hour accepts with
+`--inductor`.
 
-Usage; the last line rehearses it on a CPU:
+Usage; the last line is a rehearsal on a CPU:
 
     python -m benchmarks.quarter_hour --output DIR --bring $OUT --call-seconds 200
     python -m benchmarks.quarter_hour --output DIR --bring $OUT --source DIR-OF-CIFAR-10
@@ -44,7 +45,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.arguments import positive
+from benchmarks.arguments import path, positive
 from petra_core.files import replacing
 from reproduce.cells.kinds import Cell
 from reproduce.grids import selection
@@ -57,11 +58,11 @@ from reproduce.running.interrupts import Interrupt
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCHIVE, CACHE = "quarter-hour.tar.gz", "inductor.tar.gz"
-PART = 15_000_000  # bytes of a part of the compiler's cache
+PART = 15_000_000  # bytes per part of the compiler's cache
 STREAMS = 19  # one for each branch of RevNet-18's 10 stages
-ENDING = 15.0  # seconds that a call keeps for its archive, and a stopped process to save
+ENDING = 15.0  # seconds reserved for the archive, and for a stopped process to save
 STARTING = 60.0  # seconds from the start of a cell to its second epoch, with a cold compiler
-WATCHED = 3  # epochs of a cell from which its end is projected
+WATCHED = 3  # epochs from which the end of a cell is projected
 POLL = 0.2
 MPS = "nvidia-cuda-mps-control"
 PR_SET_PDEATHSIG = 1  # of prctl(2)
@@ -69,8 +70,8 @@ PR_SET_PDEATHSIG = 1  # of prctl(2)
 LOCKSTEP, ONE_F_ONE_B = "method=petra accumulation=1", "method=petra accumulation=1 timing=1f1b"
 BASELINE = "method=backpropagation batch_size=128"  # the paper's
 
-#: What is trained, the most valuable first: by scale the table, what all its cells share, and each cell's own settings.
-#: A timing replaces that of the cell in the table.
+#: Cells to train, the most valuable first. By scale: the table, the settings that all cells share, and each cell's own
+#: settings. A timing replaces that of the cell in the table.
 ORDER: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "paper": (
         "table2",
@@ -81,12 +82,12 @@ ORDER: Mapping[str, tuple[str, str, Sequence[str]]] = {
 }
 
 
-#: Seconds that a step takes at most, unless `USUAL`; in the rehearsal, on a machine that may be slow, `REHEARSED`.
+#: Time limit of a step in seconds, unless it is `USUAL`; in the rehearsal, on a possibly slow machine, `REHEARSED`.
 BUDGETS, USUAL, REHEARSED = {"correctness": 40, "tick": 120}, 60, 300
 
 
 class Step(NamedTuple):
-    """Command lines that run at the same time, of which `python` is this Python; passed if each ends with 0."""
+    """Command lines that run concurrently. The word `python` means this interpreter. All must exit with code 0."""
 
     name: str
     seconds: float  # at most
@@ -95,13 +96,13 @@ class Step(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A cell that could be trained, and the command line that trains it."""
+    """A cell that can be trained, and its command line."""
 
     cell: Cell
     line: Sequence[str]
 
 
-# --- what is to be done
+# --- the plan
 
 
 def python(*words: object) -> list[str]:
@@ -110,7 +111,7 @@ def python(*words: object) -> list[str]:
 
 
 def first_steps(options: argparse.Namespace) -> Iterator[Step]:
-    """Yield what comes before the training."""
+    """Yield the steps before the training."""
     small = options.scale == "smoke"
     if options.source is not None:
         where = ["--source", options.source, "--data-root", options.output / "data"]
@@ -123,7 +124,7 @@ def first_steps(options: argparse.Namespace) -> Iterator[Step]:
 
 
 def leftovers(options: argparse.Namespace) -> Iterator[Step]:
-    """Yield what comes when no cell fits any more: 15 to 40 s each."""
+    """Yield the steps of 15 to 40 s that run when no further cell fits."""
     cpu, much = options.device == "cpu", ["--steps", 2, "--rounds", 2] if options.scale == "smoke" else []
     backward = ("--methods", "BACKPROPAGATION", "--captured", 1)[: 2 if cpu else 4]
 
@@ -149,7 +150,7 @@ def _step(options: argparse.Namespace, name: str, *lines: Sequence[str]) -> Step
 
 
 def _benchmark(options: argparse.Namespace, name: str, script: str, *words: object) -> list[str]:
-    """Return a command line that leaves a record, under a name that says on what it was measured."""
+    """Return a command line that writes a record whose name contains the device."""
     device = "-".join("".join(c if c.isalnum() else " " for c in options.device_name.lower()).split())
     tiny = ["--network", "chain2", "--width", 2, "--batch", 2, "--size", 8]
     size = tiny if options.scale == "smoke" else ["--precision", options.precision]
@@ -159,7 +160,7 @@ def _benchmark(options: argparse.Namespace, name: str, script: str, *words: obje
 
 
 def candidates(options: argparse.Namespace, how: Sequence[str]) -> Iterator[Candidate]:
-    """Yield the cells in their order; `how` they are trained is a part of the command."""
+    """Yield the cells in order. `how` lists the training options of the command line."""
     table, shared, order = ORDER[options.scale]
     shared_variant = {"loader": "memory", "precision": options.precision} if options.scale == "paper" else {}
     where = [f"--device={options.device}", "--records", options.output / "records"]
@@ -174,24 +175,24 @@ def candidates(options: argparse.Namespace, how: Sequence[str]) -> Iterator[Cand
         yield Candidate(cell, python("reproduce", "run", options.scale, "--tables", table, *which, *where, *how))
 
 
-# --- doing it
+# --- execution
 
 
-class CallEnded(Exception):  # noqa: N818  # an order that was carried out, not an error
-    """The call ends; what is trained continues."""
+class CallEnded(Exception):  # noqa: N818  # reports a request that was carried out, not an error
+    """End this call; the training continues."""
 
 
 class QuarterHour:
-    """What came of the steps so far, and the time that is left; kept in a file from one call to the next."""
+    """Run steps and keep their outcomes and the remaining time in a file from one call to the next."""
 
     def __init__(self, options: argparse.Namespace, interrupt: Interrupt) -> None:
         self.output: Path = options.output
         self._options, self._interrupt, self._file = options, interrupt, options.output / "state.json"
         state = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
         self._begun: float = state.get("begun", time.time())
-        self.outcomes: dict[str, str] = state.get("outcomes", {})  # of each step what went wrong, or nothing
-        self.refused: dict[str, str] = state.get("refused", {})  # of cells why they are not trained
-        self._training: dict[str, Any] | None = state.get("training")  # the process: pid, when it started, name of cell
+        self.outcomes: dict[str, str] = state.get("outcomes", {})  # problem of each step, or empty
+        self.refused: dict[str, str] = state.get("refused", {})  # reason for each cell that is not trained
+        self._training: dict[str, Any] | None = state.get("training")  # process: pid, start time, cell name
         self._call_ends = time.time() + options.call_seconds - ENDING
         cache = str(self.output / "inductor")
         self._environment = os.environ | {"PYTHONUNBUFFERED": "1", "TORCHINDUCTOR_CACHE_DIR": cache}
@@ -199,33 +200,38 @@ class QuarterHour:
 
     @property
     def left(self) -> float:
-        """Seconds that are left of all calls together."""
+        """Seconds that are left in all calls together."""
         return self._begun + self._options.seconds - ENDING - time.time()
 
     @property
     def left_of_call(self) -> float:
-        """Seconds that are left of this call."""
+        """Seconds that are left in this call."""
         return min(self.left, self._call_ends - time.time())
 
     def save(self) -> None:
-        """Write down what a later call has to know."""
+        """Write the state that a later call needs."""
         state = {"begun": self._begun, "outcomes": self.outcomes, "refused": self.refused, "training": self._training}
         write_json(self._file, state)
 
     def tell(self, text: str) -> None:
-        """Print it with the time since the first call."""
+        """Print a message with the time since the first call."""
         spent = round(time.time() - self._begun)
         print(f"[{spent // 60:2d}:{spent % 60:02d}] {text}", flush=True)
 
     def do(self, step: Step) -> None:
-        """Do a step that has not ended before. Raises: CallEnded: it does not fit into this call, but into another."""
+        """Run a step that has not finished before.
+
+        Raises:
+            CallEnded: The step does not fit into this call, but into a later one.
+
+        """
         if step.name in self.outcomes:
             return
         if step.seconds > self.left:
-            self.tell(f"{step.name}: left out, since it takes up to {step.seconds:.0f} s")
+            self.tell(f"{step.name}: skipped, because it takes up to {step.seconds:.0f} s")
             return
         if step.seconds > self.left_of_call:
-            self.tell(f"{step.name}: waits for the next call, since it takes up to {step.seconds:.0f} s")
+            self.tell(f"{step.name}: postponed to the next call, because it takes up to {step.seconds:.0f} s")
             raise CallEnded
         started = time.time()
         with _shared_gpu(self.output) if len(step.lines) > 1 else contextlib.nullcontext({}) as shared:
@@ -233,14 +239,25 @@ class QuarterHour:
             processes = [self._start(step.name, line, environment) for line in step.lines]
             late = not self._wait(processes, started + step.seconds)
         codes = [process.returncode for process in processes]
-        said = f"not done in {step.seconds:.0f} s" if late else f"exit code {max(codes, key=abs)}" if any(codes) else ""
+        said = (
+            f"not finished within {step.seconds:.0f} s"
+            if late
+            else f"exit code {max(codes, key=abs)}"
+            if any(codes)
+            else ""
+        )
         self.outcomes[step.name] = said
         self.save()
         words = f"FAILED: {said}; see logs/{step.name}.log" if said else "passed"
         self.tell(f"{step.name}: {words} ({time.time() - started:.0f} s)")
 
     def train(self, cells: Sequence[Candidate], where: speed.Device) -> None:
-        """Train cells as long as one fits. Raises: CallEnded: one is being trained when the call ends."""
+        """Train cells as long as one fits.
+
+        Raises:
+            CallEnded: A cell is still training when the call ends.
+
+        """
         while True:
             if self._training is None:
                 chosen = self._choose(cells, where)
@@ -260,7 +277,7 @@ class QuarterHour:
             self.save()
 
     def _choose(self, cells: Sequence[Candidate], where: speed.Device) -> Candidate | None:
-        """Return the first cell without a result that fits into the time, as far as that is known."""
+        """Return the first cell without a result that fits into the remaining time, as far as its speed is known."""
         roots = self.output / "records", ROOT / DEFAULT_ROOT
         speeds = speed.recorded(run for root in roots for run in scan(root).records)
         for candidate in cells:
@@ -275,7 +292,12 @@ class QuarterHour:
         return None
 
     def _watch(self, cell: Cell) -> str:
-        """Wait for the end of a cell. Returns why it has no result, or nothing. Raises: CallEnded."""
+        """Wait for the end of a cell and return why it has no result, or an empty string.
+
+        Raises:
+            CallEnded: The call ends first.
+
+        """
         assert self._training is not None
         record, process = Record.of(cell, self.output / "records"), self._training
         looked = 0.0
@@ -294,7 +316,7 @@ class QuarterHour:
         return "" if record.state().final else "it ended without a result; see logs/training.log"
 
     def _too_long(self, record: Record) -> str:
-        """Return why a cell that is being trained cannot end in time, if its first epochs say so."""
+        """Return why a training cell cannot finish in time, if its first epochs show that."""
         if not record.path.exists() or len(lines := record.metrics()) < WATCHED:
             return ""
         epochs = record.cell.to_dict()["epochs"] - len(lines)
@@ -304,7 +326,7 @@ class QuarterHour:
     def _start(
         self, name: str, line: Sequence[str], environment: Mapping[str, str], *, detached: bool = False
     ) -> subprocess.Popen[bytes]:
-        """Start a command in a group of its own; detached, it outlives this command."""
+        """Start a command in a new process group. A detached command outlives this one."""
         with (self.output / "logs" / f"{name}.log").open("ab") as log:
             log.write(f"$ {shlex.join(line)}\n".encode())
             log.flush()
@@ -320,7 +342,12 @@ class QuarterHour:
             )
 
     def _wait(self, processes: Sequence[subprocess.Popen[bytes]], ends: float) -> bool:
-        """Wait for processes; stop them when the time is over. Returns whether they ended. Raises: CallEnded."""
+        """Wait for processes and stop them at the deadline. Return whether they finished.
+
+        Raises:
+            CallEnded: The call was interrupted.
+
+        """
         while any(process.poll() is None for process in processes):
             if self._interrupt.received or time.time() > ends:
                 for process in processes:
@@ -334,7 +361,7 @@ class QuarterHour:
 
 
 def _since(pid: int) -> str:
-    """Return when a process started, in ticks of the kernel; empty if it has ended: another may have its number."""
+    """Return the kernel's start time of a process, or an empty string if it has ended. It detects a reused pid."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return fields[19] if fields[0] != "Z" else ""
@@ -342,7 +369,7 @@ def _since(pid: int) -> str:
 
 
 def _stop(pid: int) -> None:
-    """Stop a process with its group, as Ctrl-C does; kill it if it does not end within the time that calls keep."""
+    """Interrupt a process group as Ctrl-C does, and kill it if it does not end within the reserved time."""
     since, ends = _since(pid), time.time() + ENDING
     for number in (signal.SIGINT, signal.SIGKILL):
         if since and _since(pid) == since:
@@ -352,14 +379,14 @@ def _stop(pid: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Have a process that is about to begin stopped when this one dies."""
-    with contextlib.suppress(AttributeError, OSError):  # another system
+    """Have the kernel interrupt this new process when its parent dies."""
+    with contextlib.suppress(AttributeError, OSError):  # not Linux
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT)
 
 
 @contextlib.contextmanager
 def _shared_gpu(output: Path) -> Iterator[dict[str, str]]:
-    """Context in which several processes compute on a GPU at the same time, with its environment."""
+    """Start CUDA MPS, so that several processes can share the GPU, and yield its environment variables."""
     variables = {f"CUDA_MPS_{name}_DIRECTORY": str(output / "mps") for name in ("PIPE", "LOG")}
     (output / "mps").mkdir(exist_ok=True)
     subprocess.run([MPS, "-d"], env=os.environ | variables, check=True)
@@ -369,11 +396,11 @@ def _shared_gpu(output: Path) -> Iterator[dict[str, str]]:
         subprocess.run([MPS], env=os.environ | variables, input=b"quit\n", check=True)
 
 
-# --- what is brought back
+# --- results
 
 
 def summary(hour: QuarterHour, options: argparse.Namespace) -> str:
-    """Return what came of it, for people."""
+    """Return a readable summary of the results."""
     code, _ = provenance.code()
     lines = [f"{options.device_name}, commit {code['commit']}, {max(0.0, hour.left):.0f} s are left"]
     lines += [f"{name}: {said or 'passed'}" for name, said in hour.outcomes.items()]
@@ -391,19 +418,26 @@ def pack(hour: QuarterHour, options: argparse.Namespace) -> None:
     files = [file for file in files if "checkpoint" not in (file.stem, file.parent.name)]  # a gigabyte
     with replacing(options.bring / ARCHIVE) as to, tarfile.open(fileobj=to, mode="w:gz") as archive:
         for file in (*files, hour.output / "state.json", hour.output / "summary.txt"):
-            archive.add(file, str(file.relative_to(hour.output)))
+            archive.add(file, str(file.relative_to(hour.output)), filter=_nameless)
     if (hour.output / "inductor").is_dir():
         whole = hour.output / CACHE
         with tarfile.open(whole, mode="w:gz", compresslevel=1) as archive:
-            archive.add(hour.output / "inductor", "inductor")
+            archive.add(hour.output / "inductor", "inductor", filter=_nameless)
         with whole.open("rb") as file:
             for number, part in enumerate(iter(lambda: file.read(PART), b"")):
                 (options.bring / f"{CACHE}.{number:02d}").write_bytes(part)
         whole.unlink()
 
 
+def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return a member of an archive without the user and the group that own the file."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
 def unpack_cache(parts: Sequence[Path], output: Path) -> None:
-    """Put the compiler's cache of an earlier quarter hour, as `pack` left it, into the folder."""
+    """Extract the compiler's cache of an earlier quarter hour, as `pack` wrote it, into the folder."""
     whole = output / CACHE
     whole.write_bytes(b"".join(part.read_bytes() for part in sorted(parts)))
     with tarfile.open(whole) as archive:
@@ -412,14 +446,19 @@ def unpack_cache(parts: Sequence[Path], output: Path) -> None:
 
 
 def how_trained(device: str, name: str, outcomes: Mapping[str, str]) -> tuple[list[str], speed.Device]:
-    """Return options of `reproduce run`, those whose step has passed, and whose recorded times are comparable."""
+    """Return the options of `reproduce run` whose step has passed, and the device description of comparable times."""
     graphs, compiled = (device != "cpu" and outcomes.get(step) == "" for step in ("correctness", "tick"))
     words = ["--cuda-graphs", str(STREAMS)] * graphs + ["--compile"] * compiled
     return words, speed.Device(name, provenance.processor(), 1, cuda_graphs=STREAMS * graphs, compiled=compiled)
 
 
 def go_on(hour: QuarterHour, options: argparse.Namespace) -> None:
-    """Do what is left. Raises: CallEnded: something waits for the next call."""
+    """Run the remaining steps and the training.
+
+    Raises:
+        CallEnded: Something is postponed to the next call.
+
+    """
     for step in first_steps(options):
         hour.do(step)
     if options.scale == "paper" and options.source is None:
@@ -432,24 +471,26 @@ def go_on(hour: QuarterHour, options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line. Returns the exit code: 0 if everything that ended passed."""
+    """Run from the command line. Return the exit code: 0 if everything that finished has passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=positive, default=870, help="from the first call on (default 870)")
-    parser.add_argument("--call-seconds", type=positive, default=590, help="of this call (default 590)")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the work, from one call to the next")
-    parser.add_argument("--bring", type=Path, help="folder of the archive (default --output)")
-    parser.add_argument("--source", type=Path, help="folder with cifar-10-batches-bin; without it no cell is trained")
-    parser.add_argument("--unofficial", metavar="REASON", help="take a CIFAR-10 that is not the official one")
+    parser.add_argument("--seconds", type=positive, default=870, help="total seconds from the first call (default 870)")
+    parser.add_argument("--call-seconds", type=positive, default=590, help="seconds of this call (default 590)")
+    parser.add_argument("--output", type=path, required=True, help="folder that keeps the state between calls")
+    parser.add_argument("--bring", type=path, help="folder of the archive (default --output)")
+    parser.add_argument("--source", type=path, help="folder with cifar-10-batches-bin; without it no cell is trained")
+    parser.add_argument("--unofficial", metavar="REASON", help="accept a CIFAR-10 that is not the official one")
     parser.add_argument(
-        "--inductor", type=Path, nargs="+", default=[], help="parts of a compiler's cache to begin with"
+        "--inductor", type=path, nargs="+", default=[], help="parts of a compiler's cache to start with"
     )
-    parser.add_argument("--precision", choices=("float32", "tf32", "bf16"), default="bf16", help="default bf16")
-    parser.add_argument("--scale", choices=tuple(ORDER), default="paper", help="smoke: all of it, in tiny sizes")
-    parser.add_argument("--device", default="cuda", help="to measure and train on (default cuda)")
+    parser.add_argument(
+        "--precision", choices=("float32", "tf32", "bf16"), default="bf16", help="precision (default bf16)"
+    )
+    parser.add_argument("--scale", choices=tuple(ORDER), default="paper", help="smoke: all steps in tiny sizes")
+    parser.add_argument("--device", default="cuda", help="device to measure and train on (default cuda)")
     parser.add_argument("--dry-run", action="store_true", help="only show the commands")
     options = parser.parse_args(arguments)
     if options.device == "cpu" and options.scale == "paper":
-        parser.error("--scale paper is for a GPU, and --device is cpu: add --scale smoke")
+        parser.error("--scale paper requires a GPU, but --device is cpu: add --scale smoke")
     if not options.dry_run:
         try:
             devices.check_there(options.device)

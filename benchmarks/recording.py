@@ -1,7 +1,7 @@
-"""The common part of the benchmarks: rounds, ratios on the screen, and a record of the run if one is wanted.
+"""Share the common part of the benchmarks: rounds, ratios on the screen, and an optional record of the run.
 
-A script measures, gives every value to a `Recorder`, and names the ratios of interest; the rest is here. Records are
-written with `--record` only: a run that was made to look at something must not replace one that we stand behind.
+A script measures, passes every value to a `Recorder` and names the ratios of interest. A record is written only with
+`--record`, so that an exploratory run cannot replace a published one.
 """
 
 import argparse
@@ -9,35 +9,43 @@ import datetime
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
+from benchmarks.arguments import path
 from petra_core.timeline import Timeline
 from reproduce.records import provenance
-from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Series, check_name, write
+from reproduce.records.benchmarks import FOLDER, Benchmark, Comparison, Goal, Series, check_name, write
 from reproduce.records.reading import UNPRINTABLE
 from reproduce.records.record import DEFAULT_ROOT
 
 
 def add_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the options that all benchmarks share; `name` is that of the record."""
+    """Add the options that all benchmarks share.
+
+    Args:
+        parser: Parser of the script.
+        name: Default name of the record.
+
+    """
     parser.add_argument(
         "--record",
         nargs="?",
         type=record_name,
         const=name,
         metavar="NAME",
-        help=f"write a record, shown in the report; another name than {name} keeps one of another machine beside it",
+        help=f"write a record for the report; choose another name than {name} to keep another machine's record",
     )
     parser.add_argument(
-        "--records", type=Path, default=DEFAULT_ROOT, help=f"folder of records (default {DEFAULT_ROOT})"
+        "--records", type=path, default=DEFAULT_ROOT, help=f"folder of records (default {DEFAULT_ROOT})"
     )
 
 
 def record_name(given: str) -> str:
-    """Parse the name of a record: refused here, and not when everything has been measured."""
+    """Parse the name of a record, so that a bad name is refused before anything is measured."""
     try:
         check_name(given)
     except ValueError as error:
@@ -46,7 +54,7 @@ def record_name(given: str) -> str:
 
 
 def command(module: str, arguments: Sequence[str] | None) -> str:
-    """The command that was given, for the record; where the record was put is nobody's business."""
+    """Return the command line for the record, without `--records`, which does not affect the measurement."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     while "--records" in given:
         place = given.index("--records")
@@ -56,17 +64,36 @@ def command(module: str, arguments: Sequence[str] | None) -> str:
 
 
 def about(docstring: str | None) -> str:
-    """The part of a script's docstring between its first paragraph, the title, and its usage."""
+    """Return the text of a script's docstring between its first paragraph (the title) and its usage."""
     return " ".join((docstring or "").partition("Usage")[0].partition("\n\n")[2].split())
 
 
+def _check_writable(folder: Path) -> None:
+    """Check that a record can be written, before anything is measured.
+
+    Raises:
+        SystemExit: It cannot be written.
+
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SystemExit(
+            f"--records: nothing can be written to {folder} ({error.strerror}); name another folder"
+        ) from error
+
+
 class Recorder:
-    """Collects the measured values of a benchmark.
+    """Collect the measured values of a benchmark.
 
     Args:
-        title, about, command: see `Benchmark`.
-        options: of the command line, with those of `add_options`; all but these are the record's setting.
-        device: that was measured.
+        title: Title of the benchmark.
+        about: Description of the measurement (see `Benchmark`).
+        command: Command line that made the run.
+        options: Parsed command line. All options except those of `add_options` become the record's setting.
+        device: Measured device, or None for the CPU.
 
     """
 
@@ -75,6 +102,8 @@ class Recorder:
     ) -> None:
         self._title, self._about, self._command = title, about, command
         self._name, self._root = options.record, options.records
+        if self._name:
+            _check_writable(self._root / FOLDER)
         chosen = {name: value for name, value in vars(options).items() if name not in ("record", "records")}
         self.setting = {
             name: value if isinstance(value, bool | int | float) else _text(value) for name, value in chosen.items()
@@ -85,20 +114,23 @@ class Recorder:
         self.goals: list[Goal] = []
         self.notes: list[str] = []
         self.timelines: dict[str, Timeline] = {}
-        self._code, patch = provenance.code()  # what is loaded now, whatever is checked out meanwhile
+        self._code, patch = provenance.code()  # the loaded code, even if another commit is checked out later
         text = provenance.patch_bytes(patch).decode("utf-8", "replace")
-        self._patch = UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)  # in JSON it cannot be byte for byte
+        self._patch = UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)  # JSON cannot hold arbitrary bytes
         self._load = os.getloadavg()[0]
 
     def add(self, group: str, name: str, quantity: str, unit: str, value: float, at: float | None = None) -> None:
-        """Add a value of this round; `at` a place of the group's axis if it is one of a curve."""
+        """Add a value of this round. `at` is its position on the group's axis if it belongs to a curve."""
         self._values.setdefault((group, name, quantity, unit, at), []).append(value)
 
     def finish(self, complete: Callable[[Benchmark], Benchmark] | None = None) -> Benchmark:
-        """Print the ratios of interest; write the record if it was asked for.
+        """Print the ratios of interest and write the record if one was requested.
 
         Args:
-            complete: adds what follows from the values: fits and their goals, findings, notes.
+            complete: Adds what follows from the values: fits with their goals, findings and notes.
+
+        Returns:
+            The benchmark.
 
         """
         benchmark = Benchmark(
@@ -134,7 +166,7 @@ class Recorder:
 
 
 def line(benchmark: Benchmark, sought: Comparison | Goal) -> str:
-    """What is said on the screen of a ratio or a value: its spread, and whether the aim is reached."""
+    """Format a ratio or value for the screen: its spread, and whether the goal is met."""
     ratio = benchmark.spread(sought)
     verdict = {None: "", True: f"; {sought.aim}: holds", False: f"; {sought.aim}: DOES NOT HOLD"}
     return (

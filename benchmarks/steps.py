@@ -1,4 +1,4 @@
-"""What a step of training holds and takes, whatever makes it: an engine, an algorithm beside it, a rival."""
+"""Measure memory and time of a training step, whether an engine, another algorithm or a competing package makes it."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,20 +10,20 @@ from benchmarks.tick import rounds
 from reproduce.records.benchmarks import ALLOCATED, SECONDS, Comparison
 
 Step = Callable[[], object]
-Maker = Callable[[], Step]  # of a contestant that has done all that only a first step does
+Maker = Callable[[], Step]  # makes a contestant and takes its first step, which creates lazy state
 
 
 def measure(recorder: Recorder, group: str, makers: Mapping[str, Maker], device: torch.device, number: int) -> None:
-    """Add the allocator's peak of each contestant from its making to a step, then the seconds of steps in turn.
+    """Add the allocator's peak of each contestant, from its construction to a step, then the seconds of steps in turn.
 
     Both are compared with those of the first contestant.
 
     Args:
-        recorder: receives the values.
-        group: of the contestants.
-        makers: of a contestant by its name; each is made twice, and all are there together when time is taken.
-        device: where they are.
-        number: of rounds.
+        recorder: Receives the values.
+        group: Group of the contestants in the record.
+        makers: Makers of the contestants by name. Each is called twice; during timing all contestants are in memory.
+        device: Device of the contestants.
+        number: Number of rounds.
 
     """
     for name, make in makers.items():

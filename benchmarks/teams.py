@@ -1,9 +1,10 @@
-"""Processes that are measured in turn: each contestant has its own, which sleep when it is not their turn.
+"""Measure processes in turn: each contestant has a team of processes, which sleep while another one is measured.
 
-To start processes anew for every round would measure their start and cold caches; to let all contestants share two
-processes would mix their memory. So a contestant's processes live as long as the benchmark, wait for orders on a pipe,
-which takes no processor time, and their largest size is the contestant's alone. They are forked from a server that has
-imported everything, and meet through a file: no port is opened but Gloo's, on the loopback device.
+Starting processes for every round would include their start and cold caches in the measurement. Sharing two processes
+among all contestants would mix their memory. So the processes of a contestant live as long as the benchmark and wait
+for requests on a pipe, which uses no processor time. Their peak memory is then that of one contestant. They are forked
+from a server that has imported all modules, and they initialize torch.distributed through a file. The only open port is
+Gloo's, on the loopback device.
 """
 
 import multiprocessing
@@ -22,23 +23,23 @@ import torch
 import torch.distributed as dist
 
 PATIENCE = timedelta(minutes=5)
-#: Modules that take long to import. Not the script itself, which the processes run under another name.
+#: Modules that take long to import. The script itself is not listed: the processes import it under another name.
 PRELOADED = ["torch._dynamo", "torch.distributed.pipelining", "petra_core.distributed", "benchmarks.recording"]
 
-Serve = Callable[..., Any]  # an order's arguments -> the answer
+Serve = Callable[..., Any]  # arguments of a request -> reply
 
 
 class TeamError(RuntimeError):
-    """A process of a team failed; it has printed its traceback."""
+    """Report that a process of a team has failed. The process has printed its traceback."""
 
 
 class BenchmarkTeam:
-    """Some processes of one torch.distributed group, with Gloo and one thread each.
+    """Start processes in one torch.distributed group, with Gloo and one thread each.
 
     Args:
-        size: how many.
-        make: called in each as make(rank, *arguments); returns what answers orders.
-        arguments: picklable.
+        size: Number of processes.
+        make: Called in each process as make(rank, *arguments). Returns the function that serves requests.
+        arguments: Picklable arguments of `make`.
 
     """
 
@@ -58,7 +59,12 @@ class BenchmarkTeam:
             self._processes.append(process)
 
     def ask(self, *order: Any) -> list[Any]:
-        """Give one order to all processes, which work on it side by side; their answers by rank. Raises: TeamError."""
+        """Send one request to all processes, which serve it concurrently, and return their replies by rank.
+
+        Raises:
+            TeamError: A process has failed.
+
+        """
         for pipe in self._pipes:
             pipe.send(order)
         return [self._answer(rank) for rank in range(len(self._pipes))]
@@ -66,7 +72,7 @@ class BenchmarkTeam:
     def close(self) -> None:
         """End the processes."""
         for pipe in self._pipes:
-            pipe.close()  # which they take for the end
+            pipe.close()  # the processes exit when their pipe closes
         for process in self._processes:
             process.join(PATIENCE.total_seconds())
         self._folder.cleanup()
@@ -103,11 +109,11 @@ def _serve(
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # at once: the group's threads may wait for processes that are gone too
+        os._exit(1)  # without cleanup: the group's threads may wait for processes that have exited
     os._exit(0)
 
 
 def peak_memory() -> int:
-    """The largest resident set of this process so far, in bytes."""
+    """Return the largest resident set of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak

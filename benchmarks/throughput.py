@@ -1,11 +1,11 @@
-"""Micro-batches a second of steps that follow one another, and the kernels that a step launches.
+"""Micro-batches per second of consecutive steps, and the kernels that a step launches.
 
-A tick that is timed by itself (`benchmarks.tick`) includes the time that the host needs to launch it. In training the
-host is ahead of the device, and what counts is how long many steps take together: here 50 between two waits for the
-device. Contestants are the methods, each over every number of CUDA streams, in turn within one process.
+A separately timed tick (`benchmarks.tick`) includes the time that the host needs to launch it. In training the host
+runs ahead of the device, and the time of many consecutive steps counts: here 50 between two synchronizations. The
+contestants are the methods, each with every number of CUDA streams, measured in turn within one process.
 
-With `--kernels` the profiler follows three steps of each contestant, and the kernels are printed by name, the most
-expensive first: what to look at when a step is slower than it should be. On a CPU they are PyTorch's operations.
+With `--kernels` the profiler records three steps of each contestant and prints the kernels by name, the most expensive
+first. This shows why a step is slower than expected. On a CPU it lists PyTorch's operations.
 
 Usage:
 
@@ -40,19 +40,21 @@ from reproduce.records.benchmarks import Benchmark, Comparison
 from reproduce.running import devices
 
 PROFILED = 3  # steps
-ROWS = 80  # of the table of kernels
+ROWS = 80  # in the table of kernels
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; return the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", type=network_name, default="revnet18", help=NETWORKS)
     parser.add_argument("--width", type=count, default=64, help="channels of the first stage (default 64, the paper's)")
-    parser.add_argument("--batch", type=count, default=64, help="images in a micro-batch (default 64)")
-    parser.add_argument("--size", type=count, default=32, help="pixels of an image's side (default 32, CIFAR)")
-    parser.add_argument("--methods", type=paper_method, nargs="+", default=[methods.PETRA], help="default PETRA")
-    parser.add_argument("--steps", type=count, default=50, help="between two waits for the device (default 50)")
-    parser.add_argument("--rounds", type=count, default=9, help="of every contestant (default 9)")
+    parser.add_argument("--batch", type=count, default=64, help="images per micro-batch (default 64)")
+    parser.add_argument("--size", type=count, default=32, help="side of an image in pixels (default 32, CIFAR)")
+    parser.add_argument(
+        "--methods", type=paper_method, nargs="+", default=[methods.PETRA], help="methods to measure (default PETRA)"
+    )
+    parser.add_argument("--steps", type=count, default=50, help="steps between two synchronizations (default 50)")
+    parser.add_argument("--rounds", type=count, default=9, help="timings of every contestant (default 9)")
     add_compile(parser)
     parser.add_argument(
         "--captured",
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
         nargs="+",
         default=[0],
         metavar="STREAMS",
-        help="of CUDA graphs; 0: plain steps",
+        help="number of streams of CUDA graphs; 0 runs plain steps",
     )
     parser.add_argument("--kernels", action="store_true", help="print the kernels of a step")
     add_device(parser)
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
 
 def measure(options: argparse.Namespace, device: torch.device, given: str) -> Benchmark:
-    """Measure what the options say, of the command line `given`."""
+    """Measure what the options request. `given` is the command line for the record."""
     recorder = Recorder("Steps that follow one another", about(__doc__), given, options, device)
     torch.manual_seed(0)
     autocast = torch.bfloat16 if options.precision == "bf16" else None

@@ -1,33 +1,35 @@
-"""Time of a tick of each method against a plain autograd step of the same network, in pairs, and bytes held between
-ticks.
+"""Time of a tick of each method against a plain autograd step of the same network, in pairs; bytes held between ticks.
 
 A tick of a full pipeline does the work of one micro-batch at every stage: one forward, one reconstructed graph, one
-backward, one update. The plain step does it without reconstructing. In units in which a forward costs 1 and a backward
-2 the ratio is 4/3 for PETRA; a forward that keeps no graph is cheaper than one that does, so less is possible, and the
-aim is 1.25 on the CPU. What the units really are on this machine is measured beside: the same step and, after it, once
-more the forward of every stage but the head, without a graph. A tick evaluates no less than that, so the ratio of these
-two to the step alone is what can be reached, and what a tick takes above them is the engine's doing.
+backward, one update. The plain step does the same work without the reconstruction. In units in which a forward costs 1
+and a backward 2, the ratio is 4/3 for PETRA. A forward that keeps no graph is cheaper than one that does, so a lower
+ratio is possible, and the goal is 1.25 on the CPU. The real cost on this machine is measured as well: the same step,
+followed by a second forward of every stage except the head, without a graph. A tick evaluates at least that, so the
+ratio of these two to the plain step is the lower bound, and everything above it is overhead of the engine.
 
 With `--against APPROXIMATE_INPUTS` the other side is a tick of that method, which evaluates a reversible stage twice in
-its backward, once to invert it and once for the graph. PETRA makes one evaluation serve both; in the units above that
-is 4/5 of the time where every stage is reversible, and the aim is 0.85. Measured beside: a tick of PETRA and, after
-it, once more the residual functions of the reversible stages, without a graph, which is all that is saved.
+its backward: once to invert it and once for the graph. PETRA uses one evaluation for both. In the units above it needs
+4/5 of the time if every stage is reversible, and the goal is 0.85. The bound is measured as well: a tick of PETRA,
+followed by a second evaluation of the residual functions of the reversible stages, without a graph, which is exactly
+what PETRA saves.
 
-With `--captured 4` all are CUDA graphs (`petra_core.devices.captured`), the stages of a tick over so many streams: what
-is left is what the device can do, without a host that asks for every kernel. All stages of a tick of PETRA may work at
-once, and those of backpropagation wait for one another, so the aim is to be faster than backpropagation in the best
-form that a user would give it: the whole autograd step as one graph, with one fused update, plain and compiled. With
-`--against BACKPROPAGATION` its tick is measured too, in one stream. The aim is for the ratio to the fastest of these.
+With `--captured 4` all sides are CUDA graphs (`petra_core.devices.captured`), and the stages of a tick are distributed
+over this number of streams. This measures the device without the launch overhead of the host. All stages of a tick of
+PETRA may run concurrently, while those of backpropagation wait for one another. So the goal is to be faster than
+backpropagation in its best practical form: the whole autograd step as one graph, with one fused update, plain and
+compiled. With `--against BACKPROPAGATION` its tick is measured too, in one stream. The goal applies to the ratio to the
+fastest of these.
 
-With `--compile` the tick is one of compiled functions (`petra_core.devices.compiled`), and `--against PETRA` it is
-compared with the same tick as it is; with `--captured 4` beside it, a compiled tick with the autograd steps, plain and
-compiled. `--compile steps` compiles all operations of a recorded tick (`petra_core.devices.compiled_steps`).
+With `--compile` the tick consists of compiled functions (`petra_core.devices.compiled`). With `--against PETRA` it is
+compared with the same tick without compilation; with `--captured 4` a compiled tick is compared with the plain and
+compiled autograd steps. `--compile steps` compiles all operations of a recorded tick
+(`petra_core.devices.compiled_steps`).
 
-Both sides have the kernels with which cells are trained (`reproduce.running.execution.deterministic`), of the precision
-that is asked for, and images and weights with the channels last.
+Both sides use the kernels that cells are trained with (`reproduce.running.execution.deterministic`), in the requested
+precision, with images and weights in channels-last format.
 
-All are timed in turn within one process, so that whatever else slows the machine slows all, and a result is the
-median of the ratios of neighbours. Usage, with the defaults that the project's claim is about:
+All contestants are timed in turn within one process, so that other load slows all of them. A result is the median of
+the ratios of neighbouring timings. Usage with the defaults of the project's claim:
 
     python -m benchmarks.tick --network revnet18 --width 64 --batch 64 --size 32 --threads 2 --pairs 15
     python -m benchmarks.tick --threads 2 --against APPROXIMATE_INPUTS --record tick-double
@@ -74,33 +76,33 @@ from reproduce.records.benchmarks import Benchmark, Comparison
 from reproduce.running import devices
 
 TICK, PLAIN, COMPILED = "tick", "autograd step", "compiled autograd step"
-#: An autograd step and, without a graph, the forward of all stages but the head: no tick evaluates less.
+#: An autograd step, followed by a forward of all stages except the head without a graph: no tick evaluates less.
 PLAIN_AND_FORWARD = f"{PLAIN} and a forward"
-#: A tick of PETRA and, without a graph, once more the residual functions: what a tick that inverts first evaluates.
+#: A tick of PETRA, followed by the residual functions without a graph: the evaluations of a tick that inverts first.
 TICK_AND_FUNCTIONS = f"{TICK} and its residual functions"
 
-# The claim: what PETRA's tick should take at most, of the time of the other side, on this network and micro-batch.
+# The claim: the largest time of PETRA's tick relative to the other side, on this network and micro-batch.
 CLAIMED = {"network": "revnet18", "width": 64, "batch": 64, "size": 32}
 AIM_AGAINST_PLAIN = 1.25
 AIM_AGAINST_DOUBLE = 0.85
 AIM_CAPTURED = 1.0
-# On a chain of small stages, by width: a tick of a method that keeps its graphs against an autograd step, and of one
-# that evaluates again against the same with a forward.
+# On a chain of small stages, by width: the ratio to an autograd step for methods that keep their graphs, and the ratio
+# to a step with a second forward for methods that recompute.
 CLAIMED_NARROW = {"network": "chain8", "batch": 32, "size": 16}
 AIM_KEEPING = {8: 1.08, 32: 1.0, 64: 1.0}
 AIM_EVALUATING = {8: 1.05, 32: 1.0, 64: 1.0}
-#: Before a step is recorded, as PyTorch's notes on CUDA graphs have it.
+#: Before a step is recorded, as PyTorch's notes on CUDA graphs recommend.
 PLAIN_STEPS = 3
 HELD = ("inputs", "stashed_weights", "messages", "graph")
 
 
 def sgd(parameters: Sequence[nn.Parameter], *, fused: bool | None = None) -> torch.optim.Optimizer:
-    """Make the optimizer of both sides."""
+    """Make the optimizer that both sides use."""
     return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused)
 
 
 def mixed(autocast: torch.dtype | None, device: torch.device) -> torch.autocast:
-    """Context of a forward in this dtype, if there is one, as the engine has it for every stage."""
+    """Return the autocast context that the engine uses for every stage; None disables autocast."""
     return torch.autocast(device.type, autocast, enabled=autocast is not None, cache_enabled=False)
 
 
@@ -113,7 +115,20 @@ def plain_step(
     record: Record | None = None,
     autocast: torch.dtype | None = None,
 ) -> Callable[[], object]:
-    """One autograd step of the plain model, compiled whole if wanted; repeated from a recording if that is made."""
+    """Make an autograd step of the plain model.
+
+    Args:
+        stages: Stages of the model.
+        x: Images of the micro-batch.
+        y: Labels of the micro-batch.
+        compiled: Whether the model is compiled as a whole.
+        record: Records the step, so that the returned function replays it; None runs it eagerly.
+        autocast: Dtype of the forward, or None.
+
+    Returns:
+        A function that takes one step.
+
+    """
     model = models.sequential(stages)
     optimizer = sgd(list(model.parameters()), fused=None if record is None else True)
     evaluate = torch.compile(model, dynamic=False) if compiled else model
@@ -132,16 +147,16 @@ def plain_step(
     repeat = record(step)
 
     def repeated(kept: Callable[[], object] = step) -> None:
-        del kept  # its model and optimizer, of which a recording has only the addresses
+        del kept  # keeps model and optimizer alive; a recording has only their addresses
         repeat()
 
     return repeated
 
 
 def forward_again(stages: Sequence[Stage], x: Tensor, autocast: torch.dtype | None = None) -> Callable[[], object]:
-    """A forward of all stages but the head, which keeps nothing: what a tick evaluates and a plain step does not.
+    """Return a forward of all stages except the head that keeps nothing, which a tick evaluates and a plain step omits.
 
-    The head's forward and backward are in one tick, and share their evaluation.
+    The head is excluded because its forward and backward are in one tick and share their evaluation.
     """
     body = models.sequential(stages[:-1])
 
@@ -153,7 +168,7 @@ def forward_again(stages: Sequence[Stage], x: Tensor, autocast: torch.dtype | No
 
 
 def functions_again(stages: Sequence[Stage], x: Tensor, autocast: torch.dtype | None = None) -> Callable[[], object]:
-    """The residual functions of all reversible stages, each of what a forward of `x` gives it, without a graph."""
+    """Return an evaluation of all residual functions without a graph, on the inputs that they get for `x`."""
     given: list[tuple[nn.Module, Tensor]] = []
     functions = [stage.function for stage in stages if isinstance(stage, ReversibleStage)]
     hooks = [
@@ -180,7 +195,7 @@ def evaluations(
     x: Tensor,
     autocast: torch.dtype | None,
 ) -> dict[str, Callable[[], object]]:
-    """A contestant to be measured beside: the side that evaluates less, with what it evaluates less done too."""
+    """Return a bound to measure as well: the side with fewer evaluations, followed by the evaluations that it saves."""
     if rival is None and not method.keeps_graph:
         return {PLAIN_AND_FORWARD: in_turn(calls[PLAIN], forward_again(stages, x, autocast))}
     if method is methods.PETRA and rival is methods.APPROXIMATE_INPUTS:
@@ -189,7 +204,7 @@ def evaluations(
 
 
 def in_turn(*calls: Callable[[], object]) -> Callable[[], object]:
-    """A function that makes all calls, one after the other."""
+    """Return a function that makes all calls, one after the other."""
 
     def all_of_them() -> None:
         for call in calls:
@@ -208,7 +223,7 @@ def full_pipeline(
     autocast: torch.dtype | None = None,
     inspect: bool = True,
 ) -> Pipeline:
-    """A pipeline that has taken so many micro-batches that every stage is busy and no buffer grows any more."""
+    """Return a pipeline in steady state: every stage is busy and the buffers have stopped growing."""
     if compiled:
         compile_functions(stages)
     pipeline = Pipeline(stages, method, optimizer=sgd, seed=0, autocast=autocast, inspect=inspect)
@@ -218,7 +233,7 @@ def full_pipeline(
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says what of a tick is compiled."""
+    """Add the option for the compilation of a tick."""
     parser.add_argument(
         "--compile",
         nargs="?",
@@ -230,14 +245,17 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
 
 
 def ticking(pipeline: Pipeline, x: Tensor, y: Tensor, streams: int, *, steps: bool = False) -> Callable[[], object]:
-    """Return a function that does a step of a full pipeline.
+    """Return a function that takes a step of a full pipeline.
 
     Args:
-        pipeline: full.
-        x: the micro-batch.
-        y: its targets.
-        streams: CUDA streams of recorded steps; 0: plain steps.
-        steps: whether the operations of recorded steps are compiled.
+        pipeline: Full pipeline.
+        x: Images of the micro-batch.
+        y: Targets of the micro-batch.
+        streams: Number of CUDA streams of recorded steps; 0 runs plain steps.
+        steps: Whether the operations of recorded steps are compiled.
+
+    Returns:
+        A function that takes one step.
 
     """
     if not streams:
@@ -249,7 +267,7 @@ def ticking(pipeline: Pipeline, x: Tensor, y: Tensor, streams: int, *, steps: bo
 
 
 def timed(function: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call, the device's work included."""
+    """Return the seconds of one call, including the work of the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     begin = time.perf_counter()
@@ -262,7 +280,7 @@ def timed(function: Callable[[], object], device: torch.device) -> float:
 def rounds(
     contestants: Sequence[Callable[[], object]], number: int, device: torch.device
 ) -> Iterator[tuple[float, ...]]:
-    """Seconds of each contestant in neighbouring calls, round by round; every other round goes backwards."""
+    """Yield the seconds of each contestant in neighbouring calls, round by round. Every other round runs backwards."""
     for turn in range(number):
         order = range(len(contestants))
         seconds = {index: timed(contestants[index], device) for index in (reversed(order) if turn % 2 else order)}
@@ -270,7 +288,7 @@ def rounds(
 
 
 def aim(options: argparse.Namespace, method: Method, rival: Method | None) -> float | None:
-    """The aim for the ratio of a tick to the other side; None where there is none."""
+    """Return the goal for the ratio of a tick to the other side, or None if there is no goal."""
     other = any(getattr(options, name) != value for name, value in CLAIMED.items())
     if method is not methods.PETRA or other:
         return None
@@ -284,7 +302,7 @@ def aim(options: argparse.Namespace, method: Method, rival: Method | None) -> fl
 
 
 def aim_on_chain(options: argparse.Namespace, other_side: str) -> float | None:
-    """The aim for the ratio of a tick to `other_side` where stages are small; None where there is none."""
+    """Return the goal for the ratio of a tick to `other_side` on a chain of small stages; None if there is none."""
     other = any(getattr(options, name) != value for name, value in CLAIMED_NARROW.items())
     if other or not _plain(options):
         return None
@@ -292,22 +310,22 @@ def aim_on_chain(options: argparse.Namespace, other_side: str) -> float | None:
 
 
 def _plain(options: argparse.Namespace) -> bool:
-    """Whether ticks are as the aims for a CPU are about: on a GPU a plain tick waits for the host."""
+    """Return whether the goals for a CPU apply to these ticks. On a GPU a plain tick waits for the host."""
     chosen = options.device, options.precision, options.channels_last, options.compile
     return chosen == ("cpu", "float32", True, "")
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; returns the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", type=network_name, default="revnet18", help=NETWORKS)
     parser.add_argument("--width", type=count, default=64, help="channels of the first stage (default 64, the paper's)")
-    parser.add_argument("--batch", type=count, default=64, help="images in a micro-batch (default 64)")
-    parser.add_argument("--size", type=count, default=32, help="pixels of an image's side (default 32, CIFAR)")
+    parser.add_argument("--batch", type=count, default=64, help="images per micro-batch (default 64)")
+    parser.add_argument("--size", type=count, default=32, help="side of an image in pixels (default 32, CIFAR)")
     parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
-    parser.add_argument("--pairs", type=count, default=15, help="pairs timed for each method (default 15)")
+    parser.add_argument("--pairs", type=count, default=15, help="pairs per method (default 15)")
     parser.add_argument(
-        "--methods", type=paper_method, nargs="+", default=[methods.PETRA], help="to time (default PETRA)"
+        "--methods", type=paper_method, nargs="+", default=[methods.PETRA], help="methods to time (default PETRA)"
     )
     parser.add_argument(
         "--channels-last", action=argparse.BooleanOptionalAction, default=True, help="memory format of both sides"
@@ -315,7 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     add_device(parser)
     add_precision(parser, "bf16")
     parser.add_argument(
-        "--against", type=paper_method, help=f"a method whose tick is the other side (default: an {PLAIN})"
+        "--against", type=paper_method, help=f"method whose tick is the other side (default: an {PLAIN})"
     )
     add_compile(parser)
     parser.add_argument("--captured", type=whole_number, default=0, metavar="STREAMS", help="all sides as CUDA graphs")
@@ -333,7 +351,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
 
 def measure(options: argparse.Namespace, device: torch.device, given: str) -> Benchmark:
-    """Measure what the options say, of the command line `given`."""
+    """Measure what the options request. `given` is the command line for the record."""
     torch.set_num_threads(options.threads)
     rival: Method | None = options.against
     side = "A compiled tick" if options.compile else "A tick"
@@ -391,7 +409,7 @@ def rivals(
     streams: int,
     autocast: torch.dtype | None,
 ) -> dict[str, Callable[[], object]]:
-    """The other sides, by name: a tick of the rival if there is one, else an autograd step; of recordings both."""
+    """Make the other sides by name: a tick of the rival if there is one, else an autograd step; of recordings both."""
     steps: dict[str, Callable[[], object]] = {}
     if rival is not None:
         steps[f"tick of {rival.title}"] = ticking(
@@ -407,10 +425,11 @@ def rivals(
 
 
 def complete(benchmark: Benchmark) -> Benchmark:
-    """Add for each ratio with an aim, in words, what an engine that costs nothing would have, if that was measured.
+    """Add a finding for each ratio with a goal: the ratio without the engine's overhead, if it was measured.
 
-    Beside a tick and its rival one of them is measured with the evaluations that tell it from the other: what of the
-    ratio is the engine's doing, and what has to be evaluated anyway, is known from the same rounds.
+    Next to a tick and its rival, one of them is measured together with the evaluations that distinguish it from the
+    other. So the same rounds show which part of the ratio is overhead of the engine and which part is necessary
+    evaluation.
     """
     findings = []
     for sought in benchmark.comparisons:
@@ -426,7 +445,7 @@ def complete(benchmark: Benchmark) -> Benchmark:
 
 
 def _of_evaluations(benchmark: Benchmark, sought: Comparison) -> float | None:
-    """The ratio that `sought` would have if both sides did nothing but evaluate."""
+    """Return the ratio that `sought` would have if both sides only evaluated."""
     limits = ((PLAIN_AND_FORWARD, sought.second), (sought.first, TICK_AND_FUNCTIONS))
     for other in benchmark.comparisons:
         alike = (other.group, other.quantity) == (sought.group, sought.quantity)

@@ -1,16 +1,14 @@
 """The timeline model against the engine: predicted and measured time of a micro-batch, over one and two processes.
 
-In every round the costs of all stages and the link between the processes are measured, the model
-(`petra_core.prediction.simulation`) predicts each method's time for a micro-batch from them alone, and then the engine
-runs the method. The result is the median over the rounds of predicted over measured; the aim is an error of at most a
-tenth.
+Every round measures the costs of all stages and the link between the processes. From these the model
+(`petra_core.prediction.simulation`) predicts each method's time for a micro-batch, and then the engine runs the method.
+The result is the median over the rounds of predicted over measured time. The goal is an error of at most 10 %.
 
-Two processes on one machine slow each other, by the memory and caches that they share. So stage costs are measured in
-the condition in which the stage will run: by both processes at the same time for a method that keeps both busy, by one
-while the other sleeps for a method that lets one micro-batch pass at a time. A process goes through its stages in turn,
-as in training, so that no stage finds its weights in the cache because it has just used them. The link is timed by
-ping-pong, of a message as large as the one between the processes and of an empty one. Usage, with the defaults that
-the project's claim is about:
+Two processes on one machine slow each other down through shared memory and caches. So stage costs are measured under
+the conditions in which the stage will run: by both processes concurrently for a method that keeps both busy, and by one
+while the other sleeps for a method that passes one micro-batch at a time. A process measures its stages in turn, as in
+training, so that no stage finds its weights in the cache. The link is timed by ping-pong with a message of the size
+between the processes and with an empty one. Usage with the defaults of the project's claim:
 
     python -m benchmarks.timeline --networks chain10 revnet18 --width 32 --batch 16 --rounds 7
 """
@@ -45,12 +43,12 @@ METHODS = (methods.PETRA, methods.REVERSIBLE_BACKPROPAGATION, methods.BACKPROPAG
 PROCESSES = (1, 2)
 QUANTITY, MEASURED, PREDICTED = "time of a micro-batch", "measured", "predicted"
 TOLERANCE = 0.1
-PINGS = 10  # there and back
-DRAWN = 4  # micro-batches' worth of time in a drawing
+PINGS = 10  # round trips
+DRAWN = 4  # duration of a drawing in micro-batches
 
 
 def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[int, ...]) -> Serve:
-    """Measure costs, of so many turns of every stage, and link, and train, in each process, when asked."""
+    """Serve requests in each process: measure the costs of stages and link, over `turns` timings, and train."""
     first = sum(partition[:rank])
     own_stages = range(first, first + partition[rank])
     images, labels = setting.data()
@@ -64,7 +62,7 @@ def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[
         pipelines[method] = Pipeline(stages, method, optimizer=sgd, seed=0, channel=channel)
 
     def costs(method: Method) -> list[Cost]:
-        """Costs of the stages of this process."""
+        """Return the costs of the stages of this process."""
         dist.barrier()
         rounds: list[list[TurnSeconds]] = []
         for process in range(len(partition) if not method.pipelined else 1):
@@ -79,7 +77,7 @@ def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[
         return seconds_together(pipelines[method], images, labels, micro_batches)
 
     def trace(method: Method, micro_batches: int) -> Timeline:
-        """The timeline of all processes."""
+        """Return the timeline of all processes."""
         with pipelines[method].tracing(rank) as trace_here:
             train(method, micro_batches)
         return timeline(gathered(trace_here))
@@ -107,10 +105,10 @@ def _stages_alone(
 
 
 def _turns(stages: Sequence[StageAlone], method: Method) -> list[TurnSeconds]:
-    """One turn of every stage, in the order of a tick; where one micro-batch passes at a time, in that of its passing.
+    """Time one turn of every stage, in the order of a tick, or of a pass if one micro-batch passes at a time.
 
-    Then all forwards come before the first backward, which finds in no cache what its forward has just written: that
-    is how it runs, and plain backpropagation, whose graphs are large, is slower for it.
+    In a pass all forwards come before the first backward, which therefore does not find the results of its forward in a
+    cache. The engine runs in this order, and plain backpropagation, whose graphs are large, is slower for it.
     """
     if method.pipelined:
         return [stage.turn() for stage in stages]
@@ -120,7 +118,7 @@ def _turns(stages: Sequence[StageAlone], method: Method) -> list[TurnSeconds]:
 
 
 def _cost(stage: StageAlone, turns: Sequence[TurnSeconds]) -> Cost:
-    """The cost of a stage, by means, since what else the machine does slows the engine's run, timed as a whole, too."""
+    """Average the cost of a stage. Means include other load of the machine, as does the engine's total time."""
     updates = [turn.update for turn in turns if turn.update is not None]
     return Cost(
         statistics.fmean(turn.forward for turn in turns),
@@ -132,7 +130,7 @@ def _cost(stage: StageAlone, turns: Sequence[TurnSeconds]) -> Cost:
 
 
 def seconds_together(pipeline: Pipeline, images: Tensor, labels: Tensor, micro_batches: int) -> float:
-    """Return the seconds that a pipeline takes for that many micro-batches; all processes begin together."""
+    """Return the seconds that a pipeline takes for a number of micro-batches. All processes start together."""
     dist.barrier()
     begin = time.perf_counter()
     for _ in range(micro_batches):
@@ -143,7 +141,7 @@ def seconds_together(pipeline: Pipeline, images: Tensor, labels: Tensor, micro_b
 
 
 def ping(size: int) -> float:
-    """Seconds of one way of a message of that many bytes between ranks 0 and 1: half of there and back, the median."""
+    """Return the median one-way seconds of a message of `size` bytes between ranks 0 and 1: half of a round trip."""
     rank, message = dist.get_rank(), torch.empty(max(size // 4, 1))
     times = []
     for _ in range(PINGS + 1):
@@ -165,9 +163,9 @@ def _link(team: BenchmarkTeam, size: int) -> Link:
 def predicted_timeline(
     method: Method, costs: Sequence[Cost], partition: Sequence[int], link: Link
 ) -> tuple[Timeline, float]:
-    """The run that the model predicts with k = 1, and its seconds for a micro-batch while the pipeline is full.
+    """Return the predicted run with k = 1, and its seconds per micro-batch in steady state.
 
-    At its end a run has backwards alone to do, which is quicker: those of the last micro-batches do not count.
+    The run ends with backwards only, which are faster, so its last micro-batches are excluded.
     """
     filling = 2 * len(costs) if method.pipelined else 2
     model = simulate(of_method(method, costs, partition, 3 * filling), link)
@@ -175,7 +173,7 @@ def predicted_timeline(
 
 
 def window(whole: Timeline, seconds: float) -> Timeline:
-    """The events that begin within `seconds` about the middle of a timeline, with times from 0."""
+    """Return the events that begin within `seconds` around the middle of a timeline, with times from 0."""
     middle = (min(event.begin for event in whole.events) + max(event.end for event in whole.events)) / 2
     begin = middle - seconds / 2
     within = [event for event in whole.events if begin <= event.begin < begin + seconds]
@@ -201,7 +199,7 @@ def _over(
 ) -> None:
     stages = sum(partition)
     for method in METHODS:
-        team.ask("train", method, 2 * stages if method.pipelined else 2)  # warm, and full
+        team.ask("train", method, 2 * stages if method.pipelined else 2)  # warm up and fill
     count = {method: max(2, round(seconds / max(team.ask("train", method, 2)) * 2)) for method in METHODS}
     drawn: dict[Method, tuple[Timeline, float]] = {}
     for number in range(rounds):
@@ -238,12 +236,12 @@ def _group(setting: PipeliningSetting, method: Method, partition: Sequence[int])
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; returns the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_networks(parser)
-    parser.add_argument("--turns", type=count, default=7, help="of every stage, timed in a round (default 7)")
-    parser.add_argument("--rounds", type=count, default=7, help="in which all is measured once (default 7)")
-    parser.add_argument("--seconds", type=positive, default=2, help="of a method in a round (default 2)")
+    parser.add_argument("--turns", type=count, default=7, help="timings of every stage per round (default 7)")
+    parser.add_argument("--rounds", type=count, default=7, help="rounds; each measures every method once (default 7)")
+    parser.add_argument("--seconds", type=positive, default=2, help="seconds per method and round (default 2)")
     add_quick(parser)
     add_options(parser, "timeline")
     options = parse_quick(parser, arguments)

@@ -1,18 +1,17 @@
 """Speed of PETRA at smaller staleness: asynchronous 1F1B against lockstep, on two processes, in pairs.
 
-Staleness decides what is computed, not how much: at asynchronous 1F1B the same stages have half of lockstep's, and with
-the blocks of a process as one stage it is 1 at the first process and 0 at the second. What is lost is tolerance to
-latency. So three pipelines over the same two processes and the same cut are timed in turn, in rounds, each full between
-its turns, and compared within a round:
+Staleness changes what is computed, but not how much. Under asynchronous 1F1B the same stages have half of the staleness
+of lockstep. If the blocks of a process are merged into one stage, staleness is 1 in the first process and 0 in the
+second. The price is a lower tolerance to latency. So three pipelines over the same two processes and the same cut are
+timed in turn, in rounds. Each stays full between its turns, and ratios are taken within a round:
 
-    lockstep             2(J - 1 - j) of J blocks
-    asynchronous 1F1B    J - 1 - j, which may take at most 1.02 times as long
-    one stage a process  (1, 0), at most 1.02 + the time of its two messages for each micro-batch, in ticks: of the
-                         round trip between the processes nothing is hidden
+    lockstep             staleness 2(J - 1 - j) of J blocks
+    asynchronous 1F1B    staleness J - 1 - j; goal: at most 1.02 times the time of lockstep
+    one stage a process  staleness (1, 0); goal: at most 1.02 + the time of its two messages for each micro-batch in
+                         ticks, because nothing hides the round trip between the processes
 
-A tick is the time of a micro-batch in lockstep. A message is timed by ping-pong, of as many bytes as the largest that
-passes between the processes. Lockstep against another commit is what `benchmarks.against` compares. Usage, with the
-defaults:
+A tick is the time of a micro-batch in lockstep. A message is timed by ping-pong with the size of the largest message
+between the processes. `benchmarks.against` compares lockstep with another commit. Usage with the defaults:
 
     python -m benchmarks.timings --networks chain10 revnet18 --width 32 --batch 16 --rounds 7
 """
@@ -43,7 +42,7 @@ TOLERANCE = 0.02
 
 
 def vectors(cut: Cut) -> dict[str, tuple[int, ...]]:
-    """The staleness of each block at each timing."""
+    """Return the staleness of each block for each timing."""
     blocks = sum(cut)
     return {
         LOCKSTEP: staleness.lockstep(blocks),
@@ -53,7 +52,7 @@ def vectors(cut: Cut) -> dict[str, tuple[int, ...]]:
 
 
 def serving(rank: int, setting: PipeliningSetting, cut: Cut) -> Serve:
-    """Make the pipelines of all timings in one of the processes, each full and ready to be timed."""
+    """Build the pipelines of all timings in one process, full and ready to be timed."""
     images, labels = setting.data()
     pipelines: dict[str, Pipeline] = {}
     for name, vector in vectors(cut).items():
@@ -69,7 +68,7 @@ def serving(rank: int, setting: PipeliningSetting, cut: Cut) -> Serve:
 
 
 def message_bytes(setting: PipeliningSetting, cut: Cut) -> int:
-    """Bytes of the message downwards between the processes: a gradient, and the input beside it if it is inverted."""
+    """Return the bytes of a downward message: the gradient, and the input if the stage below is invertible."""
     images, _ = setting.data()
     streams = as_streams(images)
     with torch.no_grad():
@@ -87,7 +86,7 @@ def compare(setting: PipeliningSetting, rounds: int, seconds: float, recorder: R
     messages, ticks = [], []
     with BenchmarkTeam(PROCESSES, serving, setting, cut) as team:
         for name in names:
-            team.ask("train", name, 2 * vectors(cut)[name][0] + 2)  # full, and warm
+            team.ask("train", name, 2 * vectors(cut)[name][0] + 2)  # fill and warm up
         micro_batches = max(2, round(2 * seconds / max(team.ask("train", LOCKSTEP, 2))))
         for number in range(rounds):
             for name in names:
@@ -109,11 +108,11 @@ def compare(setting: PipeliningSetting, rounds: int, seconds: float, recorder: R
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; returns the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_networks(parser)
-    parser.add_argument("--rounds", type=count, default=7, help="in which all is measured once (default 7)")
-    parser.add_argument("--seconds", type=positive, default=2, help="of a timing in a round (default 2)")
+    parser.add_argument("--rounds", type=count, default=7, help="rounds; each measures every timing once (default 7)")
+    parser.add_argument("--seconds", type=positive, default=2, help="seconds per timing and round (default 2)")
     add_quick(parser)
     add_options(parser, "timings")
     options = parse_quick(parser, arguments)

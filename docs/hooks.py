@@ -59,7 +59,7 @@ def _page(file: Path) -> str:
 
 
 def _navigation(package: Path) -> list[Any]:
-    """Return MkDocs' navigation of a package: its own page, its modules, its packages."""
+    """Return MkDocs' navigation of a package: its page, its modules and its packages."""
     modules = [{file.stem: _page(file)} for file in sorted(package.glob("*.py")) if file.stem[0] != "_"]
     packages = [{folder.name: _navigation(folder)} for folder in sorted(package.iterdir()) if _is_package(folder)]
     return [_page(package / "__init__.py"), *modules, *packages]

@@ -1,1 +1,1 @@
-"""Tests stand in the folders of what they test, one file a module; here is what they share, and what is of all."""
+"""Share helpers of the tests. Tests are in the folders of the code that they test, one file per module."""

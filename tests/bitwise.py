@@ -87,7 +87,7 @@ def _hash(settings: TrainingCell) -> tuple[str, str]:
 
 
 def machine() -> str:
-    """Return what the bits depend on: torch, the processor, and which of its kernels torch and oneDNN use."""
+    """Describe everything that the bits depend on: torch, the processor, and the kernels of torch and oneDNN."""
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
     kernels = torch.backends.cpu.get_cpu_capability() + (f" (oneDNN at most {limit})" if limit else "")
     return f"torch {torch.__version__}, {provenance.processor()}, {kernels}"

@@ -1,4 +1,4 @@
-"""A page in a real browser, headless: opened, looked at from inside by a script, printed."""
+"""Open a page in a real headless browser, inspect it with a script, and print it."""
 
 import html
 import json
@@ -26,7 +26,7 @@ TOOLS = """
   const pressed = () => texts(all(".switches button[aria-pressed=true]"));
 """
 
-#: Sorts a table up and down; chooses k = 4 with the keyboard's focus on the button, and all k again; saves both.
+#: Sorts a table in both directions; selects k = 4 with the keyboard focus on the button, and all k again; saves both.
 LOOK = """
   for (const details of all("details")) details.open = true;
   const sorted = document.querySelector("#table-table3 table");
@@ -55,7 +55,7 @@ LOOK = """
   report.fetched = fetched.filter((name) => !name.startsWith("data:"));
 """
 
-#: What a narrow page looks like that was opened by a link with a choice in it.
+#: Describes a narrow page that was opened by a link with a selection.
 PHONE = """
   for (const details of all("details")) details.open = true;
   report.width = innerWidth;
@@ -68,7 +68,7 @@ PHONE = """
 """
 
 
-#: How much of what is folded has no height, but for lists of records and patches, which are not printed.
+#: Counts folded elements without height. Lists of records and patches are not printed, and not counted.
 FOLDED = """
   const folded = all("details:not([open]) p").filter((e) => !e.closest("#benchmarks, #provenance, #history"));
   report.hidden = folded.filter((e) => e.textContent && !e.getBoundingClientRect().height).length;
@@ -76,16 +76,16 @@ FOLDED = """
 
 
 def with_script(page: Path, file: Path, script: str) -> Path:
-    """The page with a script at its end that tells its own title, and the frame around it, what it sees."""
+    """Add a script to the page that reports its findings in the title, and to the frame around the page."""
     tell = "document.title = JSON.stringify(report); parent.postMessage(document.title, '*');"
-    # The page allows only its own script, by its hash; here one more is in it.
+    # The page allows only its script, by hash; here it contains another one.
     text = re.sub(r"script-src 'sha256-[^']*'", "script-src 'unsafe-inline'", page.read_text(), count=1)
     file.write_text(text.replace("</body>", f"<script>{{ {TOOLS} {script} {tell} }}</script></body>"))
     return file
 
 
 def browse(folder: Path, url: str, *options: str) -> str:
-    """What the browser prints about the page; nothing may have been said on the page's console."""
+    """Return the output of the browser for the page. The console of the page must be empty."""
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     command += [f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--v=0", *options, url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -94,7 +94,7 @@ def browse(folder: Path, url: str, *options: str) -> str:
 
 
 def browse_in_frame(folder: Path, address: str, width: int) -> dict[str, Any]:
-    """What the script in a page tells that stands in a frame; Chromium has no window narrower than 500 pixels."""
+    """Return the report of the script in a page inside a frame. Chromium has no windows below 500 pixels."""
     outer = folder / "outer.html"
     listen = "<script>onmessage = (message) => { document.title = message.data; };</script>"
     frame = f'<iframe src="{html.escape(address)}" width="{width}" height="844" style="border: 0"></iframe>'
@@ -103,7 +103,7 @@ def browse_in_frame(folder: Path, address: str, width: int) -> dict[str, Any]:
 
 
 def reported(document: str) -> dict[str, Any]:
-    """What the script told."""
+    """Return the report of the script."""
     seen = re.search(r"<title>(\{.*?\})</title>", document)
     assert seen is not None
     report: dict[str, Any] = json.loads(html.unescape(seen[1]))

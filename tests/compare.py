@@ -1,8 +1,8 @@
-"""The comparisons of the tests, with their tolerances in one place.
+"""Compare values in tests, with the tolerances in one place.
 
-Element-by-element relative errors say nothing where the expected value is almost zero, and absolute errors nothing
-about a gradient of 1e-6. `assert_close` measures the largest deviation of a tensor relative to its own largest
-expected magnitude. Values may be nested in tuples, lists and mappings; a failure names the place.
+Element-by-element relative errors are meaningless if the expected value is almost zero, and absolute errors for a
+gradient of 1e-6. `assert_close` measures the largest deviation of a tensor relative to its largest expected magnitude.
+Values may be nested in tuples, lists and mappings; a failure names the place.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Exactness is claimed in float64. Narrower types are compared only to see that nothing is grossly wrong.
+# Exactness is claimed in float64. Comparisons of narrower types only detect gross errors.
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
-    """Largest deviation relative to the largest expected magnitude (absolute where all that is expected is zero)."""
+    """Return the largest deviation relative to the largest expected magnitude, or absolute if that is zero."""
     if expected.numel() == 0:
         return 0.0
     deviation = (actual.double() - expected.double()).abs().max().item()
@@ -25,7 +25,7 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float | None = None) -> None:
-    """Equal up to `tolerance`, by default that of the expected tensor's dtype in `TOLERANCES`; other leaves by ==."""
+    """Assert equality up to `tolerance`, by default that of the dtype in `TOLERANCES`. Compare other leaves by ==."""
     for place, a, e in _pairs(actual, expected, "value"):
         if not isinstance(e, Tensor):
             assert a == e, f"{place}: {a!r} instead of {e!r}"
@@ -37,7 +37,7 @@ def assert_close(actual: Any, expected: Any, tolerance: float | None = None) -> 
 
 
 def assert_bitwise_equal(actual: Any, expected: Any) -> None:
-    """The same bits: not-a-number equals itself, 0.0 differs from -0.0; other leaves by type and ==."""
+    """Assert equal bits: not-a-number equals itself, 0.0 differs from -0.0. Compare other leaves by type and ==."""
     for place, a, e in _pairs(actual, expected, "value"):
         if isinstance(e, Tensor):
             assert _bits(a).equal(_bits(e)), f"{place}: bits differ, relative error {relative_error(a, e):.3g}"
@@ -51,7 +51,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _pairs(actual: Any, expected: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
-    """Leaves of two nested values side by side, once their structure, dtypes and shapes are seen to agree."""
+    """Yield the leaves of two nested values in pairs, after checking that structure, dtypes and shapes agree."""
     if isinstance(expected, Tensor):
         assert isinstance(actual, Tensor), f"{place}: {type(actual).__name__} instead of a tensor"
         assert actual.dtype == expected.dtype, f"{place}: {actual.dtype} instead of {expected.dtype}"

@@ -1,4 +1,4 @@
-"""Small data sets in the true formats, made of random or photographed pixels."""
+"""Make small data sets in the real formats, from random or photographed pixels."""
 
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -22,12 +22,12 @@ PIXELS = 3 * 32 * 32
 
 
 def random_pixels(count: int, seed: int = 0) -> NDArray[np.uint8]:
-    """uint8 [count, 3072]."""
+    """Return random pixels, uint8 [count, 3072]."""
     return np.random.default_rng(seed).integers(0, 256, (count, PIXELS), dtype=np.uint8)
 
 
 def cifar10_binary(folder: Path, per_file: int = 20) -> Path:
-    """The binary layout, `per_file` records a file with the labels 0 to 9 in turn."""
+    """Write the binary layout of CIFAR-10, `per_file` records per file with the labels 0 to 9 in turn."""
     (folder / "cifar-10-batches-bin").mkdir(parents=True)
     names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
     for seed, name in enumerate(names):
@@ -38,7 +38,7 @@ def cifar10_binary(folder: Path, per_file: int = 20) -> Path:
 
 
 def cifar100_binary(folder: Path, count: int = 200) -> Path:
-    """CIFAR-100 in the binary layout, `count` records a file with the labels 0 to 99 in turn."""
+    """Write CIFAR-100 in the binary layout, `count` records per file with the labels 0 to 99 in turn."""
     (folder / "cifar-100-binary").mkdir(parents=True)
     for seed, name in enumerate(("train.bin", "test.bin")):
         fine = np.arange(count, dtype=np.uint8) % 100
@@ -48,12 +48,15 @@ def cifar100_binary(folder: Path, count: int = 200) -> Path:
 
 
 def imagenet32(folder: Path, images: NDArray[np.uint8] | None = None, labels: Sequence[int] | None = None) -> Path:
-    """ImageNet32: ten training files and one of validation, the last training file with the rest.
+    """Write ImageNet32: ten training files and one for validation; the last training file contains the rest.
 
     Args:
-        folder: to write to.
-        images: uint8 [N, 3072], of which the last tenth becomes the validation set; random ones without it.
-        labels: 1..1000 for each.
+        folder: Folder to write to.
+        images: Images, uint8 [N, 3072], of which the last tenth becomes the validation set; random if None.
+        labels: Label of each image, 1..1000.
+
+    Returns:
+        The folder.
 
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +72,7 @@ def imagenet32(folder: Path, images: NDArray[np.uint8] | None = None, labels: Se
 
 
 def image_folder(folder: Path, classes: int = 3, train: int = 4, val: int = 2) -> Path:
-    """ImageNet's layout: real JPEGs of several sizes, in colour, grey and CMYK, and one PNG with a wrong name."""
+    """Write ImageNet's layout: real JPEGs of several sizes, in colour, grey and CMYK, and one PNG with a wrong name."""
     photographs = load_sample_images().images
     number = 0
     for split, count in (("train", train), ("val", val)):
@@ -88,7 +91,7 @@ def image_folder(folder: Path, classes: int = 3, train: int = 4, val: int = 2) -
 
 
 def contents(source: SmallImages) -> tuple[list[tuple[NDArray[np.uint8], NDArray[np.int64]]], Findings]:
-    """Pixels and labels of the training and the test set as `write` leaves them, and what `examine` found."""
+    """Return pixels and labels of the training and test set as `write` stores them, and the findings of `examine`."""
     findings = source.examine(lambda _: None)
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), lambda _: None)
@@ -97,14 +100,14 @@ def contents(source: SmallImages) -> tuple[list[tuple[NDArray[np.uint8], NDArray
 
 
 def prepared(dataset: Dataset, source: Path, root: Path, **options: bool) -> Manifest:
-    """What `prepare` makes of an unofficial source."""
+    """Return the result of `prepare` for an unofficial source."""
     return prepare(dataset, source, root, Options(reason="a test", **options), lambda *_: nullcontext(lambda _: None))[
         0
     ]
 
 
 def assert_same_batches(one: Iterable[Batch], other: Iterable[Batch]) -> None:
-    """The same batches, bit for bit."""
+    """Assert that the batches are bitwise equal."""
     for (x, y), (expected_x, expected_y) in zip(one, other, strict=True):
         assert torch.equal(x, expected_x)
         assert torch.equal(y, expected_y)

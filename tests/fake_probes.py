@@ -1,4 +1,4 @@
-"""Records of cells with a probe, with made-up measures, for tests of what reads them."""
+"""Write records of cells with a probe, with made-up measures, for tests of their readers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,18 +21,18 @@ KEYS: dict[type[TrainedCell], list[tuple[str, str]]] = {
 
 
 def stages_of(cell: TrainedCell) -> int:
-    """J of the networks that are used here."""
+    """Return J of the networks of these tests."""
     return 10 if cell.model == "revnet18" else int(cell.model.removeprefix("chain")) + 2
 
 
 def end(record: Record, accuracy: float) -> None:
-    """Give a record whose epochs are there a result."""
-    data = built_in(record.cell.dataset)  # type: ignore[attr-defined]  # of a trained cell
+    """Add a result to a record with all epochs."""
+    data = built_in(record.cell.dataset)  # type: ignore[attr-defined]  # the cell is trained
     fake_records.finish(record, accuracy, parameters=1000, micro_batches=100, evaluation_seconds=0.1, data=data)
 
 
 def train(cell: TrainedCell, root: Path, accuracy: float, loss: float | None = 0.5) -> Record:
-    """A finished record without a probe, with this accuracy and loss from its first epoch on."""
+    """Write a finished record without a probe, with this accuracy and loss in all epochs."""
     record = fake_records.begin(cell, root)
     for epoch in range(1, cell.epochs + 1):
         record.append({"epoch": epoch, "train_loss": loss, "test_accuracy": accuracy})
@@ -50,16 +50,19 @@ def measure(
     probes: int = 5,
     singly: bool = False,
 ) -> Record:
-    """A record that is finished, or left after `epochs` of them.
+    """Write a record that is finished, or left after `epochs` epochs.
 
     Args:
-        cell: what was run.
-        root: folder of the records.
-        value: what was measured.
-        epochs: where it was left.
-        accuracy: of every epoch, percent.
-        probes: micro-batches that were followed in an epoch.
-        singly: whether they are there one by one, as in records of today; their values are spread around the mean.
+        cell: Cell of the record.
+        root: Folder of the records.
+        value: Measured value.
+        epochs: Number of finished epochs; None for all.
+        accuracy: Accuracy of every epoch in percent.
+        probes: Number of followed micro-batches per epoch.
+        singly: Whether to store single micro-batches, as today's records do. Their values are spread around the mean.
+
+    Returns:
+        The record.
 
     """
     record = fake_records.begin(cell, root)

@@ -1,4 +1,4 @@
-"""Records with made-up numbers, written through the records API, for tests of what reads them."""
+"""Write records with made-up numbers through the records API, for tests of their readers."""
 
 import json
 import math
@@ -38,7 +38,7 @@ PATCH = "diff --git a/x.py b/x.py\n-a < b\n+a & b\n"
 
 
 def complexity_cell(method: Method, accumulation: int = 1) -> ComplexityCell:
-    """A cell of Table 1 that takes a fraction of a second."""
+    """Return a cell of Table 1 that takes a fraction of a second."""
     return ComplexityCell(
         scale="smoke",
         model="chain3",
@@ -60,14 +60,14 @@ def begin(
     patch: str = "",
     environment: dict[str, Any] | None = None,
 ) -> Record:
-    """A record that holds a configuration, an environment and code."""
+    """Write a record with a configuration, an environment and code."""
     record = Record.of(cell, root)
     record.begin(ENVIRONMENT if environment is None else environment, dict(code), patch)
     return record
 
 
 def in_folder(record: Record) -> Record:
-    """Take a finished record out of its volume and write it as a folder, as it is before it is published."""
+    """Move a finished record from its volume to a folder, as it is before publication."""
     unpack(record.read(), record.path)
     assert record.root is not None
     volumes.remove(record.cell, record.root)
@@ -88,7 +88,7 @@ def unpack(run: Run[Cell], folder: Path) -> None:
 
 
 def finish(record: Record, accuracy: float, **changes: Any) -> None:
-    """Give a training record whose epochs are there a result; `changes` of it."""
+    """Add a result to a training record with all epochs. `changes` modify the result."""
     lines = record.metrics()
     best = max(lines, key=lambda line: line["test_accuracy"])
     record.finish(
@@ -120,7 +120,7 @@ def train(
     data: dict[str, Any] | None = None,
     extra: dict[str, Any] | None = None,
 ) -> Record:
-    """A training record that ends at `accuracy` percent, or is left after `epochs` of them; `extra` of the result."""
+    """Write a training record that ends at `accuracy` percent, or stops after `epochs`. `extra` extends the result."""
     record = begin(cell, root, code=code, patch=patch)
     noise = random.Random(cell.identity)
     for epoch in range(1, (cell.epochs if epochs is None else epochs) + 1):
@@ -148,7 +148,7 @@ def train(
 
 
 def measure(root: Path, accumulations: Sequence[int] = (1,)) -> None:
-    """Real measurements for Table 1, on the chain of the smoke grid."""
+    """Write real measurements for Table 1, on the chain of the smoke grid."""
     for cell in chains(accumulations=accumulations):
         begin(cell, root).finish(measure_complexity(cell))
 
@@ -159,7 +159,7 @@ def write(
     accumulations: Sequence[int] = (1, 4, 32),
     seeds: Sequence[int] = (0, 1),
 ) -> None:
-    """A smoke grid as a run leaves it, finished but for two cells, of which one diverged; and Table 1."""
+    """Write a smoke grid as a run leaves it, finished except for two cells, of which one diverged; and Table 1."""
     noise = random.Random(0)
     for network in networks:
         for method in methods.PAPER:

@@ -1,12 +1,12 @@
-"""Change the engine at random places and see whether the engine's tests notice.
+"""Change the engine at random places and check that the engine's tests notice.
 
     python -m tests.mutants                      200 mutants, the ones of the committed seed
     python -m tests.mutants --number 20 --seed 7
 
 A mutant is one small change to one expression or statement of a file of `petra_core`: another comparison, another
 operator, a constant off by one, a condition negated, a statement left out. It is *caught* if a test fails or the tests
-take longer than the time limit. A mutant that survives shows a missing test, or is *equivalent*: no test can tell it
-from the original. Equivalent ones are listed in `tests/golden/equivalent_mutants.json` with the reason. The exit status
+exceed the time limit. A mutant that survives shows a missing test, or is *equivalent*: no test can distinguish it from
+the original. Equivalent mutants are listed in `tests/golden/equivalent_mutants.json` with the reason. The exit status
 is 1 if fewer than 95 % of the others are caught, or if a survivor is not listed.
 
 Every worker changes files in a copy of the repository, never in the checkout.
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = ROOT / "tests" / "golden" / "equivalent_mutants.json"
 PACKAGE = "petra_core"
 COPIED = (PACKAGE, "reproduce", "tests", "benchmarks", "pyproject.toml")
-#: Tests of the engine in one process, which take about a minute; mutants of other folders would need other tests.
+#: Tests of the engine in one process, which take about a minute. Mutants of other folders would need other tests.
 TESTS = ("tests/petra_core",)
 LEFT_OUT = ("distributed", "models", "prediction", "devices")  # folders of tests/petra_core
 NUMBER, SEED, SECONDS = 200, 0, 120.0
@@ -194,7 +194,7 @@ class Workplace:
                 shutil.copy(source, folder / name)
 
     def caught(self, mutant: Mutant | None, seconds: float) -> bool:
-        """Return whether a test fails with the mutant, or none ends in time; None: with the original."""
+        """Return whether a test fails with the mutant, or exceeds the time limit. None tests the original."""
         if mutant is None:
             return self._fails(seconds)
         original = mutant.apply(self._root)
@@ -206,14 +206,14 @@ class Workplace:
             self._invalidate(mutant)
 
     def _invalidate(self, mutant: Mutant) -> None:
-        """Give the file another time of change: Python compares seconds with those of its compiled copy."""
+        """Change the modification time of the file, because Python compares whole seconds with its compiled copy."""
         self._writes += 1
         os.utime(self._root / mutant.file, (self._writes, self._writes))
 
     def _fails(self, seconds: float) -> bool:
         ignored = [f"--ignore=tests/petra_core/{folder}" for folder in LEFT_OUT]
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", *ignored]
-        # Importing torch takes seconds, and twice as long where nothing compiled is kept.
+        # Importing torch takes seconds, and twice as long without compiled files.
         environment = {"PYTHONPYCACHEPREFIX": str(self._root / "compiled"), **os.environ}
         environment |= {"PYTHONPATH": str(self._root), "PYTHONDONTWRITEBYTECODE": ""}
         environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -233,7 +233,12 @@ class Workplace:
 
 
 def survivors(candidates: Sequence[Mutant], jobs: int, seconds: float) -> list[Mutant]:
-    """Return the mutants that no test catches. Raises: SystemExit: the tests fail without a mutant."""
+    """Return the mutants that no test catches.
+
+    Raises:
+        SystemExit: The tests fail without a mutant.
+
+    """
     places = threading.local()
     alive = []
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
@@ -249,7 +254,7 @@ def survivors(candidates: Sequence[Mutant], jobs: int, seconds: float) -> list[M
 
         started = time.monotonic()
         if pool.submit(lambda: place().caught(None, seconds)).result():
-            sys.exit(f"the tests fail, or take longer than {seconds:g} s, without any mutant: mend that first")
+            sys.exit(f"the tests fail, or take longer than {seconds:g} s, without any mutant: fix that first")
         print(f"the tests pass in {time.monotonic() - started:.0f} s without a mutant", flush=True)
         for number, (mutant, was_caught) in enumerate(zip(candidates, pool.map(tried, candidates), strict=True), 1):
             if not was_caught:
@@ -264,9 +269,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--number", type=int, default=NUMBER, help=f"mutants to try (default {NUMBER})")
-    parser.add_argument("--seed", type=int, default=SEED, help=f"of the draw (default {SEED})")
+    parser.add_argument("--seed", type=int, default=SEED, help=f"seed of the selection (default {SEED})")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"limit for one mutant (default {SECONDS:g})")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time (default: the cores)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="concurrent mutants (default: number of cores)"
+    )
     options = parser.parse_args(arguments)
     listed: dict[str, str] = json.loads(EQUIVALENT.read_text(encoding="utf-8")) if EQUIVALENT.exists() else {}
     candidates = chosen(options.number, options.seed)
@@ -275,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report(candidates: Sequence[Mutant], alive: Sequence[Mutant], listed: dict[str, str]) -> int:
-    """Print the score and what is not explained; return the exit status."""
+    """Print the score and the unexplained survivors; return the exit status."""
     open_ones = [mutant for mutant in alive if mutant.key not in listed]
     judged = sum(mutant.key not in listed for mutant in candidates)
     score = 1 - len(open_ones) / judged if judged else 1.0

@@ -1,4 +1,4 @@
-"""Reading a written page back: a tree of its elements, its tables as rows of words, its downloads as files."""
+"""Read a written page: a tree of its elements, its tables as rows of words, its downloads as files."""
 
 import re
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class Element:
 
 
 class Parser(HTMLParser):
-    """Builds the tree, and notes what is not closed in order."""
+    """Build the tree, and report elements that are closed in the wrong order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def parse(file: Path) -> Element:
 
 
 def table(tree: Element, key: str) -> Element:
-    """The one table whose key begins so."""
+    """Return the only table whose key begins with `key`."""
     tables = [e for e in tree.walk() if re.fullmatch(f"table-{key}(-[0-9a-f]{{6}})?", e.attributes.get("id", ""))]
     assert len(tables) == 1, key
     return tables[0]

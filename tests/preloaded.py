@@ -1,4 +1,4 @@
-"""What the server of `tests.processes` holds, so that none of its processes has to import it or load it again."""
+"""Preload the modules of the server of `tests.processes`, so that its processes do not import or load them again."""
 
 import gc
 
@@ -15,6 +15,6 @@ from reproduce.data.digits import digits
 __all__ = ["benchmarks", "pytest", "reproduce", "torch"]
 
 digits(8)
-# A process that collects garbage would otherwise write to, and so copy, all memory that holds what is imported here.
+# Otherwise a garbage collection would write to, and so copy, all memory of these modules.
 gc.collect()
 gc.freeze()

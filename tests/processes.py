@@ -1,8 +1,8 @@
-"""Other processes for tests: forked from a server that has imported torch, since to import it takes seconds each time.
+"""Start other processes for tests. They are forked from a server that has imported torch, which takes seconds.
 
-The server has no threads and holds nothing of the test's, so a process of it is as much another one as a fresh one is.
-A command of several processes, each of which would import torch, is forked from it as well (`Command`). What a fork
-cannot show, such as what Python is started with, remains to tests that start Python.
+The server has no threads and no state of a test, so its processes behave as fresh ones. A command of several processes,
+each of which would import torch, is forked from it as well (`Command`). Tests of Python's start-up itself start Python
+instead.
 """
 
 import atexit
@@ -21,15 +21,15 @@ from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 600  # seconds until a test that hangs fails; a busy machine takes long to start Python
+PATIENCE = 600  # timeout of a test in seconds; a busy machine takes long to start Python
 
 FORKED = multiprocessing.get_context("forkserver")
-#: Not the tests themselves, which pytest has rewritten.
+#: The tests themselves are not preloaded, because pytest has rewritten them.
 FORKED.set_forkserver_preload(["tests.preloaded"])
 
 
 def free_port() -> int:
-    """A port on the loopback device that nobody uses at this moment."""
+    """Return a free port on the loopback device."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 
 def wait_for(what: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """Ask again and again until the answer is true; gives it."""
+    """Poll until the result is true, and return it."""
     deadline = time.monotonic() + seconds
     while not (result := what()):
         assert time.monotonic() < deadline, "waited in vain"
@@ -46,17 +46,17 @@ def wait_for(what: Callable[[], Any], seconds: float = PATIENCE) -> Any:
 
 
 def children(pid: int) -> list[int]:
-    """Processes that this one has started and that are still there."""
+    """Return the running processes that this process has started."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Command:
-    """A process in a session of its own that calls a function, as a script of Python's would that was started for it.
+    """Run a function in a process with a new session, as a script of Python would.
 
     Args:
-        work: what it does; as of the end of a script, so of this: exceptions are printed, `sys.exit` gives the code.
-        arguments: of the function.
-        environment: variables that it has beside those of the server.
+        work: Function to run. Exceptions are printed, and `sys.exit` sets the exit code, as in a script.
+        arguments: Arguments of the function.
+        environment: Environment variables in addition to those of the server.
 
     """
 
@@ -74,7 +74,7 @@ class Command:
         return self._process.exitcode
 
     def said(self) -> str:
-        """What it has printed on stderr, when it has ended."""
+        """Return the output on stderr, after the end of the process."""
         self._process.join(PATIENCE)
         assert self.returncode is not None, "waited in vain"
         return self._errors.read_text()
@@ -83,7 +83,7 @@ class Command:
         os.kill(self.pid, number)
 
     def close(self) -> None:
-        """End it and all that it has started, if it is still there."""
+        """End the process and all processes that it started, if it still runs."""
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -92,10 +92,10 @@ class Command:
 
 
 def reproduce(*arguments: str) -> None:
-    """`python -m reproduce` with these arguments; of several processes, each is forked from the one that starts it."""
+    """Run `python -m reproduce` with these arguments. Further processes are forked from the one that starts them."""
     from reproduce.teams import launch
 
-    launch.subprocess = SimpleNamespace(Popen=_Popen)  # type: ignore[attr-defined]  # this process is not the test's
+    launch.subprocess = SimpleNamespace(Popen=_Popen)  # type: ignore[attr-defined]  # not in the test's process
     sys.argv = ["reproduce", *arguments]
     runpy.run_module("reproduce", run_name="__main__")
 
@@ -109,7 +109,7 @@ def _script(work: Callable[..., object], arguments: tuple[Any, ...], environment
 
 
 def _to_the_end(work: Callable[[], object]) -> None:
-    """Call it and end this process as Python does at the end of a script, but for taking all modules apart."""
+    """Call the function and end this process as Python ends a script, except for unloading all modules."""
     code: Any = None
     try:
         work()
@@ -127,7 +127,7 @@ def _to_the_end(work: Callable[[], object]) -> None:
 
 
 class _Popen:
-    """As much of subprocess.Popen as `reproduce.teams.launch` needs, of a process that is forked from this one."""
+    """Implement the part of subprocess.Popen that `reproduce.teams.launch` needs, for a process forked from here."""
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], start_new_session: bool) -> None:
         assert list(command[:3]) == [sys.executable, "-m", "reproduce"]
@@ -136,7 +136,7 @@ class _Popen:
         self.pid = os.fork()
         if self.pid == 0:
             os.setsid()
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a program that is started
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a newly started program
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.environ.clear()
             os.environ.update(env)

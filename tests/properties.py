@@ -1,4 +1,4 @@
-"""The properties that every network has under every method, as checks that the tests of the networks share."""
+"""Check the properties of every network under every method, for the tests of the networks."""
 
 import copy
 import dataclasses
@@ -25,7 +25,7 @@ Data = Sequence[tuple[Tensor, Tensor]]
 
 
 def plain_model(stages: Sequence[Stage]) -> tuple[torch.nn.Sequential, Callable[[Tensor, Tensor], Tensor]]:
-    """The plain model of copies of `stages`, and (input, target) -> its loss."""
+    """Return the plain model of copies of `stages`, and a function (input, target) -> its loss."""
     model = sequential(stages := copy.deepcopy(list(stages)))
     head = stages[-1].parts()[-1]
     assert isinstance(head, HeadStage)
@@ -33,7 +33,7 @@ def plain_model(stages: Sequence[Stage]) -> tuple[torch.nn.Sequential, Callable[
 
 
 def plain_gradients(stages: Sequence[Stage], data: Data) -> dict[str, Tensor]:
-    """Mean gradients of the plain model over micro-batches, by torch.autograd alone."""
+    """Return the mean gradients of the plain model over micro-batches, computed only by torch.autograd."""
     model, loss = plain_model(stages)
     for x, y in data:
         (loss(x, y) / len(data)).backward()
@@ -43,7 +43,7 @@ def plain_gradients(stages: Sequence[Stage], data: Data) -> dict[str, Tensor]:
 def engine_gradients(
     stages: Sequence[Stage], method: Method, data: Data, accumulation: int, *, seed: int | None = None
 ) -> dict[str, Tensor]:
-    """Mean gradients as the first update of the engine would use them, by the plain model's names."""
+    """Return the mean gradients that the first update of the engine uses, by the plain model's names."""
     gradients: dict[str, Tensor] = {}
     offsets = [sum(len(stage.parts()) for stage in stages[:index]) for index in range(len(stages))]
 
@@ -61,7 +61,7 @@ def engine_gradients(
 
 
 def assert_trains_as_plain_training(stages: Sequence[Stage], method: Method, accumulation: int, data: Data) -> None:
-    """Losses, weights and statistics of the engine are those of a plain loop."""
+    """Assert that losses, weights and statistics of the engine equal those of a plain loop."""
     model, loss = plain_model(stages)
     optimizer = toys.sgd(list(model.parameters()))
     expected = []
@@ -78,12 +78,12 @@ def assert_trains_as_plain_training(stages: Sequence[Stage], method: Method, acc
 
 
 def assert_resumes_bitwise(fresh: Callable[[], Pipeline], data: Data, stop: int, folder: Path) -> None:
-    """Stopped after `stop` micro-batches, its pipeline full, another pipeline goes on as if it had never been."""
+    """Assert that a run stopped after `stop` micro-batches with a full pipeline resumes in another pipeline bitwise."""
     undisturbed, stopped, resumed = fresh(), fresh(), fresh()
     expected = toys.train(undisturbed, data)
     losses = toys.train(stopped, data[:stop], drain=False)
     checkpoint.save(folder / "state.pt", stopped.state_dict())
-    toys.train(resumed, data[-3:], drain=False)  # whatever it did before must leave no trace
+    toys.train(resumed, data[-3:], drain=False)  # earlier work of the pipeline must leave no trace
     resumed.load_state_dict(checkpoint.load(folder / "state.pt"))
     losses += toys.train(resumed, data[stop:])
     assert losses == expected
@@ -99,11 +99,16 @@ def assert_bytes_are_as_predicted(
     optimizer: OptimizerFactory,
     **settings: Any,
 ) -> tuple[Pipeline, tuple[StagePrediction, ...]]:
-    """Of every stage and kind, at the peak and between steps. Returns: the full pipeline, and what was predicted."""
+    """Assert that peak and held bytes of every stage and kind are as predicted.
+
+    Returns:
+        The full pipeline, and the prediction.
+
+    """
     predicted = predict(stages, method, *batch, accumulation=accumulation, optimizer=optimizer, **settings)
     p = Pipeline(stages, method, accumulation=accumulation, optimizer=optimizer, seed=0, **settings)
     largest = [dict.fromkeys(HELD_BETWEEN_STEPS, 0) for _ in stages]
-    # While the pipeline fills all forwards see version 0; distinct versions fill the stash only after that.
+    # While the pipeline fills, all forwards see version 0. Only later do distinct versions fill the stash.
     steady = dataclasses.replace(method, weights=methods.Weights.STASH) if "correction" in settings else method
     first = p.staleness[0]
     for _ in range((2 * first if steady.stashes_weights else first) + 3 * accumulation):

@@ -1,8 +1,8 @@
-"""The paper's equations by brute force: what the weights of every stage are after every tick.
+"""Evaluate the paper's equations by brute force: the weights of every stage after every tick.
 
-An engine is fast because it forgets: it keeps a weight, an input, a graph only as long as somebody needs it, and that
-is where it can be wrong. This evaluation forgets nothing. It writes down the weights of all stages at all ticks and
-everything that was ever sent, and looks up in the equations of arXiv 2406.02052 (section 3) which of them is meant:
+An engine is fast because it forgets: it keeps a weight, an input or a graph only as long as it is needed, and there it
+can be wrong. This evaluation forgets nothing. It stores the weights of all stages at all ticks and every message, and
+looks up the one that the equations of arXiv 2406.02052 (section 3) require:
 
     forward of m at stage j, tick t = e(m) + j                   x_j = F_j(x_{j-1}, theta_j^t)
     backward of m at stage j, tick t = e(m) + 2(J-1) - j         x~_{j-1} = F_j^{-1}(x~_j, theta_j^t)
@@ -10,17 +10,17 @@ everything that was ever sent, and looks up in the equations of arXiv 2406.02052
                                                                  Delta_j = d_theta F_j(x~_{j-1}, theta)^T delta_{j+1}
     update of stage j, after its every k-th backward             theta_j^{t+1} = SGD(theta_j^t, mean of k Delta_j)
 
-e(m) is the tick at which micro-batch m enters: e(m) = m if one enters at every tick, else once the one before it is
+e(m) is the tick at which micro-batch m enters: e(m) = m if one enters at every tick, otherwise when the previous one is
 finished. The head (j = J-1) does forward, loss and backward in one tick. theta is theta_j^t or, with stashed weights,
-that of the forward, theta_j^{e(m)+j}. x~_{j-1} is the inverse at reversible stages of methods that reconstruct, always
-with theta_j^t ("approximate inputs": inverting with the stashed weights would be exact); everywhere else it is the
+that of the forward, theta_j^{e(m)+j}. At reversible stages of methods that reconstruct, x~_{j-1} is the inverse, always
+with theta_j^t ("approximate inputs": inverting with the stashed weights would be exact). Everywhere else it is the
 x_{j-1} of the forward. A stage may have several parts; its backward goes through them one by one, each by these rules.
 
-With a vector of staleness d in place of the paper's ticks, forward m is at stage j at tick m T + j, and its backward at
-(m + d_j) T + 2J - j, with T = 2J + 1: everything has a tick of its own, and step m ends before tick (m + 1) T.
+With a staleness vector d instead of the paper's ticks, forward m is at stage j at tick m T + j, and its backward at (m
++ d_j) T + 2J - j, with T = 2J + 1: every action has a separate tick, and step m ends before tick (m + 1) T.
 
-Nothing here is shared with petra_core: functions of explicit weights, `torch.autograd.grad` through whole blocks, SGD
-written out. Slow and obvious; for toy networks.
+No code is shared with petra_core: there are only functions of explicit weights, `torch.autograd.grad` through whole
+blocks, and SGD written out. It is slow and obvious, for toy networks.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ Stages = Sequence[Sequence[ReferencePart]]  # [stage][part]
 
 
 class MethodRule(NamedTuple):
-    """What tells the methods apart."""
+    """Properties that distinguish the methods."""
 
     pipelined: bool  # a micro-batch enters at every tick
     reconstructs: bool  # reversible parts reconstruct their input from the message
@@ -66,7 +66,7 @@ RULES = {
 
 @dataclass(frozen=True)
 class Sgd:
-    """Stochastic gradient descent, with the learning rate of each tick."""
+    """Stochastic gradient descent with a learning rate per tick."""
 
     learning_rate: Callable[[int], float]
     momentum: float = 0.0
@@ -74,7 +74,7 @@ class Sgd:
     weight_decay: Callable[[Tensor], float] = lambda _: 0.0
 
     def update(self, tick: int, weights: Named, gradients: Named, velocities: Named) -> tuple[Named, Named]:
-        """The weights and velocities after an update, new tensors; no velocities before the first."""
+        """Return new weights and velocities after an update. Before the first update there are no velocities."""
         new_weights, new_velocities = {}, {}
         for name, theta in weights.items():
             gradient = gradients[name] + self.weight_decay(theta) * theta
@@ -86,34 +86,34 @@ class Sgd:
 
 
 class Delay:
-    """What is done about delay: nothing. `state` is a part's own, to remember things in; names are of parameters."""
+    """Compensate delay: this base class does nothing. `state` is the memory of a part; names are of parameters."""
 
-    lag = 0  # updates by which all micro-batches of an update are behind
+    lag = 0  # delay in updates of all micro-batches of an update
 
     def ahead(self, theta: Named, velocities: Named, state: dict[str, Any], updates: int) -> Named:
-        """The weights of a forward whose backward will come after so many more updates."""
+        """Return the weights of a forward whose backward comes `updates` updates later."""
         return theta
 
     def behind(self, theta: Named, state: dict[str, Any], delay: int) -> Named:
-        """The weights of a backward with current weights, so many updates after its forward."""
+        """Return the weights of a backward with current weights, `delay` updates after its forward."""
         return theta
 
     def correct(self, gradient: Named, theta: Named, used: Named, state: dict[str, Any]) -> Named:
-        """The gradient of a micro-batch whose forward had the weights `used`, when they are `theta`."""
+        """Return the gradient of a micro-batch at weights `theta` whose forward used the weights `used`."""
         return gradient
 
     def update(
         self, sgd: Sgd, tick: int, theta: Named, mean: Named, velocities: Named, state: dict[str, Any], delay: float
     ) -> tuple[Named, Named]:
-        """The weights and velocities after an update with a mean delay of `delay`."""
+        """Return the weights and velocities after an update with a mean delay of `delay`."""
         return sgd.update(tick, theta, mean, velocities)
 
 
 @dataclass
 class ReferenceRun:
-    """Everything that was computed; t counts ticks, j stages, p parts, m micro-batches."""
+    """All computed values; t counts ticks, j stages, p parts, m micro-batches."""
 
-    weights: list[list[list[Named]]]  # [t][j][p]: theta_j^t; one entry more than there are ticks
+    weights: list[list[list[Named]]]  # [t][j][p]: theta_j^t; one entry more than ticks
     statistics: list[list[list[Named]]]  # [t][j][p]: buffers (BatchNorm's running statistics) before tick t
     losses: dict[int, Tensor] = field(default_factory=dict)  # by m
     gradients: dict[tuple[int, int], list[Named]] = field(default_factory=dict)  # by (j, m): [p]
@@ -126,7 +126,7 @@ def as_value(result: Tensor | Value) -> Value:
 
 
 def apply(part: ReferencePart, weights: Named, statistics: Named, value: Value, target: Any) -> Value:
-    """Return the forward of a part with explicit weights; statistics are advanced in place."""
+    """Compute the forward of a part with explicit weights. Statistics are updated in place."""
 
     def function(*arguments: Any) -> Tensor | Value:
         return functional_call(part.module, {**weights, **statistics}, arguments)
@@ -177,20 +177,20 @@ def copies(tensors: Named) -> Named:
 
 
 def step_length(stages: Stages) -> int:
-    """T, the ticks of a step."""
+    """Return T, the number of ticks per step."""
     return 2 * len(stages) + 1
 
 
 def after_step(history: list[Any], enter: int) -> list[Any]:
-    """What each stage of a history by ticks has after the step of the micro-batch that enters at tick `enter`.
+    """Return the state of each stage, from a history by ticks, after the step of the micro-batch entering at `enter`.
 
-    The engine's step of a micro-batch is, at stage j, the paper's tick j later.
+    At stage j, the engine's step of a micro-batch is the paper's tick j ticks later.
     """
     return [history[min(enter + j + 1, len(history) - 1)][j] for j in range(len(history[0]))]
 
 
 def entries(rule: MethodRule, stages: int, micro_batches: int) -> list[int]:
-    """e(m) when the micro-batches follow each other as closely as the method allows."""
+    """Return e(m) for micro-batches that follow one another as closely as the method allows."""
     return [m if rule.pipelined else m * (2 * stages - 1) for m in range(micro_batches)]
 
 
@@ -204,17 +204,20 @@ def simulate(
     about: Delay | None = None,
     staleness: Sequence[int] | None = None,
 ) -> ReferenceRun:
-    """Evaluate the equations until all is finished.
+    """Evaluate the equations until everything is finished.
 
     Args:
-        stages: the network; its modules give the weights at tick 0 and are not changed.
-        rule: of the method.
-        accumulation: k.
-        sgd: the same for all stages.
-        batches: (input, target) of micro-batch m.
-        enters: the tick e(m) at which it enters; with `staleness` the step.
-        about: what is done about delay.
-        staleness: of each stage; None: the ticks of the paper.
+        stages: The network. Its modules give the weights at tick 0 and are not changed.
+        rule: Rule of the method.
+        accumulation: Accumulation k.
+        sgd: Optimizer of all stages.
+        batches: (input, target) of each micro-batch m.
+        enters: Tick e(m) at which each micro-batch enters; with `staleness`, the step.
+        about: Delay compensation.
+        staleness: Staleness of each stage; None for the ticks of the paper.
+
+    Returns:
+        All computed values.
 
     """
     about = about or Delay()

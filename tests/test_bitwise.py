@@ -1,4 +1,4 @@
-"""The command that compares bits before and after a change."""
+"""Test the command that compares bits before and after a change."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A comparison that cannot fail would make every other test worthless."""
+"""Test that comparisons can fail, since otherwise every other test would be worthless."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The Markdown files at the top and the pages of docs/: examples run, and what they name exists."""
+"""Test the Markdown files at the top and the pages of docs/: examples run, and everything that they name exists."""
 
 import importlib
 import pkgutil
@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 
-#: Paths that are made by the commands.
+#: Paths that the commands create.
 GENERATED = ("reports/index.html", "reports/verdicts.json", "reports/benchmarks")
 #: Options of other programs.
 FOREIGN = {"--max-restarts", "--nnodes", "--rdzv-endpoint", "--shutdown-timeout", "--bench"}
@@ -26,12 +26,12 @@ ELLIPSIS = "…"
 
 
 def every(pattern: str) -> list[tuple[str, str]]:
-    """(page, what the group of the pattern is) for every match in a page."""
+    """Return (page, group of the pattern) for every match in a page."""
     return [(page, match) for page, text in TEXTS.items() for match in re.findall(pattern, text, re.M | re.S)]
 
 
 def code(text: str) -> list[str]:
-    """The lines of fenced blocks but Python's, continued ones as one, and the code within lines."""
+    """Return the lines of fenced blocks except Python's, with continuation lines joined, and inline code."""
     fenced = r"^```(\w*)\n(.+?)^```"
     blocks = [block for language, block in re.findall(fenced, text, re.M | re.S) if language != "python"]
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
@@ -39,14 +39,19 @@ def code(text: str) -> list[str]:
 
 
 CODE = [(page, line) for page, text in TEXTS.items() for line in code(text)]
-#: What a session hands the arguments after `--` to, by its name.
+#: Command that receives the arguments after `--`, by name of the session.
 SESSIONS: dict[str, str] = dict(re.findall(r"^\| `([\w-]+)` \| .+ \| (.*?) ?\|$", TEXTS["README.md"], re.M))
 
 
 def check_reproduce(arguments: list[str]) -> None:
-    """That the command is there and has these options. Raises: click.UsageError."""
+    """Check that the command exists with these options.
+
+    Raises:
+        click.UsageError: An option is unknown.
+
+    """
     command: click.Command = reproduce
-    arguments = [word for word in arguments if word != "$@"]  # those of a script
+    arguments = [word for word in arguments if word != "$@"]  # placeholders of a script
     while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
         name, *arguments = arguments
         assert name in command.commands, f"there is no command {name}"
@@ -58,7 +63,7 @@ def check_reproduce(arguments: list[str]) -> None:
 
 
 def check_benchmark(module: str, arguments: list[str]) -> None:
-    """That the script is there, and somewhere in the benchmarks its options are."""
+    """Check that the script exists, and that its options exist somewhere in the benchmarks."""
     assert importlib.util.find_spec(module) is not None
     sources = "".join(file.read_text("utf-8") for file in (ROOT / "benchmarks").rglob("*.py"))
     for option in arguments:
@@ -66,7 +71,7 @@ def check_benchmark(module: str, arguments: list[str]) -> None:
 
 
 def check_module(words: list[str]) -> None:
-    """That what stands behind `-m` can be called so."""
+    """Check that the words after `-m` are a valid command."""
     module, *arguments = words
     if module == "reproduce":
         check_reproduce(arguments)

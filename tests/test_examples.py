@@ -1,4 +1,4 @@
-"""The examples run, learn, and train as plain PyTorch does."""
+"""Test that the examples run, learn, and train as plain PyTorch does."""
 
 import contextlib
 import copy
@@ -26,7 +26,7 @@ def example(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_the_own_network_trains_as_plain_training(method: Method) -> None:
-    """One micro-batch at a time, in float64."""
+    """Train with one micro-batch at a time, in float64."""
     own = example("own_network")
     torch.manual_seed(0)
     stages = [stage.double() for stage in own["network"]()]

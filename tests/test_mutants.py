@@ -1,4 +1,4 @@
-"""The mutation check: what it changes, that it puts everything back, and what its exit status says."""
+"""Test the mutation check: its changes, their removal, and its exit status."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The sessions: each runs its cells and ends with the report of the same records, also after failures."""
+"""Test the sessions: each runs its cells and then writes the report of the same records, even after failures."""
 
 import pytest
 from nox.command import CommandFailed
@@ -7,7 +7,7 @@ import noxfile
 
 
 class Session:
-    """Notes the commands of a session, and lets `run` end with an exit code."""
+    """Record the commands of a session, and end `run` with an exit code."""
 
     def __init__(self, *posargs, code=0):
         self.posargs = list(posargs)
@@ -77,3 +77,16 @@ def test_pareprop_is_measured_then_shown(options, commands):
     session = Session(*options)
     noxfile.reproduce_pareprop.func(session)
     assert session.commands == commands
+
+
+def test_pages_of_the_history_need_the_history():
+    class Shallow:
+        def run(self, *command, **_):
+            assert command == ("git", "rev-parse", "--is-shallow-repository")
+            return "true\n"
+
+        def error(self, message):
+            raise ValueError(message)
+
+    with pytest.raises(ValueError, match="git fetch --unshallow"):
+        noxfile.benchmarks_html.func(Shallow())

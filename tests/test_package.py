@@ -1,4 +1,4 @@
-"""The packages: all names that the engine's lists are there, and what importing the other one sets."""
+"""Test the packages: the engine's lists contain all its names, and importing the other package sets cuBLAS's mode."""
 
 import importlib
 import os
@@ -17,7 +17,7 @@ def test_every_name_is_there_and_no_other() -> None:
 
 
 def test_cublas_is_told_to_be_deterministic_at_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was told when the first cell was run: too late where anything had been multiplied on the device before."""
+    """Setting it at the first cell was too late if anything had been multiplied on the device before."""
     for before, after in (("", ":4096:8"), (":16:8", ":16:8")):
         monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", before)
         if not before:

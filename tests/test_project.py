@@ -1,4 +1,4 @@
-"""What the repository promises as a whole: commands, pinned versions, and files that belong to no machine."""
+"""Test promises of the whole repository: commands, pinned versions, plain texts, and no files of one machine."""
 
 import ast
 import pkgutil
@@ -26,7 +26,7 @@ FOREIGN = re.compile(f"{MACHINE_PATH}|{REGISTRY}")
 
 
 def listed(*options: str) -> list[Path]:
-    """The files that `git ls-files` names and that are there."""
+    """Return the existing files that `git ls-files` lists."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("not a git checkout, or no git to ask")
     command = ["git", "ls-files", "-z", *options]
@@ -35,15 +35,15 @@ def listed(*options: str) -> list[Path]:
 
 
 def tracked() -> list[Path]:
-    """The text files under version control."""
+    """Return the text files under version control."""
     return [file for file in listed() if b"\0" not in file.read_bytes()]
 
 
 def pins() -> dict[str, str]:
-    """Version of each package in constraints.txt."""
+    """Return the version of each package in constraints.txt."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert not any("://" in line for line in lines)
-    # a line that does not match is an error here, and that is right
+    # a line that does not match raises an error, as it should
     pinned = dict(re.fullmatch(r"([a-z0-9-]+)==(\S+)(?: ; .+)?", line).groups() for line in lines if line[0] != "#")  # type: ignore[union-attr]
     assert len(pinned) == sum(line[0] != "#" for line in lines), "a package is pinned twice"
     return pinned
@@ -116,7 +116,7 @@ def test_nothing_in_the_repository_belongs_to_one_machine() -> None:
 
 
 def test_devices_use_public_names_of_the_engine_only() -> None:
-    """Recorded steps once used about 50 private members, so no change of the engine could leave them alone."""
+    """Recorded steps once used about 50 private members, so every change of the engine broke them."""
     modules = {file: ast.parse(file.read_text("utf-8")) for file in (ROOT / "petra_core").rglob("*.py")}
     private = {file: _private_names(tree) for file, tree in modules.items()}
     devices = [file for file in modules if file.parent.name == "devices"]
@@ -160,7 +160,7 @@ def _uses(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str, bool]]:
 
 
 def test_text_is_read_and_written_in_a_stated_encoding() -> None:
-    """Else it is that of the locale: a patch with an umlaut was recorded as one of another file."""
+    """The default is the encoding of the locale: a patch with an umlaut was once recorded under another file."""
     modules = [file for name in ("reproduce", "benchmarks") for file in (ROOT / name).rglob("*.py")]
     assert [
         f"{file.relative_to(ROOT)}:{call.lineno}"
@@ -171,7 +171,7 @@ def test_text_is_read_and_written_in_a_stated_encoding() -> None:
 
 
 def _by_the_locale(call: ast.Call) -> bool:
-    """Whether a call reads or writes text and does not state an encoding."""
+    """Return whether a call reads or writes text without stating an encoding."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     keywords = {keyword.arg for keyword in call.keywords}
     if "encoding" in keywords:

@@ -1,4 +1,4 @@
-"""To explain, to refuse and to plan draws nothing and trains nothing, so it must not wait for what draws and trains."""
+"""Test that help, refusals and plans import nothing that draws or trains, since those imports are slow."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 from tests.conftest import ROOT
 
-#: Command lines, each with the exit code and some of what is said. None of them trains, draws or reads a data set.
+#: Command lines, each with the exit code and a part of the output. None of them trains, draws or reads a data set.
 COMMANDS = {
     "--help": (0, "train one network"),
     "train --help": (0, "where and how:"),
@@ -24,7 +24,7 @@ COMMANDS = {
 }
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "seaborn", "pandas", "sklearn", "torchvision", "jinja2", "PIL")
 
-#: As `python -m reproduce` runs, one command after the other: what has been imported once would be seen ever after.
+#: Runs commands as `python -m reproduce` does, one after the other. Imported modules stay imported.
 SCRIPT = """
 import contextlib, io, json, runpy, sys
 commands, heavy = json.load(sys.stdin)

@@ -1,4 +1,4 @@
-"""Small networks for the tests of the engine: every kind of stage, few channels, float64."""
+"""Make small networks for the tests of the engine: every kind of stage, few channels, float64."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -13,12 +13,12 @@ from petra_core.optimizers import OptimizerFactory
 from reproduce.measures.probe import Probe, Values
 
 CLASSES = 3
-#: Every method, and the k with which most tests try it; k = 1 too where an update after every backward is a case apart.
+#: Every method with the k of most tests, and k = 1 if an update after every backward is a special case.
 METHODS_AND_K = [*((method, 3) for method in methods.PAPER), (methods.PETRA, 1)]
 
 
 class Down(nn.Module):
-    """Two streams to two streams of half the size and twice the channels; not invertible."""
+    """Map two streams to two streams of half the size and twice the channels. It is not invertible."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -34,9 +34,9 @@ class Down(nn.Module):
 
 
 def residual(channels: int, dropout: float = 0.0) -> nn.Module:
-    """conv, BatchNorm, smooth activation (no ReLU: its masks flip under rounding), conv, dropout.
+    """Return conv, BatchNorm, smooth activation (ReLU's masks flip under rounding), conv, dropout.
 
-    No bias before a BatchNorm: its gradient is zero up to rounding, which no relative tolerance can compare.
+    There is no bias before a BatchNorm: its gradient is zero up to rounding, which no relative tolerance can compare.
     """
     return nn.Sequential(
         nn.Conv2d(channels, channels, 3, padding=1, bias=False),
@@ -64,9 +64,9 @@ def head(channels: int) -> HeadStage:
 
 
 def network(stages: int, *, dropout: float = 0.0, seed: int = 0, norm: bool = True) -> list[Stage]:
-    """`stages` stages in float64: stem, reversible ones with a down-sampling one between from J = 5 on, head.
+    """Make `stages` stages in float64: stem, reversible ones, with a down-sampling one in between for J >= 5, head.
 
-    Without `norm`, an update with twice the batch is the same as one with the mean of two gradients.
+    Without `norm`, an update with twice the batch equals one with the mean of two gradients.
     """
     torch.manual_seed(seed)
     if stages == 1:
@@ -112,7 +112,7 @@ def pipeline(
     seed: int | None = None,
     before_update: Callable[[int, int, Stage], None] | None = None,
 ) -> Pipeline:
-    """A pipeline over copies of `stages`."""
+    """Return a pipeline over copies of `stages`."""
     return Pipeline(
         copy.deepcopy(list(stages)),
         method,
@@ -125,7 +125,7 @@ def pipeline(
 
 
 def train(p: Pipeline, data: Sequence[tuple[Tensor, Tensor]], *, drain: bool = True) -> list[float]:
-    """Losses of the micro-batches; none in a process without the head."""
+    """Return the losses of the micro-batches, or none in a process without the head."""
     losses = [p.step(x, y) for x, y in data]
     if drain:
         p.drain()
@@ -141,7 +141,7 @@ def measured(
     rate: float,
     k: int = 1,
 ) -> Values:
-    """What a probe measures while `stages` are trained by plain SGD, of every micro-batch that can be followed."""
+    """Return what a probe measures, for all micro-batches that can be followed, while `stages` train by plain SGD."""
     probe = kind(every=1)
     p = Pipeline(
         stages,
@@ -162,5 +162,5 @@ def measured(
 
 
 def weights(p: Pipeline) -> dict[str, Tensor]:
-    """Parameters and buffers of the plain model."""
+    """Return parameters and buffers of the plain model."""
     return {name: tensor.clone() for name, tensor in p.model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Small transformers for the tests: one of each family, a few channels wide, float64, and data for them."""
+"""Make small transformers for the tests: one of each family, a few channels wide, in float64, and their data."""
 
 from collections.abc import Callable
 
@@ -53,7 +53,7 @@ def network(family: str, *, seed: int = 0, **options: object) -> list[Stage]:
 
 
 def random_network(family: str, **options: object) -> list[Stage]:
-    """With dropout where the family has it, and stochastic depth."""
+    """Make a network with stochastic depth, and with dropout if the family has it."""
     return network(family, **RANDOM.get(family, {"drop_path": 0.3}), **options)
 
 

@@ -1,5 +1,5 @@
-"""PETRA beside other implementations of reversible training: same network, same weights, same micro-batch.
+"""Compare PETRA with other implementations of reversible training: same network, same weights, same micro-batch.
 
-The packages are not dependencies of the project; they are installed from `requirements.txt` into an environment of
-their own (`nox -s peers`). Where one is missing or fails, the row says so.
+The packages are not dependencies of the project. `nox -s peers` installs them from `requirements.txt` into a separate
+environment. If a package is missing or fails, its row reports that.
 """

@@ -1,14 +1,15 @@
-"""Time, memory, gradients and BatchNorm updates of every contestant on the same networks, side by side.
+"""Time, memory, gradients and BatchNorm updates of every contestant on the same networks, measured in turn.
 
-The same network, a chain of reversible blocks or a RevNet, with the same weights and micro-batch, is trained by other
-implementations and by ours, in both memory formats: which is faster depends on width, processor and package. Allocated:
-bytes of all tensors, parameters and optimizer included; held at the loss: the same, when the loss is called. Of the
-first network only, what does not depend on its size, and the growth of a fresh process: gradient error, relative to
-autograd's in float64, over all parameters, the weights held still; BatchNorm updates, of a layer's running statistics
-in a step, the layer with most. A step of PETRA is a tick on one device. Times are taken in turn, every other round
-backwards. Ahead is of whose ratios to ours the upper quartile is below 1.
+This package and other implementations train the same network (a chain of reversible blocks or a RevNet) with the same
+weights and micro-batch, in both memory formats; which format is faster depends on width, processor and package.
+"Allocated" is the bytes of all tensors, including parameters and optimizer state. "Held at the loss" is the same count
+when the loss is called. Some quantities do not depend on the size and are measured only on the first network, as is the
+growth of a fresh process: the gradient error, relative to autograd's gradient in float64 over all parameters with fixed
+weights; and the BatchNorm updates, which is the number of updates of running statistics per step, for the layer with
+most. A step of PETRA is a tick on one device. Times are taken in turn, and every other round runs backwards. A
+contestant is ahead if the upper quartile of its ratios to ours is below 1.
 
-Usage, in the environment that `nox -s peers` makes; without options one network, in one or two minutes:
+Usage, in the environment of `nox -s peers`; without options one network, in one or two minutes:
 
     python -m benchmarks.peers --threads 1 --networks chain8 chain32 revnet18 --widths 8 32 --rounds 5 --record
     python -m benchmarks.peers --threads 1 --networks chain8 chain32 revnet18 --widths 64 --batch 8 --rounds 5
@@ -41,13 +42,13 @@ COSTS = (TIME, ALLOCATED, "held at the loss", "process peak")
 OURS, PLAIN = "ours, ", "autograd"
 NOTES = (
     "The same network, weights and micro-batch for all; in every quantity less is better.",
-    "Under PETRA a step is a tick on one device, where its stages cannot work side by side, and messages and inputs of "
-    "all micro-batches in flight are held there at once: it is made for several devices.",
+    "Under PETRA a step is a tick on one device, where its stages cannot work concurrently. The device "
+    "holds messages and inputs of all micro-batches in flight: PETRA is made for several devices.",
 )
 
 
 def state(contestant: Contestant) -> str:
-    """The version of a contestant's package, or that it is not installed."""
+    """Return the version of a contestant's package, or that it is not installed."""
     if contestant.package is None:
         return "this project" if contestant.ours else f"torch {torch.__version__}"
     if importlib.util.find_spec(contestant.package) is None:
@@ -56,20 +57,22 @@ def state(contestant: Contestant) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
-    """Run from the command line; returns the benchmark."""
+    """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--networks", type=reversible_network, nargs="+", default=["chain8"], help="chainN or revnet18/34/50"
     )
-    parser.add_argument("--widths", type=count, nargs="+", default=[32], help="channels of a stream (default 32)")
+    parser.add_argument("--widths", type=count, nargs="+", default=[32], help="channels per stream (default 32)")
     parser.add_argument(
         "--memory-formats", choices=measures.MEMORY_FORMATS, nargs="+", default=list(measures.MEMORY_FORMATS)
     )
-    parser.add_argument("--size", type=count, default=16, help="pixels of an image's side (default 16)")
+    parser.add_argument("--size", type=count, default=16, help="side of an image in pixels (default 16)")
     parser.add_argument("--batch", type=count, default=32, help="images in a micro-batch (default 32)")
     parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
-    parser.add_argument("--rounds", type=count, default=9, help="rounds of times (default 9)")
-    parser.add_argument("--quick", action="store_true", help="tiny, whatever else is given: does it run?")
+    parser.add_argument("--rounds", type=count, default=9, help="rounds of timing (default 9)")
+    parser.add_argument(
+        "--quick", action="store_true", help="override other options by tiny settings, to test that it runs"
+    )
     add_options(parser, "peers")
     options = parser.parse_args(arguments)
     if options.quick:
@@ -87,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
 
 
 def complete(benchmark: Benchmark) -> Benchmark:
-    """Add in words who is ahead of ours, how many took part, and how often running statistics are updated."""
+    """Add findings: packages ahead of ours, the number of packages, and those that update running statistics twice."""
     compared = [name for name in str(benchmark.setting["contestants"]).split("; ") if _quantities(benchmark, name)]
     packages = [name for name in compared if not name.startswith(OURS) and name != PLAIN]
     updates = {s.name: spread(s.values).median for s in benchmark.series if s.quantity == UPDATES}
@@ -107,7 +110,7 @@ def complete(benchmark: Benchmark) -> Benchmark:
 
 
 def _ahead(benchmark: Benchmark, ours: str, packages: Sequence[str]) -> Iterator[str]:
-    """Where packages need less, and by how much; autograd, which saves nothing, is none of them."""
+    """Yield the quantities in which packages need less, and by how much. Plain autograd is not a package."""
     quantities = _quantities(benchmark, ours)
     for group in dict.fromkeys(series.group for series in benchmark.series):
         for quantity in (cost for cost in COSTS if (group, cost) in quantities):
@@ -126,7 +129,7 @@ def _quantities(benchmark: Benchmark, name: str) -> set[tuple[str, str]]:
 
 
 def measure(setting: measures.PeerSetting, recorder: Recorder, rounds: int, *, first: bool) -> None:
-    """Measure every installed contestant on one network; on the first also what does not depend on its size."""
+    """Measure every installed contestant on one network, and on the first one also what does not depend on its size."""
     group = str(setting)
     print(f"{group}:")
     task = measures.Task(setting)
@@ -140,7 +143,7 @@ def measure(setting: measures.PeerSetting, recorder: Recorder, rounds: int, *, f
             trainer = contestant.trainer(task.stages(), nn.functional.cross_entropy, SGD)
             for _ in range(trainer.ready):
                 trainer.step(task.images, task.labels)
-        except Exception as error:  # whatever a package raises is its result
+        except Exception as error:  # any exception of a package is recorded as its result
             if contestant.package is None:
                 raise
             recorder.setting[contestant.name] = (
@@ -163,13 +166,13 @@ def measure(setting: measures.PeerSetting, recorder: Recorder, rounds: int, *, f
 def once(
     contestant: Contestant, task: measures.Task, setting: measures.PeerSetting, reference: Tensor | None
 ) -> dict[tuple[str, str], float]:
-    """Measure all but the time: (quantity, unit) -> value.
+    """Measure everything except the time: (quantity, unit) -> value.
 
     Args:
-        contestant: whose step it is.
-        task: the network with its micro-batch.
-        setting: of the task.
-        reference: autograd's gradient; None leaves out what needs it.
+        contestant: Implementation to measure.
+        task: Network with its micro-batch.
+        setting: Configuration of the task.
+        reference: Gradient of autograd, or None to leave out the measurements that need it.
 
     """
     peak, at_loss = measures.allocated(contestant, setting)
@@ -183,7 +186,7 @@ def once(
 
 
 def reversible_network(given: str) -> str:
-    """Parse the name of a network that has reversible stages."""
+    """Parse the name of a network with reversible stages."""
     if not any(stage.invertible for stage in network(network_name(given), 1)):
         raise argparse.ArgumentTypeError(
             f"{given} has no reversible stage to compare: expected chainN or revnet18/34/50"

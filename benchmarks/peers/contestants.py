@@ -1,14 +1,15 @@
-"""The contestants: for each other implementation, how a run of our reversible blocks is written with it.
+"""Define the contestants: how each implementation expresses a run of reversible blocks.
 
-The packages couple blocks in pairs, y1 = x1 + F(x2), y2 = x2 + G(y1); our stage is one residual function and a swap,
-(x, x~) -> (x~ + F(x), x). Two of our stages are one of their pairs with x1 = x~ and x2 = x:
+The packages couple blocks in pairs, y1 = x1 + F(x2), y2 = x2 + G(y1). A stage of this project is one residual function
+and a swap, (x, x~) -> (x~ + F(x), x). Two of these stages equal one such pair with x1 = x~ and x2 = x:
 
     ours      (x, x~) -> (x~ + F(x), x) -> (x + G(x~ + F(x)), x~ + F(x))
     theirs    (x1, x2) -> (x1 + F(x2), x2 + G(x1 + F(x2)))
 
-so all compute the same function of the same weights, and must agree in every gradient. A block without a partner, as
-most of a RevNet-18, is a pair whose G is zero, before the swap. What is not reversible (stem, head, the blocks of a
-RevNet that change shape) is a plain module for all. Every package is used with its defaults.
+So all of them compute the same function of the same weights and must agree in every gradient. A block without a
+partner, as most blocks of RevNet-18, is a pair with G = 0, before the swap. Stages that are not reversible (stem, head,
+and the RevNet blocks that change the shape) are plain modules for all contestants. Every package is used with its
+defaults.
 """
 
 import itertools
@@ -30,16 +31,16 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class PeerTrainer:
-    """Trains a model by autograd, whatever happens inside it.
+    """Train a model with autograd.
 
     Args:
-        model: from images to logits.
-        stages: whose weights these are.
-        loss: of logits and labels.
-        optimizer: None: weights stay, gradients are kept.
+        model: Maps images to logits.
+        stages: Stages that own the weights.
+        loss: Maps logits and labels to a loss.
+        optimizer: Factory of the optimizer, or None to keep weights and gradients.
 
     Attributes:
-        ready: steps until one step is like the next.
+        ready: Number of steps after which all steps are alike.
 
     """
 
@@ -60,17 +61,20 @@ class PeerTrainer:
             self._optimizer.step()
 
     def gradients(self) -> list[Tensor]:
-        """The gradients of the last step, parameter by parameter of the stages."""
+        """Return the gradients of the last step, in the order of the stages' parameters."""
         gradients = [parameter.grad for stage in self._stages for parameter in stage.parameters()]
-        assert all(gradient is not None for gradient in gradients), "a parameter has got no gradient"
+        assert all(gradient is not None for gradient in gradients), "a parameter has no gradient"
         return [gradient for gradient in gradients if gradient is not None]
 
 
 class PipelineTrainer(PeerTrainer):
-    """Our own engine; under PETRA a step is a tick, and its gradients are those of earlier micro-batches."""
+    """Train with this project's engine.
+
+    Under PETRA a step is a tick, and its gradients belong to earlier micro-batches.
+    """
 
     def __init__(self, method: Method, stages: Sequence[Stage], loss: Loss, optimizer: OptimizerFactory | None) -> None:
-        stages[-1].loss = loss  # type: ignore[assignment]  # of the head
+        stages[-1].loss = loss  # type: ignore[assignment]  # the head's
         self._gradients: dict[int, list[Tensor]] = {}
         keep = self._keep if optimizer is None else None
         self._pipeline = Pipeline(stages, method, optimizer=optimizer, seed=0, before_update=keep)
@@ -86,19 +90,19 @@ class PipelineTrainer(PeerTrainer):
         return [gradient for index in sorted(self._gradients) for gradient in self._gradients[index]]
 
 
-Couple = Callable[[Sequence[nn.Module]], nn.Module]  # F, G, F, G, ... to a package's sequence; even in number
+Couple = Callable[[Sequence[nn.Module]], nn.Module]  # F, G, F, G, ... (an even number) -> a package's sequence
 
 
 class Zero(nn.Module):
-    """The G of a block without a partner; with a graph, which packages take for granted."""
+    """Stand in for the G of a block without a partner. The result has a graph, which packages require."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zeros of the shape of x."""
+        """Return zeros of the shape of x."""
         return x * 0.0
 
 
 class TwoStreams(nn.Module):
-    """A run of our reversible stages as a package's sequence, which is given both streams side by side."""
+    """Wrap a run of reversible stages as a package's sequence, which takes both streams concatenated."""
 
     def __init__(self, run: Sequence[Stage], couple: Couple) -> None:
         super().__init__()
@@ -107,21 +111,21 @@ class TwoStreams(nn.Module):
         self.sequence = couple([*functions, Zero()] if self.odd else functions)
 
     def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Two streams [B, C, H, W] -> two of the same shape."""
+        """Map two streams [B, C, H, W] to two streams of the same shape."""
         x, x_tilde = streams
         first, second = self.sequence(torch.cat([x_tilde, x], dim=1)).chunk(2, dim=1)
         return (first, second) if self.odd else (second, first)
 
 
 class Checkpointed(nn.Module):
-    """Each stage between stem and head under torch's own checkpointing."""
+    """Apply torch's checkpointing to each stage between stem and head."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stages)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [B, classes] of images [B, 3, H, W]."""
+        """Return logits [B, classes] of images [B, 3, H, W]."""
         value = self.stages[0](images)
         for stage in self.stages[1:-1]:
             value = checkpoint(stage, value, use_reentrant=False)
@@ -130,7 +134,7 @@ class Checkpointed(nn.Module):
 
 
 def _with_runs(stages: Sequence[Stage], couple: Couple) -> nn.Module:
-    """The network with every run of reversible stages as a package has it."""
+    """Build the network and replace every run of reversible stages by a package's sequence."""
     modules: list[nn.Module] = []
     for reversible, group in itertools.groupby(stages, key=lambda stage: stage.invertible):
         run = list(group)
@@ -150,7 +154,7 @@ def revtorch(stages: Sequence[Stage]) -> nn.Module:
 
 def memcnn(stages: Sequence[Stage]) -> nn.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it decorates with what torch renamed
+        warnings.simplefilter("ignore")  # it uses a decorator that torch has renamed
         import memcnn as package
 
     def couple(functions: Sequence[nn.Module]) -> nn.Module:
@@ -168,12 +172,12 @@ def revlib(stages: Sequence[Stage]) -> nn.Module:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way of training a network.
+    """One implementation of training.
 
     Attributes:
-        name: as tables show it.
-        made_of: a model of the stages, or the method of our engine.
-        package: that has to be installed; None: none but torch.
+        name: Name in tables.
+        made_of: Function that makes a model of the stages, or a method of this project's engine.
+        package: Package that must be installed, or None if torch is enough.
 
     """
 
@@ -183,11 +187,11 @@ class Contestant:
 
     @property
     def ours(self) -> bool:
-        """Whether it is a method of our engine."""
+        """Return whether this is a method of this project's engine."""
         return isinstance(self.made_of, Method)
 
     def trainer(self, stages: Sequence[Stage], loss: Loss, optimizer: OptimizerFactory | None) -> PeerTrainer:
-        """A trainer that is ready for its first step; it shares the weights of `stages`."""
+        """Make a trainer that is ready for its first step. It shares the weights of `stages`."""
         if isinstance(self.made_of, Method):
             return PipelineTrainer(self.made_of, stages, loss, optimizer)
         return PeerTrainer(self.made_of(stages), stages, loss, optimizer)

@@ -1,14 +1,14 @@
-"""The quantities that are measured of a contestant, each in the same way for all.
+"""Measure a contestant. Every quantity is measured in the same way for all contestants.
 
     time of a step       seconds; a tick under PETRA
-    allocated peak       most bytes of tensors at a moment, of everything from the network on (`benchmarks.allocation`)
-    held at the loss     the same count when the loss is called: what is kept for the backward, and the weights
-    process peak         growth of a fresh process, as the system sees it
-    gradient error       |g - autograd's in float64| / |autograd's in float64| over all parameters, weights held still
-    BatchNorm updates    how often a step updates a layer's running statistics: once, unless recomputation does it again
+    allocated peak       peak bytes of all tensors, from the construction of the network on (`benchmarks.allocation`)
+    held at the loss     the same count when the loss is called: tensors kept for the backward, and weights
+    process peak         growth of a fresh process, as the system reports it
+    gradient error       |g - g64| / |g64| over all parameters with fixed weights; g64 is autograd's in float64
+    BatchNorm updates    updates of a layer's running statistics per step: 1, unless recomputation repeats it
 
-The usual way to ask what is kept for a backward, hooks on autograd's saved tensors, would favour the packages: RevTorch
-and memcnn keep tensors beside autograd, where no hook sees them. So all tensors are counted.
+The usual way to count the tensors kept for a backward, hooks on autograd's saved tensors, would favour the packages:
+RevTorch and memcnn keep tensors outside autograd, where hooks do not see them. So all tensors are counted.
 """
 
 import copy
@@ -35,21 +35,21 @@ __all__ = [
 ]
 
 
-#: Of weights and images. The suite trains in channels-last; which is faster depends on width, processor and package.
+#: Of weights and images. The suite trains in channels-last. Which is faster depends on width, processor and package.
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
 
 
 @dataclass(frozen=True)
 class PeerSetting:
-    """The network that is trained, and by how many threads.
+    """Configuration of a comparison.
 
     Attributes:
-        network: its name (`benchmarks.arguments.network`).
-        width: channels of its first stream.
-        size: pixels of an image's side.
-        batch: images in a micro-batch.
-        threads: of the CPU.
-        memory_format: of `MEMORY_FORMATS`.
+        network: Name of the network (`benchmarks.arguments.network`).
+        width: Channels of the first stream.
+        size: Side of an image in pixels.
+        batch: Images per micro-batch.
+        threads: Number of CPU threads.
+        memory_format: One of `MEMORY_FORMATS`.
 
     """
 
@@ -65,7 +65,7 @@ class PeerSetting:
 
 
 class Task:
-    """The network that all train: weights and a micro-batch, the same in every process."""
+    """Hold the network that all contestants train: weights and a micro-batch, equal in every process."""
 
     def __init__(self, setting: PeerSetting) -> None:
         torch.set_num_threads(setting.threads)
@@ -76,12 +76,12 @@ class Task:
         self.labels = torch.randint(CLASSES, (setting.batch,))
 
     def stages(self, dtype: torch.dtype = torch.float32) -> list[Stage]:
-        """A copy of the network."""
+        """Return a copy of the network."""
         return [stage.to(dtype) for stage in copy.deepcopy(self._stages)]
 
 
 def gradients(contestant: Contestant, task: Task, dtype: torch.dtype) -> Tensor:
-    """The gradients of all parameters in a row, in float64, computed in `dtype`."""
+    """Return the gradients of all parameters, concatenated in float64 and computed in `dtype`."""
     trainer = contestant.trainer(task.stages(dtype), nn.functional.cross_entropy, None)
     for _ in range(trainer.ready):
         trainer.step(task.images.to(dtype), task.labels)
@@ -89,7 +89,7 @@ def gradients(contestant: Contestant, task: Task, dtype: torch.dtype) -> Tensor:
 
 
 def batch_norm_updates(contestant: Contestant, task: Task, steps: int = 2) -> float:
-    """Updates of a layer's running statistics in a step, of the layer with most."""
+    """Return the updates of running statistics per step, for the layer with most."""
     stages = task.stages()
     layers = [layer for stage in stages for layer in stage.modules() if isinstance(layer, nn.BatchNorm2d)]
     trainer = contestant.trainer(stages, nn.functional.cross_entropy, SGD)
@@ -102,7 +102,7 @@ def batch_norm_updates(contestant: Contestant, task: Task, steps: int = 2) -> fl
 
 
 def allocated(contestant: Contestant, setting: PeerSetting) -> tuple[int, int]:
-    """Most bytes that are allocated at a moment, and those held when the last loss is called."""
+    """Return the peak of allocated bytes, and the bytes held when the last loss is called."""
     with Allocations(torch.device("cpu")) as allocations:
 
         def marked(logits: Tensor, labels: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def allocated(contestant: Contestant, setting: PeerSetting) -> tuple[int, int]:
 
 
 def train(contestant: Contestant, setting: PeerSetting, loss: Loss = nn.functional.cross_entropy) -> None:
-    """Make the network and take steps until one is like the next, and another."""
+    """Build the network, take steps until all steps are alike, and take another one."""
     task = Task(setting)
     trainer = contestant.trainer(task._stages, loss, SGD)
     for _ in range(trainer.ready + 1):
@@ -122,18 +122,25 @@ def train(contestant: Contestant, setting: PeerSetting, loss: Loss = nn.function
 
 
 def train_by_name(name: str, setting: PeerSetting) -> None:
-    """Train the contestant of that name, which does not travel to another process itself."""
+    """Train the contestant of this name. A contestant cannot be pickled for another process."""
     train(next(contestant for contestant in CONTESTANTS if contestant.name == name), setting)
 
 
 def process_growth(contestant: Contestant, setting: PeerSetting) -> int | None:
-    """Bytes by which a fresh process grows; None where the system does not say."""
+    """Return the bytes by which a fresh process grows, or None if the system does not report them."""
     small = replace(setting, network="chain2", width=1, size=8, batch=2)
     return growth_of_fresh_process(partial(train_by_name, contestant.name), small, setting)
 
 
 def correctness(contestant: Contestant, task: Task, reference: Tensor) -> dict[tuple[str, str], float]:
-    """Errors of the gradient and updates of BatchNorm: (quantity, unit) -> value. `reference`: autograd's gradient."""
+    """Return the errors of the gradient and the BatchNorm updates: (quantity, unit) -> value.
+
+    Args:
+        contestant: Implementation to measure.
+        task: Network with its micro-batch.
+        reference: Gradient of autograd in float64.
+
+    """
     single, double = (gradients(contestant, task, dtype) for dtype in (torch.float32, torch.float64))
     return {
         ("gradient error, float32", "relative"): float((single - reference).norm() / reference.norm()),

@@ -1,13 +1,12 @@
-"""The suite that asv runs (asv.conf.json): one module a subject, one class a thing that is measured.
+"""The suite that asv runs (asv.conf.json): one module per subject, one class per measured quantity.
 
-asv imports this folder as a package of its own, from the checkout it is started in, and measures with it whatever
-commit is installed. So the modules use what the project exports and little else, and import one another relatively.
-What came late into the project is imported where it is used: a commit without it then fails in that benchmark alone.
-Parameters are written out, never asked of the project: asv hands them over by their number, and another commit might
-count otherwise.
-Names, units and parameters are explained in docs/benchmarks.md.
+asv imports this folder as a separate package from the checkout that it is started in, and measures every installed
+commit with it. So the modules import few names except the project's exports, and import one another relatively. Names
+that the project gained late are imported where they are used, so that an older commit fails only in that benchmark.
+Parameters are written out and not derived from the project: asv passes them by number, and another commit might number
+them differently. docs/benchmarks.md explains names, units and parameters.
 
-Rules for what is in here. Every value is lower-is-better. A class has a `version`, to be raised when it measures
-something else, or asv takes any edit for a new benchmark and forgets its history. Nothing touches CUDA before `setup`:
-asv forks the processes that measure from one that has imported these modules, and CUDA does not survive a fork.
+Rules for this folder: Lower values are better. A class has a `version`, which must be raised when it measures something
+else; without it, asv treats any edit as a new benchmark and drops its history. No module touches CUDA before `setup`:
+asv forks the measuring processes from one that has imported these modules, and CUDA does not survive a fork.
 """

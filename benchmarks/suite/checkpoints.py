@@ -16,7 +16,7 @@ def _full_pipeline(method: str) -> Pipeline:
 
 
 class Checkpoints:
-    """A narrow RevNet-18 with the pipeline full: the state taken and written, and read and restored."""
+    """Save and load a narrow RevNet-18 with a full pipeline: collect and write the state, read and restore it."""
 
     params = (["PETRA", "DELAYED_GRADIENTS"],)
     param_names = ("method",)

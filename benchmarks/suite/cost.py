@@ -1,6 +1,6 @@
-"""The cost of a micro-batch for one inner stage of a chain of equal blocks, in counts: FLOPs and bytes of messages.
+"""Cost of a micro-batch for one inner stage of a chain of equal blocks, in counts: FLOPs and bytes of messages.
 
-The rows of Table 1 of the paper, measured by `reproduce.measures.complexity`.
+These are the rows of the paper's Table 1, measured by `reproduce.measures.complexity`.
 """
 
 from petra_core import methods
@@ -9,12 +9,12 @@ from reproduce.measures.complexity import measure_complexity
 
 from .setting import METHODS, open_device
 
-#: Method -> FLOPs, and bytes of the message to the stage above and to the one below.
+#: Method -> FLOPs, bytes of the message to the stage above, bytes of the message to the stage below.
 Costs = dict[str, tuple[float, int, int]]
 
 
 def cell(method: str) -> ComplexityCell:
-    """A chain small enough to be measured in a fraction of a second."""
+    """Return a chain that is small enough to be measured in a fraction of a second."""
     return ComplexityCell(
         scale="smoke",
         model="chain3",
@@ -29,7 +29,7 @@ def cell(method: str) -> ComplexityCell:
 
 
 class Chain:
-    """The first of three blocks of 8 channels, with micro-batches of 4 images of 16 pixels."""
+    """Measure the first of three blocks of 8 channels, with micro-batches of 4 images of 16 pixels."""
 
     params = (METHODS,)
     param_names = ("method",)

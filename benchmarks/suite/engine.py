@@ -1,8 +1,8 @@
-"""The time that the engine adds to the work of the stages: decisions of the schedule, and all else around an action.
+"""Time that the engine adds to the work of the stages: scheduling decisions and the code around an action.
 
-The overhead of an action is measured with stages of a few numbers each, so that hardly anything is left but the
-engine; what is left, the same evaluations and gradients without one, is measured beside it, in turn, and taken off.
-How many functions of the engine an action calls is counted beside it: that is the same on every machine.
+The overhead of an action is measured with stages of a few parameters each. The same evaluations and gradients without
+an engine are measured in turn with it and subtracted. The number of engine functions that an action calls is counted as
+well; it is equal on every machine.
 """
 
 import statistics
@@ -24,18 +24,18 @@ from petra_core.tape import Streams, as_streams, as_value, detached
 from .setting import METHODS, SGD, open_device, ticks_to_steady
 
 STAGES = [10, 32]
-PAIRS = 15  # of a tick and of the same work without engine
+PAIRS = 15  # of a tick and the same work without the engine
 
 
 def tiny_stages(count: int) -> list[Stage]:
-    """`count` stages on a micro-batch [1, 1], all reversible but stem and head."""
+    """Make `count` stages for a micro-batch [1, 1], all reversible except stem and head."""
     stem = BufferedStage(nn.Sequential(nn.Linear(1, 2), SplitStreams()))
     head = HeadStage(nn.Sequential(ConcatStreams(), nn.Linear(2, 2)))
     return [stem, *(ReversibleStage(nn.Linear(1, 1)) for _ in range(count - 2)), head]
 
 
 def work_without_engine(stages: list[Stage], x: Tensor, y: Tensor) -> Callable[[], None]:
-    """A function that does the work of one micro-batch under PETRA, stage after stage, without an engine."""
+    """Return a function that does the work of one micro-batch under PETRA, stage after stage, without an engine."""
     optimizers = [SGD(stage.parameters()) for stage in stages]
     parameters = [list(stage.parameters()) for stage in stages]
     *body, head = stages
@@ -46,7 +46,7 @@ def work_without_engine(stages: list[Stage], x: Tensor, y: Tensor) -> Callable[[
         kept: Streams = ()
         with torch.no_grad():
             for stage in body:
-                kept = kept or stage.keep(streams)  # the stem's
+                kept = kept or stage.keep(streams)  # of the stem
                 streams = detached(as_streams(stage(as_value(streams))))
         with torch.enable_grad():
             tape = head.record_loss(streams, y)
@@ -69,12 +69,12 @@ def work_without_engine(stages: list[Stage], x: Tensor, y: Tensor) -> Callable[[
 
 @dataclass(frozen=True)
 class Beside:
-    """A full pipeline of tiny stages, and the same work without engine, to be timed in turn.
+    """A full pipeline of tiny stages, and the same work without the engine, to be timed in turn.
 
     Attributes:
-        step: a tick.
-        bare: its work.
-        actions: in a tick.
+        step: Runs a tick.
+        bare: Does the work of a tick without the engine.
+        actions: Number of actions per tick.
 
     """
 
@@ -83,12 +83,12 @@ class Beside:
     actions: int
 
     def seconds(self) -> tuple[float, float]:
-        """Seconds of an action with and without the engine, of one tick each, the second right after the first."""
+        """Return the seconds per action with and without the engine, from one tick each, the second after the first."""
         return _seconds(self.step) / self.actions, _seconds(self.bare) / self.actions
 
 
 def beside(count: int) -> Beside:
-    """PETRA with `count` tiny stages, warm, and the same work without engine."""
+    """Make PETRA with `count` tiny stages, warmed up, and the same work without the engine."""
     open_device("cpu")
     x, y = torch.randn(1, 1), torch.zeros(1, dtype=torch.int64)
     pipeline = Pipeline(tiny_stages(count), methods.PETRA, optimizer=SGD, seed=0)
@@ -102,7 +102,7 @@ def beside(count: int) -> Beside:
 
 
 def overhead(count: int) -> float:
-    """Seconds that the engine adds to an action, a median."""
+    """Return the median seconds that the engine adds to an action."""
     both = beside(count)
     return statistics.median(engine - bare for engine, bare in (both.seconds() for _ in range(PAIRS)))
 
@@ -114,7 +114,7 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 class Overhead:
-    """Seconds that the engine adds to each forward, reconstruction, backward and update of PETRA."""
+    """Measure the seconds that the engine adds to each forward, reconstruction, backward and update of PETRA."""
 
     params = (STAGES,)
     param_names = ("stages",)
@@ -127,7 +127,7 @@ class Overhead:
 
 
 def calls_of_the_engine(function: Callable[[], object]) -> int:
-    """How often Python enters a function of petra_core in a call; those of torch may depend on the machine."""
+    """Count the calls of functions of petra_core. Calls inside torch may depend on the machine and are not counted."""
     engine = str(Path(petra_core.__file__).parent)
     calls = 0
 
@@ -145,7 +145,7 @@ def calls_of_the_engine(function: Callable[[], object]) -> int:
 
 
 class Calls:
-    """Calls of functions of the engine for each action, in a step of ten tiny stages."""
+    """Count calls of engine functions per action, in a step of ten tiny stages."""
 
     params = (METHODS,)
     param_names = ("method",)

@@ -1,4 +1,4 @@
-"""Seconds of a batch under forward gradients, beside backpropagation of the same network, and PETRA."""
+"""Seconds of a batch under forward gradients, compared with backpropagation of the same network, and with PETRA."""
 
 import functools
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from petra_core.methods import BACKPROPAGATION, PETRA
 from .setting import CLASSES, DEVICES, NARROW, SGD, SuiteNetwork, open_device, step_of_full_pipeline, synchronize
 
 BLOCKS = 8
-#: Of the local guess of the global target: space and derivative.
+#: Space and derivative of the local guess of the global target.
 WAYS = {
     "activations": ("activations", "projection"),
     "activations, jvp": ("activations", "jvp"),
@@ -25,7 +25,7 @@ class Blocks(SuiteNetwork):
     """ResNet-18 in 8 blocks."""
 
     def stages(self, device: torch.device) -> list[Stage]:
-        """The blocks, as training has them."""
+        """Build the blocks as training does."""
         from reproduce.forward_gradients.blocks import local_resnet
 
         stages = local_resnet(BLOCKS, num_classes=CLASSES, width=self.width)
@@ -41,7 +41,7 @@ def _step(way: str, device_name: str) -> Callable[[], None]:
         return step_of_full_pipeline(NARROW["revnet18"], way, device_name)[1]
     if way == BACKPROPAGATION.name:
         return step_of_full_pipeline(NETWORK, way, device_name)[1]
-    # Not at the top: commits of before have none of it, and asv imports every module to find benchmarks.
+    # Not at the top: earlier commits lack these modules, and asv imports every module to find benchmarks.
     from reproduce.forward_gradients.blocks import auxiliary
     from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Space
     from reproduce.forward_gradients.training import ForwardGradients
@@ -57,12 +57,12 @@ def _step(way: str, device_name: str) -> Callable[[], None]:
         training.step(images, labels)
         synchronize(device)
 
-    step()  # the first one counts bytes
+    step()  # the first step counts bytes
     return step
 
 
 class Steps:
-    """A batch, narrow networks."""
+    """Time a batch of narrow networks."""
 
     params = (["BACKPROPAGATION", "PETRA", "activations", "activations, jvp", "weights"], DEVICES)
     param_names = ("way", "device")

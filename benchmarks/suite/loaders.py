@@ -1,4 +1,4 @@
-"""Seconds in which the loaders make the batches of an epoch."""
+"""Seconds that the loaders need to make the batches of an epoch."""
 
 import functools
 import importlib.util
@@ -27,18 +27,18 @@ def _loader(path: str, name: str) -> Loader:
 
         source = FfcvFile(Path(path), FORMAT, augment=True)
     loader = Loader(source, BATCH, seed=0)
-    for _ in loader.epoch(0):  # Numba has compiled, and pages are in memory
+    for _ in loader.epoch(0):  # compiles with Numba and loads pages
         pass
     return loader
 
 
 class Loaders:
-    """An epoch of 2048 random images of 32 pixels in 32 batches, mirrored and cropped."""
+    """Time an epoch of 2048 random images of 32 pixels in 32 batches, with flip and crop."""
 
     params = (["memory", "ffcv"],)
     param_names = ("loader",)
     version = "1"
-    timeout = 300  # Numba compiles
+    timeout = 300  # for the compilation by Numba
 
     def setup_cache(self) -> str:
         pixels = np.random.default_rng(0).integers(256, size=(IMAGES, 3, 32, 32), dtype=np.uint8)

@@ -1,7 +1,7 @@
-"""Bytes that the methods hold, as the engine accounts for them; on a GPU, what the allocator says as well.
+"""Bytes that the methods hold, from the engine's ledger; on a GPU, from the allocator as well.
 
-Counts, not samples: the same in every run. The pipelines of all methods are run once, in `setup_cache`, and what they
-held is read off afterwards.
+These are counts and equal in every run. `setup_cache` runs the pipelines of all methods once, and the benchmarks read
+the reports.
 """
 
 import torch
@@ -16,12 +16,12 @@ Reports = dict[str, MemoryReport]
 
 
 def _reports(names: list[str]) -> Reports:
-    """The memory reports of full pipelines of the narrow RevNet-18, by method."""
+    """Return the memory reports of full pipelines of the narrow RevNet-18, by method."""
     return {method: step_of_full_pipeline(NARROW["revnet18"], method, "cpu")[0].memory() for method in names}
 
 
 class Stages:
-    """The narrow RevNet-18 under PETRA: the most that a stage has held of a kind, bytes."""
+    """Track the peak bytes of each kind that a stage of the narrow RevNet-18 holds under PETRA."""
 
     params = (list(range(10)), list(KINDS))
     param_names = ("stage", "kind")
@@ -37,8 +37,10 @@ class Stages:
 
 
 class Narrow:
-    """The narrow RevNet-18 under each method: the sum over stages of the most a stage has held, and what is held
-    between ticks beside weights and optimizer, bytes.
+    """Track the bytes of the narrow RevNet-18 under each method.
+
+    The peak is the sum over stages of each stage's peak. Held is what is kept between ticks in addition to weights and
+    optimizer state.
     """
 
     params = (METHODS,)
@@ -58,7 +60,7 @@ class Narrow:
 
 
 class Paper:
-    """Peaks of the paper's networks with 64 images of CIFAR's size, predicted from shapes, since they may not fit.
+    """Track the peaks of the paper's networks with 64 images of CIFAR's size, predicted from shapes: they may not fit.
 
     `track_peak_foretold` keeps the name under which asv has its history.
     """
@@ -74,7 +76,7 @@ class Paper:
 
 
 class Cuda:
-    """The most that CUDA's allocator has given out during a step of a full pipeline, bytes."""
+    """Track the peak bytes of CUDA's allocator during a step of a full pipeline."""
 
     networks = PAPER if FULL else NARROW
     params = (list(networks), METHODS, ["full" if FULL else "fast"])

@@ -1,8 +1,8 @@
-"""Is the arithmetic still the same: the error of reconstruction, and the drift of losses from stored ones.
+"""Detect changes of the arithmetic: error of reconstruction, and drift of losses from stored ones.
 
-A change that should not alter results leaves the drift at exactly 0 where the trajectory was stored (the file says on
-which processor, with which versions). Elsewhere other kernels round differently, which lifts it to a few rounding
-errors; a change of the arithmetic is orders of magnitude larger.
+A change that should not alter results leaves the drift at exactly 0 on the machine that stored the trajectory (the file
+names processor and versions). Elsewhere other kernels round differently, which gives a drift of a few rounding errors.
+A change of the arithmetic is orders of magnitude larger.
 """
 
 import torch
@@ -16,7 +16,7 @@ BLOCKS = [1, 2, 5, 10, 30]
 
 
 class Reconstruction:
-    """|reconstructed - true| / |true| of the first input of a chain of so many blocks, at unchanged weights."""
+    """Track |reconstructed - true| / |true| of the first input of a chain of `blocks` blocks, at unchanged weights."""
 
     params = (BLOCKS,)
     param_names = ("blocks",)
@@ -33,7 +33,7 @@ class Reconstruction:
 
 
 class Losses:
-    """Largest difference of a loss from the stored one, over its size, in a short training on random images."""
+    """Track the largest relative difference of a loss from the stored one, in a short training on random images."""
 
     params = (METHODS,)
     param_names = ("method",)

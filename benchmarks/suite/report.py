@@ -1,4 +1,4 @@
-"""Seconds in which the report is made from some of the committed records."""
+"""Seconds to build the report from some of the committed records."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ CHOSEN = (
 
 
 class Report:
-    """The whole page, from six trainings of RevNet-18 with seed 0, and always the same: two methods, three k."""
+    """Build the whole page from six fixed trainings of RevNet-18 with seed 0: two methods, three k."""
 
     version = "3"
     timeout = 300
@@ -30,7 +30,7 @@ class Report:
         return str(folder)
 
     def setup(self, folder: str) -> None:
-        # Not at the top: asv imports every module to find benchmarks, and this import takes the longest by far.
+        # Not at the top: asv imports every module to find benchmarks, and this is the slowest import by far.
         from reproduce.report.build import build
 
         self.build = build

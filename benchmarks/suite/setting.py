@@ -1,7 +1,7 @@
-"""The common part of the suite: the profile, the networks, the devices, the number of threads.
+"""Share the common part of the suite: profile, networks, devices, number of threads.
 
-Everything that is built is kept for as long as the parameters stay the same (`functools.lru_cache(maxsize=1)` where it
-is built), since asv calls `setup` before every timed call.
+asv calls `setup` before every timed call. So functions that build something keep it as long as the parameters stay the
+same (`functools.lru_cache(maxsize=1)`).
 """
 
 import os
@@ -23,33 +23,38 @@ PROFILES = ("fast", "full")
 
 
 def is_full(profile: str) -> bool:
-    """Whether the profile of this name has the paper's networks. Raises: ValueError: there is none of that name."""
+    """Return whether the profile has the paper's networks.
+
+    Raises:
+        ValueError: No profile has this name.
+
+    """
     if profile not in PROFILES:
-        raise ValueError(f"PETRA_BENCHMARKS is {profile!r}, expected one of {', '.join(PROFILES)}")
+        raise ValueError(f"PETRA_BENCHMARKS: got {profile!r}, expected one of {', '.join(PROFILES)}")
     return profile == "full"
 
 
 FULL = is_full(os.environ.get("PETRA_BENCHMARKS", "fast"))
-#: Threads of the CPU; at most two, so that a machine with more cores does not measure something else.
+#: CPU threads, at most two, so that machines with more cores measure the same thing.
 THREADS = min(2, torch.get_num_threads())
 DEVICES = ["cpu", "cuda"]
 METHODS = ["BACKPROPAGATION", "REVERSIBLE_BACKPROPAGATION", "DELAYED_GRADIENTS", "DSP", "APPROXIMATE_INPUTS", "PETRA"]
 CLASSES = 10
-#: The paper's optimizer, at a rate at which random images cannot make the weights run away.
+#: The paper's optimizer, with a rate so small that random images cannot make the weights diverge.
 SGD = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
-#: Factor on what is predicted: kernels need memory to work in, and allocators round up.
+#: Factor on predictions: kernels need workspaces, and allocators round up.
 MARGIN = 1.15
 
 
 @dataclass(frozen=True)
 class SuiteNetwork:
-    """A RevNet and the micro-batches it is measured with.
+    """A RevNet and its micro-batches.
 
     Attributes:
         depth: 18 or 50.
-        width: channels of the first blocks, per stream.
-        batch: images of a micro-batch.
-        size: pixels of an image's side.
+        width: Channels of the first blocks, per stream.
+        batch: Images per micro-batch.
+        size: Side of an image in pixels.
 
     """
 
@@ -59,12 +64,12 @@ class SuiteNetwork:
     size: int
 
     def stages(self, device: torch.device) -> list[Stage]:
-        """The stages, stem to head, as training has them."""
+        """Build the stages, from stem to head, as training does."""
         stages = models.revnet(self.depth, num_classes=CLASSES, width=self.width)
         return [stage.to(device).to(memory_format=torch.channels_last) for stage in stages]
 
     def micro_batch(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Random images [batch, 3, size, size] and labels [batch]: bytes and seconds depend on shapes alone."""
+        """Return random images [batch, 3, size, size] and labels [batch]. Bytes and seconds depend only on shapes."""
         images = torch.randn(self.batch, 3, self.size, self.size).to(device, memory_format=torch.channels_last)
         return images, torch.randint(CLASSES, (self.batch,)).to(device)
 
@@ -80,7 +85,7 @@ PAPER = {
 
 
 def predicted_bytes(network: SuiteNetwork, method: str) -> int:
-    """The most that a full pipeline holds, bytes, from shapes alone: the sum over its stages."""
+    """Predict the peak bytes of a full pipeline from shapes: the sum over its stages."""
     from petra_core.prediction.memory import predict
 
     meta = torch.device("meta")
@@ -89,29 +94,29 @@ def predicted_bytes(network: SuiteNetwork, method: str) -> int:
     with meta:
         outlined = network.stages(meta)
     stages = predict(outlined, methods.by_name(method), images, labels, optimizer=SGD)
-    # Not `stage.total`, which came later.
+    # Not `stage.total`, which older commits lack.
     return sum(sum(stage.peak.values()) for stage in stages)
 
 
 def check_room(network: SuiteNetwork, method: str, device: torch.device) -> None:
-    """See that a full pipeline fits: a process that the system kills for its memory may not be the only one.
+    """Check that a full pipeline fits, since the system might kill other processes as well when memory runs out.
 
     Raises:
-        SkipNotImplemented: it does not; asv then shows the benchmark as skipped.
+        SkipNotImplemented: It does not fit. asv then reports the benchmark as skipped.
 
     """
     from reproduce.measures.machine_memory import available
 
     needed, free = MARGIN * predicted_bytes(network, method), available(device)
     if free is not None and needed > free:
-        skip(f"needs about {needed / 1e9:.0f} GB on {device}, {free / 1e9:.0f} GB can be had")
+        skip(f"needs about {needed / 1e9:.0f} GB on {device}, {free / 1e9:.0f} GB are available")
 
 
 def open_device(name: str) -> torch.device:
-    """The device of this name, with the threads set and the seed 0.
+    """Return the device of this name, after setting threads and seed 0.
 
     Raises:
-        SkipNotImplemented: this machine has none; asv then shows the benchmark as skipped.
+        SkipNotImplemented: This machine has no such device. asv then reports the benchmark as skipped.
 
     """
     if name == "cuda" and not torch.cuda.is_available():
@@ -122,24 +127,29 @@ def open_device(name: str) -> torch.device:
 
 
 def skip(why: str) -> NoReturn:
-    """Leave this benchmark out. Raises: SkipNotImplemented: always; asv shows it as skipped."""
-    # Not above: `benchmarks.overhead` runs without asv.
+    """Skip this benchmark.
+
+    Raises:
+        SkipNotImplemented: Always. asv reports the benchmark as skipped.
+
+    """
+    # Not at the top: `benchmarks.overhead` runs without asv.
     from asv_runner.benchmarks.mark import SkipNotImplemented
 
     raise SkipNotImplemented(why)
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def step_of_full_pipeline(network: SuiteNetwork, method: str, device_name: str) -> tuple[Pipeline, Callable[[], None]]:
-    """A pipeline in which no buffer grows any more, and its next step, the device's work included.
+    """Return a pipeline whose buffers have stopped growing, and its next step, including the device's work.
 
     Raises:
-        SkipNotImplemented: this machine has no such device, or, of the paper's networks, not enough memory.
+        SkipNotImplemented: This machine has no such device, or too little memory for one of the paper's networks.
 
     """
     device = open_device(device_name)
@@ -158,7 +168,7 @@ def step_of_full_pipeline(network: SuiteNetwork, method: str, device_name: str) 
 
 
 def ticks_to_steady(pipeline: Pipeline) -> int:
-    """Ticks until a pipeline is full; `Method.ticks_to_steady` says it, but not in commits of the first two days."""
+    """Return the ticks until a pipeline is full. The first commits lack `Method.ticks_to_steady`."""
     method, stages = pipeline.method, len(pipeline.stages)
     if hasattr(method, "ticks_to_steady"):
         return method.ticks_to_steady(stages, pipeline.accumulation)

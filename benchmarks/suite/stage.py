@@ -1,7 +1,7 @@
-"""Seconds of the actions of one stage: forward without a graph, backward with its reconstruction, update.
+"""Seconds of the actions of one stage: forward without a graph, backward with reconstruction, update.
 
-The stages are neighbours of RevNet-18: number 2, a reversible block, and number 3, which halves the resolution and
-keeps its input. Both do what PETRA has them do.
+The stages are neighbours in RevNet-18: number 2, a reversible block, and number 3, which halves the resolution and
+keeps its input. Both do the work of a PETRA stage.
 """
 
 import functools
@@ -20,7 +20,7 @@ STAGES = {"reversible": 2, "buffered": 3}
 
 @dataclass(frozen=True)
 class Work:
-    """The three actions of one stage, the device's work included."""
+    """The three actions of one stage, including the device's work."""
 
     forward: Callable[[], None]
     backward: Callable[[], None]
@@ -87,12 +87,12 @@ class _Actions:
 
 
 class NarrowStage(_Actions):
-    """RevNet-18 a sixteenth as wide as the paper's."""
+    """Time RevNet-18 at a sixteenth of the paper's width."""
 
 
 if FULL:
 
     class PaperStage(_Actions):
-        """The paper's RevNet-18 and a micro-batch of 64 images of CIFAR's size."""
+        """Time the paper's RevNet-18 with a micro-batch of 64 images of CIFAR's size."""
 
         network = PAPER["revnet18"]

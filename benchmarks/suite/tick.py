@@ -1,4 +1,4 @@
-"""Seconds of a micro-batch under each method: of one tick of a full pipeline, of all its ticks where it is alone."""
+"""Seconds of a micro-batch under each method: one tick of a full pipeline, or all ticks of a non-pipelined method."""
 
 import functools
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class _TickSteps:
 
 
 class NarrowTick(_TickSteps):
-    """Networks a sixteenth as wide as the paper's: the engine's own share is large."""
+    """Time networks at a sixteenth of the paper's width, where the engine's share is large."""
 
     params = (list(NARROW), METHODS, DEVICES)
 
@@ -32,7 +32,7 @@ class NarrowTick(_TickSteps):
 if FULL:
 
     class PaperTick(_TickSteps):
-        """The paper's networks and micro-batches of 64 images of CIFAR's size."""
+        """Time the paper's networks with micro-batches of 64 images of CIFAR's size."""
 
         params = (list(PAPER), METHODS, DEVICES)
         networks = PAPER

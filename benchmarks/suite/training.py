@@ -1,6 +1,7 @@
-"""Seconds of a whole training, as `reproduce train` and the grids do it.
+"""Seconds of a whole training, as `reproduce train` and the grids run it.
 
-What the benchmarks of ticks leave out is in here: batches, deterministic kernels, losses looked at, evaluation, record.
+It includes what the benchmarks of ticks leave out: batches, deterministic kernels, checks of losses, evaluation,
+record.
 """
 
 import functools
@@ -13,7 +14,7 @@ from .setting import DEVICES, open_device
 
 @functools.lru_cache(maxsize=1)
 def _training(method: str, device_name: str) -> Callable[[], None]:
-    """A function that trains a cell from nothing to the result; it has done so once, and loaded data and kernels."""
+    """Return a function that trains a cell from start to result. It has run once and loaded data and kernels."""
     device = open_device(device_name)
     # Not at the top: asv imports every module to find benchmarks, and these imports take seconds.
     from petra_core import methods
@@ -33,7 +34,7 @@ def _training(method: str, device_name: str) -> Callable[[], None]:
 
 
 class Training:
-    """The smoke scale's RevNet-18 on digits for two epochs."""
+    """Train the smoke scale's RevNet-18 on digits for two epochs."""
 
     params = (["PETRA", "BACKPROPAGATION"], DEVICES)
     param_names = ("method", "device")

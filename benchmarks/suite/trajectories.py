@@ -1,8 +1,7 @@
-"""Losses of a short training under each method, and the file in which they are stored with where they came from.
+"""Losses of a short training under each method, and the file that stores them with their provenance.
 
-Seeds, one thread and float32 fix them to the bit on one kind of processor. A deliberate change of the arithmetic calls
-for a new file, in the same commit, from a clean checkout:
-
+Seeds, one thread and float32 make them bitwise reproducible on one kind of processor. A deliberate change of the
+arithmetic needs a new file, in the same commit, written from a clean checkout:
     python -m benchmarks.suite.trajectories
 """
 
@@ -18,13 +17,13 @@ from .setting import sgd
 
 FILE = Path(__file__).with_name("trajectories.json")
 MICRO_BATCHES = 40
-#: A run of three reversible blocks, in which inputs are reconstructed from reconstructed ones. The rate is so small
-#: that rounding does not grow into a difference, and so large that a lost or doubled update does.
+#: A run of three reversible blocks, in which inputs are reconstructed from reconstructed ones. At this rate rounding
+#: does not grow into a difference, but a lost or doubled update does.
 SETTING = {"blocks": 3, "channels": 8, "image_size": 8, "batch": 4, "accumulation": 2, "learning_rate": 0.01}
 
 
 def losses(method: str) -> list[float]:
-    """The losses of all micro-batches, oldest first; the number of threads is afterwards as it was before."""
+    """Return the losses of all micro-batches, oldest first, and restore the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -48,19 +47,19 @@ def _losses(method: str) -> list[float]:
 
 
 def largest_difference(measured: list[float], expected: list[float]) -> float:
-    """The largest difference of two series of one length, relative to the second; 0 only if they are bitwise equal."""
+    """Return the largest relative difference of two series of equal length; 0 only if they are bitwise equal."""
     return max(abs(new - old) / abs(old) for new, old in zip(measured, expected, strict=True))
 
 
 def stored() -> dict[str, Any]:
-    """The content that `write` wrote: `losses` by method, `setting`, and `environment` and `code` as in a record."""
+    """Read the file of `write`: `losses` by method, `setting`, and `environment` and `code` as in a record."""
     content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content
 
 
 def write() -> None:
-    """Store the losses of all methods as they are here and now."""
-    from reproduce.records import provenance  # where older commits, which are measured too, have no such module
+    """Store the losses of all methods on this machine."""
+    from reproduce.records import provenance  # not at the top: older commits, which asv measures too, lack it
     from reproduce.records.storage import write_atomically
 
     code, _ = provenance.code()

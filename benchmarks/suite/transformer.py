@@ -1,6 +1,6 @@
-"""Seconds of a micro-batch of a RevViT: what PaReprop and PETRA gain over reversible backpropagation, each its way.
+"""Seconds of a micro-batch of a RevViT: the gain of PaReprop and of PETRA over reversible backpropagation.
 
-And of a ViT with BDIA's coupling: what it costs to invert to the bit.
+A ViT with BDIA's coupling shows the cost of exact inversion.
 """
 
 import functools
@@ -17,20 +17,20 @@ from .setting import CLASSES, DEVICES, FULL, THREADS, SuiteNetwork, step_of_full
 
 @dataclass(frozen=True)
 class RevViT(SuiteNetwork):
-    """A RevViT of `depth` blocks and `width` channels a stream; patches of 4 pixels."""
+    """A RevViT of `depth` blocks with `width` channels per stream and patches of 4 pixels."""
 
     def stages(self, device: torch.device) -> list[Stage]:
-        """The stages, one a block."""
+        """Build the stages, one per block."""
         size = models.TransformerSize(self.width, self.depth, heads=max(3, self.width // 64))
         stages = models.revvit(size, num_classes=CLASSES, image_size=self.size, patch=4)
         return [stage.to(device) for stage in stages]
 
 
 class BdiaViT(RevViT):
-    """A ViT of the same size whose blocks but the first have BDIA's coupling."""
+    """A ViT of the same size in which all blocks except the first have BDIA's coupling."""
 
     def stages(self, device: torch.device) -> list[Stage]:
-        """The stages, one a block, the first with the stem."""
+        """Build the stages, one per block, the first with the stem."""
         size = models.TransformerSize(self.width, self.depth, heads=max(3, self.width // 64))
         stages = models.vit(size, num_classes=CLASSES, image_size=self.size, patch=4, bdia=True)
         return [stage.to(device) for stage in stages]
@@ -58,11 +58,11 @@ class _TransformerSteps:
 
 
 class NarrowTransformer(_TransformerSteps):
-    """A few channels wide: the engine's own share is large."""
+    """Time transformers of a few channels, where the engine's share is large."""
 
 
 class NarrowBdia(_TransformerSteps):
-    """A narrow ViT with BDIA's coupling, which backpropagation does not invert."""
+    """Time a narrow ViT with BDIA's coupling, which backpropagation does not invert."""
 
     params = ([method.name for method in (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PETRA)], DEVICES)
     network = BdiaViT(4, width=48, batch=8, size=16)
@@ -71,7 +71,7 @@ class NarrowBdia(_TransformerSteps):
 if FULL:
 
     class PaperTransformer(_TransformerSteps):
-        """RevViT-S, 64 images of CIFAR's size."""
+        """Time RevViT-S with 64 images of CIFAR's size."""
 
         network = RevViT(12, width=384, batch=64, size=32)
         timeout = 1800

@@ -1,1 +1,1 @@
-"""Experiments as frozen configurations, each with an identity. No file, no device."""
+"""Define experiments as frozen configurations with identities. This package opens no files and uses no devices."""

@@ -1,4 +1,4 @@
-"""The base of every kind of cell: a frozen configuration with one canonical text, and so one identity."""
+"""Define the base of every kind of cell: a frozen configuration with one canonical text, and so one identity."""
 
 import abc
 import dataclasses
@@ -20,26 +20,26 @@ class CellError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(abc.ABC):
-    """One experiment. Subclasses add their settings; `kind` tells them apart in JSON."""
+    """One experiment. Subclasses add settings; `kind` distinguishes them in JSON."""
 
     kind: ClassVar[str]
 
-    scale: str  # the grid it belongs to (`smoke`, `small`, `narrow`, `paper`, or `custom` for a cell by hand)
+    scale: str  # its grid (`smoke`, `small`, `narrow`, `paper`, or `custom` for a cell of `train`)
 
     def __post_init__(self) -> None:
         hints = _hints(type(self))
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, _checked(field.name, getattr(self, field.name), hints[field.name]))
         if not re.fullmatch(r"[a-z0-9_]+", self.scale):
-            raise CellError(f"scale names a folder: lower-case letters, digits and underscores, got {self.scale!r}")
+            raise CellError(f"scale must be lower-case letters, digits and underscores, got {self.scale!r}")
         try:
             self._check()
-        except ValueError as error:  # also of the engine's own checks, which know no cells
+        except ValueError as error:  # includes the checks of the engine
             raise CellError(str(error)) from None
 
     @property
     def epochs_expected(self) -> int:
-        """Lines of metrics that a finished record has; 0 for kinds without epochs."""
+        """Number of lines of metrics of a finished record; 0 for kinds without epochs."""
         return 0
 
     @abc.abstractmethod
@@ -49,29 +49,29 @@ class Cell(abc.ABC):
     @property
     @abc.abstractmethod
     def slug(self) -> str:
-        """A short name of the cell for people; not unique, see `name`."""
+        """Short, readable name of the cell. It is not unique; see `name`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Every setting with its value, `kind` first; `from_dict` is the inverse."""
+        """Return every setting with its value, `kind` first. `from_dict` is the inverse."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {"kind": self.kind, **values}
 
     def without_defaults(self) -> dict[str, Any]:
-        """The settings less those at their default, `kind` first.
+        """Return the settings without those at their defaults, `kind` first.
 
-        A setting that has a default came later than the first records. Its default is what was done before there was
-        the setting, and is no part of the identity: so those records keep theirs.
+        Settings added after the first records were written have defaults, which describe the earlier behaviour.
+        Defaults are excluded from the identity, so older records keep theirs.
         """
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return {name: value for name, value in self.to_dict().items() if value != defaults.get(name)}
 
     def less(self, *names: str) -> str:
-        """The settings but these, as text: the same of all cells that differ in these alone."""
+        """Return the other settings as text, which is equal for all cells that differ only in `names`."""
         return json.dumps({name: value for name, value in self.to_dict().items() if name not in names}, sort_keys=True)
 
     @property
     def canonical(self) -> str:
-        """The configuration as JSON text of which there is only one: no defaults, sorted keys, no spaces, ASCII."""
+        """The canonical JSON text of the configuration: no defaults, sorted keys, no spaces, ASCII."""
         return json.dumps(self.without_defaults(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @property
@@ -86,7 +86,7 @@ class Cell(abc.ABC):
 
 
 def near_matches(wrong: str, names: typing.Iterable[str]) -> str:
-    """The end of an error about a wrong name: `did you mean …?`, or all names if none is near."""
+    """Return the end of an error about a wrong name: `did you mean …?`, or all names if none is near."""
     choices = list(names)
     near = difflib.get_close_matches(wrong, choices, n=3, cutoff=0.5)
     return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(choices)}"
@@ -96,9 +96,11 @@ _hints = functools.cache(typing.get_type_hints)
 
 
 def _checked(name: str, value: object, wanted: Any) -> object:
-    """`value` as the type of the field, with ints for floats and lists for tuples accepted; the result is canonical.
+    """Convert `value` to the type of the field, in canonical form. Integers are accepted for floats, lists for tuples.
 
-    Raises: CellError: it is of another type, or not finite.
+    Raises:
+        CellError: The value has another type, or is not finite.
+
     """
     if isinstance(wanted, types.GenericAlias):  # tuple[int, ...]
         if not isinstance(value, tuple | list):
@@ -106,8 +108,8 @@ def _checked(name: str, value: object, wanted: Any) -> object:
         return tuple(_checked(name, item, wanted.__args__[0]) for item in value)
     if wanted is float and type(value) is int:
         value = float(value)
-    if type(value) is not wanted:  # exact: True is no int here
+    if type(value) is not wanted:  # exact: True is not an int here
         raise CellError(f"{name} must be {wanted.__name__}, got {type(value).__name__} {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise CellError(f"{name} must be finite, got {value}")
-    return value + 0.0 if isinstance(value, float) else value  # -0.0 is 0.0, in the identity too
+    return value + 0.0 if isinstance(value, float) else value  # makes -0.0 equal 0.0 in the identity, too

@@ -1,6 +1,6 @@
-"""The data sets of the suite: one frozen description each, and nothing that has to be there to read it.
+"""List the data sets of the suite with frozen descriptions, which can be read without the data.
 
-The numbers are those of the official distributions; `reproduce.data.prepare` compares what it finds with them.
+The numbers are those of the official distributions. `reproduce.data.prepare` compares them with the files.
 """
 
 import dataclasses
@@ -19,36 +19,36 @@ Channels = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Description of one data set; the numbers are of the official one."""
+    """Description of one data set, with the official numbers."""
 
-    name: str  # as in commands and cells
-    title: str  # as in sentences
-    num_classes: int  # of text the values of a token
-    image_size: int  # height and width that networks see, pixels, unless asked otherwise; of text a sequence's tokens
-    image_sizes: range  # that can be had
-    train_samples: int  # 0 if there is no official number, as of text that differs between machines
+    name: str  # name in commands and cells
+    title: str  # name in sentences
+    num_classes: int  # for text, the number of values of a token
+    image_size: int  # default height and width of the network's inputs in pixels; for text, tokens of a sequence
+    image_sizes: range  # supported sizes
+    train_samples: int  # 0 if there is no official number, as for text that differs between machines
     test_samples: int
-    loaders: tuple[str, ...]  # that can deliver it, the preferred one first; FFCV counts only where installed
-    augmentations: tuple[str, ...]  # of training that fit the images, the paper's first
-    stem: str  # of residual networks for these images
-    how_to_get: str  # what a person without the data has to do; empty if it comes with a dependency
-    mean: Channels | None = None  # of each channel, in 0..1; None where `prepare` measures it over the training set
+    loaders: tuple[str, ...]  # supported loaders, the preferred one first; FFCV only where it is installed
+    augmentations: tuple[str, ...]  # supported augmentations of training, the paper's first
+    stem: str  # stem of residual networks for these images
+    how_to_get: str  # instructions for users without the data; empty if it comes with a dependency
+    mean: Channels | None = None  # of each channel, in 0..1; None if `prepare` measures it on the training set
     deviation: Channels | None = None
     downloadable: bool = False  # whether `prepare --download` can get it
-    weight_decay: float = 5e-4  # the paper's for this data set; of text RoBERTa's
-    text: bool = False  # to be read by a language model, and not images
+    weight_decay: float = 5e-4  # the paper's for this data set; for text RoBERTa's
+    text: bool = False  # whether samples are text instead of images
 
     def sized(self, size: int) -> str:
-        """A sample of that size in words, such as `sequences of 64 bytes`."""
+        """Describe a sample of this size, such as `sequences of 64 bytes`."""
         return f"sequences of {size} bytes" if self.text else f"{size}\N{MULTIPLICATION SIGN}{size} pixels"
 
     @property
     def built_in(self) -> bool:
-        """Whether the data set comes with a dependency or with Python, and is always there."""
+        """Return whether the data set comes with a dependency or with Python, and is always available."""
         return not self.how_to_get
 
     def check(self, *, image_size: int, augmentation: str, loader: str, batch_size: int) -> None:
-        """Raise CellError if batches like this cannot be had; the message says which can."""
+        """Raise CellError if such batches are not supported. The message lists the supported values."""
         self.check_size(image_size)
         for setting, value, known in (
             ("augmentation", augmentation, self.augmentations),
@@ -60,7 +60,7 @@ class Dataset:
             raise CellError(f"batch_size {batch_size} exceeds the {self.train_samples} training samples of {self.name}")
 
     def check_size(self, size: int) -> None:
-        """Raise CellError if there are no samples of that size; the message says of which there are."""
+        """Raise CellError if samples of this size are not supported. The message lists the supported sizes."""
         sizes = self.image_sizes
         if size not in sizes:
             wanted = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
@@ -70,7 +70,7 @@ class Dataset:
 
     @property
     def default_loader(self) -> str:
-        """The preferred one of the data set's loaders that works here."""
+        """The first of the data set's loaders that is installed."""
         return next(name for name in self.loaders if name != FFCV or ffcv_installed())
 
 
@@ -139,7 +139,7 @@ IMAGENET = Dataset(
     augmentations=("random_resized_crop", "none"),
     stem="imagenet",
     weight_decay=1e-4,
-    # The customary constants of torchvision's models: measuring them would mean to decode every image once more.
+    # The usual constants of torchvision's models. Measuring them would require decoding every image again.
     mean=(0.485, 0.456, 0.406),
     deviation=(0.229, 0.224, 0.225),
     how_to_get=(
@@ -151,7 +151,7 @@ IMAGENET = Dataset(
     ),
 )
 
-#: The module of Python that the text of `PYDOC` is of; a record names its checksum.
+#: Module of Python that contains the text of `PYDOC`; a record contains its checksum.
 SOURCE = "pydoc_data.topics"
 PYDOC = Dataset(
     name="pydoc",
@@ -173,9 +173,11 @@ DATASETS = {dataset.name: dataset for dataset in (DIGITS, PYDOC, CIFAR10, CIFAR1
 
 
 def by_name(name: str) -> Dataset:
-    """The data set of that name; capital letters, hyphens and underscores do not matter.
+    """Return the data set of that name. Capital letters, hyphens and underscores do not matter.
 
-    Raises: CellError: there is none; the message lists the near ones.
+    Raises:
+        CellError: There is no such data set. The message lists near matches.
+
     """
     key = name.lower().replace("-", "").replace("_", "")
     if key not in DATASETS:
@@ -184,18 +186,18 @@ def by_name(name: str) -> Dataset:
 
 
 def ffcv_installed() -> bool:
-    """Whether FFCV is installed; it is not imported for that, which takes seconds and changes torch's threads."""
+    """Return whether FFCV is installed, without importing it, which takes seconds and changes torch's threads."""
     return importlib.util.find_spec("ffcv") is not None
 
 
 def how_to_prepare(folder: Path) -> str:
-    """The command that prepares the data set of a folder of that name, there."""
+    """Return the command that prepares the data set of this folder there."""
     root = "" if folder.parent == DEFAULT_ROOT else f" --data-root {shlex.quote(str(folder.parent))}"
     return f"python -m reproduce data prepare {folder.name}{root}"
 
 
 def again(folder: Path, source: str = "") -> str:
-    """The advice to prepare a data set again that is there, and of no use; `source`, if known: what it was made of."""
+    """Return the advice to prepare an unusable data set again, from `source` if it is known."""
     dataset = DATASETS.get(folder.name)
     otherwise = "--download" if dataset is not None and dataset.downloadable else "--source DIR"
     where = f"--source {shlex.quote(source)}" if source else otherwise

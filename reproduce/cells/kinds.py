@@ -1,12 +1,12 @@
-"""Cells: experiments as complete, frozen configurations.
+"""Define cells: experiments as complete, frozen configurations.
 
-An experiment is known by its configuration. The obvious configuration, a command line plus whatever defaults the
-code has that day, changes its meaning silently when a default changes, and two people's "same" runs are different
-ones. A cell therefore has every setting written out, its identity is the hash of that text, and whatever was derived
-by a rule (the learning rate) is in it as the number that came out.
+An experiment is identified by its configuration. The obvious configuration, a command line plus the current defaults of
+the code, silently changes its meaning when a default changes, and the "same" runs of two people differ. So every
+setting of a cell is written out, the hash of that text is its identity, and a value derived by a rule (the learning
+rate) is stored as the resulting number.
 
-What does not change the meaning of a result, only where it was computed (device, threads, versions), is not part
-of a cell; it is in the record's environment (`reproduce.records.record`).
+Settings that change only where a result is computed, and not its meaning (device, threads, versions), are not part of a
+cell. They are in the record's environment (`reproduce.records.record`).
 """
 
 import dataclasses
@@ -48,12 +48,12 @@ RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
 FAMILIES = ("revnet", "resnet", "invertible_revnet")
 RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (18, 34, 50))
-#: Networks with auxiliary ones, and the number of their blocks (`reproduce.forward_gradients.blocks`).
+#: Networks with auxiliary networks, and their numbers of blocks (`reproduce.forward_gradients.blocks`).
 BLOCK_MODELS = {"resnet18_8b": 8, "resnet18_16b": 16}
 AUXILIARIES = ("cnn", "mlp", "linear")
-#: Settings that were removed, with the default that all records have.
+#: Removed settings, with the default that all records have.
 REMOVED: dict[str, Any] = {"messages": "float32", "stage_replicas": (), "released": ()}
-FORWARD_GRADIENT = "FORWARD_GRADIENT"  # the method's name: an algorithm beside those of the pipeline
+FORWARD_GRADIENT = "FORWARD_GRADIENT"  # name of the method, an algorithm without pipeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +67,18 @@ class NetworkCell(Cell):
     #: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer `patch<P>`,
     #: or `bytes` for text.
     stem: str
-    image_size: int  # height and width of the images, pixels; of text the tokens of a sequence
+    image_size: int  # height and width of the images in pixels; for text, tokens of a sequence
     width: int  # channels of the first blocks, per stream (64 in the paper)
     method: str
     accumulation: int  # k, micro-batches whose gradients are averaged for one update: 1..MAX_ACCUMULATION
-    batch_size: int  # samples in a micro-batch
-    seed: int  # of initialisation, data order, augmentation and dropout, all methods alike; or of random images
-    #: What makes blocks invertible: the network's own, or of a ViT `bdia` or `bdia_float` (`petra_core.models.bdia`).
+    batch_size: int  # samples per micro-batch
+    seed: int  # of initialisation, data order, augmentation and dropout, equal for all methods; or of random images
+    #: Coupling of blocks: that of the model, or for a ViT `bdia` or `bdia_float` (`petra_core.models.bdia`).
     coupling: str = transformers.OWN
 
     @property
     def coupled(self) -> str:
-        """The model in a slug, with its coupling if that is not its own."""
+        """Model in a slug, with its coupling if that is not the model's."""
         return own.slug(self.model) + f"-{self.coupling}".replace("_", "-") * (self.coupling != transformers.OWN)
 
     def _check(self) -> None:
@@ -106,33 +106,34 @@ class NetworkCell(Cell):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedCell(NetworkCell):
-    """Train one network with one method on one data set, with one seed; subclasses say what is recorded of it."""
+    """Train one network with one method on one data set, with one seed. Subclasses define what is recorded."""
 
     dataset: str
     epochs: int
-    warmup_epochs: float  # of linear warm-up from 0; a fraction is allowed
-    drops: tuple[int, ...]  # epochs at whose beginning the learning rate is multiplied by `drop_factor`
+    warmup_epochs: float  # linear warm-up from 0; a fraction is allowed
+    drops: tuple[int, ...]  # epochs after which the learning rate is multiplied by `drop_factor`
     drop_factor: float
-    #: Base learning rate, unless set by hand that of the rule (`reproduce.cells.rates`): 0.1 · batch · k · R / 256 of R
-    #: replicas, under AdamW 2.5e-4 · √(batch · k · R / 256).
+    #: Base learning rate. By default that of the rule (`reproduce.cells.rates`): 0.1 · batch · k · R / 256 for R
+    #: replicas,
+    #: under AdamW 2.5e-4 · √(batch · k · R / 256).
     learning_rate: float
-    momentum: float  # Nesterov momentum of SGD; the first of AdamW's and NAdam's two betas (the other is 0.999)
-    weight_decay: float  # of the parameters of two dimensions or more (not of biases or those of norms)
+    momentum: float  # Nesterov momentum of SGD; first beta of AdamW and NAdam (the second is 0.999)
+    weight_decay: float  # of parameters with at least two dimensions (not of biases and norms)
     #: `none`, `flip_crop` (flip, and crop after padding by 4), for ImageNet `random_resized_crop` (and flip), or for
     #: text `mask`.
     augmentation: str
     loader: str  # `ffcv`, `memory` or `torchvision`
     precision: str  # `float32`, `tf32` (CUDA; products with 10 bits of mantissa), `bf16` (autocast; streams in float32)
-    #: R of data parallelism (`petra_core.distributed.replicas`): networks that are trained side by side, each on other
-    #: micro-batches, with one mean gradient: R times the samples of an update.
+    #: Number R of data-parallel replicas (`petra_core.distributed.replicas`), on different micro-batches with averaged
+    #: gradients: R times the samples of an update.
     replicas: int = 1
-    #: With Nesterov momentum, or `adamw`, which is usual for transformers, or `nadam`.
+    #: `sgd` with Nesterov momentum, `adamw`, which is usual for transformers, or `nadam`.
     optimizer: str = "sgd"
     forward_weights: str = "current"  # or `predicted` or `predicted_linear` (`petra_core.delay`)
     correction: str = "none"  # or one of `petra_core.delay.CORRECTIONS`
-    correction_value: float = 0.0  # its constant, for `rate` in epochs; 0 where the rule has none
-    timing: str = timings.LOCKSTEP  # of a pipelined method: `lockstep`, `1f1b` or `1f1b+S` (`reproduce.cells.timing`)
-    #: Numbers of blocks of each stage of the pipeline, such as (3, 2, 2, 3); none: each block is a stage.
+    correction_value: float = 0.0  # parameter of the correction, for `rate` in epochs; 0 if it has none
+    timing: str = timings.LOCKSTEP  # for pipelined methods: `lockstep`, `1f1b` or `1f1b+S` (`reproduce.cells.timing`)
+    #: Numbers of blocks of each stage of the pipeline, such as (3, 2, 2, 3); if empty, each block is a stage.
     stages: tuple[int, ...] = ()
 
     @property
@@ -153,7 +154,7 @@ class TrainedCell(NetworkCell):
             batch_size=self.batch_size,
         )
         if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
-            raise CellError(f"drops are rising epochs between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")
+            raise CellError(f"drops must increase between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")
         if self.drops and self.drops[0] < self.warmup_epochs:
             raise CellError(f"drop {self.drops[0]} is within the warm-up of {self.warmup_epochs} epochs")
         if self.momentum >= 1:
@@ -161,7 +162,7 @@ class TrainedCell(NetworkCell):
 
     def _check_algorithm(self) -> None:
         if methods.normalized(self.method) in methods.SYSTEMS.keys() - {method.name for method in methods.ALL}:
-            # A system has its own timing; the default of the field stands for none.
+            # A system implies a timing; the default of the field means that none was chosen.
             given = None if self.timing == timings.LOCKSTEP else self.timing
             object.__setattr__(self, "timing", timings.of_system(self.method, given))
         super()._check_algorithm()
@@ -194,16 +195,17 @@ class TrainingCell(TrainedCell):
 class ProbedCell(TrainedCell):
     """Train, and follow some micro-batches on their way through the pipeline (`reproduce.measures`).
 
-    The training is bitwise that of a `TrainingCell` of the same settings. Its speed is not: it includes the measuring.
+    The training is bitwise equal to that of a `TrainingCell` with the same settings. Its speed is not, because it
+    includes the measurements.
     """
 
-    probe_every: int  # micro-batches from one that is followed to the next
+    probe_every: int  # micro-batches between two that are followed
 
     def _check(self) -> None:
         super()._check()
         _at_least(self, 1, "probe_every")
         if not methods.by_name(self.method).pipelined:
-            raise CellError(f"{self.method} delays nothing, so there is nothing to follow; choose a pipelined method")
+            raise CellError(f"{self.method} has no delay, so there is nothing to follow; choose a pipelined method")
 
     @property
     def slug(self) -> str:
@@ -220,13 +222,13 @@ class GradientsCell(ProbedCell):
         super()._check()
         if (self.forward_weights, self.correction) != ("current", "none"):
             raise CellError(
-                "gradients are compared with those of the same weights, uncorrected; got forward weights "
+                "gradients are compared with uncorrected ones at the same weights; got forward weights "
                 f"{self.forward_weights}, correction {self.correction}"
             )
         if self.coupling != transformers.OWN:
             raise CellError(
-                f"gradients are compared with those of further evaluations, and the coupling {self.coupling} draws "
-                "gamma anew in each; choose the coupling own"
+                f"gradients are compared with those of further evaluations, but the coupling {self.coupling} draws "
+                "a new gamma in each; choose the coupling own"
             )
 
 
@@ -246,7 +248,7 @@ class ReconstructionCell(ProbedCell):
 class ForwardGradientCell(TrainedCell):
     """Train by forward gradients (`reproduce.forward_gradients`), and record the accuracy and how good guesses are.
 
-    Every batch is an update, and nothing is late: settings of the pipeline stay at their defaults.
+    Every batch is an update, without delay: settings of the pipeline stay at their defaults.
     """
 
     kind: ClassVar[str] = "forward_gradient"
@@ -259,12 +261,17 @@ class ForwardGradientCell(TrainedCell):
     auxiliary: str  # kind of the auxiliary networks: `cnn`, `mlp` or `linear`
 
     def without_defaults(self) -> dict[str, Any]:
-        """The settings less those at their default; with one that was removed, of which identities are made."""
+        """Return the settings without those at their defaults, but with a removed one that identities contain."""
         return {**super().without_defaults(), "released": REMOVED["released"]}
 
     @property
     def algorithm(self) -> forward.ForwardGradient:
-        """The settings as the core has them. Raises: ValueError: they contradict each other."""
+        """The settings in the form of the core.
+
+        Raises:
+            ValueError: They contradict each other.
+
+        """
         axes: dict[str, Any] = {name: kind(getattr(self, name)) for name, kind in forward.AXES.items()}
         return forward.ForwardGradient(**axes)
 
@@ -281,7 +288,7 @@ class ForwardGradientCell(TrainedCell):
         if self.model not in BLOCK_MODELS:
             raise CellError(f"forward gradients need auxiliary networks, which {' and '.join(BLOCK_MODELS)} have")
         if not is_forward_gradient(self.method):
-            raise CellError(f"a {self.kind} cell has the method {FORWARD_GRADIENT}, got {self.method!r}")
+            raise CellError(f"a {self.kind} cell requires the method {FORWARD_GRADIENT}, got {self.method!r}")
         object.__setattr__(self, "method", FORWARD_GRADIENT)
         pipelined: dict[str, Any] = {"accumulation": 1, "replicas": 1}
         pipelined |= {"forward_weights": "current", "correction": "none", "correction_value": 0.0}
@@ -291,17 +298,17 @@ class ForwardGradientCell(TrainedCell):
         for name, only in pipelined.items():
             if getattr(self, name) != only:
                 raise CellError(
-                    f"{name} is of the pipeline, forward gradients have {only!r}; got {getattr(self, name)!r}"
+                    f"{name} must be {only!r} for forward gradients (no pipeline); got {getattr(self, name)!r}"
                 )
         for name, kind in forward.AXES.items():
             _one_of(name, getattr(self, name), tuple(choice.value for choice in kind))
         _one_of("auxiliary", self.auxiliary, AUXILIARIES)
-        self.algorithm  # noqa: B018  # contradictions are found by making it
+        self.algorithm  # noqa: B018  # construction detects contradictions
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCell(NetworkCell):
-    """Measure a network under one method, on random images: bytes, FLOPs and seconds depend on shapes alone."""
+    """Measure a network under one method, on random images: bytes, FLOPs and seconds depend only on shapes."""
 
     @property
     def slug(self) -> str:
@@ -327,7 +334,7 @@ class ComplexityCell(MeasuredCell):
 
 @dataclass(frozen=True, kw_only=True)
 class ShapedCell(MeasuredCell):
-    """Measure on images and classes like those of a data set, which itself is not needed."""
+    """Measure on images and classes like those of a data set, whose files are not needed."""
 
     dataset: str
 
@@ -350,7 +357,7 @@ class StageCostCell(ShapedCell):
 
     kind: ClassVar[str] = "stage_costs"
 
-    repetitions: int  # times that each stage's turn is timed, after some that are not
+    repetitions: int  # timed repetitions of each stage, after some warm-up
 
     def _check(self) -> None:
         super()._check()
@@ -370,26 +377,28 @@ KINDS = {cell.kind: cell for cell in CELLS}
 
 
 def from_dict(values: Mapping[str, Any]) -> Cell:
-    """The cell with these settings, all that have no default, `kind` included; lists stand for tuples, as in JSON.
+    """Make the cell with these settings: `kind`, and all without default. Lists are accepted for tuples, as in JSON.
 
-    Settings that were removed may stand at the default that they had, as in older records.
+    Removed settings are accepted at their former defaults, as in older records.
 
-    Raises: CellError: a key is unknown (near matches are listed) or missing, or a value of the wrong type or out of
-    range; or there are no keys.
+    Raises:
+        CellError: A key is unknown (near matches are listed) or missing, a value is of the wrong type or out of range,
+            or the values are not a mapping.
+
     """
-    if not isinstance(values, Mapping):  # what a file holds may be anything
-        raise CellError(f"a cell has settings by name; got {values!r}")
+    if not isinstance(values, Mapping):  # a file may contain anything
+        raise CellError(f"a cell is a mapping from settings to values; got {values!r}")
     given = dict(values)
     kind = given.pop("kind", None)
     for key, default in REMOVED.items():
         value = given.pop(key, default)
         if (tuple(value) if isinstance(value, list) else value) != default:
             raise CellError(
-                f"the setting {key!r} was removed, and {value!r} went with it; records that are kept had {default!r} "
-                f"alone: use a version of this suite from before, or leave the setting out"
+                f"the setting {key!r} was removed, and its value {value!r} is no longer supported, only {default!r}: "
+                f"use an older version of this suite, or leave the setting out"
             )
     if not isinstance(kind, str) or kind not in KINDS:
-        raise CellError(f"a cell has a kind, one of {', '.join(KINDS)}; got {kind!r}")
+        raise CellError(f"the kind of a cell must be one of {', '.join(KINDS)}; got {kind!r}")
     fields = dataclasses.fields(KINDS[kind])
     names = [field.name for field in fields]
     for key in given:
@@ -402,7 +411,7 @@ def from_dict(values: Mapping[str, Any]) -> Cell:
 
 
 def is_forward_gradient(method: str) -> bool:
-    """Whether that is the method's name; case and hyphens do not matter."""
+    """Return whether this is the method's name. Case and hyphens do not matter."""
     return method.strip().upper().replace("-", "_") == FORWARD_GRADIENT
 
 
@@ -432,24 +441,31 @@ def _check_model(cell: NetworkCell) -> None:
 
 
 def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
-    """The cell's data set, whose name is then written as the catalogue does.
+    """Return the cell's data set, and normalise its name in the cell.
 
-    Raises: CellError: there is no such data set, or the network cannot read it.
+    Raises:
+        CellError: There is no such data set, or the network cannot read it.
+
     """
     dataset = catalogue.by_name(cell.dataset)
     if dataset.text != transformers.reads_text(cell.model) and not own.is_own(cell.model):
         fitting = [name for name in transformers.MODELS if transformers.reads_text(name)]
         raise CellError(
-            f"{cell.model} takes images, and {dataset.name} is text; choose one of {', '.join(fitting)}"
+            f"{cell.model} takes images, but {dataset.name} is text; choose one of {', '.join(fitting)}"
             if dataset.text
-            else f"{cell.model} takes text, and {dataset.name} has images; choose the data set {catalogue.PYDOC.name}"
+            else f"{cell.model} takes text, but {dataset.name} has images; choose the data set {catalogue.PYDOC.name}"
         )
     object.__setattr__(cell, "dataset", dataset.name)
     return dataset
 
 
 def _check_delay(cell: TrainedCell) -> None:
-    """Check what is done about delay. Raises: CellError."""
+    """Check the settings of delay compensation.
+
+    Raises:
+        CellError: A setting is wrong.
+
+    """
     _one_of("forward_weights", cell.forward_weights, FORWARD_WEIGHTS)
     _one_of("correction", cell.correction, ("none", *delay.CORRECTIONS))
     ahead, correction = delay.ForwardWeights(cell.forward_weights), delay.CORRECTIONS.get(cell.correction)
@@ -464,12 +480,12 @@ def _check_delay(cell: TrainedCell) -> None:
             f"the correction {cell.correction} has no constant, got correction_value {cell.correction_value}"
         )
     if ahead is not delay.ForwardWeights.CURRENT and cell.optimizer == "nadam":
-        raise CellError("nadam looks ahead by itself: predicted forward weights go with sgd and adamw")
+        raise CellError("nadam already looks ahead: predicted forward weights require sgd or adamw")
     if correction is None:
         return
     if correction.momentum and (cell.optimizer != "sgd" or not cell.momentum):
         raise CellError(
-            f"the correction {cell.correction} is a rule for sgd with momentum, got {cell.optimizer} with momentum "
+            f"the correction {cell.correction} requires sgd with momentum, got {cell.optimizer} with momentum "
             f"{cell.momentum:g}; choose another correction"
         )
     if correction is delay.GAP_AWARE and not cell.learning_rate:

@@ -1,6 +1,6 @@
-"""The stages of a cell's network, from its settings.
+"""Build the stages of a cell's network from its settings.
 
-Importing this module imports no torch: that comes with the first network.
+Importing this module does not import torch; building the first network does.
 """
 
 from typing import TYPE_CHECKING
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from petra_core.stages import Stage
 
 
-#: The kinds of bytes that stages hold of networks whose coupling is their own: side bits are of BDIA.
+#: Kinds of bytes of stages without BDIA, which is the only coupling with side bits.
 HELD = tuple(kind for kind in KINDS if kind != "side_bits")
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
-    """Return the stages of the cell's network, initialised from torch's global generator; one block a stage.
+    """Build the stages of the cell's network, one per block, initialised from torch's global generator.
 
     Raises:
         CellError: If a user's function cannot be called, or returns no network.
@@ -45,7 +45,7 @@ def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
 
 
 def outlined(cell: TrainedCell | ShapedCell) -> "list[Stage]":
-    """Return the stages of the cell's network on the meta device, where nothing is drawn or allocated.
+    """Build the stages of the cell's network on the meta device, which allocates and draws nothing.
 
     A user's network is built on the CPU, since its function may read values of tensors.
     """
@@ -59,7 +59,7 @@ def outlined(cell: TrainedCell | ShapedCell) -> "list[Stage]":
 
 
 def default_stem(model: str, dataset: catalogue.Dataset, image_size: int) -> str:
-    """Return the usual stem of a network, whose name is not checked, for samples of that size from a data set."""
+    """Return the usual stem of a network (the name is not checked) for samples of this size from a data set."""
     if own.is_own(model):
         return own.STEM
     if model in transformers.MODELS:
@@ -87,7 +87,7 @@ def title_of(cell: NetworkCell) -> str:
 
 
 def layers_of(stage: "Stage") -> str:
-    """The convolutions and linear layers of a stage: "linear 512→10", "conv 3x3 64→128/2" with a stride of 2."""
+    """List the convolutions and linear layers of a stage: "linear 512→10", "conv 3x3 64→128/2" with a stride of 2."""
     from torch import nn
 
     layers = [

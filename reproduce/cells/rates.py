@@ -86,13 +86,13 @@ def rate(optimizer: str, batch_size: int, accumulation: int) -> float:
 
 
 def reference_of(cell: TrainedCell) -> float:
-    """The learning rate of the cell, as it would be with 256 samples an update; noise of rounding is taken off."""
+    """Return the learning rate of the cell at 256 samples per update, without rounding noise."""
     share = cell.batch_size * cell.accumulation * cell.replicas / REFERENCE_BATCH
     return float(f"{cell.learning_rate / _growth(cell.optimizer, share):.9g}")
 
 
 def described(optimizer: str, reference: float) -> str:
-    """The rule of an optimizer as a formula: 0.1·batch·k/256."""
+    """Format the rule of an optimizer: 0.1·batch·k/256."""
     samples = f"batch·k/{REFERENCE_BATCH}"
     return f"{reference:.4g}·" + (samples if optimizer == "sgd" else f"√({samples})")
 

@@ -1,13 +1,13 @@
-"""Timing of a pipelined method: the staleness vector from two settings that people choose.
+"""Define the timing of a pipelined method: the staleness vector from two settings of the user.
 
     --timing lockstep      the paper's counting: gradients come back after twice the way to the head
     --timing 1f1b          asynchronous 1F1B, the order of PipeDream: the smallest staleness at full speed
     --timing 1f1b+0.5      with slack for latency: 1.5 times the staleness of 1F1B, rounded up; lockstep is 1f1b+1
-    --stages 3,2,2,3       blocks that form a stage of the pipeline, one device each; none: each block is a stage
+    --stages 3,2,2,3       numbers of blocks per stage of the pipeline, one device each; if empty, each block is a stage
 
-The vector has one number per block (`petra_core.staleness`): blocks of one stage have the same. Methods that let one
-micro-batch pass at a time have no timing. A published system (`petra_core.methods.SYSTEMS`) is a method at asynchronous
-1F1B: its name chooses both.
+The vector has one number per block (`petra_core.staleness`); blocks of one stage have equal numbers. Methods that pass
+one micro-batch at a time have no timing. The name of a published system (`petra_core.methods.SYSTEMS`) selects a method
+and asynchronous 1F1B.
 """
 
 import re
@@ -20,20 +20,31 @@ from petra_core.sizes import HierarchicalSize
 from reproduce.cells import own, transformers
 from reproduce.cells.base import CellError
 
-__all__ = ["LOCKSTEP", "ONE_F_ONE_B", "blocks", "check", "covering", "of_system", "slack", "title", "vector"]
+__all__ = [
+    "LOCKSTEP",
+    "ONE_F_ONE_B",
+    "blocks",
+    "canonical",
+    "check",
+    "covering",
+    "of_system",
+    "slack",
+    "title",
+    "vector",
+]
 
 LOCKSTEP, ONE_F_ONE_B = "lockstep", "1f1b"
 
 
 class Modelled(Protocol):
-    """What is read of a cell to count its blocks; `reproduce.cells.kinds` has the cells, and imports this module."""
+    """Settings from which blocks are counted. `reproduce.cells.kinds` defines the cells and imports this module."""
 
     @property
     def model(self) -> str: ...
 
 
 class Timed(Modelled, Protocol):
-    """What is read of a cell to find its staleness."""
+    """Settings from which the staleness follows."""
 
     @property
     def method(self) -> str: ...
@@ -48,14 +59,14 @@ class Timed(Modelled, Protocol):
     def stages(self) -> tuple[int, ...]: ...
 
 
-RESIDUAL_BLOCKS = {18: 10, 34: 18, 50: 18}  # by the number of layers, of every residual family
+RESIDUAL_BLOCKS = {18: 10, 34: 18, 50: 18}  # by number of layers, for every residual family
 
 
 def slack(timing: str) -> float:
-    """Return s of a staleness (1 + s) (P - 1 - p) on P devices: 1 in lockstep, 0 in asynchronous 1F1B.
+    """Return s in the staleness (1 + s) (P - 1 - p) on P devices: 1 in lockstep, 0 in asynchronous 1F1B.
 
     Raises:
-        CellError: there is no such timing.
+        CellError: There is no such timing.
 
     """
     if timing == LOCKSTEP:
@@ -68,15 +79,31 @@ def slack(timing: str) -> float:
     )
 
 
-def of_system(method: str, timing: str | None) -> str:
-    """Return the timing of a method or a published system, as people name it.
-
-    Args:
-        method: its name.
-        timing: what was asked for; None: that of the system, of other methods lockstep.
+def canonical(timing: str) -> str:
+    """Return the one name of a timing that people may write in several ways: `1f1b+1.0` is `lockstep`.
 
     Raises:
-        CellError: the name is that of a system alone, and the timing is not its own.
+        CellError: there is no such timing.
+
+    """
+    if (known := {1.0: LOCKSTEP, 0.0: ONE_F_ONE_B}.get(slack(timing))) is not None:
+        return known
+    whole, _, part = timing.removeprefix(f"{ONE_F_ONE_B}+").partition(".")
+    return f"{ONE_F_ONE_B}+{'.'.join(filter(None, (str(int(whole)), part.rstrip('0'))))}"
+
+
+def of_system(method: str, timing: str | None) -> str:
+    """Return the timing of a method or a published system, given the user's settings.
+
+    Args:
+        method: Name of the method or system.
+        timing: Requested timing, or None for that of the system, or lockstep for other methods.
+
+    Returns:
+        The timing.
+
+    Raises:
+        CellError: The name is that of a system, and the timing is not the system's.
 
     """
     name = methods.normalized(method)
@@ -86,13 +113,13 @@ def of_system(method: str, timing: str | None) -> str:
     if timing not in (None, ONE_F_ONE_B) and name != method_of_system.name:
         raise CellError(
             f"{name} runs at asynchronous 1F1B, got timing {timing!r}: leave it out, or choose the method "
-            f"{method_of_system}, which takes any timing"
+            f"{method_of_system}, which supports any timing"
         )
     return ONE_F_ONE_B if timing is None else timing
 
 
 def blocks(cell: Modelled) -> int:
-    """Return J, the number of blocks of the cell's network, stem and head included.
+    """Return J, the number of blocks of the cell's network including stem and head.
 
     Only a user's network is built for that.
     """
@@ -113,17 +140,17 @@ def blocks(cell: Modelled) -> int:
 
 
 def check(cell: Timed) -> None:
-    """Check timing and stages of a cell; stages of one block each are written as none.
+    """Check timing and stages of a cell. Stages of one block each are replaced by an empty tuple.
 
     Raises:
-        CellError: they are wrong, or the method has no timing.
+        CellError: They are wrong, or the method has no timing.
 
     """
     if (cell.timing, cell.stages) == (LOCKSTEP, ()):
         return
     if not methods.by_name(cell.method).pipelined:
         raise CellError(
-            f"{cell.method} lets one micro-batch pass at a time, so it has neither timing nor stages; got timing "
+            f"{cell.method} passes one micro-batch at a time, so it has neither timing nor stages; got timing "
             f"{cell.timing}, stages {_written(cell.stages)}: leave both out"
         )
     slack(cell.timing)
@@ -138,16 +165,16 @@ def check(cell: Timed) -> None:
 def _check_stages(cell: Timed, count: int) -> None:
     if cell.stages and (sum(cell.stages) != count or min(cell.stages) < 1):
         raise CellError(
-            f"stages are the numbers of blocks of each, 1 or more, and {cell.model} has {count} blocks (stem and head "
+            f"stages must be numbers of blocks of at least 1, and {cell.model} has {count} blocks (stem and head "
             f"included); got {_written(cell.stages)}, which has {sum(cell.stages)}"
         )
 
 
 def vector(cell: Timed) -> tuple[int, ...] | None:
-    """Return the staleness of each block of a cell; None for a method that has none.
+    """Return the staleness of each block of a cell, or None for a method without pipeline.
 
     Raises:
-        CellError: k is too small for it.
+        CellError: k is too small for the staleness.
 
     """
     method = methods.by_name(cell.method)
@@ -163,17 +190,17 @@ def vector(cell: Timed) -> tuple[int, ...] | None:
 
 
 def covering(vector: Sequence[int]) -> str:
-    """Return the timing of the smallest slack whose staleness is nowhere below that of each stage in `vector`."""
+    """Return the timing with the smallest slack whose staleness is at least `vector` at every stage."""
     last = len(vector) - 1
     least = max(((number - 1) / (last - stage) for stage, number in enumerate(vector[:-1])), default=0.0) - 1
     if least < 0:
         return ONE_F_ONE_B
-    hundredths = floor(100 * least + 1e-9) + 1  # more than the least, at which a product is not yet rounded up
+    hundredths = floor(100 * least + 1e-9) + 1  # above the minimum, where a product is not yet rounded up
     return LOCKSTEP if hundredths == 100 else f"{ONE_F_ONE_B}+{hundredths / 100:g}"
 
 
 def title(timing: str, stages: tuple[int, ...] = ()) -> str:
-    """Return how sentences and tables name a timing, such as "asynchronous 1F1B, 4 stages"."""
+    """Return the name of a timing in sentences and tables, such as "asynchronous 1F1B, 4 stages"."""
     more = slack(timing)
     name = "lockstep" if more == 1 else "asynchronous 1F1B" if more == 0 else f"asynchronous 1F1B + {more:g}"
     return f"{name}, {len(stages)} stages" if stages else name

@@ -1,17 +1,17 @@
-"""Transformers by the settings of a cell: model, stem and width.
+"""Build transformers from the settings of a cell: model, stem and width.
 
     model    family and size: vit_micro … vit_large, revvit_micro … revvit_large, revswin_micro … revswin_giant,
-             revmvit_micro … revmvit_base, revroberta_micro … revroberta_large; vit_micro2, 12, 24, 48 by blocks,
-             likewise revvit and revroberta
-    stem     patch<P>: patches of P x P pixels; of RevRoBERTa, which reads text, `bytes`: a token is a byte
-    width    channels of each stream, in the first group of blocks; the number of heads is the size's
+             revmvit_micro … revmvit_base, revroberta_micro … revroberta_large; vit_micro2, 12, 24, 48 by number of
+             blocks, also for revvit and revroberta
+    stem     patch<P>: patches of P x P pixels; for RevRoBERTa, which reads text, `bytes`: a token is a byte
+    width    channels of each stream in the first group of blocks; the size determines the number of heads
 
-A plain ViT's blocks x + h(x) can be given the coupling BDIA; the others are reversible by their two streams.
+The blocks x + h(x) of a plain ViT can have the coupling BDIA; the other families are reversible by their two streams.
 
-A stage is one block of two functions. RevSwin's windows have 7 tokens in a row as published where that divides the grid
-of patches, else the largest number below 7 that does.
+A stage is one block of two functions. RevSwin's windows have 7 tokens per row, as published, if that divides the grid
+of patches, and else the largest number below 7 that does.
 
-Without dropout and stochastic depth: a cell has no setting for them.
+There is no dropout and no stochastic depth: a cell has no setting for them.
 """
 
 import dataclasses
@@ -30,13 +30,13 @@ from petra_core.sizes import (
     window_grids,
 )
 
-if TYPE_CHECKING:  # torch, for which names and sizes do not wait
+if TYPE_CHECKING:  # torch is slow to import, and names and sizes do not need it
     from petra_core.stages import Stage
 
 Size = TransformerSize | HierarchicalSize
 
-OWN = "own"  # coupling of the model itself
-COUPLINGS = (OWN, "bdia", "bdia_float")  # BDIA to the bit, or in floating-point numbers without a quantiser
+OWN = "own"  # the model's coupling
+COUPLINGS = (OWN, "bdia", "bdia_float")  # BDIA, bitwise exact, or in floating-point numbers without a quantiser
 TITLES = {"vit": "ViT", "revvit": "RevViT", "revswin": "RevSwin", "revmvit": "RevMViT", "revroberta": "RevRoBERTa"}
 SIZES: dict[str, Mapping[str, Size]] = {
     "vit": REVVIT,
@@ -45,8 +45,8 @@ SIZES: dict[str, Mapping[str, Size]] = {
     "revmvit": REVMVIT,
     "revroberta": REVROBERTA,
 }
-DEPTHS = (2, 12, 24, 48)  # blocks of networks that are as wide as micro
-#: The size of every model by its name: those published, and those of other depths.
+DEPTHS = (2, 12, 24, 48)  # blocks of networks with the width of micro
+#: Sizes of all models by name: the published ones, and those of other depths.
 MODELS: dict[str, Size] = {f"{family}_{name}": size for family, sizes in SIZES.items() for name, size in sizes.items()}
 MODELS |= {
     f"{family}_micro{depth}": dataclasses.replace(sizes["micro"], depth=depth)
@@ -54,14 +54,16 @@ MODELS |= {
     for depth in DEPTHS
 }
 WINDOW = 7
-BYTES = "bytes"  # the stem of what reads text
-SPECIAL_TOKENS = 1  # that hides a byte
+BYTES = "bytes"  # stem of models that read text
+SPECIAL_TOKENS = 1  # the mask token
 
 
 def build(model: str, stem: str, width: int, image_size: int, num_classes: int, coupling: str = OWN) -> "list[Stage]":
-    """The stages of a transformer; for text image_size is the length of a sequence.
+    """Build the stages of a transformer. For text, `image_size` is the length of a sequence.
 
-    Raises: ValueError: there is no such network (`check`, `check_coupling`).
+    Raises:
+        ValueError: There is no such network (`check`, `check_coupling`).
+
     """
     from petra_core import models
 
@@ -80,10 +82,10 @@ def build(model: str, stem: str, width: int, image_size: int, num_classes: int, 
 
 
 def check(model: str, stem: str, width: int, image_size: int) -> None:
-    """Raise ValueError if there is no such network for these images or texts; the message says what to change."""
+    """Raise ValueError if there is no such network for these images or texts. The message contains the fix."""
     size, text = MODELS[model], reads_text(model)
     if text and stem != BYTES:
-        raise ValueError(f"the stem of {model}, which reads text, is {BYTES}: a token is a byte; got {stem!r}")
+        raise ValueError(f"the stem of {model}, which reads text, must be {BYTES} (a token is a byte); got {stem!r}")
     patch = None if text else _patch(stem)
     try:
         dataclasses.replace(size, width=width)
@@ -97,24 +99,24 @@ def check(model: str, stem: str, width: int, image_size: int) -> None:
 
 
 def check_coupling(model: str, coupling: str) -> None:
-    """Raise ValueError if the blocks of a model, of any family, cannot be coupled so; the message says which can."""
+    """Raise ValueError if the blocks of a model do not support a coupling. The message lists those that do."""
     if coupling not in COUPLINGS:
         raise ValueError(f"coupling must be {', '.join(COUPLINGS)}, got {coupling!r}")
     if coupling != OWN and not model.startswith("vit_"):
         fitting = ", ".join(name for name in MODELS if name.startswith("vit_"))
         raise ValueError(
-            f"the coupling {coupling} makes a plain network x + h(x) invertible, and {model} is none; choose the model "
+            f"the coupling {coupling} makes a plain network x + h(x) invertible, but {model} is not plain; choose "
             f"{fitting}, or the coupling {OWN}"
         )
 
 
 def reads_text(model: str) -> bool:
-    """Whether the model of that name takes text, and not images."""
+    """Return whether the model of that name takes text instead of images."""
     return model.startswith("revroberta_")
 
 
 def default_stem(model: str, image_size: int) -> str:
-    """The usual stem: bytes for text; for images patches of 16 (RevViT) or 4 pixels as published, less if small."""
+    """Return the usual stem: bytes for text; for images patches of 16 (RevViT) or 4 pixels as published, or less."""
     if reads_text(model):
         return BYTES
     scale = 1 if model.startswith(("revvit", "vit")) else 2 if image_size < 128 else 4
@@ -122,7 +124,7 @@ def default_stem(model: str, image_size: int) -> str:
 
 
 def title(model: str, coupling: str = OWN) -> str:
-    """The model's name in tables, such as RevViT-Tiny or BDIA-ViT-Tiny."""
+    """Return the model's name in tables, such as RevViT-Tiny or BDIA-ViT-Tiny."""
     family, _, size = model.partition("_")
     coupled = {"bdia": "BDIA-", "bdia_float": "BDIA-float-"}.get(coupling, "")
     return f"{coupled}{TITLES[family]}-{size.capitalize()}"
@@ -132,7 +134,7 @@ def _patch(stem: str) -> int:
     match = re.fullmatch(r"patch([1-9]\d*)", stem)
     if not match:
         raise ValueError(
-            f"the stem of a transformer is patch<P> for patches of P x P pixels, such as patch4; got {stem!r}"
+            f"the stem of a transformer must be patch<P> for patches of P x P pixels, such as patch4; got {stem!r}"
         )
     return int(match[1])
 

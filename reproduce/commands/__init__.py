@@ -1,1 +1,1 @@
-"""The commands of the command line, one a module; `reproduce.commands.cli` puts them together."""
+"""Define the commands of the command line, one per module. `reproduce.commands.cli` combines them."""

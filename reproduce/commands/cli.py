@@ -1,7 +1,7 @@
-"""The command line: `run` a grid, `train` one cell, share it by a `partition`, see to `report`, `data` and `records`.
+"""Define the command line: `run` a grid, `train` a cell, find a `partition`, and manage `report`, `data` and `records`.
 
-Exit codes: 0 all that was asked for is there; 1 something failed; 2 the command line is wrong; 130 stopped by
-Ctrl-C, after which the same command goes on.
+Exit codes: 0 success; 1 something failed; 2 the command line is wrong; 130 stopped by Ctrl-C, after which the same
+command resumes.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from reproduce.commands.train import train
 
 
 class _AnyLocale(click.Group):
-    """Commands for every terminal: a character that the locale lacks is a question mark, and NO_COLOR is obeyed."""
+    """Group commands for any terminal: print characters that the locale lacks as question marks, and obey NO_COLOR."""
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):

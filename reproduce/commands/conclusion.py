@@ -1,4 +1,4 @@
-"""The end of `run`: what came out, and loudly whatever is not as it should be."""
+"""Print a summary of a run and warn about problems."""
 
 import shlex
 import sys
@@ -19,14 +19,14 @@ from reproduce.words import count
 
 
 def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
-    """Print the summary, say how to look at the records under `root`, and end with the outcome's exit code."""
+    """Print the summary and the command that shows the records under `root`, and exit with the outcome's code."""
     click.echo("\n" + summary.table(outcome.states))
     states, problems = outcome.states.items(), outcome.problems
     short = list(_shortfalls(scale, outcome))
     at = " and ".join(str(k) for k in scale.target_accumulations)
-    _warn(f"at k = {at} not above {scale.target_accuracy:g} % test accuracy", short)
+    _warn(f"at k = {at} did not exceed {scale.target_accuracy:g} % test accuracy", short)
     _warn("diverged, which is a result", [cell.slug for cell, state in states if state.reason == DIVERGED])
-    _warn("without a result", list(_once_each(problems)), len(problems))
+    _warn("have no result", list(_once_each(problems)), len(problems))
     wrecks = [
         f"{cell.slug}: {state.reached}"
         for cell, state in states
@@ -36,13 +36,13 @@ def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
     ]
     _warn("broken: at most twice the test accuracy of a guess", wrecks)
     unfinished = [f"{cell.slug}: {state}" for cell, state in states if not state.final and cell not in problems]
-    _warn("unfinished; the same command goes on", unfinished)
+    _warn("unfinished; the same command resumes", unfinished)
     memory = [cell.slug for cell, state in states if state.reason == OUT_OF_MEMORY]
-    _warn("ran out of memory; --retry-failed tries again, with fewer --jobs each has more of a GPU", memory)
+    _warn("ran out of memory; --retry-failed runs them again, and fewer --jobs give each more memory of a GPU", memory)
     if not short and outcome.complete:
-        click.echo(f"\nNothing is missing: {count(len(states), 'cell')} with a result, every one as good as expected.")
+        click.echo(f"\nNothing is missing: {count(len(states), 'cell')} finished and met the expected accuracy.")
     folder = "" if root == DEFAULT_ROOT else f" --records {shlex.quote(str(root))}"
-    click.echo(f"\nTo look at it: python -m reproduce report --open{folder}")
+    click.echo(f"\nShow the report with: python -m reproduce report --open{folder}")
     sys.exit(outcome.exit_code)
 
 
@@ -55,7 +55,7 @@ def _shortfalls(scale: Scale, outcome: GridOutcome) -> Iterator[str]:
 
 
 def _warn(what: str, lines: list[str], cells: int | None = None) -> None:
-    """A warning of so many cells on stderr, with its first lines; none where there is no line."""
+    """Print a warning for a number of cells on stderr, with its first lines; print nothing if there is no line."""
     if lines:
         number = count(len(lines) if cells is None else cells, "cell")
         click.secho(f"\nWARNING: {number} {what}:", fg="red", bold=True, err=True)
@@ -63,7 +63,7 @@ def _warn(what: str, lines: list[str], cells: int | None = None) -> None:
 
 
 def _once_each(problems: dict[Cell, str]) -> Iterator[str]:
-    """Each problem with the cells that have it: a data set that is missing is missing for all of them."""
+    """Yield each problem once, with the cells that it affects. All cells of a missing data set share one problem."""
     cells: dict[str, list[Cell]] = {}
     for cell, text in problems.items():
         cells.setdefault(text, []).append(cell)

@@ -1,6 +1,6 @@
-"""The commands `data list`, `data prepare` and `data check`.
+"""Define the commands `data list`, `data prepare` and `data check`.
 
-What converts and verifies is imported where it is used: to list, to explain or to refuse does not wait for it.
+Modules that convert and verify are imported where they are used, so that listing, help and refusals stay fast.
 """
 
 import platform
@@ -28,24 +28,29 @@ DATA_ROOT = click.option(
     type=FOLDER,
     default=DEFAULT_ROOT,
     show_default=True,
-    help="Folder of prepared data sets, each in one of its name.",
+    help="Folder of prepared data sets, one subfolder each.",
 )
 
 
 def prepared_dataset(name: str) -> Dataset:
-    """The data set of that name. Raises: click.BadParameter: there is none, or it has not to be prepared."""
+    """Return the data set of that name.
+
+    Raises:
+        click.BadParameter: No data set has this name, or it needs no preparation.
+
+    """
     try:
         dataset = catalogue.by_name(name)
     except CellError as error:
         raise click.BadParameter(str(error)) from None
     if dataset.built_in:
-        raise click.BadParameter(f"{dataset.title} come with a dependency: there is nothing to prepare or check")
+        raise click.BadParameter(f"{dataset.title} come with a dependency and need no preparation or check")
     return dataset
 
 
 @click.group()
 def data() -> None:
-    """Data sets: list them, prepare them for the loaders, check what is there."""
+    """Manage data sets: list them, prepare them for the loaders, check prepared ones."""
 
 
 @data.command("list")
@@ -76,7 +81,7 @@ def _contents(dataset: Dataset) -> str:
 
 def _state(dataset: Dataset, root: Path) -> str:
     if dataset.built_in:
-        return f"ready: it comes with {'Python' if dataset.text else 'a dependency'}"
+        return f"ready: comes with {'Python' if dataset.text else 'a dependency'}"
     folder = root / dataset.name
     try:
         if not manifest.is_in(folder):
@@ -96,31 +101,31 @@ def _state(dataset: Dataset, root: Path) -> str:
 
 @data.command("prepare")
 @click.argument("dataset", metavar="NAME", type=prepared_dataset)
-@click.option("--source", type=FOLDER, help="Folder that holds the data set as published.")
+@click.option("--source", type=FOLDER, help="Folder with the published files of the data set.")
 @DATA_ROOT
 @click.option(
     "--download",
     is_flag=True,
-    help="Get the data set first (CIFAR) and keep it in --source [default: DATA_ROOT/downloads].",
+    help="Download the data set first (CIFAR) and keep it in --source [default: DATA_ROOT/downloads].",
 )
 @click.option(
     "--unofficial",
     "reason",
     default="",
     metavar="REASON",
-    help="Take data that are not the official ones, and say why.",
+    help="Accept data that are not the official ones, for this reason.",
 )
-@click.option("--replace", is_flag=True, help="Make it anew although it is there.")
+@click.option("--replace", is_flag=True, help="Replace a data set that is already prepared.")
 @click.option(
     "--no-beton",
     is_flag=True,
-    help="Do not copy the images (144 GB), only list them: for torchvision's loader (imagenet).",
+    help="Only list the images instead of copying them (144 GB), for torchvision's loader (imagenet).",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1),
-    show_default="as many as there are cores",
-    help="Threads that decode (imagenet).",
+    show_default="number of cores",
+    help="Decoding threads (imagenet).",
 )
 def prepare_command(
     dataset: Dataset,
@@ -134,14 +139,15 @@ def prepare_command(
 ) -> None:
     """Verify the data set NAME and convert it for the loaders: cifar10, cifar100, imagenet32 or imagenet.
 
-    Nothing is put in place unless all of it is there and whole. Stopped in any way, the same command begins anew.
+    The folder appears only when all of it is complete. If the command is stopped, run it again; it starts from the
+    beginning.
     """
     if dataset is not IMAGENET and (no_beton or workers):
-        raise click.UsageError("--no-beton and --workers are for imagenet: others have no image files")
+        raise click.UsageError("--no-beton and --workers apply only to imagenet: other data sets have no image files")
     if download and not dataset.downloadable:
         raise click.UsageError(f"{dataset.title} cannot be downloaded without an account. {dataset.how_to_get}")
     if source is None and not download:
-        raise click.UsageError(f"--source is missing: the folder that holds {dataset.title}. {dataset.how_to_get}")
+        raise click.UsageError(f"--source is missing: the folder that contains {dataset.title}. {dataset.how_to_get}")
     from reproduce.data import cifar
     from reproduce.data.prepare import Options, prepare
 
@@ -153,7 +159,7 @@ def prepare_command(
         assert source is not None
         made, now = prepare(dataset, source, root, options, progress_bar)
         folder = root / dataset.name
-        click.echo(f"{folder} {'is made' if now else 'was there already, from the same source'}: {_status(made)}")
+        click.echo(f"{folder} {'was made' if now else 'exists already, from the same source'}: {_status(made)}")
         _describe(made.findings)
         for name, file in made.files.items():
             click.echo(f"  {name}  {file.bytes:,} bytes  SHA-256 {file.sha256}")
@@ -163,20 +169,25 @@ def prepare_command(
 @click.argument("datasets", metavar="[NAME]...", type=prepared_dataset, nargs=-1)
 @DATA_ROOT
 def check_command(datasets: Sequence[Dataset], root: Path) -> None:
-    """Read prepared data sets whole and compare them with their records: NAME, or all that are there."""
+    """Read prepared data sets completely and compare them with their manifests: NAME, or all prepared ones."""
     with _errors():
         chosen = datasets or [dataset for name, dataset in catalogue.DATASETS.items() if manifest.is_in(root / name)]
         if not chosen:
-            raise click.ClickException(f"{root} holds no prepared data set; `data list` shows what there is")
-        whole = [_check(dataset, root / dataset.name) for dataset in chosen]  # all of them, also after a damaged one
+            raise click.ClickException(f"{root} contains no prepared data set; `data list` shows the data sets")
+        whole = [_check(dataset, root / dataset.name) for dataset in chosen]  # all of them, even after a damaged one
     sys.exit(0 if all(whole) else 1)
 
 
 def _read(dataset: Dataset, folder: Path) -> tuple[Manifest, list[str]]:
-    """The manifest in a data set's folder, and the problem that it is another one's. Raises: DataError."""
+    """Return the manifest of a data set's folder, and a problem if it belongs to another data set.
+
+    Raises:
+        DataError: The manifest cannot be read.
+
+    """
     prepared = manifest.read(folder)
     return prepared, [] if prepared.dataset == dataset.name else [
-        f"{folder} holds {prepared.dataset}, not {dataset.name}"
+        f"{folder} contains {prepared.dataset}, not {dataset.name}"
     ]
 
 
@@ -188,13 +199,13 @@ def _check(dataset: Dataset, folder: Path) -> bool:
         prepared, problems = _read(dataset, folder)
         with progress_bar(dataset.name, sum(file.bytes for file in prepared.files.values()), "B") as progress:
             problems += manifest.problems(folder, prepared, contents=True, progress=progress)
-        if not problems and not prepared.has_beton:  # what it lists lies elsewhere
+        if not problems and not prepared.has_beton:  # the listed files are elsewhere
             problems += manifest.changed(folder, prepared)
         advice = catalogue.again(folder, prepared.source if prepared.dataset == dataset.name else "")
-    except DataError as error:  # which says what to do
+    except DataError as error:  # its message includes the fix
         problems, advice = [str(error)], ""
     if not problems:
-        click.echo(f"{dataset.name}: whole, {_status(prepared)}")
+        click.echo(f"{dataset.name}: complete, {_status(prepared)}")
         return True
     click.secho(f"{dataset.name}: DAMAGED", fg="red", bold=True, err=True)
     listed(problems)
@@ -224,7 +235,7 @@ def _describe(findings: Findings) -> None:
 
 @contextmanager
 def progress_bar(what: str, total: int, unit: str) -> Iterator[Progress]:
-    """A bar on stderr if it is a terminal, otherwise one line."""
+    """Show a progress bar on stderr if it is a terminal, otherwise print one line."""
     from tqdm import tqdm
 
     if not sys.stderr.isatty():
@@ -237,12 +248,12 @@ def progress_bar(what: str, total: int, unit: str) -> Iterator[Progress]:
 def _errors() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:  # the reader of what is printed has seen enough; click knows
+    except BrokenPipeError:  # the reader of stdout has closed it, which click handles
         raise
     except StorageError as error:
         raise click.ClickException(error.strerror or str(error)) from error
-    except (DataError, OSError) as error:  # a folder that cannot be written, for one
+    except (DataError, OSError) as error:  # an unwritable folder, for example
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
-        click.echo("stopped; nothing was left behind, the same command begins anew", err=True)
+        click.echo("stopped; partial files were removed, and the same command starts again", err=True)
         sys.exit(128 + signal.SIGINT)

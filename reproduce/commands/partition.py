@@ -1,4 +1,4 @@
-"""`partition`: how a network is best shared among processes, from what its stages cost on this machine."""
+"""Define `partition`: find the best partition of a network among processes from its stage costs on this machine."""
 
 import re
 import sys
@@ -26,19 +26,26 @@ NETWORK, METHOD, SHARES, RUN = (
 )
 
 
-class Quantity(click.ParamType):  # type: ignore[type-arg]  # which older versions of click do not have
-    """A number above 0 and its unit, in whatever case, such as 8GB."""
+class Quantity(click.ParamType):  # type: ignore[type-arg]  # older versions of click lack the parameter
+    """Accept a positive number and its unit, in any case, such as 8GB."""
 
     def __init__(self, name: str, example: str, units: Mapping[str, float]) -> None:
         self.name, self.example, self.units = name, example, units
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The quantity in the unit whose factor is 1. Raises: click.BadParameter: this is none."""
+        """Return the quantity in the unit whose factor is 1.
+
+        Raises:
+            click.BadParameter: The value is not such a quantity.
+
+        """
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", value.strip(), re.IGNORECASE)
         factor = {unit.lower(): factor for unit, factor in self.units.items()}.get(match[2].lower()) if match else None
         if match is None or factor is None or not float(match[1]) > 0:
             units = ", ".join(self.units)
-            raise click.BadParameter(f"{value!r} is no {self.name}: a number and {units}, such as {self.example}")
+            raise click.BadParameter(
+                f"{value!r} is not a {self.name}: expected a number and {units}, such as {self.example}"
+            )
         return float(match[1]) * factor
 
 
@@ -51,34 +58,34 @@ TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 @NETWORK(
     "--model",
     default=DEFAULTS.model,
-    help="As of `train`; module:function may return (stages, inputs, target), whose micro-batch is timed then.",
+    help="As in `train`. A module:function may return (stages, inputs, target), a micro-batch to time the stages with.",
 )
-@NETWORK("--stem", show_default="as of `train`", help="As of `train`.")
-@NETWORK("--width", type=int, show_default="as of `train`", help="Channels of the first blocks, per stream.")
-@NETWORK("--coupling", default=DEFAULTS.coupling, help="As of `train`.")
-@NETWORK("--dataset", default=DEFAULTS.dataset, help="Whose image size and classes; its data are not needed.")
-@NETWORK("--image-size", type=int, show_default="as of `train`", help="Height and width in pixels.")
-@NETWORK("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
+@NETWORK("--stem", show_default="as in `train`", help="As in `train`.")
+@NETWORK("--width", type=int, show_default="as in `train`", help="Channels of the first blocks, per stream.")
+@NETWORK("--coupling", default=DEFAULTS.coupling, help="As in `train`.")
+@NETWORK("--dataset", default=DEFAULTS.dataset, help="Gives image size and classes; its files are not needed.")
+@NETWORK("--image-size", type=int, show_default="as in `train`", help="Height and width in pixels.")
+@NETWORK("--batch-size", default=DEFAULTS.batch_size, help="Samples per micro-batch.")
 @METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(m.name for m in methods.ALL if not m.overlapped)}.")
 @METHOD(
     *("accumulation", "-k", "--k", "--accumulation"),
     default=DEFAULTS.accumulation,
-    help="Micro-batches of an update, 1 to 32.",
+    help="Micro-batches per update, 1 to 32.",
 )
-@METHOD("--timing", show_default="as of `train`", help="As of `train`.")
-@METHOD("--stages", metavar="SIZES", show_default="every block", help="As of `train`.")
-@SHARES("--processes", type=click.IntRange(1), default=2, help="How many share the stages.")
-@SHARES("--memory-limit", type=MEMORY, help="What each may hold, such as 8GB: as predicted from shapes.")
+@METHOD("--timing", show_default="as in `train`", help="As in `train`.")
+@METHOD("--stages", metavar="SIZES", show_default="every block", help="As in `train`.")
+@SHARES("--processes", type=click.IntRange(1), default=2, help="Number of processes that share the stages.")
+@SHARES("--memory-limit", type=MEMORY, help="Predicted memory limit of each process, such as 8GB.")
 @SHARES(
     "--bandwidth",
     type=BANDWIDTH,
-    show_default="without limit",
-    help="Between two processes, such as 10Gbit/s.",
+    show_default="unlimited",
+    help="Bandwidth between two processes, such as 10Gbit/s.",
 )
-@SHARES("--latency", type=TIME, show_default="none", help="Of a message, such as 50us.")
+@SHARES("--latency", type=TIME, show_default="none", help="Latency of a message, such as 50us.")
 @RUN("--device", default="cpu", help="Device on which the stages are timed, such as cuda:0.")
-@RUN("--threads", type=click.IntRange(1), default=THREADS, help="Of each process, as of `train`.")
-@RUN("--repetitions", type=click.IntRange(1), default=balance.REPETITIONS, help="Timed turns of each stage.")
+@RUN("--threads", type=click.IntRange(1), default=THREADS, help="Threads of each process, as in `train`.")
+@RUN("--repetitions", type=click.IntRange(1), default=balance.REPETITIONS, help="Timed repetitions of each stage.")
 @click.help_option("-h", "--help")
 def partition(
     processes: int,
@@ -90,13 +97,14 @@ def partition(
     repetitions: int,
     **settings: Any,
 ) -> None:
-    """Find the cut of a network that keeps processes equally busy, by timing its stages here and now.
+    """Find the partition that balances the load of processes, by timing the stages on this machine.
 
-    Prints it beside the cut into equal numbers of stages, with the speed, the idle time and the peak memory that are to
-    be expected, and the option that makes `train` use it. `train --partition balanced` does the same by itself.
+    Print it next to the partition into equal numbers of stages, with the predicted speed, idle time and peak memory,
+    and the option of `train` that uses it. `train --partition balanced` finds the same partition.
 
-    And it prints the smallest staleness that keeps this cut at full speed over such links, if each process is one stage
-    of the pipeline, next to that of lockstep, with the options that make `train` use it. These change the result.
+    Also print the smallest staleness that keeps this partition at full speed over such links, if each process is one
+    stage of the pipeline, next to that of lockstep, with the options of `train` that use it. These options change the
+    result.
     """
     training = cell_by_hand(settings)
     cell = balance.of_training(training, repetitions)
@@ -104,7 +112,7 @@ def partition(
     method = methods.by_name(cell.method)
     if method.overlapped:
         same = methods.REVERSIBLE_BACKPROPAGATION.name
-        raise click.UsageError(f"--method {cell.method} is not simulated; {same} is the same work in order")
+        raise click.UsageError(f"--method {cell.method} is not simulated; {same} does the same work sequentially")
     where = devices.take(device)
     import torch
 
@@ -115,7 +123,7 @@ def partition(
 
         def begin(index: int, count: int) -> None:
             if processes > count:
-                raise click.UsageError(f"--processes {processes}: the network has {count} stages; use at most as many")
+                raise click.UsageError(f"--processes {processes}: the network has only {count} stages")
             bar.length = count
             bar.update(index - bar.pos)
 
@@ -131,7 +139,7 @@ def partition(
     for name, plan in plans.items():
         click.echo("\n".join(["", *plan_lines(name, measured, plan, link)]))
     best = plans["balanced"]
-    click.echo(f"\nto train so: {_options(best, threads)}")
+    click.echo(f"\nto use this partition: {_options(best, threads)}")
     if vector is not None and processes > 1:
         click.echo("\n".join(["", *staleness_lines(measured, best, link)]))
 
@@ -142,22 +150,22 @@ def _options(plan: Cut, threads: int) -> str:
 
 
 def staleness_lines(measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
-    """The smallest staleness that keeps full speed where each process is a stage, and how to train with it."""
+    """Yield the smallest staleness with full speed if each process is one stage, and the options that select it."""
     vector, seconds = measured.full_speed(plan, link)
     stages, devices = len(measured.costs), plan.devices
     sizes = written(plan.partition)
     yield (
-        f"full speed over such links, {1e3 * seconds:.3f} ms a micro-batch, with {devices} stages of {sizes} blocks "
-        f"needs the staleness {', '.join(map(str, vector))}"
+        f"full speed over such links, {1e3 * seconds:.3f} ms per micro-batch, with {devices} stages of {sizes} blocks "
+        f"requires the staleness {', '.join(map(str, vector))}"
     )
     of_these = ", ".join(map(str, lockstep(devices)))
-    yield f"lockstep has {of_these} with these stages, {lockstep(stages)[0]} at stage 0 with every block its own stage"
+    yield f"lockstep has {of_these} with these stages, {lockstep(stages)[0]} at stage 0 with one stage per block"
     options = "" if devices == stages else f" --stages {sizes}"
-    yield f"to train with it (another result): --timing {timing.covering(vector)}{options}"
+    yield f"to train with it (changes the result): --timing {timing.covering(vector)}{options}"
 
 
 def stage_lines(measured: Balance) -> Iterator[str]:
-    """Yield a table of what every stage costs."""
+    """Yield the costs of every stage as a table."""
     cell = measured.cell
     samples = f"{catalogue.by_name(cell.dataset).sized(cell.image_size)}, batch {cell.batch_size}"
     if own.is_own(cell.model):
@@ -166,8 +174,8 @@ def stage_lines(measured: Balance) -> Iterator[str]:
     else:
         network = f"{cell.coupled}, width {cell.width}, {samples}"
     yield (
-        f"{network}, {cell.method}, k = {cell.accumulation}; medians of {cell.repetitions} turns; "
-        f"memory as predicted for {measured.device}"
+        f"{network}, {cell.method}, k = {cell.accumulation}; medians of {cell.repetitions} repetitions; "
+        f"memory predicted for {measured.device}"
     )
     yield "stage  forward, ms  backward, ms  update, ms  memory, MB   up, MB  down, MB"
     for stage, (cost, held) in enumerate(zip(measured.costs, measured.held, strict=True)):
@@ -176,14 +184,14 @@ def stage_lines(measured: Balance) -> Iterator[str]:
 
 
 def plan_lines(name: str, measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
-    """A cut, what is expected of it by arithmetic, and what simulation adds: waiting, messages, memory over time."""
+    """Yield a partition, its arithmetic prediction, and what simulation adds: waiting, messages, memory over time."""
     yield f"{name}: {written(plan.partition)}"
     yield str(plan)
     filling, count = _micro_batches(measured)
     timeline = measured.simulated(plan, link, count)
     pace = timeline.seconds_per_micro_batch(skip=filling, drop=filling)
     yield (
-        f"simulated: {1e3 * pace:.3f} ms a micro-batch, {plan.work / pace:.2f} times one device, "
+        f"simulated: {1e3 * pace:.3f} ms per micro-batch, {plan.work / pace:.2f} times one device, "
         f"efficiency {plan.work / pace / plan.devices:.0%}"
     )
     for device, peak in enumerate(measured.peaks(timeline)):
@@ -192,9 +200,10 @@ def plan_lines(name: str, measured: Balance, plan: Cut, link: Link) -> Iterator[
 
 
 def _micro_batches(measured: Balance) -> tuple[int, int]:
-    """How many fill the pipeline, and how many are simulated: as many again and 8 updates between.
+    """Return the number of micro-batches that fill the pipeline, and the number that is simulated.
 
-    It is full when the first stage's first backward is done.
+    The pipeline is full when the first backward of the first stage is done. The simulation runs 8 updates between
+    filling and draining.
     """
     k = measured.cell.accumulation
     filling = -(-(max(lockstep(len(measured.costs))[0], *(measured.staleness or [0])) + 1) // k) * k

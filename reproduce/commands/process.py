@@ -1,6 +1,6 @@
-"""What `train` does in a process: alone, or as one of several that train a cell together.
+"""Run `train` in one process: by itself, or as one of several processes that train a cell together.
 
-It is apart from the command line, which explains and refuses settings without torch.
+It is separate from the command line, which explains and refuses settings without importing torch.
 """
 
 import sys
@@ -48,11 +48,14 @@ def train_here(
     trace: Path | None,
     trace_micro_batches: int,
 ) -> None:
-    """Train the cell, or this process's share of it, from wherever it was left; keywords are the options of `train`.
+    """Train the cell, or this process's stages of it, from its last state. Keywords are the options of `train`.
 
-    Raises: CellError, DeviceError: a setting does not fit this machine, or the processes that were started.
-    click.UsageError: what is left behind cannot be written. Failure: the cell failed, or cannot be trained as things
-    are.
+    Raises:
+        CellError: A setting does not fit the number of processes.
+        DeviceError: This machine has no such device.
+        click.UsageError: The output files cannot be written.
+        Failure: The cell failed, or cannot be trained under the present conditions.
+
     """
     where = devices.take(launched.local_device(device))
     torch.set_num_threads(threads)
@@ -85,11 +88,11 @@ def train_here(
         state = _run(record, context, interrupt, retry_failed=retry_failed)
     if team.leads and not bar.begun:
         options = [name for name, given in (("--trace", trace), ("--tensorboard", tensorboard)) if given is not None]
-        nothing = f", and there is nothing for {conjunction(options)}" if options else ""
+        nothing = f", so {conjunction(options)} had no effect" if options else ""
         click.echo(f"finished already: nothing was run{nothing}", err=True)
         model = record.path / "model.pt"
         if state.status is Status.DONE and not model.exists():
-            click.echo(f"{model} is not there any more; to have it, train anew with another --output", err=True)
+            click.echo(f"{model} no longer exists; to get it, train again with another --output", err=True)
     if state.status is Status.FAILED:
         raise Failure(f"{team.name}{state}: {state.detail}")
     team.leave()
@@ -97,21 +100,26 @@ def train_here(
         accuracy = state.result["test_accuracy"]
         click.echo(f"test accuracy {accuracy:.2f} % -> {record.path}")
         if near_chance(cell, accuracy):
-            click.echo("WARNING: that is at most twice the accuracy of a guess: the run counts as broken", err=True)
+            click.echo("WARNING: this is at most twice the accuracy of a guess: the run counts as broken", err=True)
 
 
 def _how(team: Team, threads: int) -> str:
-    """In how many threads and processes, and what else a person should know of them."""
+    """Describe the numbers of processes and threads, and add the team's notice."""
     each = count(threads, "thread")
-    many = f"{team.size} processes of {each} each" if team.size > 1 else each
+    many = f"{team.size} processes with {each} each" if team.size > 1 else each
     return "; ".join(filter(None, [many, team.notice]))
 
 
 def _shares(cell: TrainedCell, asked: int, partition: str) -> tuple[int, ...]:
-    """Who has which stages. Raises: CellError: the network cannot be shared like that, or not among so many."""
+    """Return the number of stages of each process.
+
+    Raises:
+        CellError: The network cannot be partitioned in this way or among this number of processes.
+
+    """
     alone = not launched.in_a_team()
     if alone and partition == "balanced":
-        partition = "even"  # of one process both are all
+        partition = "even"  # one process has all stages either way
     return partitioning.shares(cell, partition, 1 if alone else launched.processes_of_replica(asked, cell.replicas))
 
 
@@ -133,7 +141,7 @@ def _join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, pati
 
 
 def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed: bool) -> State:
-    """Run or continue the cell; what a person can do something about ends the command with a message."""
+    """Run or resume the cell. An error that a user can fix ends the command with a message."""
     team, bar = context.team, context.observer
     try:
         if team.leads and retry_failed and record.state().status is Status.FAILED:
@@ -143,7 +151,7 @@ def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed
     except Stopped as stop:
         if team.leads:
             bar.close()
-            click.echo(f"{stop}; saved, the same command goes on from there", err=True)
+            click.echo(f"{stop}; saved, and the same command resumes from there", err=True)
         team.leave()
         sys.exit(interrupt.exit_code)
     except (RecordError, CheckpointError, DataError, StorageError, UnsupportedError) as error:
@@ -155,7 +163,7 @@ def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed
             if first_to_report():
                 click.echo(f"{team.name}{lost}", err=True)
             sys.exit(LOST)
-        first_to_report()  # the traceback is the message; the others, who now lose this process, have nothing to add
+        first_to_report()  # the traceback is the message; the other processes only lose this one and add nothing
         if team.name:
             error.add_note(f"on {team.name.removesuffix(': ')}")
         raise
@@ -164,13 +172,13 @@ def _run(record: Record, context: Context, interrupt: Interrupt, *, retry_failed
 
 
 def _when_free(record: Record, context: Context) -> State:
-    """`execute`, after waiting for another machine that holds the record and may have died.
+    """Call `execute`, after waiting for another machine that holds the record and may have died.
 
-    Only time tells: it gives a sign of life, or none for so long that the record is taken over.
+    Only time distinguishes the cases: either the machine gives a sign of life, or it gives none until the record is
+    taken over.
 
     Raises:
-        LockedError: a process of this machine holds the record, or a living one of another machine.
-        Exception: whatever `execute` raises.
+        LockedError: A process of this machine, or a live process of another machine, holds the record.
 
     """
     touched: float | None = None

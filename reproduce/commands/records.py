@@ -1,4 +1,4 @@
-"""`records`: list them, check them, bring those of several machines together, export them as tables."""
+"""Define `records`: list and check records, merge those of several machines, export them as tables."""
 
 import contextlib
 import sys
@@ -14,28 +14,30 @@ from typing import Any
 import click
 
 from reproduce.commands.common import FOLDER, RECORDS, UserPath, check_writable
-from reproduce.records import merging, results
+from reproduce.records import merging, reading, results
 from reproduce.records.locks import holder
 from reproduce.records.merging import Decision
 from reproduce.records.record import scan
-from reproduce.records.storage import StorageError
+from reproduce.records.storage import StorageError, explain_full_disk
+
+BLOCK = 1 << 20  # bytes
 
 
 @click.group()
 def records() -> None:
-    """See to the records of cells."""
+    """Manage the records of cells."""
 
 
 @records.command("list")
 @RECORDS
 def list_(root: Path) -> None:
-    """List every record with its state, and who works on it."""
+    """List every record with its state and the holder of its lock."""
     folder = scan(_checked(root))
     for run in folder.records:
         who = None if run.state.final else holder(run.place)
         remark = f", locked by {who}" if who else ""
         if run.state.finished and run.place.is_dir():
-            remark = ", in a folder: `records merge` moves it to its volume"
+            remark = ", stored in a folder: `records merge` moves it to its volume"
         click.echo(f"{run.cell.scale}/{run.cell.name}: {run.state}{remark}")
     _end(folder.records, folder.problems)
 
@@ -43,7 +45,7 @@ def list_(root: Path) -> None:
 @records.command()
 @RECORDS
 def check(root: Path) -> None:
-    """Check that every record can be read and is whole, for the report too; exit code 1 if not."""
+    """Check that every record can be read and is complete, also for the report. Exit code 1 if not."""
     contents = results.read(_checked(root))
     states = Counter(f"{run.cell.scale}: {run.state.status.value}" for run in contents.runs)
     for text, count in sorted(states.items()):
@@ -54,24 +56,23 @@ def check(root: Path) -> None:
 @records.command()
 @click.argument("sources", metavar="[SOURCE]...", nargs=-1, type=UserPath())
 @RECORDS
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("-v", "--verbose", is_flag=True, help="Name the records too of which nothing is brought.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("-v", "--verbose", is_flag=True, help="Also list the records that are skipped.")
 def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> None:
-    """Bring the records of other machines, in the folders SOURCE, into one folder.
+    """Merge the records of other machines, in the folders SOURCE, into one folder.
 
-    A SOURCE may also be an archive of `benchmarks.quarter_hour`, and it may have its records in volumes or, as before
-    there were volumes, in folders. A finished record replaces an unfinished one, and of two unfinished ones the further
-    is kept; their checkpoints and the records of benchmarks are brought too. Two different finished results of one cell
-    are a conflict: both stay where they are. Finished records that are still in folders here are moved to volumes;
-    without a SOURCE, nothing else is done. After a kill, the same command continues. Exit code 1: something could not
-    be brought.
+    A SOURCE may be an archive of `benchmarks.quarter_hour`. It may contain its records in volumes or, from older
+    versions, in folders. A finished record replaces an unfinished one, and of two unfinished ones the more complete is
+    kept, with its checkpoint. Records of benchmarks are merged too. Two different finished results of one cell are a
+    conflict: both stay where they are. Finished records that are still in folders here are moved to volumes; without a
+    SOURCE, nothing else is done. After a kill, the same command continues. Exit code 1: something could not be merged.
     """
     decisions: Counter[Decision] = Counter()
     planned: dict[Path, Any] | None = {} if dry_run else None
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(_folder_of(source)) for source in sources]
         if root.resolve() in [folder.resolve() for folder in folders]:
-            raise click.UsageError(f"{root} is the folder that records are to be brought into; name the others")
+            raise click.UsageError(f"{root} is the target folder; name the sources")
         if not dry_run:
             check_writable(root, "--records")
         try:
@@ -79,7 +80,8 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
             for decision, path, detail in chain(*merges or [merging.publish_finished(root, dry_run=dry_run)]):
                 decisions[decision] += 1
                 if decision.to_be_told or verbose:
-                    click.echo(f"{decision.name} {path}{f': {detail}' if detail else ''}", err=decision.bad)
+                    line = f"{decision.name} {path}{f': {detail}' if detail else ''}"
+                    click.echo(reading.printable(line), err=decision.bad)
         except StorageError as error:
             raise click.ClickException(error.strerror or str(error)) from error
     done = "would be " if dry_run else ""
@@ -87,14 +89,14 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
         if decisions[decision]:
             click.echo(f"{decisions[decision]} {decision.value.format(done)}")
     if not decisions:
-        nothing = f"no finished record in {root} is in a folder"
-        click.echo(f"there is no record in {' and '.join(map(str, sources))}" if sources else nothing)
+        nothing = f"{root} has no finished record in a folder"
+        click.echo(f"no records in {' and '.join(map(str, sources))}" if sources else nothing)
     sys.exit(1 if any(decision.bad for decision in decisions) else 0)
 
 
 @contextlib.contextmanager
 def _folder_of(source: Path) -> Iterator[Path]:
-    """Context with the folder of records: the source itself, or `records` of an archive, unpacked for the time."""
+    """Yield the folder of records: the source itself, or `records` of an archive, which is unpacked temporarily."""
     if source.is_dir():
         yield source
         return
@@ -102,15 +104,20 @@ def _folder_of(source: Path) -> Iterator[Path]:
         try:
             if not source.is_file() or not tarfile.is_tarfile(source):
                 raise click.UsageError(
-                    f"there is no folder {source}: SOURCE is one of records, as reports/records is, or an archive of "
-                    "one"
+                    f"there is no folder {source}: SOURCE is a folder such as reports/records, or an archive of one"
                 )
-            with tarfile.open(source) as archive:
+            fix = "free some space, or set TMPDIR to a folder of another disk"
+            with tarfile.open(source) as archive, explain_full_disk(f"to unpack {source}", fix):
                 archive.extractall(unpacked, filter="data")
+                assert archive.fileobj is not None
+                while archive.fileobj.read(BLOCK):  # to the checksum, which is at the end of a compressed file
+                    pass
+        except StorageError as error:
+            raise click.ClickException(error.strerror or str(error)) from error
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-            raise click.UsageError(f"{source} cannot be unpacked: {error}; see that the copy is whole") from error
+            raise click.UsageError(f"{source} cannot be unpacked: {error}; check that the copy is complete") from error
         if not (folder := Path(unpacked) / "records").is_dir():
-            raise click.UsageError(f"{source}: there is no folder `records` in this archive")
+            raise click.UsageError(f"{source}: this archive contains no folder `records`")
         yield folder
 
 
@@ -118,11 +125,10 @@ def _folder_of(source: Path) -> Iterator[Path]:
 @click.argument("folder", metavar="FOLDER", type=FOLDER)
 @RECORDS
 def export(folder: Path, root: Path) -> None:
-    """Write all records as CSV files into FOLDER, for statistics of your own.
+    """Write all records as CSV files into FOLDER, for other statistics.
 
-    runs.csv has a row for each cell, epochs.csv one for each epoch, lines.csv what probes measured by stage, parts.csv
-    bytes, seconds and FLOPs by stage, series.csv every value of every benchmark, history.csv what asv counted
-    at each commit.
+    runs.csv has one row per cell, epochs.csv one per epoch, lines.csv what probes measured per stage, parts.csv bytes,
+    seconds and FLOPs per stage, series.csv every value of every benchmark, history.csv what asv counted at each commit.
     """
     contents = results.read(_checked(root))
     check_writable(folder, "FOLDER")
@@ -144,7 +150,7 @@ def _checked(root: Path) -> Path:
 
 def _end(records: Sequence[Any], problems: Sequence[Exception]) -> None:
     if not records and not problems:
-        click.echo("there is no record in it: a folder of records has one for each scale, with the records in that")
+        click.echo("no records found: a folder of records has one subfolder per scale")
     for problem in problems:
         click.echo(f"PROBLEM {problem}", err=True)
     sys.exit(1 if problems else 0)

@@ -1,4 +1,4 @@
-"""`report`: the page with every table and figure."""
+"""Define `report`: write the page with every table and figure."""
 
 from pathlib import Path
 
@@ -16,19 +16,23 @@ from reproduce.records.storage import StorageError, StorageFullError
     type=FILE,
     default=Path("reports/index.html"),
     show_default=True,
-    help="The page to write.",
+    help="File of the page.",
 )
 @click.option(
-    "--jobs", type=click.IntRange(1), default=min(8, CORES), show_default="the CPU cores, at most 8", help="Processes."
+    "--jobs",
+    type=click.IntRange(1),
+    default=min(8, CORES),
+    show_default="the CPU cores, at most 8",
+    help="Worker processes.",
 )
 @click.option("--readme", type=FILE, help="Also write the results and pictures of this README.")
 @click.option("--open", "opened", is_flag=True, help="Show the page in the browser.")
 @click.pass_context
 def report(context: click.Context, root: Path, output: Path, jobs: int, readme: Path | None, opened: bool) -> None:
     """Write the report, one page with every table and figure, from the records that are there."""
-    # Without any run the page shows what is published; but a folder that was named and is not there is a slip.
+    # Without any run, the page shows the published values. But a folder that was named and does not exist is a mistake.
     if not root.exists() and context.get_parameter_source("root") is not ParameterSource.DEFAULT:
-        raise click.UsageError(f"there is no folder {root}: --records is the one that was given to `run`")
+        raise click.UsageError(f"there is no folder {root}: give --records the same folder as to `run`")
     check_writable(output.parent, "--output")
     if readme is not None and not readme.is_file():
         raise click.UsageError(f"--readme: there is no file {readme}")
@@ -38,11 +42,11 @@ def report(context: click.Context, root: Path, output: Path, jobs: int, readme: 
     try:
         build(root, output, jobs=jobs, readme=readme)
     except StorageFullError as error:
-        raise click.ClickException(f"no room to write {output}; the page of before, if any, is as it was") from error
+        raise click.ClickException(f"no space left to write {output}; an existing page is unchanged") from error
     except StorageError as error:
         raise click.ClickException(error.strerror or str(error)) from error
     except ReadmeError as error:
         raise click.UsageError(f"--readme: {error}") from error
-    click.echo(f"wrote {output}; to look at it: {output.resolve().as_uri()}")
+    click.echo(f"wrote {output}; open {output.resolve().as_uri()}")
     if opened:
         click.launch(output.resolve().as_uri())

@@ -1,7 +1,7 @@
-"""`run`: a grid of cells, from its plan to the conclusion.
+"""Define `run`: run a grid of cells, from its plan to the conclusion.
 
-What runs cells needs torch, which takes seconds to import. It comes where there is something to run: to explain, to
-refuse or to show the plan does not wait for it.
+Running cells needs torch, which takes seconds to import. It is imported only when there is something to run, so that
+help, errors and the plan stay fast.
 """
 
 import sys
@@ -26,50 +26,55 @@ WHERE, WHERE_MANY, HOW = grouped("Where"), grouped("Where", ListOption), grouped
 
 @click.command(cls=GroupedCommand)
 @click.argument("scale", metavar="SCALE")
-@MANY("--tables", metavar="NAME,…", help="Cells that these tables and figures need: table2, figure4, stability, …")
-@MANY("--models", metavar="MODEL,…", help="Such as revnet18,resnet50.")
-@MANY("--methods", metavar="METHOD,…", help="Such as petra,backpropagation.")
+@MANY("--tables", metavar="NAME,…", help="Cells of these tables and figures, such as table2,figure4,stability.")
+@MANY("--models", metavar="MODEL,…", help="Networks, such as revnet18,resnet50.")
+@MANY("--methods", metavar="METHOD,…", help="Methods, such as petra,backpropagation.")
 @MANY("--k", "-k", metavar="K,…", help="Accumulation factors, such as 1,4.")
-@MANY("--datasets", metavar="NAME,…", help=f"Of {', '.join(catalogue.DATASETS)}.")
+@MANY("--datasets", metavar="NAME,…", help=f"Data sets: {', '.join(catalogue.DATASETS)}.")
 @MANY(
     "--seeds",
     metavar="N | SEED,SEED,…",
-    help="The first N, or several seeds themselves, such as 0,2. Seed 2 alone: --only seed=2.",
+    help="The first N seeds, or a list of seeds such as 0,2. For a single seed: --only seed=2.",
 )
 @WHICH(
     "--only",
     metavar="SETTING=VALUE[,VALUE]",
     multiple=True,
-    help="Cells with these values of any setting, such as --only kind=training --only batch_size=64. Repeatable.",
+    help="Cells with these values of a setting, such as --only kind=training --only batch_size=64. Repeatable.",
 )
-@WHICH("--loader", help="Deliver batches by ffcv, memory or torchvision: cells of their own, recorded apart.")
-@WHICH("--precision", help="float32, tf32 (CUDA) or bf16: cells of their own, recorded apart.")
-@WHICH("--timing", help="lockstep, 1f1b or 1f1b+S of pipelined methods: cells of their own, recorded apart.")
-@WHICH("--retry-failed", is_flag=True, show_default=False, help="Also cells that diverged or ran out of memory.")
-@WHERE("--records", "root", type=FOLDER, default=DEFAULT_ROOT, help="Their folder; machines may share it.")
+@WHICH("--loader", help="ffcv, memory or torchvision. These are separate cells.")
+@WHICH("--precision", help="float32, tf32 (CUDA) or bf16. These are separate cells.")
+@WHICH("--timing", help="lockstep, 1f1b or 1f1b+S, for pipelined methods. These are separate cells.")
+@WHICH("--retry-failed", is_flag=True, show_default=False, help="Run cells again that diverged or ran out of memory.")
+@WHERE("--records", "root", type=FOLDER, default=DEFAULT_ROOT, help="Folder of records; machines may share it.")
 @WHERE_MANY(
     "device_names",
     "--devices",
     "--device",
     metavar="DEVICE,…",
     show_default="cpu",
-    help="cuda: all GPUs, a cell each; cuda:0,cuda:1: these; cpu.",
+    help="cuda for all GPUs, with one cell each; cuda:0,cuda:1 for these two; cpu.",
 )
 @WHERE(
     "--jobs",
     type=click.IntRange(1),
-    show_default="one a GPU; on the CPU cores / threads",
-    help="Worker processes; those of one GPU share its memory evenly.",
+    show_default="one per GPU; on the CPU cores / threads",
+    help="Worker processes; those on one GPU share its memory evenly.",
 )
-@WHERE("--threads", type=click.IntRange(1), default=THREADS, help="Of each worker; another number gives other bits.")
+@WHERE(
+    "--threads",
+    type=click.IntRange(1),
+    default=THREADS,
+    help="Threads of each worker. Changing it changes results in the last bits.",
+)
 @how_options(HOW)
 @HOW(
     "--dry-run",
     is_flag=True,
     show_default=False,
-    help="Only show the plan: what is done, what is locked, hours left by recorded speed.",
+    help="Only show the plan: done and locked cells, and the remaining hours from recorded speeds.",
 )
-@HOW("-v", "--verbose", is_flag=True, show_default=False, help="With --dry-run: every cell on a line of its own.")
+@HOW("-v", "--verbose", is_flag=True, show_default=False, help="With --dry-run: one line per cell.")
 @click.help_option("-h", "--help")
 def run(
     scale: str,
@@ -91,12 +96,12 @@ def run(
 ) -> None:
     """Run all cells of SCALE that have no result yet.
 
-    Stopped in any way, the same command goes on where it was, and ends with the same records.
+    If the run is stopped, in any way, the same command resumes it and gives the same records.
 
-    Scales: smoke, small, narrow, paper. Several values are joined by commas: --k 1,4.
+    Scales: smoke, small, narrow, paper. Separate several values by commas: --k 1,4.
     """
     if verbose and not dry_run:
-        raise click.UsageError("--verbose: --dry-run is missing, the plan of which it shows every cell")
+        raise click.UsageError("--verbose: --dry-run is missing; --verbose lists every cell of its plan")
     from reproduce.grids.grid import grid_of
 
     grid = grid_of(scale)
@@ -123,7 +128,7 @@ def run(
     from reproduce.running.worker import Settings
 
     settings = Settings(root=root, jobs=workers, threads=threads, devices=where, how=shared_by(how, workers))
-    each = f"{count(workers, 'worker')} of {count(threads, 'thread')} each"
+    each = f"{count(workers, 'worker')} with {count(threads, 'thread')} each"
     click.echo(f"{count(len(chosen), 'cell')} of the scale {scale} -> {root} ({each})", err=True)
     outcome = run_grid(chosen, settings, retry_failed=retry_failed)
     conclude(scales.by_name(scale), outcome, root)

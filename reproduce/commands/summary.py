@@ -1,8 +1,8 @@
-"""The mean accuracies at the end of a run, by method and k.
+"""Summarize the mean accuracies at the end of a run, by method and k.
 
-A larger scale has several recipes on one network: other batch sizes, lengths, warm-ups, learning rates. Their means
-would be meaningless, so there is a table for each recipe, under a line that says what is its own. Runs with a probe
-train as those without (`reproduce.cells.kinds.ProbedCell`), so their accuracy stands with theirs.
+A larger scale has several recipes for one network: batch sizes, lengths, warm-ups, learning rates. Their mean would be
+meaningless, so each recipe has a separate table, under a line with the settings that distinguish it. Runs with a probe
+train as those without (`reproduce.cells.kinds.ProbedCell`), so their accuracies are in the same table.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from reproduce.cells import rates
 from reproduce.cells.kinds import Cell, ForwardGradientCell, TrainedCell, TrainingCell
 from reproduce.records.record import State, Status
 
-#: The settings of a recipe: all that is the same for every network, method, k and seed.
+#: Settings of a recipe, which are equal for every network, method, k and seed.
 RECIPE = (
     *("dataset", "image_size", "batch_size", "epochs", "warmup_epochs", "drops", "drop_factor", "optimizer"),
     *("momentum", "weight_decay", "augmentation", "loader", "precision", "coupling", "forward_weights", "correction"),
@@ -23,10 +23,10 @@ RECIPE = (
 
 
 def table(states: Mapping[Cell, State]) -> str:
-    """Mean test accuracy in percent after the last epoch: a table a recipe, with networks and methods by k.
+    """Return the mean test accuracies in percent after the last epoch: one table per recipe, networks and methods by k.
 
-    A cell of a table that lacks runs says so: `95.3 (1 of 2)`, or the state of a run if none is done. Cells that are
-    measured, not trained, are counted, and those of forward gradients, which differ in more than method and k.
+    An entry with missing runs shows their number, as in `95.3 (1 of 2)`, or the state of a run if none is done.
+    Measured cells are counted, as are those of forward gradients, which differ in more than method and k.
     """
     trained: dict[TrainingCell, State] = {}
     names = [field.name for field in dataclasses.fields(TrainingCell)]

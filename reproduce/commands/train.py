@@ -1,7 +1,7 @@
-"""`train`: one cell by hand, every setting an option.
+"""Define `train`: train one cell, with an option for every setting.
 
-What trains (`reproduce.commands.process`) needs torch, which takes seconds to import: to explain, or to refuse a
-setting, does not wait for it.
+The training (`reproduce.commands.process`) needs torch, which takes seconds to import. Help and refusals of settings do
+not import it.
 """
 
 import enum
@@ -44,11 +44,11 @@ BY_RULE = (
     *("model", "accumulation", "stem", "width", "image_size", "augmentation", "loader", "learning_rate"),
     *("weight_decay", "correction_value"),
 )
-#: Settings of forward gradients with their defaults: the paper's algorithm.
+#: Settings of forward gradients and their defaults, which are the paper's algorithm.
 FORWARD = {name: getattr(forward.ForwardGradient(), name).value for name in forward.AXES}
 FORWARD["auxiliary"] = AUXILIARIES[0]
 FORWARD_MODEL = next(iter(BLOCK_MODELS))
-SAME_RATE = 1e-12  # relative difference of two learning rates that are one, written and computed
+SAME_RATE = 1e-12  # relative difference up to which a written and a computed learning rate are equal
 TRACED = 16  # micro-batches of a trace
 CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not delay.RATE]
 
@@ -60,43 +60,41 @@ def _choices(of: type[enum.Enum]) -> str:
 @click.command(cls=GroupedCommand)
 @NETWORK(
     "--model",
-    show_default=f"{DEFAULTS.model}, of forward-gradient {FORWARD_MODEL}",
+    show_default=f"{DEFAULTS.model}; forward-gradient: {FORWARD_MODEL}",
     help="revnet18, 34, 50, resnet18, 34, 50, invertible_revnet18, 34, 50, chain<n> (n reversible blocks), "
     f"{', '.join(BLOCK_MODELS)} (for forward-gradient), or a transformer: vit, revvit, revswin, revmvit or (for text) "
-    "revroberta with _micro, _base and more; or module:function, a function of yours that returns the stages.",
+    "revroberta, with the suffix _micro, _base and more; or module:function, your function that returns the stages.",
 )
 @NETWORK(
     "--stem",
-    show_default="that of the data set, stride1, patches for the image size",
-    help="cifar, imagenet32, imagenet; of a chain stride1, 2 or 4; of a transformer patch<P>: P x P pixels, or bytes.",
+    show_default="depends on the data set; chains: stride1; transformers: patches for the image size",
+    help="cifar, imagenet32, imagenet; for chains stride1, 2 or 4; for transformers patch<P>: P x P pixels, or bytes.",
 )
 @NETWORK(
     "--width",
     type=int,
-    show_default=f"{DEFAULTS.width}, a transformer's published",
+    show_default=f"{DEFAULTS.width}; transformers: the published width",
     help="Channels of the first blocks, per stream (64 in the paper).",
 )
 @NETWORK(
     "--coupling",
     default=DEFAULTS.coupling,
-    help="Of a vit, what makes its blocks invertible: bdia (to the bit), bdia_float, or own (nothing).",
+    help="Coupling of a vit: bdia (bitwise invertible), bdia_float, or own (not invertible).",
 )
-@DATA("--dataset", default=DEFAULTS.dataset, help=f"{', '.join(catalogue.DATASETS)}; `data list` shows what is there.")
+@DATA("--dataset", default=DEFAULTS.dataset, help=f"{', '.join(catalogue.DATASETS)}; `data list` shows their state.")
 @DATA(
     "--image-size",
     type=int,
-    show_default="8 for digits, 224 for imagenet, 32; of text 64",
-    help="Height and width in pixels; of text the bytes of a sequence.",
+    show_default="digits: 8; imagenet: 224; text: 64; else 32",
+    help="Height and width in pixels; for text the bytes of a sequence.",
 )
-@DATA("--batch-size", default=DEFAULTS.batch_size, help="Samples of a micro-batch.")
+@DATA("--batch-size", default=DEFAULTS.batch_size, help="Samples per micro-batch.")
 @DATA(
     "--augmentation",
     show_default="the paper's, none for digits",
     help="none, flip_crop (flip, crop after padding by 4), random_resized_crop (and flip; imagenet), or mask (text).",
 )
-@DATA(
-    "--loader", show_default="ffcv where it is installed", help="What delivers the batches: ffcv, memory, torchvision."
-)
+@DATA("--loader", show_default="ffcv if installed", help="Loader of the batches: ffcv, memory, torchvision.")
 @METHOD(
     "--method",
     default=DEFAULTS.method,
@@ -105,43 +103,43 @@ def _choices(of: type[enum.Enum]) -> str:
 @METHOD(
     *("accumulation", "-k", "--k", "--accumulation"),
     type=int,
-    show_default=f"{DEFAULTS.accumulation}, of forward-gradient 1",
-    help="Micro-batches of an update, 1 to 32.",
+    show_default=f"{DEFAULTS.accumulation}; forward-gradient: 1",
+    help="Micro-batches per update, 1 to 32.",
 )
 @METHOD(
     "--timing",
-    show_default=f"{DEFAULTS.timing}; of a published system ({', '.join(methods.SYSTEMS)}) 1f1b",
-    help="Of a pipelined method: lockstep (the paper's), 1f1b (asynchronous 1F1B: half its staleness), or 1f1b+S with "
+    show_default=f"{DEFAULTS.timing}; published systems ({', '.join(methods.SYSTEMS)}): 1f1b",
+    help="For pipelined methods: lockstep (the paper's), 1f1b (asynchronous 1F1B: half the staleness), or 1f1b+S with "
     "slack for latency.",
 )
 @METHOD(
     "--stages",
     metavar="SIZES",
     show_default="every block",
-    help="Blocks of each stage, one device each, such as 3,2,2,3: fewer stages, less staleness. A number alone, such "
-    "as 4, is a number of stages, cut by predicted costs. Any number of processes gives the same result (--processes).",
+    help="Blocks of each stage, such as 3,2,2,3: fewer stages, less staleness. A single number, such "
+    "as 4, sets the number of stages, cut by predicted costs. The number of --processes does not change the result.",
 )
 @METHOD(
     "--forward-weights",
     default=DEFAULTS.forward_weights,
-    help=f"{', '.join(FORWARD_WEIGHTS)}: those that the stage will have at the backward, along the momentum.",
+    help=f"{', '.join(FORWARD_WEIGHTS)}: extrapolated along the momentum to those at the backward.",
 )
-@METHOD("--correction", default=DEFAULTS.correction, help=f"For delay: none, {', '.join(delay.CORRECTIONS)}.")
+@METHOD("--correction", default=DEFAULTS.correction, help=f"Delay compensation: none, {', '.join(delay.CORRECTIONS)}.")
 @METHOD(
     "--correction-value",
     type=float,
     show_default="rate: a third of the epochs, " + ", ".join(f"{c.name}: {c.value:g}" for c in CONSTANTS),
-    help="Constant of the correction: of rate the epochs until it is released.",
+    help="Parameter of the correction (for rate: number of epochs until it is switched off).",
 )
 @METHOD(
     "--replicas",
     default=DEFAULTS.replicas,
-    help="Networks side by side, each on micro-batches of its own, with one mean gradient: R times the batch.",
+    help="Data-parallel replicas R, on separate micro-batches with averaged gradients: R times the batch.",
 )
-@GUESSES("--target", show_default=FORWARD["target"], help=f"{_choices(forward.Target)}: the gradient to be followed.")
-@GUESSES("--guess", show_default=FORWARD["guess"], help=f"{_choices(forward.Guess)}: the direction that is taken.")
-@GUESSES("--space", show_default=FORWARD["space"], help=f"{_choices(forward.Space)}, in which they are multiplied.")
-@GUESSES("--scaling", show_default=FORWARD["scaling"], help=f"{_choices(forward.Scaling)}: what stands before a guess.")
+@GUESSES("--target", show_default=FORWARD["target"], help=f"{_choices(forward.Target)}: gradient to follow.")
+@GUESSES("--guess", show_default=FORWARD["guess"], help=f"{_choices(forward.Guess)}: direction of the step.")
+@GUESSES("--space", show_default=FORWARD["space"], help=f"{_choices(forward.Space)}: space of the product.")
+@GUESSES("--scaling", show_default=FORWARD["scaling"], help=f"{_choices(forward.Scaling)}: factor of the guess.")
 @GUESSES("--derivative", show_default=FORWARD["derivative"], help=f"{_choices(forward.Derivative)} (forward mode).")
 @GUESSES(
     "--auxiliary", show_default=FORWARD["auxiliary"], help=f"{', '.join(AUXILIARIES)}: networks with local losses."
@@ -151,52 +149,52 @@ def _choices(of: type[enum.Enum]) -> str:
     "--learning-rate",
     type=float,
     show_default="0.1·s; adamw: 2.5e-4·√s",
-    help="After warm-up; s is batch size · k · replicas / 256.",
+    help="Learning rate after warm-up; s = batch size · k · replicas / 256.",
 )
-@RECIPE("--warmup-epochs", default=DEFAULTS.warmup_epochs, help="Linear from 0; a fraction is allowed.")
+@RECIPE("--warmup-epochs", default=DEFAULTS.warmup_epochs, help="Linear warm-up from 0; may be a fraction.")
 @RECIPE(
     "--drops",
     default="",
     show_default="none",
     metavar="EPOCHS",
-    help="Epochs after which the rate drops, such as 150,225.",
+    help="Epochs after which the learning rate drops, such as 150,225.",
 )
-@RECIPE("--drop-factor", default=DEFAULTS.drop_factor, help="The rate is multiplied by this at every drop.")
+@RECIPE("--drop-factor", default=DEFAULTS.drop_factor, help="Factor of the learning rate at every drop.")
 @RECIPE("--optimizer", default=DEFAULTS.optimizer, help=f"{', '.join(OPTIMIZERS)}; adamw is usual for transformers.")
-@RECIPE("--momentum", default=DEFAULTS.momentum, help="Nesterov momentum, 0 for none; else the first beta.")
+@RECIPE("--momentum", default=DEFAULTS.momentum, help="Nesterov momentum (0: none), or first beta.")
 @RECIPE(
     "--weight-decay",
     type=float,
     show_default="the paper's: 1e-4 for both ImageNets, else 5e-4; 0.01 for text",
-    help="Of weights, not of biases and BatchNorm.",
+    help="Weight decay of weights; biases and BatchNorm do not decay.",
 )
 @RECIPE("--precision", default=DEFAULTS.precision, help="float32, tf32 (CUDA), bf16 (autocast; streams stay float32).")
-@RECIPE("--seed", default=DEFAULTS.seed, help="Of initialisation, order, augmentation and dropout.")
-@RUN("--output", type=FOLDER, show_default="runs/<name of the cell>", help="For record and model.pt.")
+@RECIPE("--seed", default=DEFAULTS.seed, help="Seed of initialisation, order, augmentation and dropout.")
+@RUN("--output", type=FOLDER, show_default="runs/<name of the cell>", help="Folder for record and model.pt.")
 @RUN("--device", default="cpu", help="Device to train on, such as cuda:0.")
 @RUN(
     "--threads",
     type=click.IntRange(1),
     default=THREADS,
-    help="Of each process, however many there are; more can be faster, for wide networks on idle cores, and give "
-    "other bits.",
+    help="Threads of each process. More can be faster for wide networks on idle cores. Changing it changes results in "
+    "the last bits.",
 )
-@RUN("--retry-failed", is_flag=True, show_default=False, help="Go on from the last good checkpoint of a failed run.")
-@RUN("--processes", type=click.IntRange(1), default=1, help="Share a replica's stages; the result is the same.")
+@RUN("--retry-failed", is_flag=True, show_default=False, help="Resume a failed run from its last good checkpoint.")
+@RUN("--processes", type=click.IntRange(1), default=1, help="Processes per replica; the result does not change.")
 @RUN(
     "--partition",
     default="even",
     metavar="SIZES",
-    help="Stages of each process, such as 2,3,5; even: in number; balanced: in time, by timing them first.",
+    help="Stages of each process, such as 2,3,5; even: equal numbers; balanced: equal times, measured first.",
 )
 @RUN(
     "--patience",
     type=Minutes(min_open=True),
     default=5.0,
     metavar="MINUTES",
-    help="A process that is silent for so long is lost.",
+    help="Timeout in minutes for messages from other processes.",
 )
-@RUN("--restarts", type=click.IntRange(0), default=3, help="Starts again after one of several processes was killed.")
+@RUN("--restarts", type=click.IntRange(0), default=3, help="Maximum number of restarts after a process was killed.")
 @how_options(RUN)
 @RUN("--tensorboard", type=FOLDER, help="Folder for TensorBoard event files.")
 @RUN(
@@ -204,32 +202,32 @@ def _choices(of: type[enum.Enum]) -> str:
     type=FILE,
     help="File for a Chrome trace of the first micro-batches after the pipeline has filled.",
 )
-@RUN("--trace-micro-batches", type=click.IntRange(1), show_default=str(TRACED), help="How many of them.")
+@RUN("--trace-micro-batches", type=click.IntRange(1), show_default=str(TRACED), help="Micro-batches in the trace.")
 @click.help_option("-h", "--help")
 def train(how: How, device: str, threads: int, processes: int, partition: str, restarts: int, **options: Any) -> None:
-    """Train one network with every setting an option.
+    """Train one network, with an option for every setting.
 
-    Leaves a record and model.pt (the plain sequential model's state dict, for torch.load with weights_only=True) in
-    the output folder. Stopped in any way, the same command goes on, and ends with the same weights.
+    Write a record and model.pt (the plain sequential model's state dict, for torch.load with weights_only=True) to the
+    output folder. If the training is stopped, in any way, the same command resumes it and gives the same weights.
     """
     if options["trace"] is None and options["trace_micro_batches"] is not None:
-        raise click.UsageError("--trace-micro-batches: --trace is missing, the file for them")
+        raise click.UsageError("--trace-micro-batches: --trace is missing, which names the file")
     options["trace_micro_batches"] = options["trace_micro_batches"] or TRACED
     settings = {field.name: options.pop(field.name) for field in fields(ForwardGradientCell) if field.name in options}
     cell = cell_by_hand(settings)
     devices.check_there(device)
     devices.check_graphs(how.cuda_graphs, [device])
     if processes > 1 and isinstance(cell, ForwardGradientCell):
-        raise click.UsageError(f"--processes {processes}: forward gradients are trained by one process")
+        raise click.UsageError(f"--processes {processes}: forward gradients are trained in one process")
     if processes * cell.replicas > 1 and not launched.in_a_team():
         arguments = sys.argv[1:]
         if partition == "balanced":
-            partitioning.shares(cell, "even", processes)  # so many can share it, before its stages are timed
+            partitioning.shares(cell, "even", processes)  # check the number of processes before timing the stages
             cut = balance.balanced(cell, processes, devices.take(device), threads=threads)
             partition = ",".join(map(str, cut))
-            click.echo(f"--partition balanced is {partition}, from what the stages cost here and now", err=True)
-            arguments += ["--partition", partition]  # the last one counts: all processes agree, after a new start too
-        # A mistake is told once, not by every process.
+            click.echo(f"--partition balanced is {partition}, from the measured costs of the stages", err=True)
+            arguments += ["--partition", partition]  # the last one wins: all processes agree, also after a restart
+        # Report an error once, not in every process.
         partitioning.shares(cell, partition, processes)
         if said := fewer_stages.sentence(cell, processes):
             click.echo(said, err=True)
@@ -242,16 +240,18 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
 
 
 def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
-    """A cell of the scale `custom` from options of `train`, with what they leave open by rule or by default.
+    """Make a cell of the scale `custom` from the options of `train`, and fill in what they leave open.
 
-    Raises: CellError: a setting is wrong.
+    Raises:
+        CellError: A setting is wrong.
+
     """
     open_ones = {**dict.fromkeys(BY_RULE), "drops": "", "stages": "", "timing": None}
     values = {**asdict(DEFAULTS), **open_ones, **settings, "scale": "custom"}
     axes = {name: values.pop(name, None) for name in FORWARD}
     guesses = is_forward_gradient(values["method"])
     if given := [name for name, value in axes.items() if value is not None and not guesses]:
-        raise CellError(f"--{given[0]} is of --method forward-gradient, got --method {values['method']}")
+        raise CellError(f"--{given[0]} requires --method forward-gradient, got --method {values['method']}")
     if values["model"] is None:
         values["model"] = FORWARD_MODEL if guesses else DEFAULTS.model
     model, dataset = values["model"], catalogue.by_name(values["dataset"])
@@ -270,15 +270,16 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
     try:
         values["drops"] = tuple(int(drop) for drop in values["drops"].split(",") if drop.strip())
     except ValueError:
-        raise CellError(f"drops are epochs separated by commas, got {values['drops']!r}") from None
-    values["timing"] = timing.of_system(values["method"], values["timing"])
+        raise CellError(f"--drops: expected epochs separated by commas, got {values['drops']!r}") from None
+    chosen = values["timing"] and timing.canonical(values["timing"])
+    values["timing"] = timing.of_system(values["method"], chosen)
     stages, values["stages"] = values["stages"] or "", ()
     if not values["drops"]:
-        values["drop_factor"] = DEFAULTS.drop_factor  # without effect: one training has one identity
+        values["drop_factor"] = DEFAULTS.drop_factor  # has no effect: equal trainings must have equal identities
     given = values["learning_rate"]
     try:
-        samples = values["batch_size"] * max(values["replicas"], 1)  # a wrong number is the cell's to refuse
-        optimizer = values["optimizer"] if values["optimizer"] in OPTIMIZERS else DEFAULTS.optimizer  # so is that
+        samples = values["batch_size"] * max(values["replicas"], 1)  # the cell refuses a wrong number
+        optimizer = values["optimizer"] if values["optimizer"] in OPTIMIZERS else DEFAULTS.optimizer  # also this
         usual = rates.rate(optimizer, samples, values["accumulation"])
         if given is None or math.isclose(given, usual, rel_tol=SAME_RATE):
             values["learning_rate"] = usual
@@ -288,7 +289,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
     if not guesses:
         return TrainingCell(**values | {"stages": _sizes(values, stages)})
     if stages:
-        raise CellError(f"stages are of the pipeline, forward gradients have none; got {stages!r}")
+        raise CellError(f"--stages: forward gradients have no pipeline stages; got {stages!r}")
     axes = {name: FORWARD[name] if value is None else value for name, value in axes.items()}
     return ForwardGradientCell(**values, **axes)
 
@@ -301,23 +302,26 @@ def _width(model: str) -> int:
 
 
 def _sizes(values: dict[str, Any], stages: str) -> tuple[int, ...]:
-    """Return the numbers of blocks of each stage, from what `--stages` says.
+    """Return the number of blocks of each stage from the value of `--stages`.
 
-    A number alone is a number of stages: it is cut by predicted costs, and the cut is printed.
+    A single number is a number of stages. It is cut by predicted costs, and the cut is printed.
 
     Args:
-        values: the other settings of a cell.
-        stages: what the option says.
+        values: Other settings of the cell.
+        stages: Value of the option.
+
+    Returns:
+        The number of blocks of each stage.
 
     Raises:
-        CellError: it says no numbers, or more stages than there are blocks.
+        CellError: The value contains no numbers, or more stages than there are blocks.
 
     """
     try:
         sizes = tuple(int(size) for size in stages.split(",") if size.strip())
     except ValueError:
         raise CellError(
-            f"stages are numbers of blocks separated by commas, such as 3,2,2,3, or one number of stages; got "
+            f"--stages: expected numbers of blocks separated by commas, such as 3,2,2,3, or one number of stages; got "
             f"{stages!r}"
         ) from None
     if len(sizes) != 1:

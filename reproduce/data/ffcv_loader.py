@@ -81,7 +81,7 @@ class FfcvFile(Source):
             loader = ffcv.Loader(
                 str(self._path),
                 batch_size,
-                num_workers=1,  # `_decode` uses its own threads
+                num_workers=1,  # `_decode` uses separate threads
                 order=_Order(rows),
                 drop_last=False,
                 batches_ahead=BATCHES_AHEAD,

@@ -1,1 +1,1 @@
-"""The cells that there are, by scale. Pure values: nothing is drawn, opened or computed here."""
+"""Define the existing cells, by scale. These are pure values: nothing is drawn, opened or computed here."""

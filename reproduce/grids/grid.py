@@ -1,4 +1,4 @@
-"""Grids: all cells of a scale, those of every table and figure together, each once."""
+"""Combine the cells of all tables and figures of a scale into a grid, each cell once."""
 
 import math
 from functools import cache
@@ -10,12 +10,15 @@ from reproduce.grids.plans import PLANS
 
 @cache
 def grid_of(scale: str) -> tuple[Cell, ...]:
-    """The cells of a scale, in the order in which they are run.
+    """Return the cells of a scale, in the order in which they are run.
 
-    Seed by seed, and for each seed table by table: stopped early, a run has something of everything. What is measured
-    without training takes little time and comes first; at `smoke` last, since a person waits for the accuracies.
+    The order is seed by seed, and for each seed table by table, so that an early stop leaves some results of every
+    table. Measurements without training are fast and come first; at `smoke` they come last, because a user waits for
+    the accuracies.
 
-    Raises: CellError: there is no such scale; near matches are listed.
+    Raises:
+        CellError: There is no such scale. The message lists near matches.
+
     """
     scales.by_name(scale)  # raises
     cells = dict.fromkeys(cell for plan in PLANS.values() for cell in plan(scale))

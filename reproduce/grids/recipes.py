@@ -1,12 +1,13 @@
-"""How a network is trained at each scale: the paper's settings, and what a smaller scale has instead.
+"""Define how a network is trained at each scale: the paper's settings, and their replacements at smaller scales.
 
 `paper` is arXiv 2406.02052, section 4.1: 300 epochs on CIFAR (drops after 150 and 225), 90 on both ImageNets (after 30,
-60 and 80), 5 epochs of warm-up, micro-batches of 64 whose gradients are averaged over k, and the learning rate
-0.1 * 64k / 256. The baselines are trained with one batch an update: 128 on CIFAR and ImageNet32, 256 on ImageNet.
-`narrow` is the same on a network that a CPU can train, six to nine hours a cell on one core. `small` is CIFAR-10 for 3
-epochs with networks an eighth as wide, some minutes a cell on one core; the paper's are data set, augmentation, number
-of stages and so every delay, optimizer, weight decay, and the rule of the learning rate. `smoke` is handwritten digits,
-minutes for all of them: after the drop the weights move so little that delays no longer matter.
+60 and 80), 5 epochs of warm-up, micro-batches of 64 whose gradients are averaged over k, and the learning rate 0.1 *
+64k / 256. The baselines are trained with one batch per update: 128 on CIFAR and ImageNet32, 256 on ImageNet. `narrow`
+is the same on a network that a CPU can train, with six to nine hours per cell on one core. `small` is CIFAR-10 for 3
+epochs with networks at an eighth of their width, with some minutes per cell on one core. It keeps the paper's data set,
+augmentation, number of stages (and so every delay), optimizer, weight decay, and the rule of the learning rate. `smoke`
+is handwritten digits, with minutes for all cells; after the drop of the learning rate the weights move so little that
+delays no longer matter.
 """
 
 from typing import Any
@@ -16,24 +17,24 @@ from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
 from reproduce.cells.rates import learning_rate
 
-ACCUMULATIONS = (2, 1, 4, 8, 16, 32)  # of the paper; 2 first: it is what the authors' command lines use
+ACCUMULATIONS = (2, 1, 4, 8, 16, 32)  # the paper's; 2 comes first, because the authors' command lines use it
 DATASETS = ("cifar10", "imagenet32", "imagenet")  # of Table 2
 BASELINE_BATCH = {"cifar10": 128, "cifar100": 128, "imagenet32": 128, "imagenet": 256}
 EPOCHS = {"cifar10": 300, "cifar100": 300, "imagenet32": 90, "imagenet": 90}
 DROPS = {300: (150, 225), 90: (30, 60, 80)}
-#: Seeds by scale, of the paper by data set: it has the mean of 3 runs for CIFAR-10, one run for both ImageNets.
+#: Seeds by scale, for `paper` by data set: the paper has the mean of 3 runs for CIFAR-10, and one run for ImageNets.
 SEEDS = {"smoke": (0,), "small": (0, 1, 2), "narrow": (0,)}
 PAPER_SEEDS = {"cifar10": (0, 1, 2), "cifar100": (0, 1, 2), "imagenet32": (0,), "imagenet": (0,)}
-#: What a scale has instead of the paper's settings.
+#: Settings of a scale that replace the paper's.
 CHANGES: dict[str, dict[str, Any]] = {
     "paper": {},
     "narrow": {"width": 8, "loader": "memory"},
     "small": {"width": 8, "loader": "memory", "batch_size": 32, "epochs": 3, "warmup_epochs": 0.5, "drops": (2,)},
-    # The paper's 300 epochs forgive a rate at which delayed gradients are barely stable; 176 micro-batches do not.
+    # The paper's 300 epochs tolerate a rate at which delayed gradients are barely stable. 176 micro-batches do not.
     "smoke": {"width": 8, "loader": "memory", "batch_size": 32, "epochs": 4, "warmup_epochs": 0.5, "drops": (3,)}
     | {"dataset": "digits", "reference_rate": 0.02},
 }
-#: Of chains: they keep their width, where other networks widen to 8 times theirs, and 48 blocks shall be affordable.
+#: Width of chains. They keep it, while other networks widen to 8 times theirs, and 48 blocks must be affordable.
 CHAINS: dict[str, dict[str, Any]] = {"small": {"width": 16, "stem": "stride4"}, "smoke": {"width": 24}}
 
 
@@ -46,9 +47,9 @@ def settings(
     seed: int = 0,
     **changes: Any,
 ) -> dict[str, Any]:
-    """The scale's settings for training a network, or those that differ from them by `changes`.
+    """Return the scale's settings for training a network, modified by `changes`.
 
-    A change of `reference_rate` is one of the learning rate at 256 samples an update.
+    A change of `reference_rate` sets the learning rate at 256 samples per update.
     """
     chain = network.startswith("chain")
     chosen = CHANGES[scale] | (CHAINS.get(scale, {}) if chain else {}) | changes
@@ -82,10 +83,10 @@ def settings(
 
 
 def cell(scale: str, /, *arguments: Any, **changes: Any) -> TrainingCell:
-    """Train with `settings(...)`, and record the accuracy."""
+    """Return the cell that trains with `settings(...)` and records the accuracy."""
     return TrainingCell(**settings(scale, *arguments, **changes))
 
 
 def seeds(scale: str, dataset: str = "cifar10") -> tuple[int, ...]:
-    """The seeds of every cell of a data set; none where a scale has no cells of it."""
+    """Return the seeds of every cell of a data set, or none if a scale has no cells of it."""
     return PAPER_SEEDS[dataset] if scale == "paper" else SEEDS.get(scale, ())

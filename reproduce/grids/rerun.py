@@ -1,8 +1,9 @@
-"""The command that runs one cell and no other, which is how a reader of a result repeats it.
+"""Find the command that runs exactly one cell, for readers who want to repeat a result.
 
-With the values of some settings alone (`--k 4 --seeds 1`) a command would run cells of other lengths and rates too, so
-a cell of a grid is called by its name. If the grid has it with another loader or precision alone, it is called by the
-name of that and these two. Another is trained by hand, every setting written out; its scale is then `custom`.
+With the values of only some settings (`--k 4 --seeds 1`), a command would also run cells of other lengths and rates. So
+a cell of a grid is selected by its name. If the grid has the cell only with another loader or precision, that cell is
+selected by name, with these two options. Any other cell is trained by `train`, with every setting written out; its
+scale is then `custom`.
 """
 
 from functools import cache
@@ -15,7 +16,7 @@ from reproduce.records.results import meaning
 
 
 def command(cell: Cell) -> str:
-    """The command; empty if the cell's grid no longer has it and no command makes its kind."""
+    """Return the command, or an empty string if the grid no longer has the cell and no command makes its kind."""
     same = planned(cell.scale).get(meaning(cell), ()) if cell.scale in scales.SCALES else ()
     if same:
         nearest = cell if cell in same else same[0]
@@ -31,9 +32,9 @@ def command(cell: Cell) -> str:
     settings = {
         name: value for name, value in cell.without_defaults().items() if name not in ("kind", "scale", *REMOVED)
     }
-    if cell.method in methods.SYSTEMS:  # whose name alone chooses another timing than the default of a cell
+    if cell.method in methods.SYSTEMS:  # the name of a system selects a timing other than a cell's default
         settings["timing"] = cell.timing
-    if len(cell.stages) == 1:  # all blocks in one stage: a number alone is a number of stages
+    if len(cell.stages) == 1:  # all blocks in one stage: a single number is a number of stages
         settings["stages"] = (1,)
     options = " ".join(f"--{name.replace('_', '-')} {_argument(value)}" for name, value in settings.items())
     return f"python -m reproduce train {options}"
@@ -41,7 +42,7 @@ def command(cell: Cell) -> str:
 
 @cache
 def planned(scale: str) -> dict[str, list[Cell]]:
-    """The cells of a grid, found by what they mean, whatever their loader and precision: of some it has two."""
+    """Return the cells of a grid by meaning, whatever their loader and precision. A meaning may have two cells."""
     by_meaning: dict[str, list[Cell]] = {}
     for cell in grid_of(scale):
         by_meaning.setdefault(meaning(cell), []).append(cell)

@@ -1,13 +1,14 @@
-"""Selection of cells from a grid: those of some tables, networks, methods, k, data sets and seeds.
+"""Select cells from a grid: those of some tables, networks, methods, k, data sets and seeds.
 
-Every condition narrows the choice; several values of one condition widen it. A value that no cell of the grid has is an
-error with the near ones, rather than a grid that is silently empty.
+Every condition narrows the selection; several values of one condition widen it. A value that no cell of the grid has is
+an error that lists near matches. Otherwise a typo would give an empty grid.
 """
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from reproduce.cells import timing as timings
 from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
 from reproduce.grids.plans import IN_ORDER, PLANS
 
@@ -23,17 +24,20 @@ def select(
     seeds: Sequence[str] = (),
     only: Sequence[str] = (),
 ) -> list[Cell]:
-    """The cells of a scale that fulfil all conditions, in its order, or in that of a plan that has its own.
+    """Return the cells of a scale that fulfil all conditions, in the order of the scale or of a plan with its order.
 
     Args:
-        grid: the cells to choose from, all of one scale.
-        conditions: values by option, see `CONDITIONS`; an option without values does not count.
-        tables: keys of what shows the cells (`reproduce.grids.plans`).
-        seeds: one number N means the first N seeds of the grid, several are the seeds themselves.
-        only: `setting=value,value`, of any setting, or `name=value` for the cells of these names.
+        grid: Cells to choose from, all of one scale.
+        conditions: Values by option (see `CONDITIONS`). An option without values has no effect.
+        tables: Keys of the exhibits that show the cells (`reproduce.grids.plans`).
+        seeds: A single number N for the first N seeds of the grid, or several seeds.
+        only: `setting=value,value` for any setting, or `name=value` for the cells of these names.
+
+    Returns:
+        The selected cells.
 
     Raises:
-        CellError: a setting or a value that no cell has, or no cell fulfils all conditions.
+        CellError: No cell has a given setting or value, or no cell fulfils all conditions.
 
     """
     cells = list(grid)
@@ -61,9 +65,11 @@ def select(
 
 
 def _condition(text: str, grid: Sequence[Cell]) -> tuple[str, str, list[str]]:
-    """Parse `--only SETTING=VALUE,VALUE`: the option as given, the setting and the values.
+    """Parse `--only SETTING=VALUE,VALUE` into the option as given, the setting and the values.
 
-    Raises: CellError: no cell has such a setting.
+    Raises:
+        CellError: No cell has such a setting.
+
     """
     setting, equals, values = text.partition("=")
     names = {key: None for cell in grid for key in _settings(cell)}
@@ -73,11 +79,16 @@ def _condition(text: str, grid: Sequence[Cell]) -> tuple[str, str, list[str]]:
 
 
 def _first(number: str, grid: Sequence[Cell]) -> list[str]:
-    """So many of the grid's seeds, the lowest. Raises: CellError: not a number of them."""
+    """Return the lowest seeds of the grid, as many as the number says.
+
+    Raises:
+        CellError: It is not a number between 1 and the number of seeds.
+
+    """
     seeds = sorted({cell.seed for cell in grid if isinstance(cell, TrainedCell)})
     if not number.isdecimal() or not 0 < int(number) <= len(seeds):
         raise CellError(
-            f"--seeds {number}: how many, 1 to {len(seeds)}, or several seeds themselves, such as 0,2; seed 0 alone is "
+            f"--seeds {number}: expected a number from 1 to {len(seeds)}, or seeds such as 0,2; for seed 0, use "
             f"--only seed=0"
         )
     return [str(seed) for seed in seeds[: int(number)]]
@@ -86,13 +97,13 @@ def _first(number: str, grid: Sequence[Cell]) -> list[str]:
 def with_settings(
     cells: Iterable[Cell], *, loader: str | None = None, precision: str | None = None, timing: str | None = None
 ) -> list[Cell]:
-    """The cells with another loader, precision or timing, where they have one: then they are other cells.
+    """Return the cells with another loader, precision or timing if they support it. They are then different cells.
 
     Raises:
-        CellError: there is no such loader for a data set, or no such precision or timing, or a cell cannot have it.
+        CellError: A data set has no such loader, or the precision or timing is unknown, or a cell does not support it.
 
     """
-    given = {"loader": loader, "precision": precision, "timing": timing}
+    given = {"loader": loader, "precision": precision, "timing": timing and timings.canonical(timing)}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     changed: dict[Cell, None] = {}
     refused: dict[str, str] = {}  # by kind of cell
@@ -111,8 +122,13 @@ def with_settings(
 def _narrowed(
     cells: Iterable[Cell], grid: Iterable[Cell], setting: str, values: Iterable[str], source: str
 ) -> list[Cell]:
-    """The cells whose setting is one of the values. Raises: CellError: no cell of the grid has one of them."""
-    in_grid: dict[str, str] = {}  # comparable form -> as to be shown
+    """Return the cells whose setting has one of the values.
+
+    Raises:
+        CellError: No cell of the grid has one of the values.
+
+    """
+    in_grid: dict[str, str] = {}  # comparable form -> displayed form
     for cell in grid:
         if setting in (settings := _settings(cell)):
             in_grid.setdefault(_comparable(settings[setting]), _text(settings[setting]))
@@ -124,19 +140,19 @@ def _narrowed(
 
 
 def _settings(cell: Cell) -> dict[str, Any]:
-    """The settings that a condition may be about, and the cell's name, by which the report asks for one cell."""
+    """Return the settings that conditions can select, and the cell's name, by which the report selects one cell."""
     return {**cell.to_dict(), "name": cell.name}
 
 
 def _near(wrong: str, values: Iterable[str]) -> str:
-    """Near matches of a word; numbers that look alike are not near, so of those there is the whole list."""
+    """Return near matches of a word. Similar numbers are not near, so for numbers return the whole list."""
     if wrong.isdecimal():
         return f"choose from {', '.join(sorted(values, key=lambda value: (len(value), value)))}"
     return near_matches(wrong, values)
 
 
 def _comparable(value: object) -> str:
-    """A value in a form in which RevNet-18 is revnet18, delayed-gradients DELAYED_GRADIENTS, and 0 the number 0.0."""
+    """Normalise a value: RevNet-18 becomes revnet18, delayed-gradients DELAYED_GRADIENTS, and 0 the number 0.0."""
     text = _text(value).strip()
     try:
         return str(float(text))
@@ -145,12 +161,17 @@ def _comparable(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    """A value as a condition has it; the members of a tuple are joined by +, since commas are between values."""
+    """Return a value as a condition writes it. Members of a tuple are joined by +, since commas separate values."""
     return "+".join(map(str, value)) or "none" if isinstance(value, tuple | list) else str(value).lower()
 
 
 def _cells_of(tables: Sequence[str], scale: str) -> dict[Cell, None]:
-    """The cells that these exhibits need. Raises: CellError: there is no such exhibit, or it has no cells here."""
+    """Return the cells that these exhibits need.
+
+    Raises:
+        CellError: There is no such exhibit, or it has no cells at this scale.
+
+    """
     plans = {_comparable(name): plan for name, plan in PLANS.items()}
     chosen: dict[Cell, None] = {}
     for table in tables:

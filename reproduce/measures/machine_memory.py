@@ -134,7 +134,7 @@ def _left_in_group() -> int | None:
     """Return the bytes that the control groups of this process may still allocate, or None if there is no limit.
 
     Page cache counts as used, so this is a lower bound. In a container, its limits are in the top-level group. A job of
-    Slurm or systemd may have a limit in every group from the top to its own.
+    Slurm or systemd may have a limit in every group from the top to that of the process.
     """
     group = CGROUP
     try:

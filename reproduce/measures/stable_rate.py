@@ -19,7 +19,7 @@ from petra_core.methods import Method
 
 __all__ = ["is_stable", "largest"]
 
-PERIODS = 24  # of the oscillation at the border, after which growth and decay are told apart
+PERIODS = 24  # of the oscillation at the border, after which growth and decay can be distinguished
 
 
 def largest(tau: int, curvature: float = 1.0) -> float:

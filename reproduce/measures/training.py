@@ -405,7 +405,7 @@ class Trainer:
                 stop, _ = self._context.team.decide(turn, stop=self._context.should_stop(), save=False)
                 if stop:
                     break
-        # Save outside the context, where each replica has its own statistics. A resume repeats the evaluation.
+        # Save outside the context, where each replica has different statistics. A resume repeats the evaluation.
         if stop:
             self.save()
             raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")

@@ -1,1 +1,1 @@
-"""Models of what is not run: times, bytes and partitions computed as values, without words."""
+"""Model what is not run: times, bytes and partitions, as values without texts."""

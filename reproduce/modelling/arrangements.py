@@ -1,7 +1,7 @@
-"""Devices put to use in different ways: equal numbers of stages, balanced cuts, merged stages.
+"""Model different uses of devices: equal numbers of stages, balanced cuts, merged stages.
 
-The paper's speed-up of 3.0 on 10 devices was held back by stages of unequal cost. What the remedies would give is
-simulated here from the measured costs of the same stages: the best cut, and the stages of a device merged.
+Stages of unequal cost limited the paper's speed-up to 3.0 on 10 devices. From the measured costs of the same stages,
+this module simulates two remedies: the best cut, and merging the stages of a device.
 """
 
 from collections.abc import Iterator
@@ -30,10 +30,10 @@ class Arrangement:
 
     network: Modelled
     name: str
-    plan: Cut  # what is on which device
+    plan: Cut  # stages of each device
     accumulation: int = 1
     merges: bool = False  # whether the stages of a part are merged into one
-    slack: float = 1  # of `petra_core.staleness.per_device`: 1 in lockstep, 0 in asynchronous 1F1B
+    slack: float = 1  # slack of `petra_core.staleness.per_device`: 1 in lockstep, 0 in asynchronous 1F1B
 
     @property
     def staleness(self) -> int:
@@ -42,33 +42,33 @@ class Arrangement:
 
     @property
     def _vector(self) -> tuple[int, ...]:
-        """The staleness of each stage as it is run."""
+        """Staleness of each stage as it is run."""
         return per_device([1] * len(self._stages[0]), self.slack)
 
     @property
     def pace(self) -> float:
-        """Seconds for a micro-batch, messages taking no time."""
+        """Seconds per micro-batch over links that take no time."""
         return self._run[1]
 
     @property
     def speedup(self) -> float:
-        """Time of reversible backpropagation without overlap, one device a stage, over that of this."""
+        """Time of reversible backpropagation without overlap, one stage per device, divided by the time of this."""
         return seconds_without_overlap(self.network.costs, self.accumulation) / self.pace
 
     @property
     def idle(self) -> float:
-        """Share of the time in which a device waits, mean over the devices."""
+        """Share of the time in which a device waits, averaged over the devices."""
         busy = sum(cost.forward + cost.backward + cost.update / self.accumulation for cost in self.network.costs)
         return 1 - busy / (self.plan.devices * self.pace)
 
     @property
     def peak(self) -> int:
-        """Bytes of the device that holds most, followed through the simulated run."""
+        """Bytes of the device that holds most, during the simulated run."""
         return max(peaks(self._run[0], self._stages[1]))
 
     @cached_property
     def _stages(self) -> tuple[tuple[Cost, ...], tuple[Footprint, ...], tuple[int, ...]]:
-        """Costs, footprints and numbers for each part, of stages as they are run."""
+        """Costs, footprints and numbers of the stages of each part, as they are run."""
         costs, footprints = self.network.costs, self.network.footprints(methods.PETRA)
         partition = self.plan.partition
         if not self.merges:
@@ -78,7 +78,7 @@ class Arrangement:
 
     @cached_property
     def _run(self) -> tuple[Timeline, float]:
-        """The run, and seconds for a micro-batch in its steady state."""
+        """The run, and seconds per micro-batch in its steady state."""
         (costs, _, partition), k = self._stages, self.accumulation
         fill = -(-(self.staleness + 8) // k) * k
         measured = -(-16 // k) * k
@@ -88,7 +88,7 @@ class Arrangement:
 
 
 def arrangements(network: Modelled) -> Iterator[Arrangement]:
-    """The ways to use `DEVICES` devices, and before them one device a stage; in lockstep unless the name says more."""
+    """Yield one stage per device, then ways to use `DEVICES` devices; in lockstep unless the name says otherwise."""
     balance, stages = network.balance, len(network.costs)
     yield Arrangement(network, "one device a stage", balance.even(stages))
     yield Arrangement(network, "one device a stage, asynchronous 1F1B", balance.even(stages), slack=0)

@@ -1,12 +1,12 @@
-"""The cut of a network that keeps processes equally busy, from what its stages cost here and now.
+"""Find the partition that balances the load of processes, from the costs of the stages on this machine.
 
-No table of costs is right for the next machine, so every stage is timed on the spot, for some seconds, as the engine
+No table of costs is right for the next machine. So every stage is timed for some seconds on the spot, as the engine
 would run it (`reproduce.measures.stage_costs`), and its bytes are predicted from shapes
-(`petra_core.prediction.memory`). The cut does not change any result, so nothing but speed and memory depends on how
-well that went.
+(`petra_core.prediction.memory`). The partition does not change any result, so only speed and memory depend on the
+accuracy of the times.
 
-Importing this module imports no torch, for which neither `--help` nor the plan of a grid waits: what times, and what
-predicts bytes, comes when it is called.
+Importing this module does not import torch, so that `--help` and the plan of a grid stay fast. The modules that measure
+times and predict bytes are imported when they are called.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Balance", "balanced", "measured", "of_training"]
 
-REPETITIONS = 5  # timed turns of each stage
+REPETITIONS = 5  # timed repetitions of each stage
 
 
 @dataclass(frozen=True)
 class Balance:
-    """The stages of a network (`cell` has its method and k) with their costs, and the cuts that follow from them.
+    """The stages of a network with their costs, and the partitions that follow from them.
 
     Attributes:
-        cell: the network, its method and k.
-        costs: of each stage.
-        device: the device with whose kernels memory is predicted.
-        staleness: of each stage; None: lockstep, or zero where the method is not pipelined.
+        cell: Network, method and k.
+        costs: Cost of each stage.
+        device: Device whose kernels determine the predicted memory.
+        staleness: Staleness of each stage; None for lockstep, or for zero if the method is not pipelined.
 
     """
 
@@ -53,7 +53,7 @@ class Balance:
 
     @classmethod
     def of_rows(cls, cell: StageCostCell, rows: Sequence[Mapping[str, Any]]) -> "Balance":
-        """The balance of a network whose stages were timed (`stage_costs.timed`), from the medians."""
+        """Make the balance of a network whose stages were timed (`stage_costs.timed`), from the medians."""
         return cls(
             cell,
             tuple(
@@ -71,33 +71,38 @@ class Balance:
 
     @property
     def seconds(self) -> list[float]:
-        """Seconds of each stage for a micro-batch, with its share of an update."""
+        """Seconds of each stage per micro-batch, including its share of an update."""
         return [cost.forward + cost.backward + cost.update / self.cell.accumulation for cost in self.costs]
 
     @cached_property
     def held(self) -> tuple[int, ...]:
-        """Peak bytes of each stage, every kind at its own largest moment, on one device a stage."""
+        """Peak bytes of each stage with one stage per device, every kind at its largest moment."""
         method, accumulation = methods.by_name(self.cell.method), self.cell.accumulation
         predicted = of_footprints(self.footprints, method, accumulation, staleness=self.staleness)
         return tuple(stage.total for stage in predicted)
 
     @property
     def footprints(self) -> tuple[Footprint, ...]:
-        """Bytes that each stage takes for a micro-batch."""
-        return _footprints(replace(self.cell, accumulation=1), self.device)  # they do not depend on k
+        """Bytes that each stage needs per micro-batch."""
+        return _footprints(replace(self.cell, accumulation=1), self.device)  # independent of k
 
     def even(self, processes: int) -> Cut:
-        """The cut into equal numbers of stages. Raises: CellError: there are fewer stages than processes."""
+        """Return the partition into equal numbers of stages.
+
+        Raises:
+            CellError: There are fewer stages than processes.
+
+        """
         try:
             return assess(self.seconds, even_partition(len(self.costs), processes), held=self.held)
         except ValueError as error:
             raise CellError(str(error)) from None
 
     def best(self, processes: int, limit: int | None = None) -> Cut:
-        """The cut whose slowest process is fastest, each holding at most `limit` bytes.
+        """Return the partition whose slowest process is fastest, if each process holds at most `limit` bytes.
 
         Raises:
-            CellError: there are fewer stages than processes, or no cut stays below the limit.
+            CellError: There are fewer stages than processes, or no partition stays below the limit.
 
         """
         try:
@@ -106,12 +111,12 @@ class Balance:
             raise CellError(str(error)) from None
 
     def simulated(self, cut: Cut, link: Link, micro_batches: int) -> Timeline:
-        """The simulated run of `micro_batches` under a cut, event by event."""
+        """Simulate the run of `micro_batches` under a partition, event by event."""
         method, accumulation = methods.by_name(self.cell.method), self.cell.accumulation
         return simulate(of_method(method, self.costs, cut.partition, micro_batches, accumulation, self.staleness), link)
 
     def of_devices(self, cut: Cut) -> list[Cost]:
-        """The costs of the devices of a cut: an update of a stage comes before the backwards of those below it."""
+        """Return the costs of the devices of a partition. An update precedes the backwards of the stages below."""
         k = self.cell.accumulation
         return [
             replace(cost, backward=cost.backward + (cost.update - lowest.update) / k, update=lowest.update)
@@ -121,18 +126,18 @@ class Balance:
         ]
 
     def full_speed(self, cut: Cut, link: Link) -> tuple[tuple[int, ...], float]:
-        """The smallest staleness of the devices of a cut that keeps full speed over a link, and the seconds it gives.
+        """Return the smallest staleness of devices with full speed over a link, and the resulting seconds.
 
-        Seconds are those between two micro-batches in steady state.
+        The seconds are those between two micro-batches in steady state.
         """
         costs, k = self.of_devices(cut), self.cell.accumulation
         vector = full_speed.smallest(costs, link, k)
         return vector, full_speed.period(costs, vector, link, k)
 
     def peaks(self, timeline: Timeline) -> tuple[int, ...]:
-        """The most bytes that every device holds at any time of a timeline."""
+        """Return the most bytes that each device holds at any time of a timeline."""
         method, footprints = methods.by_name(self.cell.method), self.footprints
-        if method.double_buffered:  # a second version of the weights at every moment, not one that comes and goes
+        if method.double_buffered:  # always a second version of the weights, not a temporary one
             footprints = tuple(replace(of, parameters=of.parameters + of.trainable) for of in footprints)
         return peaks(timeline, footprints, stashes_weights=method.stashes_weights and not method.double_buffered)
 
@@ -153,27 +158,27 @@ def _footprints(cell: StageCostCell, device: str) -> tuple[Footprint, ...]:
 def measured(
     cell: StageCostCell, device: "torch.device", begin: Callable[[int, int], None] = lambda index, count: None
 ) -> Balance:
-    """Time the stages of the cell's network on `device`; arguments as of `stage_costs.timed`."""
+    """Time the stages of the cell's network on `device`. For `begin` see `stage_costs.timed`."""
     from reproduce.measures import stage_costs
 
     return replace(Balance.of_rows(cell, stage_costs.timed(cell, device, begin)), device=str(device))
 
 
 def of_training(cell: TrainedCell, repetitions: int = REPETITIONS) -> StageCostCell:
-    """The cell that times the stages of a network that is to be trained; in float32, whatever the precision."""
+    """Return the cell that times the stages of a network to be trained, in float32 for every precision."""
     shared = [field.name for field in fields(StageCostCell) if field.name not in ("scale", "seed", "repetitions")]
     settings = {name: getattr(cell, name) for name in shared}
     return StageCostCell(scale="custom", seed=0, repetitions=repetitions, **settings)
 
 
 def balanced(cell: TrainedCell, processes: int, device: "torch.device", *, threads: int) -> tuple[int, ...]:
-    """The number of stages of each process for training `cell`, balanced by timing them now.
+    """Return the number of stages of each process for training `cell`, balanced by timing them now.
 
-    To be called once, before the processes start, each of `threads` and on such a device: timings differ, and all
-    processes must agree on the cut.
+    Call it once, before the processes start, with the threads and device of each process: timings differ between calls,
+    and all processes must agree on the partition.
 
     Raises:
-        CellError: there are fewer stages than processes.
+        CellError: There are fewer stages than processes.
 
     """
     import torch

@@ -1,20 +1,20 @@
-"""The rules by which Table 3 adds up memory (arXiv 2406.02052), and what they give for any network.
+"""Compute the rules by which Table 3 (arXiv 2406.02052) adds up memory, for any network.
 
-The published numbers are no measurement but a sum over stages. With J stages, stage j (0-based) of staleness
-s (2(J - 1 - j) in lockstep, as published), float32 and 1 GB = 1e9 bytes, a stage holds
+The published numbers are not measured; they are a sum over stages. With J stages, stage j (0-based) of staleness s (2(J
+- 1 - j) in lockstep, as published), float32 and 1 GB = 1e9 bytes, a stage holds
 
     itself               parameters + BatchNorm statistics + one input
-    its input buffer     s inputs                       where inputs are buffered; non-reversible stages always do
-    its parameter buffer ceil(s / k) * parameters       where parameters are buffered
+    its input buffer     s inputs                       if inputs are buffered; always for non-reversible stages
+    its parameter buffer ceil(s / k) * parameters       if parameters are buffered
 
-To get the published digits, an input must be counted in two inconsistent ways, so there are two rules:
+The published digits require counting an input in two inconsistent ways, so there are two rules:
 
     published    an input is both streams at non-reversible stages, one stream at reversible ones and at the head; the
                  stem's buffer of images counts only in the rows with an input buffer
-    consistent   an input is what the stage takes, both streams; the images wait in nobody's buffer (they can be read
-                 again)
+    consistent   an input is everything that the stage takes, both streams; the images are not buffered (they can be
+                 read again)
 
-Everything is computed from the networks themselves, whose tensors are made on the meta device and so cost nothing.
+Sizes are computed from the networks, whose tensors are on the meta device and need no memory.
 """
 
 import math
@@ -28,7 +28,7 @@ from petra_core.staleness import lockstep
 from reproduce.cells import catalogue
 from reproduce.grids.plans.table3 import ACCUMULATION, BATCH
 
-if TYPE_CHECKING:  # torch, for which the plan of a grid does not wait
+if TYPE_CHECKING:  # torch is slow to import, and the plan of a grid does not need it
     from torch import Tensor
 
     from petra_core.stages import Stage
@@ -40,7 +40,7 @@ class StageSize:
     """Sizes of one stage, in bytes."""
 
     stage: int
-    buffered: bool  # whether it keeps its inputs under every method, because it cannot be inverted
+    buffered: bool  # whether it keeps its inputs under every method, since it cannot be inverted
     parameters: int
     statistics: int  # BatchNorm's running mean and variance
     streams: tuple[int, ...]  # of one micro-batch's input, stream by stream
@@ -60,13 +60,16 @@ CONSISTENT_RULE = BufferRule("consistent rule", both_streams=True, stem_buffer=F
 
 
 def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize, ...]:
-    """Sizes of the stages of a network; on the meta device nothing is allocated.
+    """Return the sizes of the stages of a network. On the meta device nothing is allocated.
 
-    BatchNorm is passed by: it changes no shape, and takes nine tenths of the time there.
+    BatchNorm is skipped: it changes no shape, and would take nine tenths of the time there.
 
     Args:
-        stages: the network.
-        images: one micro-batch on the device of the stages, [batch, channels, height, width].
+        stages: Stages of the network.
+        images: One micro-batch on the device of the stages, [batch, channels, height, width].
+
+    Returns:
+        The size of each stage.
 
     """
     from torch import nn
@@ -105,14 +108,17 @@ def memory(
     accumulation: int = ACCUMULATION,
     staleness: Sequence[int] | None = None,
 ) -> int:
-    """Bytes of all stages together under a method, by a rule, with an update after every k backwards.
+    """Return the bytes of all stages under a method, by a rule, with an update after every k backwards.
 
     Args:
-        sizes: of the stages.
-        method: how they are trained.
-        rule: how inputs are counted.
-        accumulation: k.
-        staleness: of each stage; None: lockstep, as published.
+        sizes: Sizes of the stages.
+        method: Training method.
+        rule: Rule for counting inputs.
+        accumulation: Accumulation k.
+        staleness: Staleness of each stage; None for lockstep, as published.
+
+    Returns:
+        The number of bytes.
 
     """
     vector = lockstep(len(sizes)) if staleness is None else staleness
@@ -123,7 +129,7 @@ def memory(
 def revnet_sizes(
     depth: int, dataset: str = "imagenet", batch_size: int = BATCH, width: int = 64
 ) -> tuple[StageSize, ...]:
-    """Stage sizes of a RevNet for images and classes of a data set."""
+    """Return the stage sizes of a RevNet for images and classes of a data set."""
     import torch
 
     from petra_core.models import revnet

@@ -1,9 +1,9 @@
-"""What was measured on a chain of equal stages, and the published formulas of Table 1, in the same units.
+"""Compare measurements of a chain of equal stages with the published formulas of Table 1, in the same units.
 
 A formula counts activations in graphs (FG) or inputs of one stage, parameters in copies of a stage's weights, messages
-in activations of one stream, FLOPs and time in forwards of one stage. The units are measured too: under
-backpropagation, FG is what an inner stage holds, and one stream is what it keeps of its input. The paper counts j from
-1, this suite from 0.
+in activations of one stream, FLOPs and time in forwards of one stage. The units are measured, too: under
+backpropagation, FG is the memory of an inner stage, and one stream is the part of its input that it keeps. The paper
+counts j from 1, this suite from 0.
 """
 
 import math
@@ -23,7 +23,7 @@ from reproduce.records.results import Run
 
 __all__ = ["FORMULAS", "PUBLISHED_NAMES", "Measured", "formulas", "measured"]
 
-#: Names in the published file of the engine's methods; one has none.
+#: Names of the engine's methods in the published file, which lacks one of them.
 PUBLISHED_NAMES = {
     methods.BACKPROPAGATION: "backpropagation",
     methods.REVERSIBLE_BACKPROPAGATION: "reversible_backpropagation",
@@ -31,7 +31,7 @@ PUBLISHED_NAMES = {
     methods.DSP: "delayed_gradients_checkpointing",
     methods.PETRA: "petra",
 }
-#: The published column that is about a value of `Measured.values`.
+#: Published column for each value of `Measured.values`.
 FORMULAS = {
     "activations": "activation_storage",
     "copies": "parameter_storage",
@@ -44,43 +44,44 @@ FORMULAS = {
 
 @cache
 def formulas() -> Mapping[Method, Row]:
-    """The published formulas of Table 1 by method."""
+    """Return the published formulas of Table 1 by method."""
     rows = {row["method"]: row for row in published.read("table1_complexity")}
     return {method: rows[name] for method, name in PUBLISHED_NAMES.items()}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run measured of a method at one J and k."""
+    """Measurement of a method at one J and k."""
 
     cell: ComplexityCell
-    result: Mapping[str, Any]  # of `reproduce.measures.complexity`
+    result: Mapping[str, Any]  # as returned by `reproduce.measures.complexity`
     stream: int  # bytes of one stream of activations between two inner stages
     graph: int  # bytes of the full graph of an inner stage, its input included (FG)
 
     @property
     def method(self) -> Method:
-        """The method of the cell."""
+        """Method of the cell."""
         return methods.by_name(self.cell.method)
 
     @property
     def place(self) -> Mapping[str, int]:
-        """At which J and k it was measured."""
+        """Values of J and k of the measurement."""
         return {"J": self.result["stages"], "k": self.cell.accumulation}
 
     @property
     def inner(self) -> range:
-        """The stages that are all alike."""
+        """Stages that are all alike."""
         return range(FIRST_INNER, self.place["J"] - 1)
 
     def values(self, stage: int = FIRST_INNER) -> Mapping[str, float]:
-        """What was measured at an inner stage, in the units of the formulas; seconds and FLOPs are of the first.
+        """Return the measurements of an inner stage in the units of the formulas (seconds and FLOPs: of the first).
 
         Returns:
-            activations (bytes held), copies (of the weights, besides the current ones), up and down (messages, in
-            streams), flops (of all stages, in forwards of one), executed (time per batch by the executed schedule,
-            in forwards), time (by the clock, if all stages took as long as the first inner one: one at a time a batch
-            passes all stages, else the slower of forward and backward sets the pace).
+            Values by name: activations (bytes held), copies (of the weights, in addition to the current ones), up and
+            down (messages, in streams), flops (of all stages, in forwards of one), executed (time per batch by the
+            executed schedule, in forwards), time (by the clock, if all stages took as long as the first inner one: for
+            methods that pass one batch at a time, the time through all stages; for others, the slower of forward and
+            backward).
 
         """
         row, seconds, stages = self.result["rows"][stage], self.result["seconds"], self.place["J"]
@@ -96,14 +97,17 @@ class Measured:
         }
 
     def formula(self, name: str, stage: int = FIRST_INNER) -> float:
-        """The published formula of a value, for this network; copies without rounding up.
+        """Return the published formula of a value, for this network. Copies are not rounded up.
 
         Args:
-            name: of the value.
-            stage: where.
+            name: Name of the value.
+            stage: Index of the stage.
+
+        Returns:
+            The value of the formula.
 
         Raises:
-            KeyError: the paper's table does not have the method, or no formula of the value.
+            KeyError: The paper's table does not contain the method, or has no formula for the value.
 
         """
         values = {**self.place, "j": stage + 1, "FG": self.graph}
@@ -111,14 +115,14 @@ class Measured:
         if name == "activations" and not self.method.keeps_graph:
             return value * self.stream
         if name == "copies" and not self.method.stashes_weights:
-            return 0.0  # the formula's 1 is the weights themselves
+            return 0.0  # the formula's 1 is the current weights
         if name == "down" and not self.method.reconstructs:
             return 2 * value  # the formula's 1 is for a network with one stream
         return value
 
     @property
     def holds(self) -> bool:
-        """Whether the formulas of activations and stashed weights hold at every inner stage, of FLOPs at the first."""
+        """Return whether activations and stashes of all inner stages, and FLOPs of the first, match the formulas."""
         return math.isclose(self.values()["flops"], self.formula("flops")) and all(
             math.isclose(self.values(stage)["activations"], self.formula("activations", stage))
             and math.isclose(self.values(stage)["copies"], math.ceil(self.formula("copies", stage)))
@@ -127,9 +131,9 @@ class Measured:
 
 
 def measured(runs: Iterable[Run[Any]]) -> list[Measured]:
-    """The finished measurements among these runs, by J and k, then in the order of the methods.
+    """Return the finished measurements among these runs, by J and k, then in the order of the methods.
 
-    One without a measurement of backpropagation on the same network, which gives the units, is left out.
+    A measurement without one of backpropagation on the same network, which gives the units, is left out.
     """
     done = {run.cell: run.result for run in runs if isinstance(run.cell, ComplexityCell) and run.done}
     counted = []

@@ -1,4 +1,4 @@
-"""What a training with one stage per process would have: less staleness, and how much latency it would still hide."""
+"""Describe a training with one stage per process: its lower staleness, and the latency that it can still hide."""
 
 from petra_core import methods
 from petra_core.prediction.full_speed import hidden_latency
@@ -12,11 +12,14 @@ __all__ = ["sentence"]
 
 
 def sentence(cell: TrainedCell, processes: int) -> str:
-    """Return what one stage per process would change in a training at the default timing; empty for any other.
+    """Describe the effect of one stage per process on a training at the default timing; empty for other timings.
 
     Args:
-        cell: the training.
-        processes: that share its blocks.
+        cell: Cell of the training.
+        processes: Number of processes that share its blocks.
+
+    Returns:
+        The sentence, or an empty string.
 
     """
     by_default = methods.by_name(cell.method).pipelined and (cell.timing, cell.stages) == (timing.LOCKSTEP, ())

@@ -1,8 +1,7 @@
-"""Values of the published formulas of Table 1: "2(J-j)*FG" at given J, j, k.
+"""Evaluate the published formulas of Table 1: "2(J-j)*FG" at given J, j, k.
 
-The obvious way to compare a measurement with a formula, to write the formula a second time as code, compares with
-what was typed here and not with what was published. So the published text itself is evaluated: numbers, names, + - *
-/, parentheses, and products written without a sign.
+Writing the formula a second time as code would compare a measurement with the copy and not with the publication. So the
+published text is evaluated: numbers, names, + - * /, parentheses, and products written without a sign.
 """
 
 import ast
@@ -14,14 +13,17 @@ _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.
 
 
 def evaluate(formula: str, values: Mapping[str, float]) -> float:
-    """The value of a published formula.
+    """Return the value of a published formula.
 
     Args:
-        formula: as published; "3J" and "2(J-j)" are products.
-        values: of the names in it, such as {"J": 10, "j": 1, "k": 4}.
+        formula: Text as published; "3J" and "2(J-j)" are products.
+        values: Values of its names, such as {"J": 10, "j": 1, "k": 4}.
+
+    Returns:
+        The value.
 
     Raises:
-        ValueError: it is no such formula, or a name has no value.
+        ValueError: The text is not such a formula, or a name has no value.
 
     """
     try:
@@ -38,9 +40,9 @@ def _value(node: ast.expr, formula: str, values: Mapping[str, float]) -> float:
         case ast.Name(id=name) if name in values:
             return values[name]
         case ast.Name(id=name):
-            raise ValueError(f"{formula!r} holds {name!r}; there are values for {', '.join(values)}")
+            raise ValueError(f"{formula!r} contains {name!r}; there are values for {', '.join(values)}")
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
             result: float = _OPERATIONS[type(op)](_value(left, formula, values), _value(right, formula, values))
             return result
         case _:
-            raise ValueError(f"{formula!r} holds more than numbers, names, + - * / and parentheses")
+            raise ValueError(f"{formula!r} contains more than numbers, names, + - * / and parentheses")

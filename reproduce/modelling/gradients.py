@@ -1,8 +1,8 @@
-"""How good PETRA's gradients are, stage by stage, as frames made of what probes wrote down.
+"""Measure the quality of PETRA's gradients, stage by stage, in frames made from what probes recorded.
 
-Averaging all of it at once, over epochs, seeds and stages, gives one number and hides that seeds are few and epochs
-unlike. Here a run comes to a value a stage, or a value a stage and a part of the training, and what is compared is
-compared within a run: the same micro-batches at the same weights.
+A single average over epochs, seeds and stages would hide that there are few seeds and that epochs differ. Here a run
+gives one value per stage, or per stage and part of the training, and comparisons are made within a run: on the same
+micro-batches at the same weights.
 """
 
 from pandas import DataFrame
@@ -26,17 +26,17 @@ __all__ = [
 ]
 
 METHOD, DELAYED, BETWEEN = "method/end_to_end", "delayed/end_to_end", "method/delayed"
-#: Measures of closeness, with the sign of a gain. A norm ratio is none: a gradient of the right length may be wrong.
+#: Measures of closeness, with the sign of a gain. A norm ratio is not one: a gradient of the right length may be wrong.
 CLOSENESS = {"cosine": 1, "relative_error": -1}
-FEWEST = 3  # micro-batches in a part of the training: single ones differ much
+FEWEST = 3  # micro-batches in a part of the training, because single ones vary widely
 
 
 def kinds(cell: TrainedCell) -> str:
-    """The kind of every stage of the cell's network, a letter each.
+    """Return the kind of every stage of the cell's network, one letter each.
 
-    K keeps its input; E is reversible, and evaluates F at an exact input all the same; R is reversible, and evaluates F
-    at a reconstructed one. One stream of a reversible stage's output is a copy of the one that F took, so F is
-    evaluated at an exact input wherever the stage above keeps its own.
+    K keeps its input. E is reversible, but evaluates F at an exact input. R is reversible, and evaluates F at a
+    reconstructed input. One stream of a reversible stage's output is a copy of the stream that F took, so F is
+    evaluated at an exact input if the stage above keeps its input.
     """
     keeps = [not stage.invertible for stage in networks.outlined(cell)]
     above = [*keeps[1:], True]
@@ -44,17 +44,21 @@ def kinds(cell: TrainedCell) -> str:
 
 
 def kinds_of(sheet: Sheet) -> dict[str, str]:
-    """The kinds of the stages of every network of a sheet, by the network's title."""
+    """Return the kinds of the stages of every network of a sheet, by the network's title."""
     cells = {networks.title_of(cell): cell for cell in sheet.planned if isinstance(cell, TrainedCell)}
     return {network: kinds(cell) for network, cell in cells.items()}
 
 
 def comparisons(sheet: Sheet, *, single: bool = False) -> DataFrame:
-    """What the probes of a sheet wrote down.
+    """Return what the probes of a sheet recorded.
+
+    Args:
+        sheet: Sheet of a plan.
+        single: Whether to return single micro-batches instead of means.
 
     Returns:
-        The sheet's lines (`single`: of micro-batches one by one) with `study` (network and k), `pair` (of gradients),
-        `measure`, and the stage's `kind` and whether it is the `head`.
+        The sheet's lines with `study` (network and k), `pair` (of gradients), `measure`, and the stage's `kind` and
+        whether it is the `head`.
 
     """
     lines = sheet.lines(single=single)
@@ -74,20 +78,23 @@ def comparisons(sheet: Sheet, *, single: bool = False) -> DataFrame:
 
 
 def profiles(lines: DataFrame, *over: str) -> DataFrame:
-    """The mean of each measure over micro-batches: a row a run, pair, measure and stage (and what it is `over`)."""
+    """Average each measure over micro-batches: one row per run, pair, measure and stage (and value of `over`)."""
     return weighted(lines, ["study", "seed", *over, "stage", "kind", "head", "pair", "measure"])
 
 
 def in_parts(lines: DataFrame, epochs: int, most: int) -> DataFrame:
-    """Profiles in equal parts of the training, which are in the columns `begin` and `end`, epochs.
+    """Return profiles in equal parts of the training, with the columns `begin` and `end` in epochs.
 
-    No part is shorter than an epoch, unless every record of the study has its micro-batches one by one; then none is so
-    short that fewer than `FEWEST` of them are in it.
+    No part is shorter than an epoch, unless every record of the study contains single micro-batches. Then each part
+    contains at least `FEWEST` of them.
 
     Args:
-        lines: of `comparisons`, single micro-batches where records have them.
-        epochs: of the training.
-        most: parts of a study, at most.
+        lines: Result of `comparisons`, with single micro-batches if they are recorded.
+        epochs: Number of epochs of the training.
+        most: Maximum number of parts of a study.
+
+    Returns:
+        The profiles.
 
     """
     single = lines.groupby("study")["weight"].max() == 1
@@ -98,9 +105,9 @@ def in_parts(lines: DataFrame, epochs: int, most: int) -> DataFrame:
 
 
 def gains(values: DataFrame) -> DataFrame:
-    """By how much PETRA's gradient is closer to the end-to-end one than the delayed gradient, below the head.
+    """Return how much closer PETRA's gradient is to the end-to-end one than the delayed gradient, below the head.
 
-    The head's forward and backward are of one tick: there both are the same gradient.
+    The head's forward and backward are in one tick, where both gradients are equal.
     """
     close = values[values["measure"].isin(list(CLOSENESS)) & ~values["head"]]
     ours, delayed = (close[close["pair"] == pair].drop(columns="pair") for pair in (METHOD, DELAYED))
@@ -110,6 +117,6 @@ def gains(values: DataFrame) -> DataFrame:
 
 
 def over_stages(values: DataFrame) -> DataFrame:
-    """The means of the stages below the head."""
+    """Return the means over the stages below the head."""
     by = [name for name in values.columns if name not in ("stage", "kind", "head", "value")]
     return values[~values["head"]].groupby(by, sort=False)["value"].mean().reset_index()

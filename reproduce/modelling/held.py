@@ -1,4 +1,4 @@
-"""What the engine really held for Table 3, beside the rules of the published table."""
+"""Compare the memory that the engine held for Table 3 with the rules of the published table."""
 
 from pandas import DataFrame
 
@@ -21,21 +21,21 @@ COUNTED = ("parameters", "buffers", "inputs", "stashed_weights")  # kinds that t
 
 
 def by_kind(frames: Frames, runs: DataFrame) -> DataFrame:
-    """The rows of these runs with each kind of tensors of each stage at its largest moment, as `value`, in bytes."""
+    """Return the rows of these runs with the peak bytes of each kind of tensors of each stage, as `value`."""
     parts = frames.parts(runs["cell"])
     return runs.drop(columns="kind").merge(parts[(parts["of"] == "peak") & parts["kind"].isin(KINDS)], on="cell")
 
 
 def held(sheet: Sheet, unit: float) -> DataFrame:
-    """The runs, methods in the paper's order, with what all stages held together; NaN of what was not measured.
+    """Return the runs, methods in the paper's order, with the memory of all stages together; NaN if not measured.
 
     Args:
-        sheet: of Table 3's plan.
-        unit: of the amounts, in bytes.
+        sheet: Sheet of Table 3's plan.
+        unit: Unit of the amounts, in bytes.
 
     Returns:
-        The columns of the runs and images, subject (network and images), counted (held of what the rules count), held,
-        predicted, at_once (of every stage the largest total at one moment), process (by how much its memory grew).
+        The columns of the runs and images, subject (network and images), counted (kinds that the rules count), held,
+        predicted, at_once (sum over stages of the largest total at one moment), process (growth of the process).
 
     """
     place = sheet.runs["method"].map([m.name for m in METHODS].index)
@@ -49,16 +49,16 @@ def held(sheet: Sheet, unit: float) -> DataFrame:
         runs[name] = runs["cell"].map(chosen.groupby("cell")["value"].sum()).astype(float) / unit
     results = {cell: sheet.frames.by_name[cell].result for cell in sheet.done["cell"]}
     runs["at_once"] = runs["cell"].map({cell: result["at_once"] / unit for cell, result in results.items()})
-    grown = {cell: result["process"] for cell, result in results.items()}  # None where the system does not say
+    grown = {cell: result["process"] for cell, result in results.items()}  # None if the system does not report it
     runs["process"] = runs["cell"].map({cell: of["peak"] / unit for cell, of in grown.items() if of})
     return runs
 
 
 def with_rules(runs: DataFrame, unit: float) -> DataFrame:
-    """The runs of `held` with what both rules give, as published_rule and consistent_rule.
+    """Add the results of both rules to the runs of `held`, as published_rule and consistent_rule.
 
-    Of these, counted and held also `…_saved`: percent less than under delayed gradients with the same network, images
-    and batch.
+    For these, counted and held, also add `…_saved`: percent less than under delayed gradients with the same network,
+    images and batch.
     """
     runs = runs.assign(published_rule=_by(PUBLISHED_RULE, runs, unit), consistent_rule=_by(CONSISTENT_RULE, runs, unit))
     delayed = runs[runs["method"] == METHODS[0].name].groupby("subject")

@@ -1,6 +1,6 @@
-"""Bytes of the paper's RevNets and of those that are down-sampled invertibly, at the paper's size.
+"""Predict the bytes of the paper's RevNets and of those with invertible down-sampling, at the paper's size.
 
-They are predicted from the shapes of the networks, which tests compare with measurements; nothing is allocated.
+They are predicted from the shapes of the networks, without allocating anything. Tests compare them with measurements.
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ DEPTHS = (18, 50)
 
 @cache
 def predicted(family: str, depth: int) -> Mapping[str, Mapping[str, int]]:
-    """Memory of PETRA in the setting of Table 3, float32, all stages together.
+    """Predict the memory of PETRA in the setting of Table 3, in float32, all stages together.
 
     Args:
         family: `revnet` or `invertible_revnet`.
         depth: 18, 34 or 50.
 
     Returns:
-        Bytes by kind and their sum: "held" between ticks, so without gradients and the graphs of a single backward,
-        and "peak", within a tick, each kind at its largest.
+        Bytes by kind and their sum: "held" between ticks, so without gradients and the graphs of a single backward, and
+        "peak", within a tick, each kind at its largest.
 
     """
-    from reproduce.measures import held_memory  # torch, for which the plan of a grid does not wait
+    from reproduce.measures import held_memory  # torch is slow to import, and the plan of a grid does not need it
 
     stages = held_memory.predicted(table3.held("paper", "imagenet", f"{family}{depth}", methods.PETRA))
     bytes_of = {}

@@ -1,12 +1,12 @@
-"""The speed of a network on several devices, modelled from the cost of each of its stages on one.
+"""Model the speed of a network on several devices from the cost of each stage on one device.
 
-The exhibits that predict speeds (Table 5, the study of scale) share this: measured stage costs as the timeline model
-takes them, and the two paces that the paper compares, both simulated event by event:
+The exhibits that predict speeds (Table 5, the study of scale) share this module. It has the measured stage costs as the
+timeline model uses them, and the two speeds that the paper compares, both simulated event by event:
 
     seconds_without_overlap    reversible backpropagation: the next micro-batch enters when this one is done
     seconds_when_full          PETRA in a full pipeline, in lockstep unless stated
 
-Devices are taken to be equal to the one that was measured. Times are in seconds for a micro-batch.
+All devices are assumed to equal the measured one. Times are in seconds per micro-batch.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Modelled:
 
     @property
     def title(self) -> str:
-        """The network's name in tables, such as RevNet-18."""
+        """Name of the network in tables, such as RevNet-18."""
         return self.run.cell.model.replace("revnet", "RevNet-")
 
     @cached_property
@@ -45,58 +45,58 @@ class Modelled:
 
     @property
     def costs(self) -> tuple[Cost, ...]:
-        """The cost of each stage."""
+        """Cost of each stage."""
         return self.balance.costs
 
     @property
     def invertible(self) -> tuple[bool, ...]:
-        """Whether each stage can be inverted."""
+        """Flags of the stages that can be inverted."""
         return tuple(row["invertible"] for row in self.run.result["stages"])
 
     def footprints(self, method: Method) -> tuple[Footprint, ...]:
-        """Bytes that each stage takes for a micro-batch under a method."""
+        """Return the bytes that each stage needs per micro-batch under a method."""
         return Balance(replace(self.run.cell, method=method.name), self.costs).footprints
 
     @property
     def pace(self) -> float:
-        """Seconds of PETRA for a micro-batch, one device a stage, messages taking no time."""
+        """Seconds of PETRA per micro-batch, with one stage per device, over links that take no time."""
         return seconds_when_full(self.costs, INSTANT, self.run.cell.accumulation)
 
     @property
     def without_overlap(self) -> float:
-        """Seconds of reversible backpropagation for a micro-batch without overlap, likewise."""
+        """Seconds of reversible backpropagation per micro-batch without overlap, under the same conditions."""
         return seconds_without_overlap(self.costs, self.run.cell.accumulation)
 
     @property
     def speedup(self) -> float:
-        """Time of reversible backpropagation without overlap over that of PETRA, likewise."""
+        """Time of reversible backpropagation without overlap over that of PETRA, under the same conditions."""
         return self.without_overlap / self.pace
 
     @property
     def idle(self) -> float:
-        """Share of the time in which a device of PETRA's waits, one device a stage, mean over the devices."""
+        """Share of the time in which a device of PETRA waits, with one stage per device, averaged over the devices."""
         return 1 - sum(self.balance.seconds) / (len(self.costs) * self.pace)
 
     @property
     def devices_enough(self) -> int:
-        """The least number of devices whose best cut is as fast as one stage a device."""
-        pace = max(self.balance.seconds) * (1 + 1e-9)  # sums round
+        """Smallest number of devices whose best partition is as fast as one stage per device."""
+        pace = max(self.balance.seconds) * (1 + 1e-9)  # sums are rounded
         return next(count for count in range(1, len(self.costs) + 1) if self.balance.best(count).slowest <= pace)
 
     @property
     def slowest(self) -> int:
-        """The stage that sets PETRA's pace where messages take no time."""
+        """Stage that determines PETRA's speed over links that take no time."""
         seconds = self.balance.seconds
         return max(range(len(seconds)), key=seconds.__getitem__)
 
     @property
     def share_of_slowest(self) -> float:
-        """The part that the slowest stage has in the work of all."""
+        """Share of the slowest stage in the work of all stages."""
         return max(self.balance.seconds) / sum(self.balance.seconds)
 
     @property
     def machine(self) -> str:
-        """The machine on which the stages were timed, and its load then."""
+        """Machine on which the stages were timed, and its load at that time."""
         environment, result = self.run.environments[-1], self.run.result
         name = environment["device"] if environment["device"] != "cpu" else environment["processor"]
         load = " and ".join(f"{load:.1f}" for load in result["load"])
@@ -105,14 +105,14 @@ class Modelled:
 
 
 def timed_networks(sheet: Sheet) -> list[Modelled]:
-    """Every network of a sheet whose stages were timed."""
+    """Return every network of a sheet whose stages were timed."""
     timed = sheet.done.loc[sheet.done["kind"] == "stage_costs", "cell"]
     return [Modelled(cast("Run[StageCostCell]", sheet.frames.by_name[name])) for name in timed]
 
 
 @cache
 def seconds_without_overlap(costs: tuple[Cost, ...], accumulation: int = 1) -> float:
-    """Seconds for a micro-batch of reversible backpropagation without overlap, one device a stage, over ideal links."""
+    """Return the seconds per micro-batch of reversible backpropagation without overlap, with one stage per device."""
     micro_batches = 2 * accumulation + 1  # the first has no update before it
     order = of_method(methods.REVERSIBLE_BACKPROPAGATION, costs, [1] * len(costs), micro_batches, accumulation)
     return simulate(order, INSTANT).seconds_per_micro_batch()
@@ -120,17 +120,17 @@ def seconds_without_overlap(costs: tuple[Cost, ...], accumulation: int = 1) -> f
 
 @cache
 def seconds_when_full(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1, fall: int = 2) -> float:
-    """Seconds for a micro-batch in a full pipeline, one device a stage (`reproduce.modelling.pace`)."""
-    from reproduce.modelling.pace import pace  # numpy, for which the plan of a grid does not wait
+    """Return the seconds per micro-batch in a full pipeline, one stage per device (`reproduce.modelling.pace`)."""
+    from reproduce.modelling.pace import pace  # numpy is slow to import, and the plan of a grid does not need it
 
     return pace(costs, link, accumulation=accumulation, fall=fall)
 
 
 def keeping_graphs(costs: Sequence[Cost]) -> list[Cost]:
-    """The costs of stages that keep their graphs, from the costs of the same stages when they reconstruct.
+    """Return the costs of stages that keep their graphs, from the costs of the same stages when they reconstruct.
 
-    Reconstructing is an evaluation, so a backward is shorter by a forward, but not the head's, which keeps its graph
-    under every method. A gradient alone goes down, of the size of what came up.
+    Reconstructing is an evaluation, so a backward is shorter by a forward, except for the head, which keeps its graph
+    under every method. Only a gradient goes down, of the size of the message that came up.
     """
     last = len(costs) - 1
     return [

@@ -1,7 +1,7 @@
-"""A pipelined method with one stage of several blocks on each device, simulated from the costs of the blocks.
+"""Simulate a pipelined method with one stage of several blocks on each device, from the costs of the blocks.
 
-Blocks of a stage have the same staleness (`petra_core.staleness.per_device`), so the cut decides it: results, bytes
-and time follow from the cut and the slack together.
+Blocks of a stage have the same staleness (`petra_core.staleness.per_device`), so the partition determines it: results,
+bytes and time follow from the partition and the slack together.
 """
 
 from collections.abc import Sequence
@@ -18,17 +18,20 @@ from reproduce.modelling.tradeoff import Taken, costs_of
 
 __all__ = ["period", "taken"]
 
-MEASURED = 16  # micro-batches of the steady state, or one update if that has more
+MEASURED = 16  # micro-batches in steady state, or one update if that is longer
 
 
 def taken(network: Modelled, method: Method, sizes: Sequence[int], accumulation: int) -> Taken:
     """Return time and bytes of a method at asynchronous 1F1B, over links that take no time.
 
     Args:
-        network: whose blocks were timed.
-        method: a pipelined method.
-        sizes: the number of blocks of each device.
-        accumulation: k.
+        network: Network whose blocks were timed.
+        method: A pipelined method.
+        sizes: Number of blocks of each device.
+        accumulation: Accumulation k.
+
+    Returns:
+        Seconds and bytes.
 
     """
     cell = replace(network.run.cell, method=method.name, accumulation=accumulation)
@@ -38,14 +41,17 @@ def taken(network: Modelled, method: Method, sizes: Sequence[int], accumulation:
 
 
 def period(costs: Sequence[Cost], method: Method, sizes: Sequence[int], slack: float, link: Link) -> float:
-    """Return the seconds between two micro-batches in the steady state at k = 1.
+    """Return the seconds between two micro-batches in steady state at k = 1.
 
     Args:
-        costs: of each block under the method.
-        method: a pipelined method.
-        sizes: the number of blocks of each device.
-        slack: of the staleness (`petra_core.staleness.per_device`).
-        link: between any two devices.
+        costs: Cost of each block under the method.
+        method: A pipelined method.
+        sizes: Number of blocks of each device.
+        slack: Slack of the staleness (`petra_core.staleness.per_device`).
+        link: Link between any two devices.
+
+    Returns:
+        The seconds.
 
     """
     return _simulated(costs, method, sizes, 1, slack, link)[1]

@@ -1,4 +1,4 @@
-"""PETRA and the pipelines that one would use instead, on a chain of equal work, simulated."""
+"""Simulate PETRA and competing pipelines on a chain of equal work."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from reproduce.modelling.tradeoff import PIPELINES, Way, costs_of
 
 __all__ = ["BATCH", "DATA_PARALLEL", "GIGABIT", "RIVALS", "SIMULATED", "RivalChain", "RivalOutcome"]
 
-BATCH = max(recipes.ACCUMULATIONS)  # micro-batches of an update
+BATCH = max(recipes.ACCUMULATIONS)  # micro-batches per update
 GIGABIT = 1e9 / 8  # bytes
 SIMULATED = {
     "1 Gbit/s": Link(latency=50e-6, bandwidth=1 * GIGABIT),
@@ -29,7 +29,7 @@ SIMULATED = {
 DATA_PARALLEL = "Data parallelism"
 
 T = TypeVar("T")
-Efficiency = Callable[[int, Link], float]  # of so many micro-batches an update, over such links
+Efficiency = Callable[[int, Link], float]  # (micro-batches per update, link) -> efficiency
 
 RIVALS = (
     Way("PETRA, lockstep", methods.PETRA),
@@ -46,32 +46,33 @@ class RivalOutcome:
     """Speed, memory and staleness of a rival on a chain."""
 
     title: str
-    #: Speed over that of one device that keeps its graphs, divided by the number of devices; over links that take no
-    #: time, at `BATCH` micro-batches an update.
+    #: Speed relative to one device that keeps its graphs, divided by the number of devices; over links that take no
+    #: time,
+    #: at `BATCH` micro-batches per update.
     efficiency: float
-    with_4p: float  # at four times as many micro-batches an update as there are devices
+    with_4p: float  # with four micro-batches per update and device
     over_links: Mapping[str, float]  # the efficiency at `BATCH` over each of `SIMULATED`
     peak: int  # bytes on the device that holds most
     staleness: int  # micro-batches between forward and backward at device 0 that see another version of the weights
 
 
 class RivalChain:
-    """A chain of two blocks a device: a network's stem, its stage 1 again and again, its head.
+    """A chain of two blocks per device: a network's stem, its stage 1 repeated, its head.
 
     Args:
-        network: whose stages were timed; its stage 1 is reversible.
-        devices: P.
+        network: Network whose stages were timed. Its stage 1 is reversible.
+        devices: Number of devices P.
 
     Attributes:
-        blocks: the cost of each block if graphs are reconstructed and inputs sent back.
-        blocks_keeping: the cost of each block if graphs are kept.
+        blocks: Cost of each block if graphs are reconstructed and inputs sent back.
+        blocks_keeping: Cost of each block if graphs are kept.
 
     """
 
     def __init__(self, network: Modelled, devices: int) -> None:
         self.network, self.devices = network, devices
         costs = self._row(network.costs)
-        # A block sends a gradient of the size of what came up, and its input with it if the block below inverts.
+        # A block sends a gradient of the size of its input, and also its input if the block below inverts.
         self.blocks = tuple(
             replace(cost, down=0 if not index else costs[index - 1].up * (2 if index > 1 else 1))
             for index, cost in enumerate(costs)
@@ -80,7 +81,7 @@ class RivalChain:
 
     @property
     def reconstructing(self) -> tuple[Cost, ...]:
-        """The costs of each device if graphs are reconstructed and inputs sent back."""
+        """Costs of each device if graphs are reconstructed and inputs sent back."""
         return self._on_devices(self.blocks)
 
     def outcomes(self) -> list[RivalOutcome]:
@@ -107,12 +108,12 @@ class RivalChain:
 
         @cache
         def run(batch: int, link: Link) -> tuple[int, Timeline]:
-            """The run of one batch, and its size; of interleaved stages a multiple of the devices."""
+            """Return size and run of one batch. For interleaved stages the size is a multiple of the devices."""
             batch = self._multiple(batch) if rival.chunks > 1 else batch
             return batch, simulate(ordered(batch), link)
 
         def efficiency(batch: int, link: Link) -> float:
-            """From an empty pipeline to an empty one, update included."""
+            """Measure from an empty pipeline to an empty one, including the update."""
             batch, timeline = run(batch, link)
             return self._efficiency(batch, timeline.seconds / batch)
 
@@ -129,7 +130,7 @@ class RivalChain:
         return self._outcome(rival.title, efficiency, max(stage.total for stage in stages), vector[0])
 
     def _data_parallel(self) -> RivalOutcome:
-        """The outcome of data parallelism: every device has all blocks, gradients are added up once a batch."""
+        """Return the outcome of data parallelism: every device has all blocks and sums gradients once per batch."""
         whole = joined(self._row(self.network.footprints(methods.DELAYED_GRADIENTS)))
         weights = sum(cost.weights for cost in self.blocks)
         work = sum(cost.forward + cost.backward for cost in self.blocks_keeping)
@@ -143,7 +144,7 @@ class RivalChain:
         return self._outcome(DATA_PARALLEL, efficiency, peak)
 
     def _efficiency(self, batch: int, seconds: float) -> float:
-        """The efficiency of `seconds` for a micro-batch, against one device that keeps its graphs."""
+        """Return the efficiency of `seconds` per micro-batch, relative to one device that keeps its graphs."""
         alone = sum(cost.forward + cost.backward + cost.update / batch for cost in self.blocks_keeping)
         return alone / self.devices / seconds
 
@@ -158,7 +159,7 @@ class RivalChain:
         return tuple(joined(blocks[2 * device : 2 * device + 2]) for device in range(self.devices))
 
     def _multiple(self, batch: int) -> int:
-        """The next multiple of the number of devices."""
+        """Return the next multiple of the number of devices."""
         return -(-batch // self.devices) * self.devices
 
     def _on_devices(self, blocks: Sequence[Cost]) -> tuple[Cost, ...]:

@@ -1,9 +1,10 @@
-"""What it takes to train a network on P devices, way by way, from what its stages cost on one.
+"""Compute time and memory of training a network on P devices, from the costs of its stages on one device.
 
-A way is a method of this engine, or a synchronous pipeline that trains as backpropagation does. Stages stay as many as
-the network has, whatever P is, and methods are in lockstep, since both decide the delays and so the accuracy;
-neighbours share a device by the cut that makes the slowest one fastest. Runs are simulated event by event over links
-that take no time (`petra_core.prediction.simulation`), bytes followed through them (`petra_core.prediction.holding`).
+A strategy is a method of this engine, or a synchronous pipeline that trains as backpropagation does. The number of
+stages is that of the network for every P, and methods are in lockstep, since both determine the delays and so the
+accuracy. Neighbouring stages share a device by the partition that makes the slowest device fastest. Runs are simulated
+event by event over links that take no time (`petra_core.prediction.simulation`), and bytes are followed through them
+(`petra_core.prediction.holding`).
 """
 
 from collections.abc import Callable, Sequence
@@ -27,18 +28,18 @@ Order = Callable[[Sequence[Cost], Sequence[int], int], Devices]
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train on several devices."""
+    """A strategy for training on several devices."""
 
     title: str
-    method: Method  # of this engine, whose memory and evaluations it has
-    order: Order | None = None  # of a synchronous pipeline, which empties at every update; None: the method's own
-    chunks: int = 1  # stages of a device that are not neighbours
-    merged: bool = False  # whether the stages of a device are one stage, with fewer delays; pipelines always merge
-    fall: int = 2  # of the staleness from device to device, of a method's own order: 2 in lockstep, 1 in async. 1F1B
+    method: Method  # engine method with the same memory and evaluations
+    order: Order | None = None  # order of a synchronous pipeline, which drains at updates; None: the method's order
+    chunks: int = 1  # non-neighbouring stages per device
+    merged: bool = False  # whether the stages of a device are merged, with less staleness; pipelines always merge
+    fall: int = 2  # decrease of the staleness per device in the method's order: 2 in lockstep, 1 in asynchronous 1F1B
 
     @property
     def trains_as(self) -> Method:
-        """The method whose accuracy it has."""
+        """Method with the same accuracy."""
         return self.method if self.order is None else methods.BACKPROPAGATION
 
 
@@ -53,21 +54,24 @@ WAYS = (*(Way(method.title, method) for method in methods.PAPER), *PIPELINES)
 
 @dataclass(frozen=True)
 class Taken:
-    """Time and bytes that a way of training takes."""
+    """Time and bytes of a strategy."""
 
-    seconds: float  # for a micro-batch, in the steady state
+    seconds: float  # per micro-batch, in steady state
     peak: int  # bytes on the device that holds most
 
 
 def taken(stages: Balance, invertible: Sequence[bool], way: Way, devices: int, accumulation: int) -> Taken:
-    """What a way takes on so many devices.
+    """Return time and bytes of a strategy on `devices` devices.
 
     Args:
-        stages: the network under PETRA, with what its stages cost.
-        invertible: of each stage, whether it can be inverted.
-        way: how it is trained.
-        devices: P, at most as many as stages.
-        accumulation: k, micro-batches of an update.
+        stages: The network under PETRA, with the costs of its stages.
+        invertible: Whether each stage can be inverted.
+        way: The strategy.
+        devices: Number of devices P, at most the number of stages.
+        accumulation: Number of micro-batches per update, k.
+
+    Returns:
+        Seconds and bytes.
 
     """
     cell = replace(stages.cell, method=way.method.name, accumulation=accumulation)
@@ -76,7 +80,7 @@ def taken(stages: Balance, invertible: Sequence[bool], way: Way, devices: int, a
     if way.order is None and not way.merged:
         steady = _steady(len(stages.costs), accumulation)
         timeline = balance.simulated(cut, INSTANT, 2 * steady)
-        seconds = timeline.seconds_per_micro_batch(skip=steady, drop=steady // 2 - 1)  # between these, whole updates
+        seconds = timeline.seconds_per_micro_batch(skip=steady, drop=steady // 2 - 1)  # whole updates in between
         return Taken(seconds, max(balance.peaks(timeline)))
     costs = tuple(merged(balance.costs, cut.partition))
     footprints = [joined(balance.footprints[part.start : part.stop]) for part in runs(cut.partition)]
@@ -95,10 +99,11 @@ def _steady(stages: int, accumulation: int) -> int:
 
 
 def costs_of(method: Method, costs: tuple[Cost, ...], invertible: Sequence[bool]) -> tuple[Cost, ...]:
-    """What stages cost under a method, from what they cost under PETRA.
+    """Return the costs of stages under a method, from their costs under PETRA.
 
-    A method that keeps its graphs evaluates once less in its backward; one that differentiates with other weights than
-    it reconstructs with evaluates once more where it reconstructs. Only a method that reconstructs sends inputs down.
+    A method that keeps its graphs makes one evaluation less in its backward. A method that differentiates with other
+    weights than it reconstructs with makes one more if it reconstructs. Only a method that reconstructs sends inputs
+    down.
     """
     keeping = keeping_graphs(costs)
     if method.keeps_graph:
@@ -114,10 +119,10 @@ def costs_of(method: Method, costs: tuple[Cost, ...], invertible: Sequence[bool]
 
 
 def front(points: Sequence[tuple[float, ...]], stands: Callable[[int, int], bool]) -> list[bool]:
-    """Which points are not beaten: none is at least as good in everything and better in something; less is better.
+    """Return which points are on the Pareto front: no other point is at least as good everywhere and better somewhere.
 
-    The first of each point is a mean of a few runs: to be better in it alone counts only if `stands` says, of the
-    places of the better and of the other, that it is no chance.
+    Smaller is better. The first coordinate is a mean of a few runs. Being better only in it counts only if `stands`,
+    called with the indices of the better and the other point, confirms that the difference is significant.
     """
 
     def beats(place: int, other: int) -> bool:

@@ -1,8 +1,8 @@
-"""What each block of a network costs, predicted from shapes: FLOPs on the meta device, the same on every machine.
+"""Predict the cost of each block of a network from shapes: FLOPs on the meta device, equal on every machine.
 
-Times differ from machine to machine, and the stages of a cell are part of its identity: so a number of stages becomes
-sizes by predicted costs, never by measured ones. FLOPs are those of matrix products and convolutions; what a block
-adds, normalizes or rectifies is not counted. Importing this module imports no torch.
+Times differ from machine to machine, and the stages of a cell are part of its identity. So a number of stages is turned
+into sizes by predicted costs, never by measured ones. FLOPs include matrix products and convolutions, but no additions,
+normalizations or activations. Importing this module does not import torch.
 """
 
 from functools import cache
@@ -18,19 +18,22 @@ from reproduce.cells.timing import blocks
 
 __all__ = ["of_stages", "predicted", "sizes"]
 
-#: Settings of a cell that decide its network and its micro-batches.
+#: Settings of a cell that determine its network and its micro-batches.
 NETWORK = ("model", "stem", "width", "image_size", "coupling", "dataset", "batch_size")
 
 
 def sizes(cell: TrainedCell, stages: int) -> tuple[int, ...]:
-    """Return the numbers of blocks of each of so many stages, the most expensive of which is as cheap as can be.
+    """Return the number of blocks of each of `stages` stages, so that the most expensive stage is as cheap as possible.
 
     Args:
-        cell: whose network it is; costs are forward and backward by plain autograd, under every method.
-        stages: how many.
+        cell: Cell of the network. For every method, costs are forward and backward by plain autograd.
+        stages: Number of stages.
+
+    Returns:
+        The number of blocks of each stage.
 
     Raises:
-        CellError: the network has fewer blocks.
+        CellError: The network has fewer blocks.
 
     """
     count = blocks(cell)
@@ -44,12 +47,12 @@ def sizes(cell: TrainedCell, stages: int) -> tuple[int, ...]:
 
 
 def of_stages(cell: TrainedCell, partition: tuple[int, ...]) -> list[Cost]:
-    """Return the predicted cost of each stage of a cell, so many blocks each."""
+    """Return the predicted cost of each stage of a cell, for stages of `partition` blocks."""
     return merged(predicted(cell), partition)
 
 
 def predicted(cell: TrainedCell) -> tuple[Cost, ...]:
-    """Return the cost of each block: FLOPs where others have seconds, of one forward and of its backward."""
+    """Return the cost of each block: FLOPs instead of seconds, for one forward and its backward."""
     return _predicted(tuple((name, getattr(cell, name)) for name in NETWORK))
 
 

@@ -1,1 +1,1 @@
-"""The only room that reads or writes the folder of records."""
+"""Read and write the folder of records. No other package does so."""

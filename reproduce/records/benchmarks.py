@@ -1,15 +1,14 @@
-"""Results of benchmarks of speed and memory: one file each, with every value that was measured.
+"""Store results of speed and memory benchmarks: one file each, with every measured value.
 
-The obvious record of a benchmark is a table of means. It cannot be judged: a machine that others use gives one side a
-bad minute, and the mean hides it. So contestants are measured in turn, in rounds, and what is kept is every value of
-every round; ratios are taken within a round, and their median and quartiles are computed when they are shown. What was
-hoped for is kept beside it, as bounds of a ratio or of a value itself, by whoever wrote the benchmark and before it was
-run.
+The obvious record of a benchmark is a table of means. It cannot be judged: other load slows down one contestant for a
+minute, and the mean hides it. So contestants are measured in turn, in rounds, and every value of every round is kept.
+Ratios are taken within a round; their median and quartiles are computed when they are shown. Goals are stored next to
+the values, as bounds of a ratio or of a value. The author of the benchmark sets them before it runs.
 
     <root>/benchmarks/<name>.json
 
-A benchmark is written by a script in benchmarks/ and shown by `reproduce.exhibits.benchmarks`; both know only what is
-here, so a new one needs nothing more than its script.
+A script in benchmarks/ writes a benchmark, and `reproduce.exhibits.benchmarks` shows it. Both use only this module, so
+a new benchmark needs nothing except its script.
 """
 
 import dataclasses
@@ -29,6 +28,7 @@ from reproduce.records.reading import (
     list_of,
     or_null,
     parse_json,
+    printable,
     problem,
     read_file,
     scalar,
@@ -39,7 +39,7 @@ SCHEMA = 1
 FOLDER = "benchmarks"  # below the folder of records
 LARGEST_TIMELINE = 10_000  # devices
 
-#: Quantities that several scripts measure, or that an exhibit asks for by name.
+#: Quantities that several scripts measure, or that an exhibit looks up by name.
 THROUGHPUT = "throughput"
 ALLOCATED, PEAK_PREDICTED = "allocated peak", "predicted peak"
 SIDE_BITS = "side bits"
@@ -48,26 +48,43 @@ LARGEST_PREDICTED, LARGEST_FOUND = "largest batch, predicted", "largest batch, f
 
 
 class BenchmarkError(Exception):
-    """The file `path` of a benchmark is damaged or of another version; it was left as it is."""
+    """The file `path` of a benchmark is damaged or of another version. It was left as it is.
 
-    def __init__(self, path: Path, message: str) -> None:
-        super().__init__(path, message)  # as it is pickled
+    Args:
+        path: The file.
+        message: The problem.
+        fix: What to do about it.
+
+    """
+
+    def __init__(self, path: Path, message: str, fix: str = "run the benchmark again to replace it") -> None:
+        super().__init__(path, printable(message), fix)  # in this form it can be pickled
         self.path = path
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.args[1]}. It was left as it is; run the benchmark again to replace it"
+        return f"{printable(str(self.path))}: {self.args[1]}. It was left as it is; {self.args[2]}"
 
 
 @dataclass(frozen=True)
 class Series:
-    """What one contestant reached, round by round."""
+    """Values of one contestant, one per round.
 
-    group: str  # what its rivals share with it, such as the network; ratios are taken within a group
-    name: str  # the contestant
-    quantity: str  # what was measured, such as "throughput"
-    unit: str  # such as "images/s"
-    values: tuple[float, ...]  # one a round, finite and not negative
-    at: float | None = None  # of a curve, the place on its axis, which is the group's; None: no curve
+    Attributes:
+        group: What its rivals have in common with it, such as the network. Ratios are taken within a group.
+        name: Name of the contestant.
+        quantity: Measured quantity, such as "throughput".
+        unit: Unit, such as "images/s".
+        values: One value per round, finite and not negative.
+        at: Position on the group's axis for a value of a curve, else None.
+
+    """
+
+    group: str
+    name: str
+    quantity: str
+    unit: str
+    values: tuple[float, ...]
+    at: float | None = None
 
     def __post_init__(self) -> None:
         if not self.values or not all(math.isfinite(value) and value >= 0 for value in self.values):
@@ -78,8 +95,8 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class _Aimed:
-    low: float | None = None  # the median should be at least
-    high: float | None = None  # and at most
+    low: float | None = None  # lower bound of the median
+    high: float | None = None  # upper bound of the median
 
     @property
     def aim(self) -> str:
@@ -89,7 +106,7 @@ class _Aimed:
         return ", ".join(words)
 
     def holds(self, median: float) -> bool | None:
-        """Whether it is within the bounds; None if there are none."""
+        """Return whether a median is within the bounds, or None if there are none."""
         if not self.aim:
             return None
         return (self.low is None or median >= self.low) and (self.high is None or median <= self.high)
@@ -97,7 +114,7 @@ class _Aimed:
 
 @dataclass(frozen=True)
 class Comparison(_Aimed):
-    """A ratio of two contestants that is of interest, first over second, and what is hoped for it."""
+    """A ratio of interest, of the first contestant over the second, and its goal."""
 
     group: str
     quantity: str
@@ -106,13 +123,13 @@ class Comparison(_Aimed):
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """Title in tables."""
         return f"{self.first} over {self.second}"
 
 
 @dataclass(frozen=True)
 class Goal(_Aimed):
-    """What is hoped for a value itself, in its own unit: it depends on the machine, as a ratio should not."""
+    """A goal for a value itself, in its unit. Unlike a ratio, it depends on the machine."""
 
     group: str
     quantity: str
@@ -120,7 +137,7 @@ class Goal(_Aimed):
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """Title in tables."""
         return self.name
 
 
@@ -134,7 +151,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and quartiles of at least one value; quartiles by linear interpolation between the values."""
+    """Return median and quartiles of at least one value. Quartiles are interpolated linearly."""
     if len(values) == 1:
         return Spread(values[0], values[0], values[0], 1)
     lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
@@ -143,28 +160,48 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark, as it was run; environment, code and patch as in a cell's record (`reproduce.records.provenance`).
+    """One run of a benchmark.
 
-    Raises: ValueError: a comparison is of contestants that were not measured in the same rounds, a goal is one's that
-    was not measured, or a name repeats.
+    Attributes:
+        name: Name of its file: letters, digits, hyphens.
+        title: Title in the report.
+        about: What was measured and how, in a few sentences.
+        command: Command that repeats it.
+        setting: Chosen options by name.
+        series: Measured values.
+        comparisons: Ratios of interest.
+        notes: Notes of the report.
+        timelines: Runs to draw, by title.
+        environment: As in a cell's record (`reproduce.records.provenance`).
+        code: As in a cell's record.
+        patch: As in a cell's record.
+        load: Average number of runnable processes in the last minute, before and after.
+        date: Date of the run, as YYYY-MM-DD.
+        goals: Goals of values.
+        findings: Sentences of its script for the report's summary.
+
+    Raises:
+        ValueError: A comparison is of contestants that were not measured in the same rounds, a goal is of a value that
+            was not measured, or a name repeats.
+
     """
 
-    name: str  # of its file: letters, digits, hyphens
+    name: str
     title: str
-    about: str  # what was measured and how, in a few sentences
-    command: str  # that runs it again
-    setting: Mapping[str, str | float | bool]  # what was chosen, by name
+    about: str
+    command: str
+    setting: Mapping[str, str | float | bool]
     series: tuple[Series, ...]
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
-    timelines: Mapping[str, Timeline]  # runs to be drawn, by title
+    timelines: Mapping[str, Timeline]
     environment: Mapping[str, Any]
     code: Mapping[str, Any]
     patch: str
-    load: tuple[float, float]  # processes that wanted to run in the last minute, before and after
-    date: str  # of the run, as YYYY-MM-DD
+    load: tuple[float, float]
+    date: str
     goals: tuple[Goal, ...] = ()
-    findings: tuple[str, ...] = ()  # what its script says of the values in the summary, in sentences
+    findings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -175,34 +212,39 @@ class Benchmark:
         self.judged()
 
     def judged(self) -> list[tuple[Comparison | Goal, Spread, bool | None]]:
-        """The ratios of interest and the values with an aim, their spreads, and whether the aim, if any, is reached."""
+        """Return the ratios of interest and the values with a goal, with spreads, and whether they meet their goals."""
         every: tuple[Comparison | Goal, ...] = (*self.comparisons, *self.goals)
         return [(sought, spread, sought.holds(spread.median)) for sought in every for spread in [self.spread(sought)]]
 
     def spread(self, sought: Comparison | Goal) -> Spread:
-        """Median and quartiles of the ratios of a comparison, or of the values that a goal is about."""
+        """Return median and quartiles of the ratios of a comparison, or of the values of a goal."""
         if isinstance(sought, Comparison):
             return spread(self.ratios(sought))
         return spread(self._find(sought, sought.name).values)
 
     def unit(self, sought: Comparison | Goal) -> str:
-        """The unit of what is compared or aimed at, after a space; empty for a ratio."""
+        """Return the unit of the compared values, after a space; empty for a ratio."""
         return "" if isinstance(sought, Comparison) else f" {self._find(sought, sought.name).unit}".rstrip()
 
     def ratios(self, comparison: Comparison) -> list[float]:
-        """First over second, round by round. Raises: ValueError: they cannot be compared."""
+        """Return the ratios first over second, round by round.
+
+        Raises:
+            ValueError: The values cannot be compared.
+
+        """
         first, second = (self._find(comparison, name) for name in (comparison.first, comparison.second))
         if len(first.values) != len(second.values):
             raise ValueError(
                 f"{first.name} has {len(first.values)} values and {second.name} {len(second.values)} ({first.group}, "
-                f"{first.quantity}): a ratio is of values of one round"
+                f"{first.quantity}): a ratio needs values of the same rounds"
             )
         if 0 in second.values:
-            raise ValueError(f"{second.name} ({second.group}, {second.quantity}) has a value of 0: there is no ratio")
+            raise ValueError(f"{second.name} ({second.group}, {second.quantity}) has the value 0: no ratio")
         return [a / b for a, b in zip(first.values, second.values, strict=True)]
 
     def curve(self, group: str, name: str, quantity: str) -> list[tuple[float, float]]:
-        """Every value of a curve as (place, value), in order of places and rounds; empty if there is none."""
+        """Return every value of a curve as (position, value), ordered by position and round; empty if there is none."""
         series = [s for s in self.series if (s.group, s.name, s.quantity) == (group, name, quantity)]
         return sorted(((s.at, value) for s in series if s.at is not None for value in s.values), key=lambda p: p[0])
 
@@ -211,17 +253,30 @@ class Benchmark:
             place = (series.group, series.name, series.quantity, series.at)
             if place == (sought.group, name, sought.quantity, None):
                 return series
-        raise ValueError(f"{sought.quantity} of {name} ({sought.group}) is to be judged and is not there")
+        raise ValueError(f"{sought.quantity} of {name} ({sought.group}) has a goal or comparison, but was not measured")
 
 
 def check_name(name: str) -> None:
-    """See that it can be that of a file. Raises: ValueError: it cannot."""
+    """Check that a name can be that of a file.
+
+    Raises:
+        ValueError: It cannot.
+
+    """
     if not name.replace("-", "").isalnum():
         raise ValueError(f"the name of a benchmark has letters, digits and hyphens, got {name!r}")
 
 
 def write(benchmark: Benchmark, root: Path) -> Path:
-    """Write its file below the folder of records, in place of an older one. Raises: StorageFullError."""
+    """Write a benchmark's file below the folder of records, replacing an older one.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        StorageFullError: There was no room.
+
+    """
     path = root / FOLDER / f"{benchmark.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     timelines = {title: _timeline(timeline) for title, timeline in benchmark.timelines.items()}
@@ -230,14 +285,21 @@ def write(benchmark: Benchmark, root: Path) -> Path:
 
 
 def read(path: Path) -> Benchmark:
-    """Read one file. Raises: BenchmarkError: it is missing, damaged or of another version."""
+    """Read one file.
+
+    Raises:
+        BenchmarkError: It is missing, damaged or of another version.
+
+    """
     try:
         values = parse_json(read_file(path))
     except (OSError, ValueError) as error:
         raise BenchmarkError(path, f"cannot be read: {error}") from error
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         schema = values.get("schema") if isinstance(values, dict) else type(values).__name__
-        raise BenchmarkError(path, f"is of format {schema!r}, this version reads format {SCHEMA}")
+        newer = isinstance(schema, int) and schema > SCHEMA
+        fix = ("update this clone of the suite to read it",) * newer
+        raise BenchmarkError(path, f"is of format {schema!r}, this version reads format {SCHEMA}", *fix)
     try:
         return _benchmark(path.stem, values)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -245,7 +307,7 @@ def read(path: Path) -> Benchmark:
 
 
 def read_all(root: Path) -> tuple[tuple[Benchmark, ...], tuple[BenchmarkError, ...]]:
-    """All benchmarks below a folder of records, by name, and what could not be read."""
+    """Read all benchmarks below a folder of records, ordered by name, and return an error for each unreadable one."""
     benchmarks: list[Benchmark] = []
     problems: list[BenchmarkError] = []
     for path in sorted((root / FOLDER).glob("*.json"), key=lambda path: path.stem):
@@ -259,7 +321,7 @@ def read_all(root: Path) -> tuple[tuple[Benchmark, ...], tuple[BenchmarkError, .
 def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
     fields = {field.name: values[field.name] for field in dataclasses.fields(Benchmark)}
     if fields["name"] != name:
-        raise ValueError(f"it is that of {fields['name']!r}")
+        raise ValueError(f"it belongs to {fields['name']!r}")
     for key in ("name", "title", "about", "command", "patch", "date"):
         _check(fields[key], str, key)
     for key in ("setting", "timelines", "environment", "code"):
@@ -271,7 +333,7 @@ def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
         raise ValueError(f"environment: {wrong}")
     contestants = str(fields["setting"].get("contestants", ""))
     if lacking := [name for name in contestants.split("; ") if name and name not in fields["setting"]]:
-        raise ValueError(f"setting: contestants names {lacking[0]!r}, whose version is not there")
+        raise ValueError(f"setting: contestants contains {lacking[0]!r}, but its version is missing")
     for entry in fields["series"]:
         if wrong := problem(entry, {}, needed=_SERIES):
             raise ValueError(f"series: {wrong}")
@@ -291,7 +353,7 @@ def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
 
 
 def _plain_title(value: Any) -> bool:
-    """Whether it is a text that a drawing can show: matplotlib takes what is between two `$` for a formula."""
+    """Return whether a drawing can show the text: matplotlib reads text between two `$` as a formula."""
     return isinstance(value, str) and "$" not in value
 
 
@@ -313,7 +375,7 @@ def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
 
 
 def _timeline(timeline: Timeline) -> dict[str, Any]:
-    """An event a line: device, kind, stage, number, begin and end to the microsecond."""
+    """Return a timeline with one line per event: device, kind, stage, number, begin and end in microseconds."""
     events = [f"{e.device} {' '.join(map(str, e.name))} {e.begin:.6f} {e.end:.6f}" for e in timeline.events]
     return {"devices": timeline.devices, "events": events}
 
@@ -326,7 +388,7 @@ def _read_timeline(values: Mapping[str, Any]) -> Timeline:
         device, kind, stage, number, begin, end = line.split()
         event = Event(int(device), (kind, int(stage), int(number)), float(begin), float(end))
         if not (0 <= event.device < devices and math.isfinite(event.begin) and event.begin <= event.end < math.inf):
-            raise ValueError(f"the event {line!r} is on no device, or does not end after it begins")
+            raise ValueError(f"the event {line!r} has an unknown device, or does not end after it begins")
         events.append(event)
     if events and not max(event.end for event in events) > 0:
         raise ValueError("all events of a timeline end at 0 s")

@@ -1,9 +1,9 @@
-"""When a run counts as broken.
+"""Decide when a run counts as broken.
 
-The obvious rule, a loss that is not finite, sees little: where BatchNorm divides every activation by its own spread, a
-network whose weights have run away goes on with finite losses, and learns nothing. Nor does the training loss tell,
-which records have as the mean of an epoch: in a short run the first steps' spike outweighs all that is learned after
-it. So what counts is the accuracy at the end.
+The obvious rule, a loss that is not finite, misses most cases: where BatchNorm divides every activation by its standard
+deviation, a network whose weights have diverged continues with finite losses and learns nothing. The recorded training
+loss, the mean of an epoch, does not show it either: in a short run the spike of the first steps outweighs everything
+learned after it. So the accuracy at the end decides.
 """
 
 from reproduce.cells import catalogue
@@ -15,7 +15,7 @@ RULE = "A run counts as broken if a loss was not finite, or if its test accuracy
 
 
 def chance(cell: TrainedCell) -> float:
-    """The accuracy of a guess, percent."""
+    """Return the accuracy of a guess in percent."""
     return 100 / catalogue.by_name(cell.dataset).num_classes
 
 
@@ -25,7 +25,7 @@ def near_chance(cell: TrainedCell, accuracy: float) -> bool:
 
 
 def broken(run: Run[Cell]) -> str:
-    """Why a run is broken, in words; empty if it is not, or if it has no end yet."""
+    """Return why a run is broken, or an empty string if it is not, or if it has not ended yet."""
     if run.state.status is Status.FAILED and run.state.reason == DIVERGED:
         return "loss not finite"
     if not run.done:

@@ -1,17 +1,17 @@
-"""All records as long tables, made in one place: what every exhibit reads.
+"""Put all records into long tables, the input of every exhibit.
 
-The obvious way to fill a table is to filter records: model RevNet-18, method PETRA, k = 4. It shows whatever matches, a
-run with another learning rate or length included, and what was not run is not there at all. Here an exhibit asks for
-the cells of its plan, with every setting, and gets a row for each: run over whatever seeds, or not run.
+The obvious way to fill a table is to filter records: model RevNet-18, method PETRA, k = 4. The filter also accepts runs
+with another learning rate or length, and it does not show missing runs. Here an exhibit asks for the cells of its plan,
+with every setting, and gets a row for each, including further seeds and cells that were not run.
 
-    runs     a row a cell, recorded or only planned; columns RUNS
-    lines    cell x point of training x stage x measure -> value; columns LINES (what probes measured)
-    parts    cell x stage x kind x of -> value; columns PARTS (bytes by what they are for, seconds, FLOPs)
+    runs     one row per cell, recorded or only planned; columns RUNS
+    lines    cell x point of training x stage x measure -> value; columns LINES (measured by probes)
+    parts    cell x stage x kind x of -> value; columns PARTS (bytes by purpose, seconds, FLOPs)
     series   benchmark x group x contestant x quantity x at x round -> value; columns SERIES
-    history  machine x figure x method x setting x commit -> value; columns HISTORY (what asv counted)
+    history  machine x figure x method x setting x commit -> value; columns HISTORY (counted by asv)
 
-`Frames.sheets` gives the runs of planned cells, split as they may be compared: a scale, an arithmetic, a
-data set that is trained on, a text.
+`Frames.sheets` returns the runs of planned cells, separated by scale, arithmetic, training data set and text, so that
+only comparable runs share a sheet.
 """
 
 import hashlib
@@ -42,11 +42,11 @@ from reproduce.records.broken import broken
 from reproduce.records.lost_commits import LOST
 from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
-from reproduce.records.storage import explain_full_disk
+from reproduce.records.storage import check_own, explain_full_disk
 from reproduce.show.statistics import ResidualStudy, pool
 from reproduce.words import conjunction, count
 
-#: Columns of `runs`, of cells that train; of others those that they have.
+#: Columns of `runs` for cells that train. Other cells have a subset.
 RUNS = (
     *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "coupling", "network", "method", "k"),
     *("batch_size", "epochs", "warmup_epochs", "learning_rate", "reference_rate", "optimizer", "seed"),
@@ -62,28 +62,28 @@ PARTS = ("cell", "stage", "kind", "of", "value")
 HISTORY = ("machine", "figure", "method", "setting", "date", "commit", "value")
 SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round", "value")
 
-#: What runs of one recipe may differ in; the learning rate as it follows from k.
+#: Settings in which runs of one recipe may differ. The learning rate may differ as it follows from k.
 _VARIED = ("model", "stem", "width", "coupling", "method", "accumulation", "seed", "learning_rate", "timing", "stages")
-#: How far a record is, the least first.
+#: Progress of a record, the smallest first.
 _ORDER = (Status.NOT_RUN.value, Status.PARTIAL.value, Status.FAILED.value, Status.DONE.value)
 _MEASURED = ("test_accuracy", "best_test_accuracy", "test_bits_per_byte", "train_loss", "peak_bytes")
 _TIMED = ("train_seconds", "images_per_second", "micro_batches")
-AVERAGED = 10  # the last epochs over which an accuracy or a loss is averaged, as in the paper's Figure 4
+AVERAGED = 10  # number of last epochs that an accuracy or a loss is averaged over, as in the paper's Figure 4
 #: Columns whose spread over seeds is shared within a study.
 SPREAD = ("test_accuracy", "best_test_accuracy", "final_accuracy", "final_loss", "test_bits_per_byte")
 
 
 def settings_key(cell: Cell) -> str:
-    """The configuration less what may be chosen to fit a machine (loader, precision) and less the seed."""
+    """Return the configuration without seed and without the settings that fit a machine (loader, precision)."""
     return cell.less("seed", "loader", "precision")
 
 
 @dataclass(frozen=True)
 class Frames:
-    """The tables of everything under one root."""
+    """The tables of all records under one root."""
 
-    results: Results  # the records that they are made from
-    #: Sheets by the name of their plan, as far as they have been asked for.
+    results: Results  # the records behind the tables
+    #: Sheets by the name of their plan, as far as they were requested.
     by_plan: dict[str, list["Sheet"]] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
@@ -100,7 +100,7 @@ class Frames:
 
     @cached_property
     def studies(self) -> dict[str, ResidualStudy]:
-        """The studies by their titles, with the spread of what all sound runs reached."""
+        """The studies by title, with the spread of all sound runs."""
         studies = {}
         done = [row for row in self._of_results if row["status"] == Status.DONE.value]
         rows = [row for row in done if row["study"] and not row["broken"]]
@@ -120,12 +120,12 @@ class Frames:
         return {run.cell.name: run for run in self.results.runs}
 
     def lines(self, cells: Iterable[str], *, single: bool = False) -> DataFrame:
-        """What probes measured in these cells: means of epochs, or where records have them `single` micro-batches."""
+        """Return what probes measured in these cells: epoch means, or with `single` micro-batches if recorded."""
         rows = [line for run in self._recorded(cells) for line in _lines(run, single=single)]
         return DataFrame.from_records(rows, columns=list(LINES))
 
     def epochs(self, cells: Iterable[str]) -> DataFrame:
-        """A row an epoch of these cells: cell, seed, epoch, test_accuracy (percent)."""
+        """Return one row per epoch of these cells: cell, seed, epoch, test_accuracy (percent)."""
         rows = [
             (run.cell.name, _seed(run.cell), line["epoch"], line["test_accuracy"])
             for run in self._recorded(cells)
@@ -134,12 +134,12 @@ class Frames:
         return DataFrame.from_records(rows, columns=["cell", "seed", "epoch", "test_accuracy"])
 
     def parts(self, cells: Iterable[str]) -> DataFrame:
-        """Bytes, seconds and FLOPs of the stages of these cells."""
+        """Return bytes, seconds and FLOPs of the stages of these cells."""
         rows = [part for run in self._recorded(cells) for part in _parts(run)]
         return DataFrame.from_records(rows, columns=list(PARTS))
 
     def _recorded(self, cells: Iterable[str]) -> Iterator[Run[Cell]]:
-        """The records of these cells; of planned ones there may be none."""
+        """Yield the records of these cells. Planned cells may have none."""
         return (self.by_name[name] for name in cells if name in self.by_name)
 
     @cached_property
@@ -154,7 +154,7 @@ class Frames:
 
     @cached_property
     def history(self) -> DataFrame:
-        """A row a value that asv counted; `at`: number of the commit on its machine, `ratio`: to the first value."""
+        """One row per value that asv counted; `at`: index of the commit on its machine, `ratio`: to the first value."""
         rows = DataFrame([vars(tracked) for tracked in self.results.history], columns=list(HISTORY))
         commits = rows.drop_duplicates(["machine", "commit"])
         rows = rows.merge(commits[["machine", "commit"]].assign(at=commits.groupby("machine").cumcount() + 1))
@@ -162,9 +162,14 @@ class Frames:
         return rows.assign(before=same.shift(), ratio=rows["value"] / same.transform("first"))
 
     def export(self, folder: Path) -> Iterator[Path]:
-        """Write every table as a CSV file into a folder that is made if need be; yields the files.
+        """Write every table as a CSV file into a folder, which is created if needed, and yield the files.
 
-        Raises: StorageFullError: no room.
+        A file of the same name is replaced if an earlier export wrote it.
+
+        Raises:
+            StorageFullError: There was no room.
+            StorageError: A file of the same name is no table of an export, or nothing can be written.
+
         """
         names = list(self.by_name)
         tables = {
@@ -175,6 +180,8 @@ class Frames:
             "series": self.series,
             "history": self.history,
         }
+        for name, table in tables.items():
+            check_own(folder / f"{name}.csv", f"{table.columns[0]},".encode())
         with explain_full_disk(f"to write {folder}", "free some space and give the same command again"):
             folder.mkdir(parents=True, exist_ok=True)
             for name, table in tables.items():
@@ -183,9 +190,9 @@ class Frames:
                 yield folder / f"{name}.csv"
 
     def sheets(self, scale: str, cells: Sequence[Cell]) -> Iterator["Sheet"]:
-        """The runs of these cells of one scale, by data set, arithmetic and text; what has not begun is a sheet too.
+        """Yield the runs of these cells of one scale, by data set, arithmetic and text. Cells may be unstarted.
 
-        Where no cell trains, a data set is the shape of images and no more, and all stand in one sheet.
+        If no cell trains, a data set only determines the shape of images, and all cells share one sheet.
         """
         trains = any(isinstance(cell, TrainedCell) for cell in cells)
         datasets = [getattr(cell, "dataset", "") if trains else "" for cell in cells]
@@ -195,7 +202,7 @@ class Frames:
             begun = [row for key in keys for row in self._begun.get(key, ())]
             for arithmetic in sorted({row["arithmetic"] for row in begun}, reverse=True) or ["float32"]:
                 runs = [row for row in begun if row["arithmetic"] == arithmetic]
-                # What has not ended has no text yet, and stands with every one.
+                # An unfinished run has no text yet, and is listed with every text.
                 for text in sorted({row["text"] for row in runs} - {""}) or [""]:
                     rows = {place: _planned(cell, arithmetic) for place, cell in planned.items()}
                     rows = {place: row | {"study": self.studies.get(row["study"])} for place, row in rows.items()}
@@ -217,16 +224,16 @@ class Frames:
 
 @dataclass(frozen=True)
 class Sheet:
-    """The runs of a plan that may stand in one table."""
+    """The runs of a plan that may share one table."""
 
     frames: Frames
     scale: str
-    arithmetic: str  # the precision, and whether the images are torchvision's; other loaders give the same bits
-    dataset: str  # name of the data set that is trained on; empty for what trains on none
-    text: str  # SHA-256 of the text that was trained on; empty for images
+    arithmetic: str  # the precision, and whether torchvision loads the images; the other loaders are bitwise equal
+    dataset: str  # name of the training data set; empty if nothing is trained
+    text: str  # SHA-256 of the training text; empty for images
     planned: tuple[Cell, ...]
-    #: A row for each and for every further seed that was run, in the order of the plan, then by seed; what was
-    #: not run is a row that says so.
+    #: One row per planned cell and per further seed that was run, in the order of the plan, then by seed. Cells that
+    #: were not run have a row with that status.
     runs: DataFrame
 
     @property
@@ -239,7 +246,7 @@ class Sheet:
 
     @property
     def key(self) -> str:
-        """For anchors: the scale, and what else tells sheets of one data set apart."""
+        """Part of anchors: the scale, and what else distinguishes sheets of one data set."""
         arithmetic = "" if self.arithmetic == "float32" else f"-{self.arithmetic}".replace(" ", "-")
         return self.scale + arithmetic + (f"-{self.text[:6]}" if self.text else "")
 
@@ -261,10 +268,18 @@ class Sheet:
         length: bool = True,
         rate: bool = True,
     ) -> str:
-        """Scale, data set and the settings that matter to a reader, in words, less method and k; which runs used a GPU.
+        """Describe scale, data set and the settings that matter to a reader, except method and k, and GPU runs.
 
-        `runs` are those that are shown, all unless given. `network` names the network with its width, `width` the width
-        where the network is not named.
+        Args:
+            runs: The runs that are shown; all if None.
+            network: Whether to name the network with its width.
+            width: Whether to give the width if the network is not named.
+            length: Whether to give the number of epochs.
+            rate: Whether to give the learning rate.
+
+        Returns:
+            The description.
+
         """
         cell = self.example
         title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
@@ -276,11 +291,11 @@ class Sheet:
         )
 
     def lines(self, *, single: bool = False) -> DataFrame:
-        """What probes measured in these runs (see `Frames.lines`), with the settings of each run beside it."""
+        """Return what probes measured in these runs (see `Frames.lines`), joined with the settings of each run."""
         return self._with_settings(self.frames.lines(self.runs["cell"], single=single))
 
     def parts(self) -> DataFrame:
-        """Bytes, seconds and FLOPs of the stages of these runs, with the settings of each run beside them."""
+        """Return bytes, seconds and FLOPs of the stages of these runs, joined with the settings of each run."""
         return self._with_settings(self.frames.parts(self.runs["cell"]))
 
     def _with_settings(self, frame: DataFrame) -> DataFrame:
@@ -289,20 +304,20 @@ class Sheet:
 
 
 def over_training(lines: DataFrame) -> DataFrame:
-    """The mean of each measure over all micro-batches of a run that were followed, those without a value left out.
+    """Average each measure over all followed micro-batches of a run, without those that have no value.
 
-    A row a cell, stage and measure, with the further columns of `Frames.lines` or `Sheet.lines` less epoch, point and
-    weight.
+    The result has one row per cell, stage and measure, with the further columns of `Frames.lines` or `Sheet.lines`
+    except epoch, point and weight.
     """
     kept = [name for name in lines.columns if name not in ("epoch", "point", "weight", "value")]
     return weighted(lines.dropna(subset=["value"]), kept)
 
 
 def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
-    """The means of what probes measured (`Frames.lines`, with more columns perhaps), weighed by micro-batches.
+    """Average what probes measured (`Frames.lines`, possibly with more columns), weighted by micro-batches.
 
-    A row for every combination of the columns `by`, in the order in which they come, with these columns and `value`:
-    the mean of what is defined, NaN where nothing is.
+    The result has one row for every combination of the columns `by`, in order of appearance, with these columns and
+    `value`: the mean of the defined values, or NaN if there are none.
     """
     values = lines["value"].astype(float)
     weights = lines["weight"].where(values.notna(), 0.0)
@@ -323,9 +338,11 @@ def _on_gpus(runs: DataFrame) -> str:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
-    """The rows as a table whose columns and types are the same whatever is in it.
+    """Return the rows as a table whose columns and types do not depend on its content.
 
-    Raises: ValueError: a row has something that is no column.
+    Raises:
+        ValueError: A row has an unknown column.
+
     """
     unknown = {name for row in rows for name in row} - set(RUNS)
     if unknown:
@@ -397,7 +414,7 @@ def _mean(lines: Sequence[dict[str, Any]], name: str) -> float | None:
 
 
 def _machine(run: Run[Cell]) -> str:
-    """The devices on which a run was made, in their order, with the version of torch on each."""
+    """Return the devices of a run, in order, with the version of torch on each."""
     used = [
         f"{environment.get('processor', 'CPU') if (device := environment.get('device', 'cpu')) == 'cpu' else device}, "
         f"torch {environment.get('packages', {}).get('torch', 'unknown')}"
@@ -429,7 +446,7 @@ def _parts(run: Run[Cell]) -> Iterator[tuple[str, int, str, str, float]]:
     cell, result = run.cell, run.result
     if not run.done:
         return
-    name = cell.name  # a hash of all settings: once a run, not once a row
+    name = cell.name  # a hash of all settings: computed once per run, not per row
     if isinstance(cell, MemoryCell):
         for row in result["rows"]:
             for of in ("held", "peak", "predicted"):

@@ -1,7 +1,7 @@
-"""What asv has counted, commit by commit, as it lies in `reports/asv` (asv's own files, its API version 2).
+"""Read what asv has counted, commit by commit, from `reports/asv` (asv's files, API version 2).
 
-A figure is followed over the commits only where its benchmark stayed the same: asv gives each benchmark a version, and
-values of another version than the newest are of another question.
+A figure is followed over the commits only while its benchmark stays the same. asv gives each benchmark a version, and
+values of an older version answer another question.
 """
 
 import math
@@ -13,34 +13,46 @@ from typing import Any
 
 from petra_core import methods
 from reproduce.records.benchmarks import BenchmarkError
-from reproduce.records.reading import parse_json, read_file
+from reproduce.records.reading import parse_json, printable, read_file
 
-FOLDER = "asv"  # beside the folder of records
-KERNELS = "kernels-"  # begins the names of the folders with what is the same on every machine; others have seconds
+FOLDER = "asv"  # next to the folder of records
+KERNELS = "kernels-"  # prefix of folders with machine-independent values; other folders contain seconds
 _METHODS = {repr(method.name): method.title for method in methods.ALL}
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """A value of a benchmark at a commit."""
+    """A value of a benchmark at a commit.
 
-    machine: str  # asv's name of what it was counted on; values are compared within one
-    figure: str  # the benchmark, such as "memory.Narrow.track_peak"
-    method: str  # title of the method it is of; empty where it is of none
-    setting: str  # its other parameters
-    date: int  # of the commit, milliseconds since 1970
+    Attributes:
+        machine: asv's name of the machine. Values are compared within one machine.
+        figure: Name of the benchmark, such as "memory.Narrow.track_peak".
+        method: Title of the method; empty if the benchmark has none.
+        setting: Other parameters of the benchmark.
+        date: Date of the commit, in milliseconds since 1970.
+        commit: Hash of the commit.
+        value: Value in the benchmark's unit.
+
+    """
+
+    machine: str
+    figure: str
+    method: str
+    setting: str
+    date: int
     commit: str
-    value: float  # in the benchmark's own unit
+    value: float
 
 
 def read(root: Path) -> tuple[tuple[Tracked, ...], tuple[BenchmarkError, ...]]:
-    """Every value below `root`, commits in the order of their dates, and the files that are not what asv writes."""
+    """Read every value below `root`, ordered by the date of the commit, and return an error for each foreign file."""
     commits, problems = [], []
     for file in sorted(root.glob(f"{KERNELS}*/*.json")):
         if file.name != "machine.json":
             try:
                 run = parse_json(read_file(file), nan=True)
-                commits.append((int(run["date"]), str(run["commit_hash"]), file.parent.name, dict(_versions(run))))
+                machine = printable(file.parent.name)
+                commits.append((int(run["date"]), str(run["commit_hash"]), machine, dict(_versions(run))))
             except (AttributeError, IndexError, KeyError, OSError, OverflowError, TypeError, ValueError) as error:
                 problems.append(BenchmarkError(file, f"is not a result of asv: {type(error).__name__}: {error}"))
     commits.sort(key=lambda commit: commit[0])
@@ -56,14 +68,14 @@ def read(root: Path) -> tuple[tuple[Tracked, ...], tuple[BenchmarkError, ...]]:
 
 
 def _versions(run: dict[str, Any]) -> Iterator[tuple[str, tuple[str, list[tuple[str, str, float]]]]]:
-    """The version of its benchmark and the values of every figure of a run, by the name of the figure."""
+    """Yield the name of every figure of a run with the version of its benchmark and its values."""
     columns = {name: place for place, name in enumerate(run["result_columns"])}
     for name, row in run["results"].items():
         yield name, (row[columns["version"]], list(_values(row[columns["result"]], row[columns["params"]])))
 
 
 def _values(values: list[Any] | None, parameters: list[list[str]]) -> Iterator[tuple[str, str, float]]:
-    """Method, other parameters and value; what failed or was skipped has none."""
+    """Yield method, other parameters and value. Failed and skipped benchmarks have no value."""
     for value, chosen in zip(values or (), product(*parameters), strict=False):
         if isinstance(value, int | float) and not math.isnan(value):
             method = next((_METHODS[name] for name in chosen if name in _METHODS), "")

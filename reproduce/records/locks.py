@@ -1,19 +1,20 @@
-"""Who works on a record: never two processes at once, on one machine or on several that share the folder.
+"""Lock records: never let two processes work on one, on one machine or on several that share the folder.
 
-The kernel's file lock ends with the process that holds it, however that ends; but over a network file system other
-machines may not see it. A file that says "taken" is seen by all; but it stays when its machine dies. Here a holder has
-both. `record.lock`, the kernel's, settles it at once on one machine. `record.lease` names the holder for the others,
-and is touched every HEARTBEAT_SECONDS. A lease is stale when its process is dead on this machine, or when nobody has
-touched it for STALE_SECONDS by the clock of the process that waits for it (so the clocks of two machines need not
-agree). Taking over a stale one is an atomic exchange of files (`filelock.SoftFileLease`): of two machines that find it,
-one gets it. NFS and others refuse that, and filelock then leaves it there; so here it is renamed, which one can do too.
+The kernel's file lock ends with the process that holds it, however that ends; but other machines may not see it over a
+network file system. A file that says "taken" is visible to all, but it stays when its machine dies. So a holder has
+both. `record.lock`, the kernel's lock, decides immediately between processes of one machine. `record.lease` names the
+holder for other machines, and is touched every HEARTBEAT_SECONDS. A lease is stale when its process is dead on this
+machine, or when nothing has touched it for STALE_SECONDS by the clock of the process that waits for it (so the clocks
+of two machines need not agree). A stale lease is taken over by an atomic exchange of files (`filelock.SoftFileLease`):
+of two machines that find it, one gets it. NFS and other file systems refuse that, and filelock then leaves the lease in
+place; so it is renamed here, which only one machine can do, too.
 
-A process that is killed between the creation of a lease and its first byte leaves an empty one, which names nobody;
-filelock never breaks it. Such a lease, and any other that cannot be read, is stale once it has not changed for
-STALE_SECONDS, by this process's clock or by that of the file server: a living holder writes it within a millisecond.
+A process that is killed between the creation of a lease and its first byte leaves an empty lease without a name, which
+filelock never breaks. Such a lease, and any other unreadable one, is stale once it has not changed for STALE_SECONDS,
+by this process's clock or by that of the file server: a live holder writes it within a millisecond.
 
-A holder that slept for longer than that, as a suspended computer does, has lost the record: `Hold.check`, asked before
-every write, tells it.
+A holder that slept for longer than that, as a suspended computer does, has lost the record. `Hold.check`, called before
+every write, detects it.
 """
 
 import os
@@ -33,16 +34,16 @@ from reproduce.records.storage import StorageError, explain_full_disk
 
 HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0  # longer than network file systems cache the time of a file (60 s)
-AGAIN_SECONDS = 1.0  # until a lease that could not be read is read again
+AGAIN_SECONDS = 1.0  # before an unreadable lease is read again
 FILES = ("record.lock", "record.lease")
 
-if not hasattr(filelock, "SoftFileLease"):  # in a plain checkout no installer has seen to it
+if not hasattr(filelock, "SoftFileLease"):  # no installer checks the version in a plain checkout
     raise ImportError(
         f"filelock {filelock.__version__} is too old to share records between machines: expected 3.30 or newer; "
         f"install it with `pip install 'filelock>=3.30'`"
     )
 
-#: By folder, the lease of another process as it was last seen, and since when it is so by this process's clock.
+#: Last seen lease of another process, by folder, and since when it has been unchanged by this process's clock.
 _SEEN: dict[Path, tuple[tuple[filelock.OwnerRecord | None, float], float]] = {}
 
 
@@ -60,8 +61,8 @@ class Holder:
 
     host: str  # empty if the lease cannot be read
     process: int
-    touched: float  # its last sign of life, by the clock of the file server
-    gone: bool = False  # whether it is certain that it is dead
+    touched: float  # last sign of life, by the clock of the file server
+    gone: bool = False  # whether it is certainly dead
 
     @property
     def silent(self) -> float:
@@ -70,12 +71,12 @@ class Holder:
 
     @property
     def here(self) -> bool:
-        """Whether it is, or was, a process of this machine."""
+        """Return whether it is, or was, a process of this machine."""
         return self.host == socket.gethostname()
 
     @property
     def words(self) -> str:
-        """Who it is, without the time."""
+        """Description without the time."""
         return f"process {self.process} on {self.host}" if self.host else "a process that left an unreadable lease"
 
     def __str__(self) -> str:
@@ -88,35 +89,35 @@ class Hold:
 
     _folder: Path
     _token: str | None
-    #: Who left a stale lease behind; None if nobody did (nor if the clocks of machine and file server differ so
-    #: much that the lease of another machine does not look stale).
+    #: Process that left a stale lease behind, or None. Also None if the clocks of machine and file server differ so
+    #: much that the lease of another machine does not look stale.
     taken_from: Holder | None
 
     def check(self) -> None:
         """Raise LockLostError if another process has taken the record over."""
         owner = _lease(self._folder).owner
-        if owner is None:  # perhaps a network file system could not read it in this moment
+        if owner is None:  # a network file system may have failed to read it just now
             time.sleep(AGAIN_SECONDS)
             owner = _lease(self._folder).owner
         if owner is None or owner.token != self._token:
             if not self._folder.is_dir():
                 raise LockLostError(
-                    f"{self._folder}: the folder of this cell was removed while it ran: nothing is left"
+                    f"{self._folder}: the folder of this cell was removed while it ran; its record is lost"
                 )
             now = holder(self._folder) or "another process, which has ended since,"
             raise LockLostError(
-                f"{self._folder}: {now} has taken this cell over, since this process gave no sign of life for more "
-                f"than {STALE_SECONDS:.0f} s. Nothing of the other's work was overwritten"
+                f"{self._folder}: {now} has taken this cell over, because this process gave no sign of life for more "
+                f"than {STALE_SECONDS:.0f} s. No work of the other process was overwritten"
             )
 
 
 @contextmanager
 def hold(folder: Path) -> Iterator[Hold]:
-    """Hold a folder against other processes; it is free again when this process ends, however it ends.
+    """Hold a folder against other processes until the context or this process ends.
 
     Raises:
-        LockedError: another process holds it.
-        StorageError: there was no room for the lock, or no permission to write it.
+        LockedError: Another process holds it.
+        StorageError: There was no room for the lock, or no permission to write it.
 
     """
     room = f"to lock {folder}"
@@ -146,7 +147,13 @@ def hold(folder: Path) -> Iterator[Hold]:
 
 
 def _kernels(lock: filelock.BaseFileLock, folder: Path) -> None:
-    """Take this machine's lock. Raises: filelock.Timeout; StorageError: its file is another user's."""
+    """Take this machine's lock.
+
+    Raises:
+        filelock.Timeout: Another process holds it.
+        StorageError: Its file belongs to another user.
+
+    """
     try:
         lock.acquire(blocking=False)
     except PermissionError as error:
@@ -167,33 +174,38 @@ def _owner(file: Path) -> str:
 
 
 def _take(folder: Path, lease: filelock.SoftFileLease) -> None:
-    """Take the lease while this machine's kernel lock is held. Raises filelock.Timeout if it is another's."""
+    """Take the lease while this process holds the kernel lock.
+
+    Raises:
+        filelock.Timeout: Another process holds the lease.
+
+    """
     try:
         lease.acquire(blocking=False)
     except filelock.Timeout:
         if not _removed(folder, lease):
             raise
         lease.acquire(blocking=False)
-    with suppress(OSError):  # a file system without it; what follows is correct all the same
+    with suppress(OSError):  # not every file system supports it; the rest is correct without it
         file = os.open(folder / FILES[1], os.O_RDONLY)
         try:
-            os.fsync(file)  # else a crash of the machine may leave the lease empty
+            os.fsync(file)  # otherwise a crash of the machine may leave the lease empty
         finally:
             os.close(file)
 
 
 def _removed(folder: Path, lease: filelock.SoftFileLease) -> bool:
-    """Whether the lease was stale, as far as this process has seen, and is gone now.
+    """Return whether the lease was stale, as far as this process has seen, and has been removed.
 
-    If it was renewed or taken over between the look and the renaming, it is put back. Should a third process have got a
-    lease in between, the one before it learns from `Hold.check` that it has lost the record.
+    If the lease was renewed or taken over between the check and the renaming, it is put back. If a third process took a
+    lease in between, the process before it learns from `Hold.check` that it has lost the record.
     """
     owner = lease.owner
     left = _described(folder, owner)
     if left is None:
         return False
     untouched = _untouched(folder, owner, left)
-    if owner is None:  # whoever wrote it cannot be asked
+    if owner is None:  # the lease names no owner
         untouched = max(untouched, _age(folder, left))
     if not left.here and untouched < STALE_SECONDS:
         return False
@@ -212,13 +224,13 @@ def _removed(folder: Path, lease: filelock.SoftFileLease) -> bool:
 
 
 def _age(folder: Path, left: Holder) -> float:
-    """Return the seconds since a lease was written, where both times are of the file server's clock."""
+    """Return the seconds since a lease was written, with both times from the file server's clock."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{FILES[1]}.", suffix=".tmp") as now:
         return os.stat(now.name).st_mtime - left.touched
 
 
 def _untouched(folder: Path, owner: filelock.OwnerRecord | None, left: Holder) -> float:
-    """Seconds for which this process has seen the lease as it is now."""
+    """Return the seconds for which this process has seen the lease unchanged."""
     sign, now = (owner, left.touched), time.monotonic()
     if folder not in _SEEN or _SEEN[folder][0] != sign:
         _SEEN[folder] = sign, now
@@ -226,7 +238,7 @@ def _untouched(folder: Path, owner: filelock.OwnerRecord | None, left: Holder) -
 
 
 def holder(folder: Path) -> Holder | None:
-    """Who holds a folder, or has left a lease in it; None if nobody. Nothing is changed."""
+    """Return the process that holds a folder or has left a lease in it, or None. Nothing is changed."""
     owner = _described(folder, _lease(folder).owner)
     if owner is not None and not owner.host:
         return replace(owner, gone=owner.silent >= STALE_SECONDS)
@@ -234,25 +246,25 @@ def holder(folder: Path) -> Holder | None:
         return owner
     try:
         with _kernel_lock(folder).acquire(blocking=False):
-            return replace(owner, gone=True)  # a living process of this machine would have it
+            return replace(owner, gone=True)  # a live process of this machine would hold the kernel's lock
     except (filelock.Timeout, OSError):
         return owner
 
 
 def _left_behind(before: Holder) -> bool:
-    """Whether the lease that was there before ours was stale, and not given back while we asked for it."""
-    return before.here or before.silent >= STALE_SECONDS  # here the kernel's lock has told
+    """Return whether the lease that existed before ours was stale, and not released while we asked for it."""
+    return before.here or before.silent >= STALE_SECONDS  # on this machine the kernel's lock has decided
 
 
 def _described(folder: Path, owner: filelock.OwnerRecord | None) -> Holder | None:
-    """The holder that a lease names, or an unnamed one if there is a lease that cannot be read; None: there is none."""
+    """Return the holder that a lease names, an unnamed one for an unreadable lease, or None if there is no lease."""
     try:
         touched = (folder / "record.lease").lstat().st_mtime
-    except OSError:  # there is none, or it was released in this moment
+    except OSError:  # there is none, or it was just released
         return None
     if owner is None:
         return Holder("", 0, touched)
-    host = owner.hostname.partition("?")[0] or "?"  # without the number of a container's name space
+    host = owner.hostname.partition("?")[0] or "?"  # without the number of a container's namespace
     return Holder(host, owner.pid, touched)
 
 
@@ -260,7 +272,7 @@ def _kernel_lock(folder: Path) -> filelock.BaseFileLock:
     return filelock.FileLock(folder / "record.lock")
 
 
-@cache  # one object a folder: it remembers since when a lease has not been touched
+@cache  # one object per folder: it tracks since when a lease is untouched
 def _lease(folder: Path) -> filelock.SoftFileLease:
     return filelock.SoftFileLease(
         folder / "record.lease", lease_duration=STALE_SECONDS, heartbeat_interval=HEARTBEAT_SECONDS

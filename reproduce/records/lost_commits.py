@@ -1,10 +1,10 @@
-"""Commits that records name and that are not in this repository: nobody can look up the code of these runs.
+"""List commits that records name but that are not in this repository, so that the code of these runs is unknown.
 
-The runs stay in the tables, marked, and stay out of the primary comparisons until they have been made again. A test
+The runs stay in the tables, with a mark, and are excluded from the primary comparisons until they are repeated. A test
 compares this list with the repository's history.
 """
 
-#: By the commit, what is known of the code all the same.
+#: Known facts about the code, by commit.
 LOST = {
     "d77e228251a9874eba99ead3283650d7ba897d67": (
         "the first six epochs of its runs of 9 epochs equal those of the runs of 27 epochs, to the last printed digit"

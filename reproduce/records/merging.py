@@ -1,23 +1,23 @@
-"""Records of several machines in one folder: nothing finished is lost, and nothing is written over that may count.
+"""Merge records of several machines into one folder. No finished record is lost, and no valid one is overwritten.
 
 Copying folders over one another would let an unfinished record replace a finished one, or mix the metrics of two runs
 of the same cell. Here each record is compared first:
 
-    there is none here                            theirs is brought
-    one is finished, the other is not             the finished one
-    both unfinished                               the further one that has a checkpoint to continue from
-    both finished, the same but for times         ours stays
+    there is none here                            theirs is copied
+    one is finished, the other is not             the finished one is kept
+    both unfinished                               the further one with a checkpoint to resume from is kept
+    both finished, the same except for times      ours stays
     both finished, and different                  a conflict: both stay where they are, and a person decides
-    the report could not show theirs              it is left, and named (a link, a pipe, a value that makes no sense)
-    a process works on one, or ours is damaged    it is left, and named
+    the report could not show theirs              skipped and reported (a link, a pipe, an invalid value)
+    a process works on one, or ours is damaged    skipped and reported
 
-A run that diverged is finished; one that ran out of memory is not: another machine may have more. Records of benchmarks
-are brought too: one of the same name has the same content, or is a conflict.
+A diverged run counts as finished. A run that ran out of memory does not, since another machine may have more. Records
+of benchmarks are merged by name; differing contents are a conflict.
 
-A finished record is appended to its volume, whether the source has it in a volume or in a folder. An unfinished one
-appears whole: it is copied into a folder of another name and renamed. One that replaces another is moved in file by
-file under the lock of the cell, the old checkpoint removed first, the new one last: the record is valid at every
-moment, and after a kill the same merge continues.
+A finished record is appended to its volume, whether the source stores it in a volume or in a folder. An unfinished
+record appears in one operation: it is copied into a folder of another name and renamed. A record that replaces another
+one is moved file by file under the lock of the cell, with the old checkpoint removed first and the new one moved last.
+So the record is valid at every moment, and after a kill the same merge continues.
 """
 
 import contextlib
@@ -31,64 +31,67 @@ from pathlib import Path
 from typing import Any
 
 from reproduce.cells.kinds import Cell
-from reproduce.records import benchmarks, locks, volumes
+from reproduce.records import benchmarks, volumes
 from reproduce.records.benchmarks import BenchmarkError
 from reproduce.records.locks import LockedError, LockLostError, hold, holder
 from reproduce.records.reading import read_file
-from reproduce.records.record import FILES, Record, RecordError, Run, Status, scan
+from reproduce.records.record import FILES, LEFTOVER, Record, RecordError, Run, Status, scan
 from reproduce.records.results import check
 from reproduce.records.storage import StorageFullError, explain_full_disk, write_atomically
 
 LAST = ("checkpoint.pt", "checkpoint")
-COPIES = ".merge-"  # how folders for the time begin
+COPIES = ".merge-"  # prefix of temporary folders
 
 
 class Decision(enum.Enum):
-    """What was done with a record of the source; the words take "would be " before them."""
+    """Outcome for a record of the source. "would be " is inserted into the words in a dry run."""
 
     BROUGHT = "{}brought"
-    REPLACED = "{}brought in place of one that was not as far"
-    SAME = "there already"
-    KEPT = "not as far as the one that is there"
+    REPLACED = "{}brought in place of a less complete record"
+    SAME = "already present"
+    KEPT = "skipped: the record here is more complete"
     PUBLISHED = "{}moved from a folder here to a volume"
-    IN_USE = "left, since somebody works on them"
-    CONFLICT = "in conflict: another result of the same name is there, and both were left"
-    UNREADABLE = "left, since they cannot be read"
+    IN_USE = "skipped: in use"
+    CONFLICT = "in conflict with another result of the same name; both were kept"
+    UNREADABLE = "skipped: unreadable"
 
     @property
     def bad(self) -> bool:
-        """Whether something could not be brought."""
+        """Return whether something could not be merged."""
         return self in (Decision.IN_USE, Decision.CONFLICT, Decision.UNREADABLE)
 
     @property
     def to_be_told(self) -> bool:
-        """Whether a person wants to know of the single record."""
+        """Return whether the single record should be listed."""
         return self not in (Decision.SAME, Decision.KEPT)
 
 
 BRINGING = (Decision.BROUGHT, Decision.REPLACED)
 
 
-#: What was done with a record, its path in the source, and what a person should know of it, which may be nothing.
+#: Outcome for a record, its path in the source, and a detail for the user, which may be empty.
 Decided = tuple[Decision, Path, str]
 
 
 def merge(source: Path, root: Path, *, dry_run: dict[Path, Any] | None = None) -> Iterator[Decided]:
-    """Bring the records below `source` to those below `root`, one after the other; nothing changes in `source`.
+    """Merge the records below `source` into those below `root`, one after the other. `source` does not change.
 
     Args:
-        source: folder of records.
-        root: folder of records; made if need be.
-        dry_run: if given, it is only said what would be done; it receives each record that would be brought, by its
-            place, for the dry runs of further sources.
+        source: Folder of records.
+        root: Folder of records; created if needed.
+        dry_run: If given, nothing is written. It receives each record that would be copied, by its place, for the dry
+            runs of further sources.
+
+    Yields:
+        The outcome for each record.
 
     Raises:
-        StorageFullError: no room; what was brought before is whole.
+        StorageFullError: There was no room. Records merged before are complete.
 
     """
     if dry_run is None:
-        for left in root.glob(f"{COPIES}*"):  # by merges that were killed; one that runs now holds its own
-            with contextlib.suppress(LockedError), hold(left):
+        for left in root.glob(f"{COPIES}*"):  # left by killed merges; a running merge holds a lock on its folder
+            with contextlib.suppress(LockedError, OSError), hold(left):  # another user's cannot be removed, or locked
                 shutil.rmtree(left)
     scanned = scan(source)
     for problem in scanned.problems:
@@ -111,7 +114,7 @@ def _merge_benchmark(theirs: Path, place: Path, *, dry_run: dict[Path, Any] | No
     if ours.exists():
         if ours.read_bytes() == content:
             return Decision.SAME, theirs, ""
-        return Decision.CONFLICT, theirs, f"{ours} is of another run; give one of them another name"
+        return Decision.CONFLICT, theirs, f"{ours} is of another run; rename one of them"
     if dry_run is None:
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, content)
@@ -121,7 +124,7 @@ def _merge_benchmark(theirs: Path, place: Path, *, dry_run: dict[Path, Any] | No
 
 
 def publish_finished(root: Path, *, dry_run: bool = False) -> Iterator[Decided]:
-    """Move finished records that are still in folders to their volumes: of runs that were killed, or of older code."""
+    """Move finished records that are still in folders to their volumes; killed runs and older versions leave them."""
     for run in scan(root).records:
         record = Record.of(run.cell, root)
         if not run.state.finished or not record.path.exists():
@@ -131,7 +134,7 @@ def publish_finished(root: Path, *, dry_run: bool = False) -> Iterator[Decided]:
                 with record.lock():
                     record.publish()
             moved = not _published(run)
-        except (LockedError, LockLostError, RecordError):  # the first two: next time; `records check` reports the last
+        except (LockedError, LockLostError, RecordError):  # two are retried next time; `records check` reports the last
             moved = False
         if moved:
             yield Decision.PUBLISHED, record.path, str(run.state)
@@ -145,8 +148,8 @@ def _merge_one(theirs: Run[Cell], ours: Record, *, dry_run: dict[Path, Any] | No
     except _TheirsError as error:
         decision, detail = Decision.UNREADABLE, str(error)
     except RecordError as error:
-        decision, detail = Decision.UNREADABLE, f"there is a record of this cell that cannot be read: {error}"
-    except StorageFullError:  # there is no room for any other record either
+        decision, detail = Decision.UNREADABLE, f"the record of this cell here cannot be read: {error}"
+    except StorageFullError:  # no other record would fit either
         raise
     except OSError as error:
         decision, detail = Decision.UNREADABLE, str(error)
@@ -167,11 +170,11 @@ def _decide(theirs: Run[Cell], ours: Record, *, dry_run: dict[Path, Any] | None)
 
 
 class _TheirsError(Exception):
-    """A record of the source is one that must not, or cannot, be copied."""
+    """A record of the source must not, or cannot, be copied."""
 
 
 def _check_theirs(run: Run[Cell]) -> None:
-    """Raise _TheirsError if a record has what the report could not show, or files that no record has."""
+    """Raise _TheirsError if a record has values that the report could not show, or files that no record has."""
     try:
         check(run)
     except RecordError as error:
@@ -180,18 +183,25 @@ def _check_theirs(run: Run[Cell]) -> None:
         if not _regular(file):
             raise _TheirsError(
                 f"{file} is a link, a pipe or a device: a copy of it would have the content of a file elsewhere. "
-                f"It was left; ask for the file itself"
+                f"It was skipped; get the file itself"
             )
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of a record that are copied: those whose names a record has, and its checkpoint's."""
+    """Return the files of a record to copy: those with the names of record files, and its checkpoint's."""
     here = [file for file in folder.iterdir() if FILES.fullmatch(file.name)]
     shards = folder / "checkpoint"
     if shards.is_symlink():
         return [*here, shards]
-    below = (Path(place, name) for place, folders, names in os.walk(shards) for name in (*folders, *names))
+    walk = os.walk(shards, onerror=_stop)
+    below = (Path(place, name) for place, folders, names in walk for name in (*folders, *names))
     return here + [file for file in below if file.suffix != ".tmp" and (file.is_symlink() or not file.is_dir())]
+
+
+def _stop(error: OSError) -> None:
+    """Raise the error about a folder that cannot be read, unless there is no such folder."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _regular(file: Path) -> bool:
@@ -199,7 +209,7 @@ def _regular(file: Path) -> bool:
 
 
 def _compare(theirs: Run[Cell], ours: Run[Cell], *, held: bool = False) -> tuple[Decision, str]:
-    """Return what is to be done with a record, and what to say of it; with `held`, this process holds ours."""
+    """Return the decision for a record, and its detail. With `held`, this process holds ours."""
     if theirs.state.finished and ours.state.finished:
         if theirs.content == ours.content:
             return Decision.SAME, ""
@@ -221,18 +231,18 @@ def _published(run: Run[Cell]) -> bool:
 
 
 def _progress(run: Run[Cell]) -> tuple[bool, int]:
-    """What can be continued; epochs without a checkpoint are run again."""
+    """Return how much of a run can be resumed. Epochs without a checkpoint are run again."""
     if run.state.finished:
         return True, 0
     return False, run.state.epochs_done if Record(run.place, run.cell).resumable else -1
 
 
 def _bring(theirs: Run[Cell], ours: Record) -> tuple[Decision, str]:
-    """Append a finished record to its volume, or copy the folder of another; compared again under the lock."""
+    """Append a finished record to its volume, or copy another's folder, after a second comparison under the lock."""
     if not theirs.state.finished and not ours.path.exists() and _copy(theirs, ours):
         return Decision.BROUGHT, str(theirs.state)
     with ours.lock():
-        decision, detail = _compare(theirs, ours.read(known=[theirs]), held=True)  # it may be further by now
+        decision, detail = _compare(theirs, ours.read(known=[theirs]), held=True)  # it may have progressed
         if decision in BRINGING and theirs.state.finished:
             return _append(theirs, ours, (decision, detail))
         if decision in BRINGING:
@@ -252,7 +262,7 @@ def _append(theirs: Run[Cell], ours: Record, decided: tuple[Decision, str]) -> t
 
 
 def _copy(theirs: Run[Cell], ours: Record) -> bool:
-    """Copy a record whole to where there is none; False if there is one by now."""
+    """Copy a complete record to where there is none. Return False if there is one by now."""
     ours.path.parent.parent.mkdir(parents=True, exist_ok=True)
     with _copied(theirs, ours) as copy:
         ours.path.parent.mkdir(exist_ok=True)
@@ -271,7 +281,7 @@ def _replace(theirs: Run[Cell], ours: Record) -> None:
     with _copied(theirs, ours) as copy:
         ours.remove_checkpoint()
         for file in ours.path.iterdir():  # what the copy lacks, such as the metrics of another run of the cell
-            if file.is_file() and file.name not in locks.FILES and not (copy / file.name).exists():
+            if (FILES.fullmatch(file.name) or LEFTOVER.fullmatch(file.name)) and not (copy / file.name).exists():
                 file.unlink()
         for file in sorted(copy.iterdir(), key=lambda file: file.name in LAST):
             file.replace(ours.path / file.name)
@@ -279,22 +289,25 @@ def _replace(theirs: Run[Cell], ours: Record) -> None:
 
 @contextlib.contextmanager
 def _copied(theirs: Run[Cell], ours: Record) -> Iterator[Path]:
-    """A copy beside our records, for the time: the files that a record has, none of locks and of interrupted writes.
+    """Yield a temporary copy next to our records: the files of a record, without those of locks and interrupted writes.
 
-    The checkpoint first: metrics that are newer than a checkpoint are cut back to it, older ones would be damage. Of
-    several processes' checkpoints the file that names one comes before those that it names.
+    The checkpoint is copied first: metrics that are newer than a checkpoint are cut back to it, but older metrics would
+    be damage. Of the checkpoints of several processes, the file that names a checkpoint comes before the files that it
+    names.
 
-    Raises: LockedError: what was copied is not whole, since somebody works on the record.
+    Raises:
+        LockedError: The copy is not complete, because a process works on the record.
+
     """
     with tempfile.TemporaryDirectory(prefix=COPIES, dir=ours.path.parent.parent) as folder, hold(Path(folder)):
-        copy = Path(folder) / "records" / ours.path.name  # so deep that nobody takes it for a record
+        copy = Path(folder) / "records" / ours.path.name  # nested, so that no scan mistakes it for a record
         try:
             names = [file.relative_to(theirs.place) for file in _files(theirs.place)]
             with explain_full_disk(f"to copy {theirs.place}", "free some space and give the same command again"):
                 for name in sorted(names, key=lambda name: (name.parts[0] not in LAST, len(name.parts))):
                     (copy / name).parent.mkdir(parents=True, exist_ok=True)
                     if not _regular(theirs.place / name):
-                        raise _TheirsError(f"{theirs.place / name} became a link while it was copied; it was left")
+                        raise _TheirsError(f"{theirs.place / name} became a link while it was copied; it was skipped")
                     shutil.copy2(theirs.place / name, copy / name)
             Record(copy, theirs.cell).state()
         except (FileNotFoundError, RecordError) as error:

@@ -1,10 +1,9 @@
-"""What produced a result: the environment it ran in and the code it ran.
+"""Record what produced a result: the environment and the code.
 
-A commit hash alone is not the code when the tree was not clean, so the difference to the commit is kept as a patch: of
-the packages and of the two files that name their dependencies, and of nothing else in the checkout. Records are no
-code: one that was just written does not change the code of the next one.
-Except for what somebody wrote into the sources, nothing here names a person, a host or a folder: records are made to be
-published.
+A commit hash is not enough if the tree was not clean, so the difference to the commit is kept as a patch. It covers the
+packages and the two files that name their dependencies, and nothing else in the checkout. Records are not code: a new
+record does not change the code of the next run. Except for text that someone wrote into the sources, nothing here names
+a person, a host or a folder, because records are made to be published.
 """
 
 import importlib.metadata
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import petra_core
+import reproduce
 
 if TYPE_CHECKING:
     import torch
@@ -25,24 +25,25 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "ffcv", "numba")
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("petra_core", "reproduce", "benchmarks")
-CODE = (*SOURCES, "pyproject.toml", "constraints.txt")  # what a result depends on; a patch has no other files
+CODE = (*SOURCES, "pyproject.toml", "constraints.txt")  # files that a result depends on; a patch contains no others
 LARGEST_PATCH = 4 << 20  # bytes
-#: Options by which a patch is the same whatever the user's settings are, and gives the files that ran, byte for byte.
+#: Options that make a patch independent of the user's settings and bitwise restore the files that ran.
 DIFF = (
     *("--no-color", "--no-ext-diff", "--no-textconv", "--binary", "--full-index", "--unified=3", "--no-renames"),
     *("--src-prefix=a/", "--dst-prefix=b/", "--inter-hunk-context=0", "--diff-algorithm=myers", "--no-relative"),
     *("-O/dev/null", "--submodule=short", "--ignore-submodules=none"),
 )
-#: Environment variables by which libraries choose their kernels, and with these the last bits of a result.
+#: Environment variables that select kernels of libraries, and with them the last bits of a result.
 KERNEL_VARIABLES = re.compile(
-    r"(ONEDNN|DNNL|MKL)_(?!VERBOSE|NUM_THREADS|DYNAMIC)\w+|ATEN_CPU_CAPABILITY|OPENBLAS_CORETYPE|NVIDIA_TF32_OVERRIDE"
-    r"|NPY_(DIS|EN)ABLE_CPU_FEATURES"
+    r"(ONEDNN|DNNL|MKL)_(?!VERBOSE|NUM_THREADS|DYNAMIC)\w+|ATEN_CPU_CAPABILITY|OPENBLAS_CORETYPE|BLIS_ARCH_TYPE"
+    r"|NPY_(DIS|EN)ABLE_CPU_FEATURES|NVIDIA_TF32_OVERRIDE|CUBLAS(LT)?_(?!LOG)\w+|CUDNN_(?!LOG)\w+"
+    r"|TORCH_(BLAS|LINALG)_PREFER_\w+|DISABLE_ADDMM_CUDA_LT"
 )
-BETTER_HEURISTICS = "TORCH_CUDNN_USE_HEURISTIC_MODE_B"  # torch reads it: cuDNN chooses its kernels with more care
+BETTER_HEURISTICS = "TORCH_CUDNN_USE_HEURISTIC_MODE_B"  # read by torch; selects the better heuristics of cuDNN
 
 
 def environment(device: "torch.device") -> dict[str, Any]:
-    """The machine and the software, as this process uses them now; JSON-ready, equal for equal environments."""
+    """Describe machine and software of this process, ready for JSON. Equal environments give equal descriptions."""
     import torch
 
     cuda = device.type == "cuda"
@@ -52,7 +53,7 @@ def environment(device: "torch.device") -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()} {platform.libc_ver()[0]} {platform.libc_ver()[1]}",
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
         "processor": processor(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),  # such as AVX2: which of its kernels torch takes
+        "instructions": torch.backends.cpu.get_cpu_capability(),  # such as AVX2: the kernels that torch uses
         "cores": os.cpu_count(),
         "device": device_name(str(device)),
         "cuda": torch.version.cuda if cuda else None,
@@ -67,12 +68,13 @@ def environment(device: "torch.device") -> dict[str, Any]:
 
 
 def _kernel_variables() -> dict[str, str]:
-    """The variables that are set and choose kernels, by name."""
-    return {name: value[:80] for name, value in sorted(os.environ.items()) if KERNEL_VARIABLES.fullmatch(name)}
+    """Return the variables that choose kernels and differ from what the suite sets, by name."""
+    chosen = {name: value[:80] for name, value in sorted(os.environ.items()) if KERNEL_VARIABLES.fullmatch(name)}
+    return {name: value for name, value in chosen.items() if (name, value) != reproduce.WORKSPACE}
 
 
 def device_name(device: str) -> str:
-    """`cpu`, for which nobody waits for torch, or what a GPU is called."""
+    """Return `cpu`, without importing torch, or the name of a GPU."""
     if not device.startswith("cuda"):
         return "cpu"
     import torch
@@ -81,7 +83,7 @@ def device_name(device: str) -> str:
 
 
 def processor() -> str:
-    """The processor's name; on Linux `platform.processor()` is often empty."""
+    """Return the name of the processor. On Linux, `platform.processor()` is often empty."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text("utf-8", "replace").splitlines():
@@ -92,17 +94,17 @@ def processor() -> str:
 
 @cache
 def code() -> tuple[dict[str, Any], str]:
-    """The suite's own code: (commit and whether the tree was clean, its difference to the commit as a patch).
+    """Return the suite's code: commit and whether the tree was clean, and the difference to the commit as a patch.
 
-    The patch has the files that git does not know, too. Its bytes are those that git gives; what is not UTF-8 is kept
-    by surrogates (`patch_bytes`). Works without git and outside a checkout, and says so.
+    The patch includes untracked files. It contains git's bytes; bytes that are not UTF-8 are kept as surrogates
+    (`patch_bytes`). Without git or outside a checkout, a note reports that the commit is unknown.
     """
     version = petra_core.__version__
     try:
         with tempfile.TemporaryDirectory(prefix="petra-") as folder:
-            # An index of its own has no flags such as "assume unchanged", by which git does not look at a file.
+            # A separate index has no flags such as "assume unchanged", which make git skip a file.
             index = str(Path(folder, "index"))
-            # An installed copy may lie inside somebody else's checkout: ours is one that tracks this very file.
+            # An installed copy may be inside another project's checkout: ours tracks this file.
             _git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
             commit = _git("rev-parse", "HEAD").decode().strip()
             _git("read-tree", "HEAD", index=index)
@@ -117,7 +119,7 @@ def code() -> tuple[dict[str, Any], str]:
     except subprocess.CalledProcessError as error:
         reason = "not run from a git checkout"
         if b"dubious ownership" in (error.stderr or b""):
-            reason = "git refuses the checkout, since it belongs to another user (git config safe.directory)"
+            reason = "git refuses the checkout, because it belongs to another user (git config safe.directory)"
         return {"version": version, "commit": None, "note": f"{reason}: the commit is not known"}, ""
     entry = {"version": version, "commit": commit, "clean": not patch, "untracked": new}
     if len(patch) > LARGEST_PATCH:
@@ -127,12 +129,12 @@ def code() -> tuple[dict[str, Any], str]:
 
 
 def patch_bytes(patch: str) -> bytes:
-    """Return the patch that `code` gave as the bytes that git gave."""
+    """Return the patch of `code` as git's bytes."""
     return patch.encode("utf-8", "surrogateescape")
 
 
 def _git(*arguments: str, index: str | None = None, limit: int | None = None) -> bytes:
-    """Return what git prints, with settings that do not depend on the user's; about `limit` bytes at most."""
+    """Return git's output, independent of the user's settings, cut to about `limit` bytes."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"} | ({} if index is None else {"GIT_INDEX_FILE": index})
     settings = ("core.fsmonitor=false", "core.untrackedCache=false", f"safe.directory={ROOT}")

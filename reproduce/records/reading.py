@@ -1,8 +1,8 @@
-"""Read text files that somebody else may have written: records, benchmarks and manifests.
+"""Read text files from untrusted sources: records, benchmarks and manifests.
 
-A record comes from another machine, and perhaps from a stranger. What is read here is a regular file of limited size,
-JSON that fits into memory, numbers that are finite, and text that can be printed, drawn and encoded. Everything else
-is an error that names the file and the value, so that one odd value takes nothing else down.
+A record comes from another machine, and perhaps from a stranger. The functions accept a regular file of limited size,
+JSON that fits into memory, finite numbers, and text that can be printed, drawn and encoded. Anything else raises an
+error that names the file and the value, so that one bad value affects only its file.
 """
 
 import json
@@ -16,22 +16,21 @@ from typing import Any
 
 LARGEST_FILE = 256 << 20  # bytes; larger text files were not written by this suite
 LARGEST_INTEGER = 1 << 63
-DEEPEST = 32  # lists and objects within one another
-SHOWN = 60  # characters of a value in an error
-#: Characters that no terminal, XML file or font takes as text: controls but for tab and newline, half a surrogate pair.
+DEEPEST = 32  # nested lists and objects
+SHOWN = 60  # characters of a value shown in an error
+#: Characters that no terminal, XML file or font accepts: controls except tab and newline, and lone surrogates.
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def read_file(file: Path) -> bytes:
-    """Return the content of a regular file of limited size; links are not followed.
+    """Return the content of a regular file of limited size. Links are not followed.
 
-    A link may lead to a file of this machine that is not meant to be copied or shown, and a pipe or a device never
-    ends.
+    A link may lead to a private file of this machine, and a pipe or a device never ends.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        OSError: it cannot be read.
-        ValueError: it is a link, no regular file, or too large.
+        FileNotFoundError: There is no such file.
+        OSError: The file cannot be read.
+        ValueError: It is a link, not a regular file, or too large.
 
     """
     check_file(file)
@@ -39,7 +38,13 @@ def read_file(file: Path) -> bytes:
 
 
 def check_file(file: Path) -> os.stat_result:
-    """Return the status of a file that `read_file` would read. Raises: as `read_file`."""
+    """Return the status of a file that `read_file` would read.
+
+    Raises:
+        OSError: As for `read_file`.
+        ValueError: As for `read_file`.
+
+    """
     status = file.lstat()
     if not stat.S_ISREG(status.st_mode):
         what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "a pipe, a device or a folder"
@@ -50,10 +55,17 @@ def check_file(file: Path) -> os.stat_result:
 
 
 def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
-    """Return the value of a JSON text in UTF-8; `nan`: with numbers that are not finite, as asv writes them.
+    """Return the value of a JSON text in UTF-8.
+
+    Args:
+        text: The JSON text.
+        nan: Whether to accept numbers that are not finite, as asv writes them.
+
+    Returns:
+        The value.
 
     Raises:
-        ValueError: it is not JSON, is nested too deeply or too large, or has a number or a text that is of no use.
+        ValueError: It is not JSON, is nested too deeply, is too large, or has an invalid number or text.
 
     """
     try:
@@ -87,6 +99,11 @@ def _check_plain(value: Any, depth: int, nan: bool) -> None:
             _check_plain(entry, depth + 1, nan)
 
 
+def printable(text: str) -> str:
+    """Return a text with escapes for what cannot be printed or encoded, as names of files may contain it."""
+    return UNPRINTABLE.sub(lambda character: ascii(character[0])[1:-1], text)
+
+
 def short(value: Any) -> str:
     """Return the beginning of a value, for an error."""
     text = ascii(value)
@@ -99,41 +116,41 @@ Check = Callable[[Any], bool]
 
 
 def number(value: Any) -> bool:
-    """Return whether it is a number, and not true or false."""
+    """Return whether a value is a number, and not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def whole(value: Any) -> bool:
-    """Return whether it is a whole number of at least 0."""
+    """Return whether a value is a whole number of at least 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def percent(value: Any) -> bool:
-    """Return whether it is a number from 0 to 100."""
+    """Return whether a value is a number from 0 to 100."""
     return number(value) and 0 <= value <= 100
 
 
 def amount(value: Any) -> bool:
-    """Return whether it is a number of at least 0."""
+    """Return whether a value is a number of at least 0."""
     return number(value) and value >= 0
 
 
 def text(value: Any) -> bool:
-    """Return whether it is a text."""
+    """Return whether a value is a text."""
     return isinstance(value, str)
 
 
 def truth(value: Any) -> bool:
-    """Return whether it is true or false."""
+    """Return whether a value is true or false."""
     return isinstance(value, bool)
 
 
 def scalar(value: Any) -> bool:
-    """Return whether it is a text, a number, true, false or null."""
+    """Return whether a value is a text, a number, true, false or null."""
     return value is None or isinstance(value, str | int | float | bool)
 
 
-#: What is expected by a check, in words.
+#: Descriptions of the checks for errors.
 DESCRIBED: dict[Check, str] = {
     number: "a number",
     whole: "a whole number of at least 0",
@@ -160,19 +177,19 @@ def or_null(check: Check) -> Check:
 
 
 def list_of(check: Check) -> Check:
-    """Return a check for a list of which every entry passes `check`."""
+    """Return a check for a list whose entries all pass `check`."""
     whole_list: Check = lambda value: isinstance(value, list) and all(map(check, value))  # noqa: E731  # a closure
-    return _described(whole_list, f"a list, of which each entry is {_expected(check)}")
+    return _described(whole_list, f"a list in which each entry is {_expected(check)}")
 
 
 def dict_of(check: Check) -> Check:
-    """Return a check for an object of which every value passes `check`."""
-    whole_object: Check = lambda value: isinstance(value, dict) and all(map(check, value.values()))  # noqa: E731  # one, too
-    return _described(whole_object, f"a JSON object, of which each value is {_expected(check)}")
+    """Return a check for an object whose values all pass `check`."""
+    whole_object: Check = lambda value: isinstance(value, dict) and all(map(check, value.values()))  # noqa: E731  # closure
+    return _described(whole_object, f"a JSON object in which each value is {_expected(check)}")
 
 
 def object_of(shape: Mapping[str, Check], others: Check = lambda _: True) -> Check:
-    """Return a check for an object that has all names of `shape`; `others` is for the values of other names."""
+    """Return a check for an object with all names of `shape`. `others` checks the values of other names."""
 
     def check(value: Any) -> bool:
         return (
@@ -185,12 +202,15 @@ def object_of(shape: Mapping[str, Check], others: Check = lambda _: True) -> Che
 
 
 def problem(values: Mapping[str, Any], shape: Mapping[str, Check], needed: Mapping[str, Check] | None = None) -> str:
-    """Return what is wrong with an object, in words; empty if nothing is.
+    """Return what is wrong with an object, or an empty string.
 
     Args:
-        values: the object.
-        shape: checks by name, for names that may be missing.
-        needed: likewise, for names that must be there.
+        values: The object.
+        shape: Checks by name, for names that may be missing.
+        needed: Checks by name, for names that must be present.
+
+    Returns:
+        The problem in words.
 
     """
     lacking = [name for name in needed or {} if name not in values]
@@ -221,7 +241,7 @@ CODE: Mapping[str, Check] = {
     "note": text,
     "sources": dict_of(text),
 }
-#: Of which data a run was trained; needed where there is any.
+#: Training data of a run; required if the run has any.
 DATA: Mapping[str, Check] = {
     "dataset": text,
     "files": dict_of(text),

@@ -14,10 +14,10 @@ finished run from half of one, nor does it contain what produced the run. Here a
 
 A finished record is then appended to its volume (`reproduce.records.volumes`), and the folder is removed. A kill
 between the two leaves both: readers see one record, and the next run of the cell removes the folder. A record that ran
-out of memory is not finished and stays a folder; so does the checkpoint of one that diverged. `train` leaves a folder
+out of memory is not finished and stays a folder; so does the checkpoint of a diverged run. `train` leaves a folder
 of the same files, without a volume.
 
-A file that cannot be understood is reported and left as it is: it may be somebody's result.
+A file that cannot be read is reported and left unchanged: it may be a result.
 """
 
 import json
@@ -45,6 +45,7 @@ from reproduce.records.run import (
     Status,
     check_schema,
     state_of,
+    unreadable,
 )
 from reproduce.records.storage import append_line, write_atomically, write_json
 from reproduce.words import some
@@ -65,7 +66,7 @@ __all__ = [
 DEFAULT_ROOT = Path("reports") / "records"
 PATCH = re.compile(r"diff-[1-9]\d{0,5}\.patch")  # what code.json may name: a file of the record and no other
 FILES = re.compile(r"(config|environment|code|result)\.json|metrics\.jsonl|checkpoint\.pt|" + PATCH.pattern)
-LEFTOVER = re.compile(rf"(({FILES.pattern})\.\d+|record\.lease\.[^.]+)\.tmp")  # of a write that was killed
+LEFTOVER = re.compile(rf"(({FILES.pattern})\.\d+|record\.lease\.[^.]+)\.tmp")  # left by a killed write
 
 
 class Record:
@@ -82,86 +83,91 @@ class Record:
         self.path = path
         self.cell = cell
         self.root = root
-        self.about: dict[str, Any] = {}  # what a result says besides its values, a failure too: such as of which data
+        self.about: dict[str, Any] = {}  # metadata for every result or failure, such as the provenance of the data
         self._hold: Hold | None = None
 
     @classmethod
     def of(cls, cell: Cell, root: Path = DEFAULT_ROOT) -> "Record":
-        """Return the record of `cell` below `root`, where grids keep it.
+        """Return the record of `cell` below `root`, in the place that grids use.
 
-        Before there were volumes, the folder was in that of the scale. One that is still there is continued there.
+        An older version may have left a folder in that of the scale. Such a record is continued there.
         """
         before = root / cell.scale / cell.name
-        return cls(before if before.is_dir() else root / volumes.LIVE / cell.name, cell, root)
+        return cls(before if os.path.isdir(before) else root / volumes.LIVE / cell.name, cell, root)
 
     @classmethod
     def load(cls, path: Path) -> "Record":
-        """The record in an existing folder. Raises: RecordError: its config.json is missing, damaged or foreign."""
+        """Return the record in an existing folder.
+
+        Raises:
+            RecordError: Its config.json is missing, damaged or foreign.
+
+        """
         file = path / "config.json"
         values = _read_json(file)
         try:
             cell = from_dict(values.get("cell", {}))
         except CellError as error:
-            raise RecordError(file, f"holds no cell that this version knows ({error})") from error
+            raise RecordError(file, f"contains no cell that this version knows ({error})") from error
         if values.get("identity") != cell.identity:
-            raise RecordError(file, "the identity in it is not that of its configuration: it was edited by hand")
+            raise RecordError(file, "its identity does not match its configuration: it was edited by hand")
         return cls(path, cell)
 
     @property
     def checkpoint(self) -> Path:
-        """Where the cell's checkpoint is while it is unfinished."""
+        """Path of the cell's checkpoint while the cell is unfinished."""
         return self.path / "checkpoint.pt"
 
     @property
     def shards(self) -> Path:
-        """The folder that is there instead if several processes train the cell."""
+        """Folder that replaces the checkpoint if several processes train the cell."""
         return self.path / "checkpoint"
 
     @property
     def resumable(self) -> bool:
-        """Whether there is a checkpoint to go on from, of one process or of several."""
+        """Return whether there is a checkpoint to resume from, of one process or of several."""
         return self.checkpoint.exists() or self.shards.exists()
 
     @property
     def has_result(self) -> bool:
-        """Whether there is a result, good or bad or damaged: it is not read."""
-        if (self.path / "result.json").exists():
+        """Return whether there is a result, whether good, bad or damaged. It is not read."""
+        if os.path.exists(self.path / "result.json"):
             return True
         return self.root is not None and volumes.contains(self.cell, self.root)
 
     @contextmanager
     def lock(self) -> Iterator[Hold]:
-        """Hold the folder against other processes; it is free again when this process ends, however it ends.
+        """Hold the folder against other processes until the context or this process ends.
 
-        While it is held, everything that writes raises LockLostError if another machine has taken the cell over.
+        Within the context, every write raises LockLostError if another machine has taken the cell over.
 
         Raises:
-            LockedError: another process holds it.
-            StorageFullError: there was no room for the lock.
+            LockedError: Another process holds it.
+            StorageFullError: There was no room for the lock.
 
         """
         with ExitStack() as stack:
             try:
                 self._hold = stack.enter_context(hold(self.path))
-            except FileNotFoundError as error:  # the folder was removed between the lock's own two steps
-                raise LockedError(f"{self.path}: another process has finished this cell right now") from error
+            except FileNotFoundError as error:  # the folder was removed between the two steps of locking
+                raise LockedError(f"{self.path}: another process has just finished this cell") from error
             try:
                 yield self._hold
             finally:
                 empty = self.root is not None and self._empty(self._hold)
                 self._hold = None
         if empty:
-            with suppress(OSError):  # another process holds it already
+            with suppress(OSError):  # another process already holds it
                 self.path.rmdir()
 
     def _empty(self, held: Hold) -> bool:
-        """Return whether the folder has nothing but the lock of this process, and remove the file of the lock then.
+        """Return whether the folder contains only the lock of this process, and remove the lock's file then.
 
-        filelock sees that its file was removed; the lease is still held.
+        filelock detects that its file was removed. The lease is still held.
         """
         try:
             held.check()
-        except LockLostError:  # the lock is that of another process
+        except LockLostError:  # another process has the lock
             return False
         names = {file.name for file in self.path.glob("*")} - {*locks.FILES}
         if not all(map(LEFTOVER.fullmatch, names)):
@@ -178,15 +184,23 @@ class Record:
     # --- reading
 
     def state(self) -> State:
-        """Return the state of the record. Raises: RecordError: as `read`."""
+        """Return the state of the record.
+
+        Raises:
+            RecordError: As for `read`.
+
+        """
         return self.read().state
 
     def read(self, known: Iterable[Run[Cell]] = ()) -> Run[Cell]:
-        """Return all that is recorded.
+        """Return everything that is recorded.
 
         Args:
-            known: Finished runs that the caller has. If the volume has a part of one of them, its append was
-                interrupted, and will be repeated.
+            known: Finished runs that the caller has. If the volume contains a part of one of them, its append was
+                interrupted and will be repeated.
+
+        Returns:
+            The run.
 
         Raises:
             RecordError: A file is damaged, or of another version or cell; or folder and volume have different results.
@@ -198,6 +212,8 @@ class Record:
             own = self._own_run()
         except RecordError as error:
             damage = error
+        except OSError as error:  # such as a folder of another user
+            damage = unreadable(self.path / "config.json", error)
         published = None if self.root is None else volumes.published(self.cell, self.root)
         if published is not None and (own is not None or not (self.path / "result.json").exists()):
             if own is not None and own.state.finished and own.content != published.content:
@@ -211,30 +227,50 @@ class Record:
         return own
 
     def result(self) -> dict[str, Any] | None:
-        """Return the values of the result; None if there is none yet. Raises: RecordError."""
+        """Return the values of the result, or None if there is none yet.
+
+        Raises:
+            RecordError: As for `read`.
+
+        """
         return self.read().result or None
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the finished epochs in order; a last line that a stop cut off is not one. Raises: RecordError."""
+        """Return the finished epochs in order, without a last line that a stop cut off.
+
+        Raises:
+            RecordError: As for `read`.
+
+        """
         return list(self.read().metrics)
 
     def environments(self) -> list[dict[str, Any]]:
-        """Return the environments it ran in, in order. Raises: RecordError."""
+        """Return the environments that the cell ran in, in order.
+
+        Raises:
+            RecordError: As for `read`.
+
+        """
         return list(self.read().environments)
 
     def codes(self) -> list[dict[str, Any]]:
-        """Return the versions of the code that ran, in order; `diff` names a patch. Raises: RecordError."""
+        """Return the versions of the code that ran, in order. `diff` names a patch.
+
+        Raises:
+            RecordError: As for `read`.
+
+        """
         return list(self.read().codes)
 
     def _own_run(self) -> Run[Cell]:
-        """Return what the folder contains."""
+        """Return the run in the folder."""
         file = self.path / "result.json"
         if not (self.path / "config.json").exists():
             if file.exists():
-                raise RecordError(file, "there is a result here but no config.json to say of what")
+                raise RecordError(file, "there is a result here, but no config.json that describes its cell")
             return Run(self.cell, State(Status.NOT_RUN, epochs=self.cell.epochs_expected), place=self.path)
         self._check_config()
-        result = _read_json(file) if file.exists() else None  # before the metrics, whose last line is written before it
+        result = _read_json(file) if file.exists() else None  # before the metrics: it is written after them
         metrics = tuple(self._own_metrics())
         state = state_of(self.cell, self.path, result, len(metrics))
         environments, codes = (tuple(self._entries(f"{name}.json")) for name in ("environment", "code"))
@@ -246,7 +282,7 @@ class Record:
         if not os.path.lexists(file):
             return []
         text = read(file).decode("utf-8", "replace")
-        lines = text.split("\n")[:-1]  # what follows the last newline is torn, or nothing
+        lines = text.split("\n")[:-1]  # text after the last newline is an interrupted write
         metrics = []
         for number, line in enumerate(lines, start=1):
             try:
@@ -265,23 +301,23 @@ class Record:
         try:
             return read(self.path / name)
         except RecordError as error:
-            raise RecordError(self.path / name, f"is named by code.json and {error.args[1]}") from error
+            raise RecordError(self.path / name, f"is listed in code.json and {error.args[1]}") from error
 
     # --- writing, under the lock
 
     def begin(self, environment: Mapping[str, Any], code: Mapping[str, Any], patch: str = "") -> None:
-        """Write what is known before the work begins; on going on, add environment and code if they are others.
+        """Write what is known before the work begins. When the cell resumes, add environment and code if they changed.
 
         Raises:
-            RecordError: the folder holds something else.
-            StorageFullError: there was no room.
+            RecordError: The folder contains something else.
+            StorageFullError: There was no room.
 
         """
         self.check_held()
         self.path.mkdir(parents=True, exist_ok=True)
         if (self.path / "config.json").exists():
             self._check_config()
-            for leftover in self.path.glob("*.tmp"):  # of a process that was killed while it wrote
+            for leftover in self.path.glob("*.tmp"):  # left by a process that was killed while it wrote
                 if LEFTOVER.fullmatch(leftover.name):
                     leftover.unlink()
         else:
@@ -292,14 +328,21 @@ class Record:
         self._add_code(dict(code), patch)
 
     def append(self, metrics: Mapping[str, Any]) -> None:
-        """Add the line of one epoch. Raises: StorageFullError."""
+        """Add the line of one epoch.
+
+        Raises:
+            StorageFullError: There was no room.
+
+        """
         self.check_held()
         append_line(self.path / "metrics.jsonl", json.dumps(dict(metrics), allow_nan=False))
 
     def keep_metrics(self, count: int) -> None:
-        """Cut the metrics to the first `count` epochs: those that a checkpoint knows of.
+        """Cut the metrics to the first `count` epochs, which a checkpoint contains.
 
-        Raises: RecordError: there are fewer.
+        Raises:
+            RecordError: There are fewer.
+
         """
         metrics, file = self._own_metrics(), self.path / "metrics.jsonl"
         if len(metrics) < count:
@@ -313,23 +356,28 @@ class Record:
         """Write the result, which makes the cell done, and publish it.
 
         Raises:
-            StorageFullError: There was no room. A result that was written is published by the next run.
-            LockedError, LockLostError: As for `publish`.
+            StorageFullError: There was no room. The next run publishes a result that was written.
+            LockedError: As for `publish`.
+            LockLostError: As for `publish`.
 
         """
         self._write_result(Status.DONE, values)
         self.publish()
 
     def fail(self, reason: str, detail: str, values: Mapping[str, Any] | None = None) -> None:
-        """Write that the cell cannot be finished, and why; the last good checkpoint stays.
+        """Record that the cell cannot be finished, and why. The last good checkpoint stays.
 
-        Raises: as `finish`.
+        Raises:
+            StorageFullError: As for `finish`.
+            LockedError: As for `finish`.
+            LockLostError: As for `finish`.
+
         """
         self._write_result(Status.FAILED, {"reason": reason, "detail": detail, **(values or {})})
         self.publish()
 
     def publish(self) -> None:
-        """Append the record to its volume if it is finished, and remove what only an unfinished one needs.
+        """Append the record to its volume if it is finished, and remove the files that only an unfinished record needs.
 
         If the volume has another result, the folder stays, and `state` raises.
 
@@ -352,26 +400,28 @@ class Record:
             self._remove_folder()
 
     def _remove_folder(self) -> None:
-        """Remove the record's files: the result first and config.json last, so that no half of it looks damaged."""
+        """Remove the record's files: the result first and config.json last, so that a partial removal is not damage."""
         order = {"result.json": 0, "code.json": 1, "config.json": 3}
         files = [file for file in self.path.iterdir() if FILES.fullmatch(file.name) or LEFTOVER.fullmatch(file.name)]
         for file in sorted(files, key=lambda file: order.get(file.name, 2)):
             file.unlink()
-        with suppress(OSError):  # while it is held it has a lock, and is removed with that
+        with suppress(OSError):  # a held folder contains a lock, and is removed with it
             self.path.rmdir()
 
     def remove_checkpoint(self) -> None:
-        """Forget what only a resume needs."""
+        """Remove the files that only a resume needs."""
         self.checkpoint.unlink(missing_ok=True)
         shutil.rmtree(self.shards, ignore_errors=True)
 
     def retry(self) -> None:
-        """Forget a failure, so that the cell goes on from its last good checkpoint.
+        """Remove a failure, so that the cell resumes from its last good checkpoint.
 
-        Raises: ValueError: the cell has not failed.
+        Raises:
+            ValueError: The cell has not failed.
+
         """
         if (state := self.state()).status is not Status.FAILED:
-            raise ValueError(f"{self.path} is not a failed cell: {state}")
+            raise ValueError(f"{self.path} is not a failed cell: it is {state}")
         (self.path / "result.json").unlink(missing_ok=True)
         if self.root is not None:
             volumes.remove(self.cell, self.root)
@@ -395,7 +445,7 @@ class Record:
             return []
         entries = _read_json(file).get("entries")
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise RecordError(file, "has no list of entries, each a JSON object")
+            raise RecordError(file, "has no list of JSON objects")
         return entries
 
     def _add(self, name: str, entry: dict[str, Any]) -> None:
@@ -417,13 +467,13 @@ class Record:
 
 
 def check_free(folder: Path) -> None:
-    """Raise RecordError if a new record cannot begin in `folder`: it is no folder, or has files of somebody else."""
-    fix = "It was left as it is; choose another folder, or a new one in it"
+    """Raise RecordError if a new record cannot begin in `folder`: it is not a folder, or contains other files."""
+    fix = "It was not changed; choose another folder, or a new one in it"
     if os.path.lexists(folder) and not folder.is_dir():
         raise RecordError(folder, "is not a folder", fix)
     if not folder.is_dir() or (folder / "config.json").exists():
         return
-    # Other folders do no harm; a record has none but that of a checkpoint, which it removes in the end.
+    # Other folders are harmless; the only folder of a record is that of a checkpoint, which it removes at the end.
     names = sorted(file.name for file in folder.iterdir() if file.name == "checkpoint" or not file.is_dir())
     foreign = [name for name in names if name not in locks.FILES and not LEFTOVER.fullmatch(name)]
     if foreign:
@@ -432,17 +482,17 @@ def check_free(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Scan:
-    """All that a folder of records contains."""
+    """Content of a folder of records."""
 
-    records: tuple[Run[Cell], ...]  # that can be read, done or not, in order of scale and name
+    records: tuple[Run[Cell], ...]  # readable ones, done or not, in order of scale and name
     problems: tuple[RecordError, ...]  # the others
 
 
 def scan(root: Path = DEFAULT_ROOT) -> Scan:
-    """Read every record below `root`, in folders and volumes; one that is damaged does not hide the others.
+    """Read every record below `root`, in folders and volumes. A damaged record does not hide the others.
 
-    Of two records of one cell the finished one counts, or that in the cell's place; a second folder elsewhere, such as
-    a copy for safety, is a problem. Two finished ones with different results are a problem, and neither counts.
+    Of two records of one cell, the finished one counts, or the one in the cell's place. A second folder elsewhere, such
+    as a backup, is a problem. Two finished records with different results are a problem, and neither counts.
     """
     candidates: list[Run[Cell]] = []
     damaged: list[RecordError] = []
@@ -473,22 +523,22 @@ def scan(root: Path = DEFAULT_ROOT) -> Scan:
         records.append(first)
         for run in same:
             if run is not first and run.place.suffix != ".jsonl" and run.place != place:
-                what = f"is a second record of its cell, beside {first.place}; move one of them away"
+                what = f"is a second record of the cell in {first.place}; move one of them away"
                 problems.append(RecordError(run.place / "config.json", what))
     return Scan(tuple(sorted(records, key=lambda run: (run.cell.scale, run.cell.name))), tuple(problems))
 
 
 def _folders(root: Path) -> tuple[list[Path], list[RecordError]]:
-    """Return the folders of records below `root`, and an error for each folder that cannot be looked into."""
+    """Return the folders of records below `root`, and an error for each unreadable folder."""
     found: list[Path] = []
     problems: list[RecordError] = []
     for folder in volumes.listing(root, problems):
         try:
             names = {entry.name for entry in os.scandir(folder.path)} if folder.is_dir() else set()
-        except FileNotFoundError:  # another process has published it right now
+        except FileNotFoundError:  # another process has just published it
             continue
         except OSError as error:
-            problems.append(RecordError(Path(folder.path), f"cannot be read: {error.strerror}"))
+            problems.append(unreadable(Path(folder.path), error))
             continue
         if names & {"config.json", "result.json"}:
             found.append(Path(folder.path))
@@ -496,7 +546,12 @@ def _folders(root: Path) -> tuple[list[Path], list[RecordError]]:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """Return a JSON object of this version of the format. Raises: RecordError."""
+    """Return a JSON object of this version of the format.
+
+    Raises:
+        RecordError: The file is damaged or of another version.
+
+    """
     try:
         values = parse_json(read(file))
     except ValueError as error:  # not JSON, or not UTF-8
@@ -508,12 +563,17 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def read(file: Path) -> bytes:
-    """Return the content of a text file of a record, see `reading.read_file`. Raises: RecordError."""
+    """Return the content of a text file of a record (see `reading.read_file`).
+
+    Raises:
+        RecordError: The file is missing or cannot be read.
+
+    """
     try:
         return reading.read_file(file)
     except FileNotFoundError as error:
         raise RecordError(file, "is missing") from error
     except OSError as error:
-        raise RecordError(file, f"cannot be read: {error.strerror}") from error
+        raise unreadable(file, error) from error
     except ValueError as error:
         raise RecordError(file, f"cannot be read: {error}") from error

@@ -1,6 +1,6 @@
-"""All records under a folder, read once, as the tables want them.
+"""Read all records under a folder once, for the tables.
 
-Whatever cannot be read is kept as a problem and shown as one; it never hides the others.
+A record that cannot be read is kept and shown as a problem. It never hides the others.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from reproduce.records.record import RecordError, Run, State, Status, scan
 __all__ = ["Results", "Run", "check", "meaning", "read"]
 
 _MEDIAN = object_of({"median": amount}, scalar)
-#: What the tables show of every finished cell of a kind. One record without would otherwise take the report down.
+#: Values that the tables show of every finished cell of a kind. A record without one would break the report.
 _SHOWN: dict[type[Cell], dict[str, reading.Check]] = {
     TrainedCell: {
         **dict.fromkeys(("test_accuracy", "best_test_accuracy"), percent),
@@ -72,7 +72,7 @@ _SHOWN: dict[type[Cell], dict[str, reading.Check]] = {
         "cores": whole,
     },
 }
-#: What they show where it is there.
+#: Values that the tables show if they exist.
 _IF_THERE: dict[type[Cell], dict[str, reading.Check]] = {
     **{kind: {"wall_seconds": amount} for kind in _SHOWN},
     TrainedCell: {
@@ -98,8 +98,8 @@ _OF_AN_EPOCH = {
 class Results:
     """Everything under one root."""
 
-    runs: tuple[Run[Cell], ...]  # that can be read, and the cells that are not run
-    problems: tuple[RecordError, ...]  # records that are damaged or foreign
+    runs: tuple[Run[Cell], ...]  # readable runs, and cells that were not run
+    problems: tuple[RecordError, ...]  # damaged or foreign records
     benchmarks: tuple[Benchmark, ...] = ()
     benchmark_problems: tuple[BenchmarkError, ...] = ()
     history: tuple[Tracked, ...] = ()  # what asv counted at each commit
@@ -110,7 +110,7 @@ class Results:
 
 
 def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
-    """All records under `root`, asv's history beside it, and as not run the `expected` cells without a record."""
+    """Read all records under `root` and asv's history next to it. Add `expected` cells without a record as not run."""
     scanned = scan(root)
     problems = list(scanned.problems)
     runs: list[Run[Cell]] = []
@@ -122,7 +122,7 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
             problems.append(error)
     recorded = {run.cell for run in runs} | {problem.name for problem in problems}
     expected = tuple(expected)
-    # A cell that ran in another precision is not absent, unless the grid wants it in both.
+    # A cell that ran in another precision is not missing, unless the grid requires both.
     in_both = {name for name, count in Counter(map(meaning, expected)).items() if count > 1}
     meant = {meaning(run.cell) for run in runs} - in_both
     absent = [c for c in expected if c not in recorded and c.name not in recorded and meaning(c) not in meant]
@@ -134,19 +134,24 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
 
 @cache
 def meaning(cell: Cell) -> str:
-    """The configuration without what may be chosen to fit the machine."""
+    """Return the configuration without the settings that fit the machine."""
     return cell.less("loader", "precision")
 
 
 def check(run: Run[Cell]) -> None:
-    """Check that the tables can show a record. Raises: RecordError: they cannot."""
-    if problem := reading.problem(run.result, {"data": object_of(DATA)}):  # a failure has it, too
+    """Check that the tables can show a record.
+
+    Raises:
+        RecordError: They cannot.
+
+    """
+    if problem := reading.problem(run.result, {"data": object_of(DATA)}):  # failures have it, too
         raise run.error("result.json", f"is damaged: {problem}")
     if run.done:
         _check_result(run)
         for part, entries in (("environment.json", run.environments), ("code.json", run.codes)):
             if not entries:
-                raise run.error(part, "is missing or empty: nobody can say where the result is from")
+                raise run.error(part, "is missing or empty, so the origin of the result is unknown")
     if isinstance(run.cell, TrainedCell):
         _check_epochs(run)
     _check_origin(run)
@@ -162,22 +167,32 @@ def _check_result(run: Run[Cell]) -> None:
 
 
 def _check_epochs(run: Run[Cell]) -> None:
-    """Check the metrics of a training. Raises: RecordError: the report could not show them."""
+    """Check the metrics of a training.
+
+    Raises:
+        RecordError: The report could not show them.
+
+    """
     for epoch, line in enumerate(run.metrics, start=1):
         if problem := reading.problem(line, _OF_AN_EPOCH, needed=_NEEDED_OF_AN_EPOCH):
             raise run.error("metrics.jsonl", f"is damaged: line {epoch}: {problem}")
         if line["epoch"] != epoch:
-            raise run.error("metrics.jsonl", f"is damaged: line {epoch} is of epoch {line['epoch']}")
+            raise run.error("metrics.jsonl", f"is damaged: line {epoch} belongs to epoch {line['epoch']}")
     if run.done and run.metrics and run.result["test_accuracy"] != run.metrics[-1]["test_accuracy"]:
         raise run.error(
             "result.json",
-            f"is damaged: test_accuracy is {run.result['test_accuracy']}, and the last line of metrics.jsonl has "
+            f"is damaged: test_accuracy is {run.result['test_accuracy']}, but the last line of metrics.jsonl has "
             f"{run.metrics[-1]['test_accuracy']}",
         )
 
 
 def _check_origin(run: Run[Cell]) -> None:
-    """Check where a result is from. Raises: RecordError: Provenance could not show it."""
+    """Check the origin of a result.
+
+    Raises:
+        RecordError: The section Provenance could not show it.
+
+    """
     for environment in run.environments:
         others = {name: SETTING for name in environment if name not in ENVIRONMENT}
         if problem := reading.problem(environment, others, needed=ENVIRONMENT):

@@ -1,6 +1,7 @@
 """The content of a record, wherever it is stored: in the folder of a running cell or in a volume."""
 
 import enum
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,13 +9,14 @@ from typing import Any, Generic, TypeVar
 
 from reproduce.cells.catalogue import SOURCE
 from reproduce.cells.kinds import Cell
+from reproduce.records import reading
 
 SCHEMA = 1
 DIVERGED, OUT_OF_MEMORY = "diverged", "out of memory"  # the reasons of failures
 #: Values that differ between two runs of one cell even if the runs computed the same.
 TIMES = ("train_seconds", "evaluation_seconds", "images_per_second", "wall_seconds")
-LEFT = "It was left as it is; {} and the cell will run again"
-UPDATE = "It was left as it is; update this clone of the suite to read it"
+LEFT = "It was not changed; {} and the cell will run again"
+UPDATE = "It was not changed; update this clone of the suite to read it"
 
 
 class Status(enum.Enum):
@@ -36,7 +38,8 @@ class RecordError(Exception):
     """
 
     def __init__(self, path: Path, message: str, fix: str = "", record: str = "") -> None:
-        super().__init__(path, message, fix, record)  # in this form it can be pickled
+        # In this form it can be pickled. Messages may contain paths, and terminals and pages show them.
+        super().__init__(path, reading.printable(message), reading.printable(fix), record)
         self.path = path
         self.record = record
 
@@ -48,23 +51,30 @@ class RecordError(Exception):
     @property
     def place(self) -> str:
         """The path without that of the folder of records."""
-        return "/".join(self.path.parts[-2 if self.record else -3 :])
+        return reading.printable("/".join(self.path.parts[-2 if self.record else -3 :]))
 
     def __str__(self) -> str:
         remove = "delete its lines" if self.record else "move the folder away (or delete it, if you are sure)"
-        return f"{self.path}: {self.args[1]}. {self.args[2] or LEFT.format(remove)}"
+        return f"{reading.printable(str(self.path))}: {self.args[1]}. {self.args[2] or LEFT.format(remove)}"
+
+
+def unreadable(path: Path, error: OSError, record: str = "") -> RecordError:
+    """Return the error that the system cannot read a file or folder; what is in it may be whole."""
+    closed = error.errno in (errno.EACCES, errno.EPERM)
+    fix = "Let this user read it (docs/running.md, several users)" if closed else "Check the disk or the file server"
+    return RecordError(path, f"cannot be read: {error.strerror}", fix, record)
 
 
 @dataclass(frozen=True)
 class State:
-    """Status of a record, and how far it is."""
+    """Status and progress of a record."""
 
     status: Status
     epochs_done: int = 0
-    epochs: int = 0  # that a finished record has (0 for kinds without epochs)
+    epochs: int = 0  # epochs of a finished record (0 for kinds without epochs)
     reason: str = ""  # of a failure: `DIVERGED` or `OUT_OF_MEMORY`
-    detail: str = ""  # of a failure: the error's words
-    #: The values of the result, so that nobody has to read it again; empty if there is none.
+    detail: str = ""  # of a failure: the error message
+    #: Values of the result, so that it is read only once; empty if there is none.
     result: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -73,12 +83,12 @@ class State:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do: to diverge is a result; to run out of memory is none, elsewhere is more."""
+        """Return whether nothing is left to do. Divergence is a result; running out of memory is not."""
         return self.status is Status.DONE or self.reason == DIVERGED
 
     @property
     def reached(self) -> str:
-        """The test accuracy, where there is one, else how far it is."""
+        """Test accuracy, if there is one, else the progress."""
         accuracy = self.result.get("test_accuracy")
         return str(self) if accuracy is None else f"{accuracy:.2f} %"
 
@@ -124,7 +134,7 @@ class Run(Generic[CellT]):
 
     @property
     def text(self) -> str:
-        """SHA-256 of the text that a finished run was trained on; empty of all others."""
+        """SHA-256 of the text that a finished run was trained on; empty for all others."""
         return str(self.result.get("data", {}).get("files", {}).get(SOURCE, ""))
 
     @property
@@ -145,15 +155,20 @@ def error_of(cell: Cell, place: Path, part: str, message: str) -> RecordError:
 
 
 def check_schema(schema: Any, path: Path, record: str = "") -> None:
-    """Check the format of a file, or of one `record` of a volume. Raises: RecordError: This version cannot read it."""
+    """Check the format of a file, or of one `record` of a volume.
+
+    Raises:
+        RecordError: This version cannot read it.
+
+    """
     if schema != SCHEMA:
         newer = isinstance(schema, int) and schema > SCHEMA
-        message = f"{record and f'{record} '}is of format {schema!r}, this version reads format {SCHEMA}"
+        message = f"{record and f'{record} '}has format {schema!r}, but this version reads format {SCHEMA}"
         raise RecordError(path, message, UPDATE if newer else "", record)
 
 
 def state_of(cell: Cell, place: Path, result: Mapping[str, Any] | None, epochs_done: int) -> State:
-    """Return the state of a record that has been begun, and check its result.
+    """Return the state of a record that exists, and check its result.
 
     Args:
         cell: The configuration.
@@ -173,7 +188,7 @@ def state_of(cell: Cell, place: Path, result: Mapping[str, Any] | None, epochs_d
     if result.get("status") == Status.FAILED.value:
         for name in ("reason", "detail"):
             if not isinstance(result.get(name), str):
-                message = f"is that of a failed cell and has the {name} {result.get(name)!r}"
+                message = f"is that of a failed cell, but has the {name} {result.get(name)!r}"
                 raise error_of(cell, place, "result.json", message)
         return State(Status.FAILED, epochs_done, epochs, result["reason"], result["detail"], result)
     if result.get("status") != Status.DONE.value:

@@ -1,9 +1,9 @@
-"""How long a cell takes, from what comparable cells took: recorded times, never a guess.
+"""Predict the duration of a cell from recorded times of comparable cells.
 
-Times of another machine or of another network say nothing, so only cells count that agree in all that the work of one
-epoch depends on (`FREE` lists what may differ) and that ran wholly on this kind of device, in as many processes of as
-many threads and, on a GPU, with as many workers beside; what is trained, also with CUDA graphs and compiled alike or
-without. Where there are none, the time is unknown.
+Times of another machine or another network are not comparable. So only cells count that agree in everything that the
+work of an epoch depends on (`FREE` lists what may differ). They must have run completely on this kind of device, with
+as many processes, threads and, on a GPU, workers; and trained cells must agree in CUDA graphs and compilation. Without
+such cells, the time is unknown.
 """
 
 import statistics
@@ -22,38 +22,49 @@ FREE = (
 
 
 class Device(NamedTuple):
-    """A kind of device, and how it is used."""
+    """A kind of device, and how it is used.
+
+    Attributes:
+        name: Name of the device.
+        processor: Name of the CPU.
+        threads: Number of threads per process.
+        sharing: Number of workers per GPU.
+        processes: Number of processes that train a cell together.
+        cuda_graphs: Number of streams, or "branches" for one per branch; 0 for none.
+        compiled: True for the modules of the stages, "steps" for recorded steps, else False.
+
+    """
 
     name: str
     processor: str
-    threads: int  # of each process
-    sharing: int = 1  # workers of a GPU
-    processes: int = 1  # that train a cell together
-    cuda_graphs: int | str = 0  # streams, or "branches": one for each branch; 0: none
-    compiled: bool | str = False  # True: the modules of the stages; or "steps"
+    threads: int
+    sharing: int = 1
+    processes: int = 1
+    cuda_graphs: int | str = 0
+    compiled: bool | str = False
 
 
-Work = tuple[Device, str]  # and the settings that matter
+Work = tuple[Device, str]  # the device, and the settings that matter
 
 
 def device(environment: Mapping[str, Any]) -> Device:
-    """What of an environment tells kinds of devices apart (`reproduce.records.provenance.environment`)."""
+    """Return the kind of device of an environment (`reproduce.records.provenance.environment`)."""
     chosen = {name: environment[name] for name in Device._field_defaults if name in environment}
     return Device(environment["device"], environment["processor"], environment["threads"], **chosen)
 
 
 class Speeds:
-    """Recorded times of cells: of epochs, or of whole cells that have none."""
+    """Recorded times of cells: of epochs, or of whole cells without epochs."""
 
     def __init__(self) -> None:
         self._times: defaultdict[Work, list[float]] = defaultdict(list)
 
     def add(self, cell: Cell, where: Device, seconds: Iterable[float]) -> None:
-        """Times of the cell's epochs, or of the whole cell if it has none."""
+        """Add times of the cell's epochs, or of the whole cell if it has none."""
         self._times[_work(cell, where)].extend(seconds)
 
     def left(self, cell: Cell, state: State, where: Device) -> float | None:
-        """Seconds that the rest of the cell is expected to take; None: nothing comparable is recorded."""
+        """Return the expected seconds of the rest of the cell, or None if nothing comparable is recorded."""
         if state.final:
             return 0.0
         comparable = self._times[_work(cell, where)]
@@ -63,14 +74,14 @@ class Speeds:
 
 
 def recorded(records: Iterable[Run[Cell]]) -> Speeds:
-    """The times in these records, of cells that ran in one environment from beginning to end."""
+    """Collect the times of these records, of cells that ran in one environment from beginning to end."""
     speeds = Speeds()
     for run in records:
         try:
             devices = {device(environment) for environment in run.environments}
             if len(devices) == 1 and run.state.status is not Status.NOT_RUN:
                 speeds.add(run.cell, devices.pop(), _seconds(run))
-        except (KeyError, TypeError):  # damaged or of another version: no help here, and shown elsewhere
+        except (KeyError, TypeError):  # damaged or of another version: not usable here, and reported elsewhere
             continue
     return speeds
 
@@ -82,7 +93,7 @@ def _seconds(run: Run[Cell]) -> list[float]:
 
 
 def _work(cell: Cell, where: Device) -> Work:
-    """What the time of an epoch depends on; what has none is measured once in all of k micro-batches."""
-    if not isinstance(cell, TrainedCell):  # nothing of it is recorded or compiled
+    """Return what the time of an epoch depends on. Cells without epochs are measured once over k micro-batches."""
+    if not isinstance(cell, TrainedCell):  # measurements do not record or compile steps
         where = where._replace(cuda_graphs=0, compiled=False)
     return where, cell.less(*(name for name in FREE if cell.epochs_expected or name != "accumulation"))

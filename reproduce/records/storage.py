@@ -1,8 +1,7 @@
-"""Writing files so that a reader never sees half of one.
+"""Write files so that a reader never sees a partial one.
 
-Opening a file and writing into it leaves half a file behind a crash or a full disk, and the next run takes that half
-for a result. Here a whole file appears by renaming a finished one into place, and a line is appended whole or not at
-all.
+A crash or a full disk while writing leaves a partial file, and the next run takes it for a result. Here a file appears
+by renaming a complete one, and a line is appended completely or not at all.
 """
 
 import errno
@@ -16,7 +15,7 @@ from typing import Any
 from petra_core.files import replacing
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, quota used up, file size limit
-#: Other errors of a file system that a person can do something about: the problem in words, and the fix.
+#: Other file system errors that a user can fix: the problem in words, and the fix.
 PROBLEMS = {
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM),
@@ -31,15 +30,15 @@ PROBLEMS = {
 
 
 class StorageError(OSError):
-    """A file could not be written; nothing half-written was left behind. The message has the problem and the fix."""
+    """A file could not be written; no partial file was left. The message contains the problem and the fix."""
 
 
 class StorageFullError(StorageError):
-    """There was no room for a file; nothing half-written was left behind."""
+    """There was no room for a file; no partial file was left."""
 
 
 GO_ON = (
-    "finished cells are untouched. Free some space and give the same command again: it goes on from the last checkpoint"
+    "finished cells are untouched. Free some space and give the same command again: it resumes from the last checkpoint"
 )
 
 
@@ -48,13 +47,13 @@ def explain_full_disk(what: str, consequence: str = GO_ON) -> Iterator[None]:
     """Turn an error of the file system into one that names the operation, the reason and the fix.
 
     Args:
-        what: the operation, as the words after "no room", such as "to write FILE".
-        consequence: of a full disk: what is lost or not, and the fix.
+        what: The operation, as the words after "no room", such as "to write FILE".
+        consequence: Consequence of a full disk, and the fix.
 
     Raises:
-        StorageFullError: the disk is full, or a quota is used up.
-        StorageError: there is no permission, the file system is read-only, or the device reports an error.
-        OSError: any other error, unchanged.
+        StorageFullError: The disk is full, or a quota is used up.
+        StorageError: There is no permission, the file system is read-only, or the device reports an error.
+        OSError: Any other error, unchanged.
 
     """
     try:
@@ -72,24 +71,55 @@ def explain_full_disk(what: str, consequence: str = GO_ON) -> Iterator[None]:
         raise
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Make `path` hold `data`: whole, on disk, or not at all.
+def check_own(path: Path, start: bytes) -> None:
+    """Check that a file whose name no user chose can be written: it does not exist, or begins as the suite's files do.
 
-    Raises: StorageFullError: there was no room; what `path` held before is still there.
+    Raises:
+        StorageError: There is another file, which would be lost.
+
+    """
+    try:
+        with path.open("rb") as file:
+            own = file.read(len(start)) == start
+    except FileNotFoundError:
+        return
+    except OSError:
+        own = False
+    if not own:
+        raise StorageError(
+            errno.EEXIST,
+            f"{path} is there already, and this command did not write it. It was left as it is; move it away, or "
+            f"choose another folder",
+        )
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path` completely, on disk, or not at all.
+
+    Raises:
+        StorageFullError: There was no room. The previous content of `path` is unchanged.
+
     """
     with explain_full_disk(f"to write {path}"), replacing(path) as file:
         file.write(data)
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write `values` atomically as indented JSON. Raises: as `write_atomically`."""
+    """Write `values` atomically as indented JSON.
+
+    Raises:
+        StorageFullError: As for `write_atomically`.
+
+    """
     write_atomically(path, (json.dumps(values, indent=2, allow_nan=False) + "\n").encode())
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append `line` and its newline to `path`: whole, on disk, or not at all.
+    """Append `line` and its newline to `path` completely, on disk, or not at all.
 
-    Raises: StorageFullError: there was no room; the file is as it was.
+    Raises:
+        StorageFullError: There was no room. The file is unchanged.
+
     """
     data = line.encode() + b"\n"
     # Unbuffered: nothing is left for close() to write after a failure.
@@ -97,7 +127,7 @@ def append_line(path: Path, line: str) -> None:
         size = file.seek(0, os.SEEK_END)
         try:
             while data:
-                data = data[file.write(data) :]  # a nearly full disk takes a part and refuses the rest
+                data = data[file.write(data) :]  # a nearly full disk accepts a part and refuses the rest
             os.fsync(file.fileno())
         except BaseException:
             file.truncate(size)

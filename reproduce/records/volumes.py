@@ -1,11 +1,10 @@
 """Volumes: finished records as lines of text, many records to a file.
 
 A folder of five files for each record makes thousands of files, and almost all of them repeat the same environments and
-code states. A finished record is therefore a block of lines in a volume, of which there is one for each scale, kind,
-data set, network and method; what is measured without training has only one record for each method, and these share a
-volume:
+code states. A finished record is therefore a block of lines in a volume. There is one volume for each scale, kind, data
+set, network and method. Measurements without training have only one record per method, and these share a volume:
 
-    <root>/<scale>/<kind>-<data set>-<network>-<method>.jsonl        trained, or without training:
+    <root>/<scale>/<kind>-<data set>-<network>-<method>.jsonl        with training, or without:
     <root>/<scale>/<kind>-<data set>-<network>.jsonl
         {"id":<identity>,"run":<run>,"t":"cell","schema":1,"name":...,"cell":{...},"environments":[...],"codes":[...]}
         {"id":<identity>,"run":<run>,"t":"epoch","epoch":1,...}      a line for each epoch
@@ -21,7 +20,7 @@ has no meaning, a repeated line has no effect, and a block that does not match i
 can merge two branches that appended to one volume with the driver `union` (`reports/records/.gitattributes`), and an
 append that was interrupted is completed by repeating it.
 
-Each scale has its own `provenance.jsonl`, so that runs of a scale that git ignores change no tracked file.
+Each scale has a separate `provenance.jsonl`, so that runs of a scale that git ignores change no tracked file.
 """
 
 import base64
@@ -41,18 +40,18 @@ from reproduce.cells.kinds import Cell, CellError, from_dict
 from reproduce.records import reading
 from reproduce.records.locks import Hold, LockedError, hold
 from reproduce.records.reading import parse_json
-from reproduce.records.run import SCHEMA, RecordError, Run, check_schema, state_of
+from reproduce.records.run import SCHEMA, RecordError, Run, check_schema, state_of, unreadable
 from reproduce.records.storage import append_line, explain_full_disk, write_atomically
 
 LIVE = "live"  # the folder of running cells, below the root
 PROVENANCE = "provenance.jsonl"
 LOCK = ".volumes"  # the folder in LIVE that a process holds while it changes volumes
 AGAIN_SECONDS = 0.05
-PATIENCE_SECONDS = 60.0  # to wait for the lock; an append takes milliseconds
+PATIENCE_SECONDS = 60.0  # timeout of the lock; an append takes milliseconds
 
 _LINE = re.compile(r'\{"id":"([0-9a-f]{64})","run":"(r[0-9a-f]{12})",')
 _PROVENANCE_LINE = re.compile(r'\{"id":"([0-9a-f]{12})",')
-_NAME = re.compile(r'"name":"([!#-~]+)"')  # printable: it is shown before the line is checked
+_NAME = re.compile(r'"name":"([!#-~]+)"')  # printable, because it is shown before the line is checked
 _RESERVED = {"id", "run", "t"}
 _ENVIRONMENT, _CODE = "environment", "code"
 
@@ -80,12 +79,12 @@ class RecordLines:
 
     @property
     def name(self) -> str:
-        """The name of the cell; its identity if the line with the name is missing."""
+        """Name of the cell, or its identity if the line with the name is missing."""
         return next((found[1] for line in self.lines if (found := _NAME.search(line))), self.identity)
 
     @property
     def whole(self) -> bool:
-        """Whether every line is there and unchanged."""
+        """Return whether every line is present and unchanged."""
         return _run_of(self.lines) == self.run
 
 
@@ -105,10 +104,10 @@ class Volume:
     damaged: Sequence[int] = ()
 
     def runs(self, identity: str) -> list[Run[Cell]]:
-        """Return the whole runs of a cell.
+        """Return the complete runs of a cell.
 
         Raises:
-            RecordError: A run is of a cell that this version does not know, is not this cell's, or is damaged.
+            RecordError: A run belongs to a cell that this version does not know, or to another cell, or is damaged.
 
         """
         blocks = [block for block in self.blocks.get(identity, ()) if block.whole]
@@ -116,7 +115,7 @@ class Volume:
         return [self._run(block, provenance) for block in blocks]
 
     def problems(self, others: Iterable[Run[Cell]] = ()) -> Iterator[RecordError]:
-        """Yield an error for each damaged line and each block that is not whole, unless it is of one of `others`."""
+        """Yield an error for each damaged line and each incomplete block, unless it belongs to one of `others`."""
         for number in self.damaged:
             message = f"line {number} is damaged: it is not a line of a record"
             yield RecordError(self.path, message, record=self.path.name)
@@ -125,9 +124,9 @@ class Volume:
         yield from (self.error(block) for block in parts if block.run not in known)
 
     def error(self, block: RecordLines) -> RecordError:
-        """Return the error about a block that is not whole."""
+        """Return the error for an incomplete block."""
         name = block.name
-        message = f"the lines of {name}, run {block.run}, were edited or are not all there"
+        message = f"the lines of {name}, run {block.run}, were edited or are incomplete"
         return RecordError(self.path, message, record=name)
 
     def _run(self, block: RecordLines, provenance: Mapping[str, _Entry]) -> Run[Cell]:
@@ -147,12 +146,12 @@ class Volume:
         try:
             cell = from_dict(head.get("cell", {}))
         except CellError as error:
-            raise RecordError(self.path, f"{name} is no cell that this version knows ({error})", record=name) from error
+            raise RecordError(self.path, f"{name} is no cell of this version ({error})", record=name) from error
         if cell.identity != block.identity:
-            raise RecordError(self.path, f"the identity of {name} is not that of its configuration", record=name)
+            raise RecordError(self.path, f"the identity of {name} does not match its configuration", record=name)
         for key, kind in [*((key, _ENVIRONMENT) for key in head["environments"]), *((k, _CODE) for k in head["codes"])]:
             if kind not in provenance.get(key, {}):
-                message = f"{name} names the {kind} {key}, which is missing in {PROVENANCE} or damaged there"
+                message = f"{name} refers to the {kind} {key}, which is missing in {PROVENANCE} or damaged there"
                 raise RecordError(self.path, message, record=name)
         metrics = tuple(_without_tag(line) for line in lines[1:-1])
         fixed = {"schema": SCHEMA, "identity": block.identity, "kind": cell.kind}
@@ -167,7 +166,7 @@ _READ: dict[Path, tuple[tuple[int, ...], Any]] = {}  # signature and content of 
 
 
 def read(path: Path) -> Volume:
-    """Read a volume; a missing one is empty. What has not changed since the last call is not read again.
+    """Read a volume; a missing one is empty. A file that has not changed since the last call is not read again.
 
     Raises:
         RecordError: The file cannot be read.
@@ -178,12 +177,12 @@ def read(path: Path) -> Volume:
 
 
 def contains(cell: Cell, root: Path) -> bool:
-    """Return whether the volume has lines of the cell, damaged ones included."""
+    """Return whether the volume contains lines of the cell, including damaged ones."""
     return cell.identity in read(path_of(cell, root)).blocks
 
 
 def published(cell: Cell, root: Path) -> Run[Cell] | None:
-    """Return the run of the cell in its volume, None if there is none.
+    """Return the run of the cell in its volume, or None if there is none.
 
     Raises:
         RecordError: Two runs have different results, or a run cannot be read.
@@ -218,7 +217,7 @@ def scan(root: Path, others: Sequence[Run[Cell]]) -> tuple[list[Run[Cell]], list
                 runs = volume.runs(identity)
                 if runs and path != path_of(runs[0].cell, root):
                     name, place = runs[0].cell.name, path_of(runs[0].cell, root)
-                    raise RecordError(path, f"{name} does not belong here but in {place}", record=name)
+                    raise RecordError(path, f"{name} belongs in {place}, not here", record=name)
                 found += runs
             except RecordError as error:
                 problems.append(error)
@@ -240,7 +239,7 @@ def listing(root: Path, problems: list[RecordError]) -> list[os.DirEntry[str]]:
         except FileNotFoundError:
             return []
         except OSError as error:
-            problems.append(RecordError(folder, f"cannot be read: {error.strerror}"))
+            problems.append(unreadable(folder, error))
             return []
 
     scales = [scale for scale in entries(root) if scale.is_dir() and not scale.name.startswith(".")]
@@ -279,10 +278,10 @@ def check(cell: Cell, root: Path, known: Iterable[Run[Cell]] = ()) -> None:
     Args:
         cell: The cell.
         root: The folder of records.
-        known: Runs whose interrupted append is no damage, since it will be repeated.
+        known: Runs whose interrupted append is not damage, because it will be repeated.
 
     Raises:
-        RecordError: It has.
+        RecordError: The volume has damaged lines.
 
     """
     volume = read(path_of(cell, root))
@@ -304,14 +303,15 @@ def publish(run: Run[Cell], root: Path) -> RecordError | None:
     Raises:
         LockedError: Another process holds the volumes for too long.
         LockLostError: Another process took the volumes over.
-        StorageFullError: There was no room; the volume is as it was.
+        StorageFullError: There was no room; the volume is unchanged.
         RecordError: The volume cannot be read.
 
     """
     path = path_of(run.cell, root)
     entries, lines = _lines(run)
     with _held(root) as held:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with explain_full_disk(f"to write {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
         known = read(path).runs(run.cell.identity)
         if known:
             return next((conflict(other, run) for other in known if other.content != run.content), None)
@@ -327,7 +327,9 @@ def remove(cell: Cell, root: Path) -> None:
     """Remove all runs of a cell from its volume, so that it can run again.
 
     Raises:
-        LockedError, LockLostError, StorageFullError: As for `publish`.
+        LockedError: As for `publish`.
+        LockLostError: As for `publish`.
+        StorageFullError: As for `publish`.
 
     """
     path = path_of(cell, root)
@@ -342,7 +344,7 @@ def remove(cell: Cell, root: Path) -> None:
 
 @contextmanager
 def _held(root: Path) -> Iterator[Hold]:
-    """Hold all volumes below `root`; wait while another process does."""
+    """Hold all volumes below `root`, after waiting while another process holds them."""
     until = time.monotonic() + PATIENCE_SECONDS
     with ExitStack() as stack:
         while True:
@@ -363,7 +365,7 @@ def _lines(run: Run[Cell]) -> tuple[dict[str, str], list[str]]:
     """Return the lines of a run: those of the provenance by their hashes, and the block.
 
     Raises:
-        RecordError: A value has a name that a line needs for itself, or is not finite.
+        RecordError: A value has a reserved name, or is not finite.
 
     """
     try:
@@ -416,7 +418,7 @@ def _hash(lines: Iterable[str]) -> str:
 
 
 def _run_of(lines: Iterable[str]) -> str:
-    """Return the name of the run that has these lines, a hash that no reader of JSON can take for a number."""
+    """Return the name of the run with these lines, a hash that no JSON reader mistakes for a number."""
     return f"r{_hash(lines)}"
 
 
@@ -426,7 +428,7 @@ def _without_tag(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _packed(patch: bytes) -> dict[str, str]:
-    """Return a patch as JSON can hold it."""
+    """Return a patch in a form that JSON can hold."""
     try:
         words = patch.decode()
     except UnicodeDecodeError:
@@ -437,7 +439,12 @@ def _packed(patch: bytes) -> dict[str, str]:
 
 
 def _unpacked(entry: _Entry) -> bytes:
-    """Return the patch of a code state. Raises: ValueError: It is not base64."""
+    """Return the patch of a code state.
+
+    Raises:
+        ValueError: It is not base64.
+
+    """
     return base64.b64decode(entry[_PATCH_BASE64], validate=True) if _PATCH_BASE64 in entry else entry[_PATCH].encode()
 
 
@@ -456,10 +463,10 @@ def _named(entries: Iterable[_Entry]) -> tuple[tuple[dict[str, Any], ...], dict[
 
 
 def _cached(path: Path, parse: Any) -> Any:
-    """Return what `parse` makes of the file's lines, None if there is no file."""
+    """Return the result of `parse` for the file's lines, or None if there is no file."""
     try:
         reading.check_file(path)
-        with path.open("rb") as file:  # opened each time: a network file system then shows what others have appended
+        with path.open("rb") as file:  # opened each time, so that a network file system shows what others have appended
             status = os.fstat(file.fileno())
         signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if path not in _READ or _READ[path][0] != signature:
@@ -467,14 +474,14 @@ def _cached(path: Path, parse: Any) -> Any:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RecordError(path, f"cannot be read: {error.strerror}", record=path.name) from error
+        raise unreadable(path, error, record=path.name) from error
     except ValueError as error:
         raise RecordError(path, f"cannot be read: {error}", record=path.name) from error
     return _READ[path][1]
 
 
 def _texts(data: bytes) -> list[str]:
-    """Return the lines; the end of a last line that an interrupted append left is none."""
+    """Return the lines, without the partial last line of an interrupted append."""
     *lines, last = data.decode(errors="replace").split("\n")
     return [*lines, last] if _is_json(last) else lines
 
@@ -482,7 +489,7 @@ def _texts(data: bytes) -> list[str]:
 def _is_json(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -513,7 +520,7 @@ def _provenance(path: Path) -> Mapping[str, _Entry]:
 
 
 def _entry(rest: str) -> _Entry | None:
-    """Return an environment or a code state; None if it is neither, as only another program writes it."""
+    """Return an environment or a code state, or None if it is neither, as only another program writes it."""
     try:
         entry = parse_json("{" + rest)
         if isinstance(entry.get(_ENVIRONMENT), dict):
@@ -527,7 +534,12 @@ def _entry(rest: str) -> _Entry | None:
 
 
 def _append(path: Path, lines: Sequence[str]) -> None:
-    """Append lines after the last whole one, in one write. Raises: StorageFullError."""
+    """Append lines after the last complete one, in one write.
+
+    Raises:
+        StorageFullError: There was no room.
+
+    """
     if not lines:
         return
     with explain_full_disk(f"to write {path}"):
@@ -544,6 +556,6 @@ def _append(path: Path, lines: Sequence[str]) -> None:
         if new:
             folder = os.open(path.parent, os.O_RDONLY)
             try:
-                os.fsync(folder)  # else a crash of the machine may lose the file, but not the removal of the folder
+                os.fsync(folder)  # otherwise a crash may lose the file, but not the removal of the folder
             finally:
                 os.close(folder)

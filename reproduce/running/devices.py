@@ -1,4 +1,4 @@
-"""Choose the devices of a grid. Each worker has its own device, or an equal share of one."""
+"""Choose the devices of a grid. Each worker has a separate device, or an equal share of one."""
 
 import re
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Run one cell of any kind, from the lock on its folder to its result.
 
-The kind of a cell selects the function that runs it. The function is looked up by name, so that only its own code is
+The kind of a cell selects the function that runs it. The function is looked up by name, so that only its code is
 imported. This module does the work that all kinds share: it locks the folder, records the environment and makes torch
 deterministic. It records how the cell ended (done, diverged, out of memory), or leaves a stopped cell ready to be
 resumed.
@@ -143,7 +143,7 @@ def _failures_recorded(record: Record, device: torch.device) -> Iterator[None]:
 
 
 def _values(record: Record, context: Context) -> dict[str, Any]:
-    """Run the cell and return its values. For kinds without epochs, add the wall time (epochs record their own)."""
+    """Run the cell and return its values. For kinds without epochs, add the wall time (epochs record theirs)."""
     started = time.monotonic()
     values = dict(_runner(record.cell.kind)(record.cell, record, context))
     if not record.cell.epochs_expected:

@@ -46,7 +46,7 @@ class Item:
 
     @property
     def locked(self) -> bool:
-        """Whether another process is running the cell, as far as this process can tell."""
+        """Return whether another process is running the cell, as far as this process can tell."""
         return self.holder is not None and not self.holder.gone
 
     @property
@@ -59,7 +59,7 @@ class Item:
 
     @property
     def ours(self) -> bool:
-        """Whether a run would start or resume the cell."""
+        """Return whether a run would start or resume the cell."""
         return self.column in ("partial", "not run")
 
 

@@ -1,1 +1,1 @@
-"""Tests of `benchmarks`."""
+"""Test `benchmarks`."""

@@ -1,4 +1,4 @@
-"""Two commits side by side: what is said of each benchmark, and that each commit is measured twice."""
+"""Test the comparison of two commits: the verdict on each benchmark, and that each commit is measured twice."""
 
 import math
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_verdicts():
         ((1.0, 1.1), (0.84, 0.8), ChangeVerdict.SAME),
         ((1.0, 1.1), (0.83, 0.8), ChangeVerdict.BETTER),
         ((1.0, 1.21), (9.0, 9.0), ChangeVerdict.NOISY),
-        ((0.0, 0.0), (1e-9, 1e-9), ChangeVerdict.WORSE),  # equal to the bit before, and no longer
+        ((0.0, 0.0), (1e-9, 1e-9), ChangeVerdict.WORSE),  # bitwise equal before, and no longer
         ((0.0, 0.0), (0.0, 0.0), ChangeVerdict.SAME),
         ((1.0, 1.0), (None, None), ChangeVerdict.FAILS),
         ((None, None), (1.0, 1.0), ChangeVerdict.UNKNOWN),
@@ -48,13 +48,13 @@ def test_the_report_names_what_is_noisy_and_what_regressed():
     assert lines[-1] == "regressed: drift, worse, fails"
     assert against.report(rows[:2], 1.2).endswith("\nnothing regressed by more than 1.2")
     for nothing in ([], [row((None, None), (None, None))]):
-        assert "nothing could be measured at both commits" in against.report(nothing, 1.2)
+        assert "nothing was measured at both commits" in against.report(nothing, 1.2)
         assert "regressed" not in against.report(nothing, 1.2)
 
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """A project of two commits with a configuration of asv; nothing is ever measured in it."""
+    """Make a project of two commits with a configuration of asv. Nothing is measured in it."""
     monkeypatch.setattr(against, "ROOT", tmp_path)
     for key in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{key}_NAME", "somebody")
@@ -68,7 +68,7 @@ def repository(tmp_path, monkeypatch):
 
 
 def store(root: Path, commit: str, values: list[float | None]) -> None:
-    """Results as asv leaves them."""
+    """Store results as asv does."""
     benchmark = {"name": "a.B.track_c", "version": "1", "params": [["'x'", "'y'"]], "unit": "bytes"}
     results = Results({"machine": "here"}, {}, commit, 0, "3.11", "virtualenv-py3.11", {})
     nothing = [None] * len(values)
@@ -88,7 +88,7 @@ def test_the_exit_code_tells_whether_something_regressed(repository, monkeypatch
             store(repository, commit, values)
 
     monkeypatch.setattr(against, "measure", measure)
-    # If the base could not even be installed, nothing is known, which is no success.
+    # If the base could not be installed, nothing is known, which is not a success.
     assert against.main(["HEAD^", "--factor", "1.5"]) == (code if base[0] else 1)
     base, judged = against._git("rev-parse", "HEAD^"), against._git("rev-parse", "HEAD")
     again = against.same_files(base)
@@ -98,7 +98,7 @@ def test_the_exit_code_tells_whether_something_regressed(repository, monkeypatch
     assert "a.B.track_c('x')" in printed
     assert "a.B.track_c('y')" in printed
     kept = {file.name.split("-")[0] for file in (repository / "results" / "here").glob("*-*.json")}
-    assert kept == {base[:8], judged[:8]}  # what was measured twice belongs to no history
+    assert kept == {base[:8], judged[:8]}  # the second measurements do not belong to the history
 
 
 def test_only_two_commits_that_are_there_are_compared(repository, capsys):
@@ -112,9 +112,9 @@ def test_only_two_commits_that_are_there_are_compared(repository, capsys):
 @pytest.mark.parametrize(
     ("option", "refusal"),
     [
-        (("--factor", "nan"), "argument --factor: nan: expected a number above 0"),
-        (("--factor", "0.9"), "--factor is at least 1, got 0.9"),
-        (("--rounds", "0"), "argument --rounds: 0: expected a whole number from 1 on"),
+        (("--factor", "nan"), "argument --factor: got nan, expected a number above 0"),
+        (("--factor", "0.9"), "--factor: got 0.9, expected at least 1"),
+        (("--rounds", "0"), "argument --rounds: got 0, expected a whole number of at least 1"),
     ],
 )
 def test_a_factor_and_rounds_that_say_nothing_are_refused(repository, capsys, option, refusal):

@@ -1,4 +1,4 @@
-"""All memory of tensors is followed, and processes are fresh."""
+"""Test that all memory of tensors is counted, and that processes are fresh."""
 
 import os
 import weakref
@@ -18,7 +18,7 @@ def test_peak_and_marks_are_of_what_was_allocated_inside() -> None:
         passing = kept + 1
         del before, passing
         allocations.mark()
-        kept.resize_(3_000)  # as memcnn does with storages
+        kept.resize_(3_000)  # as memcnn resizes storages
         allocations.mark()
     assert allocations.marks == [4_000, 4_000, 12_000]
     assert allocations.peak == 16_000, "the old storage is there until it is copied"
@@ -39,7 +39,7 @@ def test_temporaries_of_a_backward_are_counted_and_the_profiler_does_not_talk(
 
 
 def test_on_cuda_what_cublas_keeps_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a budget of 64 MB it was more than all, and no batch was found; the aim of 5 % was out of reach."""
+    """The workspaces of cuBLAS exceeded a budget of 64 MB, so no batch was found, and the goal of 5 % was missed."""
     device = FakeAllocator(monkeypatch, held=5_000, cublas=64_000)
     with Allocations(torch.device("cuda", 0)) as allocations:
         device.take(device.held + 700)

@@ -1,4 +1,4 @@
-"""The suite that asv runs: its configuration, its catalogue, and that every fast benchmark gives a number."""
+"""Test the suite of asv: its configuration and catalogue, and that every fast benchmark gives a number."""
 
 import itertools
 import json
@@ -35,7 +35,7 @@ LINE = re.compile(
 CATALOGUE = {match["name"]: match for match in LINE.finditer((ROOT / "docs" / "benchmarks.md").read_text("utf-8"))}
 FAST = [name for name, match in CATALOGUE.items() if match["profile"] == "fast"]
 SLOW = ("report.Report.time_build", "loaders.Loaders.time_epoch")  # draws every figure; Numba compiles
-#: What `asv run --quick` sets.
+#: Settings of `asv run --quick`.
 QUICK = {"number": 1, "repeat": 1, "warmup_time": 0, "rounds": 1}
 
 
@@ -51,7 +51,7 @@ def suite_can_be_imported() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def caches() -> dict[str, object]:
-    """What `setup_cache` returned, by class; asv, too, calls it once."""
+    """Return the results of `setup_cache` by class; asv calls it once, too."""
     return {}
 
 
@@ -62,7 +62,7 @@ def random_state_stays() -> Iterator[None]:
 
 
 def choices(params: list[list[str]]) -> Iterator[int]:
-    """Numbers of some combinations of parameters, in which each value of each parameter is."""
+    """Yield the numbers of some combinations of parameters that contain each value of each parameter."""
     longest = max(map(len, params), default=1)
     every = list(itertools.product(*(range(len(values)) for values in params)))
     for turn in range(longest):
@@ -82,11 +82,11 @@ def test_asv_takes_the_configuration_and_knows_every_key() -> None:
 
 
 def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
-    """The fast ones by default, all with the full profile, each with its unit and its parameters."""
+    """The fast benchmarks are found by default, all with the full profile, each with its unit and parameters."""
     from benchmarks.suite import memory, setting
 
     assert [method.name for method in methods.PAPER] == setting.METHODS
-    assert list(ledger.KINDS) == [*memory.KINDS, "side_bits"]  # of no network in the history
+    assert list(ledger.KINDS) == [*memory.KINDS, "side_bits"]  # the history has no network with side bits
     fast = list(disc_benchmarks(str(SUITE)))
     assert sorted(benchmark.name for benchmark in fast) == sorted(FAST)
     assert all(benchmark.check(str(SUITE)) for benchmark in fast)
@@ -105,7 +105,7 @@ def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
 
 
 def test_the_history_is_of_what_is_the_same_on_every_machine() -> None:
-    """And all of it: what is tracked and is neither seconds nor a GPU's; the page names the same expression."""
+    """It contains every tracked quantity that is neither seconds nor a GPU's. The page gives the same expression."""
     kept = {name for name in CATALOGUE if re.search(noxfile.HISTORY, name)}
     tracked = {name for name in CATALOGUE if re.search(r"\.track_", name) and CATALOGUE[name]["unit"] != "seconds"}
     assert kept == tracked - {"memory.Cuda.track_peak_allocated"}
@@ -113,7 +113,7 @@ def test_the_history_is_of_what_is_the_same_on_every_machine() -> None:
 
 
 def test_the_committed_history_is_long_and_of_no_machine() -> None:
-    """Twelve commits and more of each figure, whatever an early commit could not do yet."""
+    """Each figure has at least twelve commits, even if early commits did not support it."""
     commits: dict[str, set[str]] = {name: set() for name in CATALOGUE if re.search(noxfile.HISTORY, name)}
     for result in iter_results(str(ROOT / "reports" / "asv" / "kernels-avx512")):
         assert {result.params[field] for field in ("os", "cpu", "num_cpu", "ram")} == {"any"}
@@ -131,7 +131,7 @@ def test_old_commits_fill_their_pipelines_as_long(monkeypatch: pytest.MonkeyPatc
     now = [pipeline.method.ticks_to_steady(len(pipeline.stages), 1) for pipeline in pipelines]
     assert [ticks_to_steady(pipeline) for pipeline in pipelines] == now
     monkeypatch.delattr(methods.Method, "ticks_to_steady")
-    monkeypatch.setattr(methods.Method, "delay", methods.Method.staleness, raising=False)  # its name in those commits
+    monkeypatch.setattr(methods.Method, "delay", methods.Method.staleness, raising=False)  # the name in those commits
     assert [ticks_to_steady(pipeline) for pipeline in pipelines] == now
 
 
@@ -142,13 +142,13 @@ def test_what_the_machine_has_no_memory_for_is_skipped(monkeypatch: pytest.Monke
         monkeypatch.setattr(machine_memory, "available", lambda _: None if gigabytes is None else gigabytes * 10**9)
         setting.check_room(setting.PAPER["revnet18"], "DELAYED_GRADIENTS", torch.device("cpu"))
 
-    with pytest.raises(SkipNotImplemented, match="needs about 8 GB on cpu, 7 GB can be had"):
+    with pytest.raises(SkipNotImplemented, match="needs about 8 GB on cpu, 7 GB are available"):
         check(7)
     check(8)
-    check(None)  # the system does not say
+    check(None)  # the system does not report it
 
 
-DIFFERENCES = {"engine.Overhead.track_per_action"}  # of two times, which one short round may bring below 0
+DIFFERENCES = {"engine.Overhead.track_per_action"}  # of two times, which may be negative in one short round
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FAST])
@@ -180,7 +180,7 @@ def test_it_runs_once_and_gives_a_number(
 
 
 def test_drift_tells_rounding_from_another_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On any processor it is rounding; one setting a hundredth larger, or one method for another, is far more."""
+    """On any processor, rounding is small. A setting changed by a hundredth, or another method, gives far more."""
     from benchmarks.suite import trajectories
     from benchmarks.suite.trajectories import largest_difference, losses
 
@@ -193,7 +193,7 @@ def test_drift_tells_rounding_from_another_arithmetic(monkeypatch: pytest.Monkey
 
 
 def test_the_work_that_is_taken_off_is_the_work_of_the_stages() -> None:
-    """What is measured without engine ends with the weights that the engine has after the same micro-batch."""
+    """The work without the engine ends with the engine's weights after the same micro-batch."""
     from benchmarks.suite.engine import tiny_stages, work_without_engine
     from benchmarks.suite.setting import SGD
 

@@ -1,4 +1,4 @@
-"""The benchmarks run and leave a record; what they measure is not for a test to judge."""
+"""Test that the benchmarks run and leave a record. A test does not judge the measured values."""
 
 import argparse
 import dataclasses
@@ -24,6 +24,7 @@ from benchmarks import (
     pareprop,
     pipelining,
     quarter_hour,
+    recording,
     throughput,
     tick,
     timeline,
@@ -54,7 +55,7 @@ def test_a_tick_is_compared_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixtu
         (methods.PETRA.title, "tick", "autograd step"),
         (methods.PETRA.title, "autograd step and a forward", "autograd step"),
         (methods.PETRA.title, "tick", "autograd step and a forward"),
-        (methods.BACKPROPAGATION.title, "tick", "autograd step"),  # keeps its graphs, and evaluates nothing again
+        (methods.BACKPROPAGATION.title, "tick", "autograd step"),  # keeps its graphs and does not recompute
     ]
     assert all(len(record.ratios(comparison)) == 3 for comparison in record.comparisons)
     assert record.setting["width"] == 2
@@ -65,7 +66,7 @@ def test_a_tick_is_compared_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_ticks_with_and_without_an_inspection_are_compared_in_steady_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inspected: list[list[bool]] = []  # of each timed tick, the blocks that are still inspected
+    inspected: list[list[bool]] = []  # for each timed tick, the blocks that are still inspected
 
     def timed(step: Callable[[], object]) -> float:
         parts = [part for worker in step.func.__self__.workers for part in worker.parts]  # type: ignore[attr-defined]  # partial
@@ -118,7 +119,7 @@ def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
 def test_a_recorded_tick_is_compared_with_the_fastest_of_all_that_can_be_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was compared with backpropagation's tick alone, in as many streams, of which all but one waited."""
+    """It was once compared only with backpropagation's tick, in as many streams, of which all but one waited."""
     modes: list[bool] = []
 
     def cuda(pipeline: Pipeline, *, streams: int) -> CapturedSteps:
@@ -127,12 +128,12 @@ def test_a_recorded_tick_is_compared_with_the_fastest_of_all_that_can_be_recorde
     def timed(function: Callable[[], object], device: torch.device) -> float:
         modes.append(torch.are_deterministic_algorithms_enabled())
         function()
-        # The order in a round is that of the contestants, and every other round goes backwards.
+        # The order in a round is that of the contestants, and every other round runs backwards.
         return (4.0, 5.0, 2.0, 3.0, 3.0, 2.0, 5.0, 4.0)[len(modes) - 1]
 
     compiled: list[nn.Module] = []
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr("reproduce.running.devices.take", lambda name: torch.device("cpu"))  # the stand-in
+    monkeypatch.setattr("reproduce.running.devices.take", lambda name: torch.device("cpu"))  # a stand-in for the GPU
     monkeypatch.setattr(captured, "cuda", cuda)
     monkeypatch.setattr(captured, "recorder", lambda device: SharedMemoryRecorder())
     monkeypatch.setattr(torch, "compile", lambda module, **_: compiled.append(module) or module)
@@ -169,7 +170,7 @@ def test_a_recorded_autograd_step_updates_as_a_plain_one_does() -> None:
 
 
 def test_a_recorded_autograd_step_keeps_its_weights() -> None:
-    """A CUDA graph has their addresses alone: on the first GPU the memory was another's when the step was repeated."""
+    """A CUDA graph has only their addresses. On the first GPU the memory was reused when the step was repeated."""
     stages = network("chain2", 2)
     weights = weakref.ref(next(stages[0].parameters()))
     step = tick.plain_step(stages, torch.randn(2, 3, 8, 8), torch.tensor([1, 2]), record=lambda work: lambda: None)
@@ -201,6 +202,29 @@ def test_all_sides_of_a_tick_have_the_precision(tmp_path: Path, precision: str, 
     assert read(tmp_path / "benchmarks" / "tick.json").setting["precision"] == precision
 
 
+def test_a_home_folder_is_expanded_where_the_shell_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder called `~` invites `rm -r ~`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parser = argparse.ArgumentParser()
+    recording.add_options(parser, "x")
+    assert parser.parse_args(["--records=~/there"]).records == tmp_path / "there"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--records=~no-such-user/there"])
+    for module in ("recording", "quarter_hour"):
+        assert "type=Path" not in (ROOT / "benchmarks" / f"{module}.py").read_text(), "a path is of the type `path`"
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    recording.add_options(parser, "x")
+    (tmp_path / "file").touch()
+    for given in (["--record", "--records", str(tmp_path / "file")], ["--record", "--records", "/proc/records"]):
+        with pytest.raises(SystemExit, match=r"--records: nothing can be written to .*; name another folder"):
+            Recorder("", "", "", parser.parse_args(given))
+    Recorder("", "", "", parser.parse_args(["--records", str(tmp_path / "file")]))
+    Recorder("", "", "", parser.parse_args(["--record", "--records", str(tmp_path / "new")]))
+
+
 def test_where_the_record_goes_is_not_in_it() -> None:
     for words in (["--records", "/elsewhere"], ["--records=/elsewhere"]):
         assert command("benchmarks.tick", [*words, "--pairs", "2"]) == "python -m benchmarks.tick --pairs 2"
@@ -209,12 +233,12 @@ def test_where_the_record_goes_is_not_in_it() -> None:
 @pytest.mark.parametrize(
     ("main", "given", "words"),
     [
-        (memory, "--stages 2 4", "--stages 2: a chain has at least 3"),
-        (overhead, "--stages 1", "--stages 1: a network has at least 2"),
-        (pipelining, "--micro-batches 1", "--micro-batches 1: 1F1B needs one for each of the 2"),
+        (memory, "--stages 2 4", "--stages 2: expected at least 3"),
+        (overhead, "--stages 1", "--stages 1: expected at least 2"),
+        (pipelining, "--micro-batches 1", "--micro-batches 1: 1F1B needs at least one for each of the 2"),
         (pareprop, "--networks revvit_micro foo", "--networks foo: there is no network 'foo'"),
         (pareprop, "--networks revroberta_foo", "--networks revroberta_foo: "),
-        (pareprop, "--threads 3", "--threads 3: PaReprop shares them between two"),
+        (pareprop, "--threads 3", "--threads 3: expected an even number"),
         (peers, "--networks resnet18", "resnet18 has no reversible stage to compare: expected chainN or revnet18"),
         (tick, "--methods PAREPROP", "PAREPROP is not measured here: expected one of BACKPROPAGATION, "),
         (memory, "--methods PIPEDREAM_2BW", "PIPEDREAM_2BW is not measured here: expected one of"),
@@ -223,16 +247,16 @@ def test_where_the_record_goes_is_not_in_it() -> None:
         (tick, "--network revnet19", "there is no network 'revnet19': expected revnet18/34/50, resnet18/34/50 or"),
         (tick, "--network chain0", "there is no network 'chain0'"),
         (tick, "--device cuda:99", "there is no device 'cuda:99'"),
-        (tick, "--device cpu --precision tf32", "--precision tf32 is of CUDA devices, and --device is cpu"),
+        (tick, "--device cpu --precision tf32", "--precision tf32 requires a CUDA device, but --device is cpu"),
         (tick, "--device cpu --captured 2", "--captured"),
         (tick, "--captured 2 --methods DSP APPROXIMATE_INPUTS", "ticks of APPROXIMATE_INPUTS cannot be"),
         (tick, "--captured 2 --against DELAYED_GRADIENTS", "ticks of DELAYED_GRADIENTS cannot be"),
-        (tick, "--pairs 0", "argument --pairs: 0: expected a whole number from 1 on"),
-        (tick, "--threads -1", "argument --threads: -1: expected a whole number from 1 on"),
-        (tick, "--captured -1", "argument --captured: -1: expected a whole number from 0 on"),
-        (timeline, "--seconds -1", "argument --seconds: -1: expected a number above 0"),
-        (memory, "--budget nan", "argument --budget: nan: expected a number above 0"),
-        (quarter_hour, "--output hour --seconds some", "argument --seconds: some: expected a number above 0"),
+        (tick, "--pairs 0", "argument --pairs: got 0, expected a whole number of at least 1"),
+        (tick, "--threads -1", "argument --threads: got -1, expected a whole number of at least 1"),
+        (tick, "--captured -1", "argument --captured: got -1, expected a whole number of at least 0"),
+        (timeline, "--seconds -1", "argument --seconds: got -1, expected a number above 0"),
+        (memory, "--budget nan", "argument --budget: got nan, expected a number above 0"),
+        (quarter_hour, "--output hour --seconds some", "argument --seconds: got some, expected a number above 0"),
         (throughput, "--device cpu --captured 0 2", "--captured makes CUDA graphs, and --device is cpu"),
         (throughput, "--captured 2 --methods DSP APPROXIMATE_INPUTS", "ticks of APPROXIMATE_INPUTS cannot be"),
     ],
@@ -283,7 +307,7 @@ def test_a_tick_is_reported_beside_what_it_has_to_evaluate(
         Comparison("net", "time", limit, other),
         Comparison("net", "time", tick.TICK, limit),
     )
-    # Of three rounds the second is twice as slow for all.
+    # The second of three rounds is twice as slow for all.
     series = tuple(Series("net", n, "time", "s", (s, 2 * s, s)) for n, s in zip(names, seconds, strict=True))
     whole = dataclasses.replace(a_race(), series=series, comparisons=comparisons)
     (finding,) = tick.complete(whole).findings
@@ -416,7 +440,7 @@ def test_wrong_gradients_end_the_comparison(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 def test_the_model_is_compared_with_the_engine(tmp_path: Path) -> None:
     series = timeline.main(["--quick", "--record", "--records", str(tmp_path)]).series
-    record = read(tmp_path / "benchmarks" / "timeline.json")  # in which the times of timelines are rounded
+    record = read(tmp_path / "benchmarks" / "timeline.json")  # the times of timelines are rounded in the file
     assert record.series == series
     places = [f"chain3, width 2, {m}, P = {p}" for p in (1, 2) for m in timeline.METHODS]
     assert [of.group for of, *_ in record.judged()] == places
@@ -428,7 +452,7 @@ def test_the_model_is_compared_with_the_engine(tmp_path: Path) -> None:
 
 
 def test_the_predicted_pace_is_that_of_a_full_pipeline() -> None:
-    """A run's end, in which nothing enters any more, once made the pace of one process look a third too fast."""
+    """The end of a run, in which no micro-batch enters, once made one process look a third too fast."""
     costs = [Cost(1.0, 2.0, 0.5)] * 4
     for method in timeline.METHODS:
         assert timeline.predicted_timeline(method, costs, (4,), Link())[1] == pytest.approx(4 * 3.5)

@@ -1,4 +1,4 @@
-"""The times of a GPU in the documentation are those of the records."""
+"""Test that the times of a GPU in the documentation agree with the records."""
 
 import json
 import statistics
@@ -29,7 +29,7 @@ def ticks() -> list[str]:
 
 
 def cell() -> list[str]:
-    """Return what the documentation says of the first cell of Table 2."""
+    """Return the sentences of the documentation about the first cell of Table 2."""
     (run,) = (run for run in scan(ROOT / "reports/records").records if run.cell.name == CELL)
     result: dict[str, Any] = run.result
     lines = run.metrics

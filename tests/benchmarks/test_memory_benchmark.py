@@ -1,4 +1,4 @@
-"""The benchmark of memory runs; the largest batch is found exactly; what is predicted is near what is allocated."""
+"""Test the benchmark of memory: the largest batch is found exactly, and predictions are close to allocations."""
 
 import dataclasses
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_the_largest_number_is_found_from_any_guess(answer: int) -> None:
 def test_a_batch_that_runs_out_of_memory_does_not_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The search goes an eighth above what is predicted; there the device had no more, and all results were lost."""
+    """The search tries 1/8 above the prediction. The device ran out of memory there, and all results were lost."""
 
     def allocated(run: memory.MemoryRun) -> tuple[Any, MemoryReport]:
         if run.batch > 41:
@@ -41,7 +41,7 @@ def test_a_batch_that_runs_out_of_memory_does_not_fit(
     added: list[tuple[Any, ...]] = []
     recorder = SimpleNamespace(add=lambda *values, at: added.append((*values, at)))
     runs = [(batch, dataclasses.replace(CHAIN, batch=batch)) for batch in (40, 50)]
-    memory.along(recorder, "batch", runs, [methods.PETRA])  # type: ignore[arg-type]  # as much of one as is needed
+    memory.along(recorder, "batch", runs, [methods.PETRA])  # type: ignore[arg-type]  # a partial stand-in
     assert {at for *_, at in added} == {40}
     assert capsys.readouterr().out == "  batch 50, PETRA: does not fit\n"
 
@@ -62,9 +62,9 @@ def test_the_claim_names_what_cublas_keeps(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(memory, "allocated", lambda run: account)
     monkeypatch.setattr(memory, "sum_of_parts", lambda report: 990)
     recorder = SimpleNamespace(add=lambda *_: None, notes=[], comparisons=[])
-    memory.aim(recorder, CHAIN)  # type: ignore[arg-type]  # as much of one as is needed
+    memory.aim(recorder, CHAIN)  # type: ignore[arg-type]  # a partial stand-in
     (note,) = recorder.notes
-    assert note.startswith("Not in PETRA's peak: 67.0 MB that cuBLAS keeps")
+    assert note.startswith("Not in PETRA's peak: 67.0 MB of cuBLAS workspaces")
 
 
 def test_quick_measures_every_part_and_writes_a_record(tmp_path: Path) -> None:

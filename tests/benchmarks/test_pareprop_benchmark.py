@@ -1,4 +1,4 @@
-"""The benchmark of PaReprop runs, leaves a record, and predicts what the allocator gives out."""
+"""Test that the benchmark of PaReprop runs, leaves a record, and predicts the allocator's peak."""
 
 import dataclasses
 from pathlib import Path
@@ -19,7 +19,7 @@ RUN = script.ParepropRun("revvit_micro2", size=8, length=8, batch=16, method=PAR
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
-    """A tiny run, as it is read from its record."""
+    """Return a tiny run, read from its record."""
     root = tmp_path_factory.mktemp("records")
     record = script.main([*TINY.split(), "--find", "--record", "--records", str(root)])
     assert read(root / "benchmarks" / "pareprop.json") == record
@@ -37,7 +37,7 @@ def test_it_measures_every_method(measured: Benchmark) -> None:
 def test_what_does_not_fit_is_left_out_and_the_rest_is_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Of three batches the largest ran out of memory, and with it went the times of the others."""
+    """The largest of three batches ran out of memory, and the times of the others were lost with it."""
 
     def stepping(run: script.ParepropRun, device: torch.device, *, side_by_side: bool = True) -> Any:
         if run.batch > (2 if run.method is BACKPROPAGATION else 4):
@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_left_out_and_the_rest_is_measured(
     assert fits == {*((two, m.title) for m in script.CONTESTANTS), *((four, m.title) for m in script.CONTESTANTS[1:])}
     assert {s.group for s in record.series if s.quantity == THROUGHPUT} == {two}
     assert {s.values[0] for s in record.series if s.quantity == LARGEST_FOUND} == {2, 4}
-    assert record.notes == (f"{four}: not timed, since the networks of all methods do not fit at once.",)
+    assert record.notes == (f"{four}: not timed, because the networks of all methods do not fit in memory together.",)
     page = sections.of_benchmarks(exhibit.EXHIBIT, record)
     rows = sections.table(page, "pareprop-throughput").rows
     assert [row[1].text for row in rows] == ["2", "4"]
@@ -63,7 +63,7 @@ def test_times_in_which_memory_was_asked_for_anew_are_none(monkeypatch: pytest.M
     asked = iter([3, 4])
     monkeypatch.setattr(script, "stepping", lambda run, device: lambda: None)
     monkeypatch.setattr(script, "retries", lambda device: next(asked))
-    with pytest.raises(MemoryError, match="given back and asked for anew"):
+    with pytest.raises(MemoryError, match="released and allocated again"):
         script.timed_rounds(RUN, torch.device("cpu"), threads=2, rounds=1)
 
 

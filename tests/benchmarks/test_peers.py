@@ -1,4 +1,4 @@
-"""Other implementations compute what ours does; whoever is not there or fails is told of."""
+"""Test that other implementations compute the same as ours, and that missing and failing ones are reported."""
 
 import argparse
 import dataclasses
@@ -20,8 +20,8 @@ from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 from tests.sections import of_benchmarks, tables
 
 CHAIN = measures.PeerSetting("chain4", 2, 8, 2, 1)
-REVNET = measures.PeerSetting("revnet18", 2, 16, 2, 1)  # with blocks that have no partner
-#: Updates of running statistics in a step, of the layer with most.
+REVNET = measures.PeerSetting("revnet18", 2, 16, 2, 1)  # contains blocks without a partner
+#: Updates of running statistics per step, for the layer with most.
 UPDATES = {"torch.utils.checkpoint": 2, "RevTorch": 2, "memcnn": 3, "revlib": 2}
 
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # memcnn uses it

@@ -1,4 +1,4 @@
-"""A quarter of an hour on a GPU: no step is repeated, training outlives a call, and what is left is used."""
+"""Test the quarter of an hour on a GPU: no step is repeated, training outlives a call, and leftover time is used."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ from tests.test_docs import check_module
 
 SMALL = ["--device", "cpu", "--scale", "smoke"]
 PATIENT = ["--seconds", "3000", "--call-seconds", "2000"]  # a busy machine takes long to start Python
-#: Trains, as far as records show it: brings three epochs, and later all of the record.
+#: Trains as far as records show it: adds three epochs, and later the complete record.
 TRAINING = """
 import pathlib, shutil, signal, sys, time
 made, root, pause, noted = sys.argv[1:]
@@ -43,29 +43,29 @@ shutil.copytree(pathlib.Path(made, "whole"), root, dirs_exist_ok=True)
 
 
 def noting(folder: Path, name: str, then: str = "", seconds: float = 60) -> Step:
-    """A step that adds a line to the file of its name in a folder, and does something then."""
+    """Make a step that adds a line to a file of its name in a folder, and then runs some code."""
     text = f"import os, sys, time; print(file=open(sys.argv[1], 'a')); {then}"
     return Step(name, seconds, [["python", "-c", text, str(folder / name)]])
 
 
 def times(folder: Path, name: str) -> int:
-    """How often that was done."""
+    """Return how often the step ran."""
     file = folder / name
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-#: Of cells by their seeds. A volume is copied as a whole, so cells that are trained in one call need one each.
+#: Cells by seed. A volume is copied as a whole, so cells that are trained in one call need separate volumes.
 METHODS = {0: "PETRA", 1: "DSP", 2: "DELAYED_GRADIENTS", 3: "APPROXIMATE_INPUTS", 7: "PETRA"}
 
 
 def long(seed: int) -> TrainingCell:
-    """A cell of ten epochs."""
+    """Return a cell of ten epochs."""
     cell = next(cell for cell in grid_of("smoke") if isinstance(cell, TrainingCell) and cell.model == "revnet18")
     return dataclasses.replace(cell, epochs=10, drops=(), seed=seed, method=METHODS[seed])
 
 
 def record(cell: TrainingCell, root: Path, seconds: float, epochs: int) -> None:
-    """Write a record with so many epochs, each of so many seconds; whole, if these are all."""
+    """Write a record with a number of epochs, each of a given duration. It is complete if these are all epochs."""
     made = fake_records.begin(cell, root)
     for epoch in range(1, epochs + 1):
         line = {"epoch": epoch, "test_accuracy": 50.0, "train_loss": 1.0, "learning_rate": 0.1, "peak_bytes": 1}
@@ -75,7 +75,7 @@ def record(cell: TrainingCell, root: Path, seconds: float, epochs: int) -> None:
 
 
 def trained(folder: Path, cell: TrainingCell, seconds: float = 0.01, pause: float = 0.0) -> Candidate:
-    """A cell that is trained as far as its record shows, in a process that begins in a moment."""
+    """Make a cell whose training is a record in a process that begins after a pause."""
     made, noted = folder / "made" / cell.name, folder / f"cell-{cell.seed}"
     if not made.exists():
         record(cell, made / "begun", seconds, 3)
@@ -86,7 +86,7 @@ def trained(folder: Path, cell: TrainingCell, seconds: float = 0.01, pause: floa
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """One call of the command, with these steps and cells, in this process."""
+    """Return a function that makes one call of the command, with these steps and cells, in this process."""
 
     def go(first: Sequence[Step], cells: Sequence[Candidate], last: Sequence[Step], *options: str) -> int:
         replace_plan(first, cells, last, monkeypatch)
@@ -98,7 +98,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def replace_plan(first, cells, last, monkeypatch=None) -> None:
     plan = {"first_steps": first, "leftovers": last}
     for name, steps in plan.items():
-        replacement = lambda options, steps=steps: steps  # noqa: E731  # three alike
+        replacement = lambda options, steps=steps: steps  # noqa: E731  # also for the next two
         monkeypatch.setattr(quarter_hour, name, replacement) if monkeypatch else setattr(
             quarter_hour, name, replacement
         )
@@ -130,7 +130,7 @@ NAMES = ("data", "correctness", "tick", "cell-0", "cell-1", "streams", "heuristi
 
 
 def run_hour(folder: Path, stopped: str) -> None:
-    """A call of which one step lasts until it is stopped, and of which no cell is trained in a moment."""
+    """Make a call in which one step runs until it is stopped, or in which a cell takes a while."""
 
     def step(name: str) -> Step:
         return noting(folder, name, "time.sleep(600)" if name == stopped else "", 900)
@@ -175,10 +175,10 @@ def test_a_call_ends_while_a_cell_is_trained_and_the_next_one_waits_for_it(tmp_p
 
 
 def test_the_next_cell_that_fits_is_trained(tmp_path, call, capsys, monkeypatch) -> None:
-    """Of the first the records say that it takes longer than is left, of the second its own first epochs."""
+    """The records show that the first cell takes too long; the first epochs of the second cell show the same."""
     record(long(7), tmp_path / "hour" / "records", 900.0, 10)
     where = speed.device({**fake_records.ENVIRONMENT, "device": "cpu"})
-    narrow = [dataclasses.replace(long(seed), width=2 + 2 * seed) for seed in (1, 2)]  # of which nothing is recorded
+    narrow = [dataclasses.replace(long(seed), width=2 + 2 * seed) for seed in (1, 2)]  # without recorded epochs
     quick = [trained(tmp_path, narrow[0], seconds=900, pause=600), trained(tmp_path, narrow[1])]
     monkeypatch.setattr(quarter_hour, "how_trained", lambda *_: ([], where))
     assert call([], [trained(tmp_path, long(0)), *quick], []) == 0
@@ -198,7 +198,7 @@ def test_when_the_time_is_used_up_training_stops_and_saves(tmp_path, call, capsy
     assert call([], [trained(tmp_path, long(0), pause=20.0)], [noting(tmp_path, "later")], *seconds) == 0
     said = capsys.readouterr().out
     assert ": the time is used up" in said
-    assert "later: left out, since it takes up to 60 s" in said
+    assert "later: skipped, because it takes up to 60 s" in said
     assert (tmp_path / "cell-0-stopped").exists()
 
 
@@ -210,7 +210,7 @@ def test_a_failure_takes_away_what_needs_it_and_no_more(tmp_path, call, capsys, 
     assert call(steps, [trained(tmp_path, long(0))], [noting(tmp_path, "later")]) == 1
     said = capsys.readouterr().out
     assert "correctness: FAILED: exit code 3; see logs/correctness.log" in said
-    assert "tick: FAILED: not done in 8 s" in said
+    assert "tick: FAILED: not finished within 8 s" in said
     assert (times(tmp_path, "cell-0"), times(tmp_path, "later")) == (1, 1)
     broken = Candidate(long(3), ["python", "-c", "import sys; sys.exit('no')"])
     assert call(steps, [broken], []) == 1
@@ -235,7 +235,7 @@ def test_cells_are_trained_with_what_was_found_right(tmp_path, failed, words) ->
 
 def test_the_compilers_cache_is_brought_back_in_parts_and_taken_along(tmp_path, call, monkeypatch) -> None:
     monkeypatch.setattr(quarter_hour, "PART", 1000)
-    kernel = os.urandom(5000)  # which cannot be compressed
+    kernel = os.urandom(5000)  # incompressible
     folder = tmp_path / "hour" / "inductor"
     folder.mkdir(parents=True)
     (folder / "kernel").write_bytes(kernel)
@@ -265,6 +265,7 @@ def test_checkpoints_stay_where_they_are(tmp_path, call) -> None:
     assert call([], [], []) == 0
     with tarfile.open(tmp_path / "hour" / quarter_hour.ARCHIVE) as archive:
         assert archive.getnames() == ["records/scale/cell/metrics.jsonl", "state.json", "summary.txt"]
+        assert {(file.uid, file.gid, file.uname, file.gname) for file in archive} == {(0, 0, "", "")}, "of no user"
 
 
 def test_several_processes_share_a_gpu_through_mps(tmp_path, call, monkeypatch) -> None:
@@ -310,9 +311,9 @@ def test_the_plan_for_a_gpu_can_be_looked_at_without_one(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--device", "cpu"], "--scale paper is for a GPU"),
+        (["--device", "cpu"], "--scale paper requires a GPU"),
         (["--device", "gpu"], "there is no device 'gpu'"),
-        ([*SMALL, "--seconds", "0"], "argument --seconds: 0: expected a number above 0"),
+        ([*SMALL, "--seconds", "0"], "argument --seconds: got 0, expected a number above 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path, capsys, options, words) -> None:

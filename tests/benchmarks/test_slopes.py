@@ -1,4 +1,4 @@
-"""Exponents and straight lines are those of least squares, with intervals."""
+"""Test that exponents and straight lines are least-squares fits with intervals."""
 
 import pytest
 

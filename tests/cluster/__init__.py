@@ -1,1 +1,1 @@
-"""What needs a cluster: collected by a session of its own, since no path but its own names it."""
+"""Test on a cluster. A separate session collects these tests, since no other path includes them."""

@@ -1,4 +1,4 @@
-"""A Slurm of one node, which belongs to a test alone: its daemons, keys and state are in a folder, and end with it."""
+"""Run a Slurm of one node for a test. Its daemons, keys and state are in a folder, and end with the test."""
 
 import getpass
 import os
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from tests.processes import ROOT, free_port, wait_for
 
-#: Commands of Debian's packages slurmctld, slurmd, slurm-client and munge, in this order.
+#: Commands of the Debian packages slurmctld, slurmd, slurm-client and munge, in this order.
 NEEDED = ("slurmctld", "slurmd", "sbatch", "munged")
 DAEMON_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-PATIENCE = 600  # seconds until a job that hangs fails
+PATIENCE = 600  # timeout of a job in seconds
 
-# A requeued job waits until credentials of its first start have expired (`cred_expire`). Four processors, whatever the
-# machine has, for two turns of two; two GPUs, of which there is only the name.
+# A requeued job waits until credentials of its first start have expired (`cred_expire`). There are four processors, on
+# any machine, for two turns of two; and two GPUs, which exist in name only.
 CONFIGURATION = """
 ClusterName=petra
 SlurmctldHost={host}(127.0.0.1)
@@ -51,16 +51,16 @@ GPUS = "NodeName={host} Name=gpu File=/dev/null,/dev/zero\n"
 
 
 def missing() -> list[str]:
-    """Commands that it takes and that are not installed."""
+    """Return the required commands that are not installed."""
     return [name for name in NEEDED if shutil.which(name, path=DAEMON_PATH) is None]
 
 
 class Slurm:
-    """The cluster.
+    """Run the cluster.
 
     Args:
-        folder: for all that it writes; empty.
-        environment: of its jobs, beside this process's.
+        folder: Empty folder for all its files.
+        environment: Environment variables of its jobs, in addition to this process's.
 
     """
 
@@ -84,10 +84,10 @@ class Slurm:
         key.write_bytes(os.urandom(128))
 
     def start(self) -> None:
-        """Start all daemons; returns when the node takes jobs."""
+        """Start all daemons, and wait until the node accepts jobs."""
         files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid", "seed-file": "seed"}
         options = [f"--{option}={self._folder / file}" for option, file in files.items()]
-        # --force: below a folder for temporary files, in which anybody may write.
+        # --force: the parent folder for temporary files is writable for all users.
         self._start("munged", "--foreground", "--force", f"--log-file={self._folder / 'munged.log'}", *options)
         wait_for((self._folder / "munge.socket").exists)
         self._start("slurmctld", "-D")
@@ -113,7 +113,7 @@ class Slurm:
                         daemon.wait()
 
     def call(self, *command: str) -> str:
-        """What one of Slurm's commands says, as it is given from the folder of the job scripts."""
+        """Run a command of Slurm in the folder of the job scripts, and return its output."""
         done = subprocess.run(
             command, cwd=self._folder, env=self._environment, text=True, capture_output=True, timeout=PATIENCE
         )
@@ -121,21 +121,21 @@ class Slurm:
         return done.stdout.strip()
 
     def submit(self, *arguments: str) -> str:
-        """The number of a job that `sbatch` makes of these arguments."""
+        """Submit these arguments to `sbatch`, and return the number of the job."""
         return self.call("sbatch", "--parsable", *arguments)
 
     def turns(self, job: str) -> dict[str, str]:
-        """State of each turn of an array that has been started or waits, by its number."""
+        """Return the state of each turn of an array that has started or waits, by its number."""
         lines = self.call("squeue", "--noheader", "--states=all", "--array", f"--jobs={job}", "--format=%K %T")
         return dict(line.split() for line in lines.splitlines())
 
     def ended(self, job: str) -> dict[str, str]:
-        """The states of all turns, when all have ended."""
+        """Return the states of all turns, after all have ended."""
         going = {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED"}
         return dict(wait_for(lambda: not going & set((turns := self._slowly(job)).values()) and turns, PATIENCE))
 
     def log(self, job: str, turn: int) -> str:
-        """What a turn has said by now."""
+        """Return the output of a turn so far."""
         file = self._folder / f"slurm-{job}_{turn}.out"
         return file.read_text() if file.exists() else ""
 

@@ -1,4 +1,4 @@
-"""docs/cluster.md, tried: its two scripts, on a Slurm of one node, end with the records of an undisturbed run."""
+"""Test docs/cluster.md: its two scripts, on a Slurm of one node, give the records of an undisturbed run."""
 
 import os
 import re
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 GRID = ("smoke", "--tables", "accuracy", "--models", "chain8", "--k", "4", "--methods", "petra,dsp")
-#: The last of two numbers of epochs counts: enough that there is time to disturb them.
+#: The last of two numbers of epochs counts. It leaves enough time for disturbances.
 NETWORK = (*CELL, "--epochs", "20", "--learning-rate", "0.02")
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 SAVED = "stopping: every worker finishes its tick and saves its training"
@@ -32,7 +32,7 @@ SAVED = "stopping: every worker finishes its tick and saves its training"
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """A cluster whose jobs begin in a folder with the page's scripts and this Python as its `.venv`."""
+    """Start a cluster whose jobs begin in a folder with the page's scripts and this Python as its `.venv`."""
     folder = tmp_path_factory.mktemp("slurm")
     page = (ROOT / "docs" / "cluster.md").read_text("utf-8")
     scripts = re.findall(r"^`(\w+\.sh)`.+?^```bash\n(#!.+?)^```", page, re.M | re.S)
@@ -49,7 +49,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 def python(*arguments: str) -> str:
-    """What `python -m reproduce` says outside of the cluster."""
+    """Return the output of `python -m reproduce` outside of the cluster."""
     command = [sys.executable, "-m", "reproduce", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
@@ -57,13 +57,13 @@ def python(*arguments: str) -> str:
 
 
 def epochs(root: Path) -> int:
-    """Finished epochs of all records below a folder."""
+    """Return the number of finished epochs of all records below a folder."""
     return sum(len(run.metrics) for run in scan(root).records)
 
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The records of the grid, run without Slurm and without a disturbance."""
+    """Return the records of the grid after a run without Slurm and without a disturbance."""
     root = tmp_path_factory.mktemp("whole")
     python("run", *GRID, "--records", str(root), "--jobs", "1")
     finished = records(root)
@@ -73,19 +73,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """Weights and metrics of the network, trained by one process without Slurm and without a disturbance."""
-    output = tmp_path_factory.mktemp("alone")
+    """Return weights and metrics of the network after a training by one undisturbed process without Slurm."""
+    output = tmp_path_factory.mktemp("one_process")
     python("train", *NETWORK, "--output", str(output))
     return outcome(output)
 
 
 def submit_grid(slurm: Slurm, root: Path, turns: str) -> str:
-    """Turns of one worker each, as `--array` writes them."""
+    """Submit turns of one worker each, numbered as in `--array`."""
     return slurm.submit(f"--array={turns}", "--cpus-per-task=1", "grid.sh", *GRID, "--records", str(root))
 
 
 def workers(root: Path) -> list[int]:
-    """The processes that hold a record at this moment."""
+    """Return the processes that hold a record now."""
     holders = [holder(file.parent) for file in root.glob("live/[!.]*/record.lease")]
     return [holder.process for holder in holders if holder is not None]
 
@@ -115,7 +115,7 @@ def test_a_turn_that_is_requeued_saves_and_goes_on(slurm: Slurm, whole: dict[str
 
 
 def kill(process: int) -> None:
-    """SIGKILL to the process that started this one, which Slurm watches, and to itself."""
+    """Send SIGKILL to the process and to its parent, which Slurm watches."""
     stat = Path(f"/proc/{process}/stat").read_text()
     for pid in (int(stat.rpartition(")")[2].split()[1]), process):
         os.kill(pid, signal.SIGKILL)
@@ -136,7 +136,7 @@ def test_a_turn_whose_time_is_nearly_over_saves_and_the_next_goes_on(
     job = submit_grid(slurm, tmp_path, "1-2%1")
     wait_for(lambda: epochs(tmp_path))
     [worker] = workers(tmp_path)
-    os.kill(worker, signal.SIGSTOP)  # Slurm looks at the clock every 30 seconds
+    os.kill(worker, signal.SIGSTOP)  # Slurm checks the time every 30 seconds
     try:
         slurm.call("scontrol", "update", f"JobId={job}_1", "EndTime=now+110")
         wait_for(lambda: SAVED in slurm.log(job, 1))
@@ -151,7 +151,7 @@ def test_a_turn_whose_time_is_nearly_over_saves_and_the_next_goes_on(
 
 
 def submit_network(slurm: Slurm, output: Path, turns: str) -> str:
-    """Turns of two processes each, since a node has two GPUs; without `--device` they leave them alone."""
+    """Submit turns of two processes each, since a node has two GPUs. Without `--device` they do not use them."""
     options = (f"--array={turns}", "--cpus-per-task=2", "--gpus-per-node=2")
     return slurm.submit(*options, "network.sh", *NETWORK, "--output", str(output))
 
@@ -164,7 +164,7 @@ def test_a_network_over_two_processes_is_requeued(slurm: Slurm, alone: tuple[Any
     assert slurm.ended(job) == {"1": "COMPLETED"}
     assert_same(tmp_path, alone)
     log = slurm.log(job, 1)
-    assert log.count("saved, the same command goes on from there") == 1
+    assert log.count("saved, and the same command resumes from there") == 1
     assert log.count("(2 processes of 1 thread each)") == 2
 
 

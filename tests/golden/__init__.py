@@ -1,1 +1,1 @@
-"""What the report said, as text, and how that was written down."""
+"""Keep the texts of the report for fixed records, and the command that writes them."""

@@ -1,9 +1,9 @@
-"""Write down what the report says of some records, one text file an exhibit: sentence, findings, tables entry by entry.
+"""Write the texts of the report for fixed records, one file per exhibit: sentence, findings, every entry of tables.
 
     python -m tests.golden.dump [EXHIBIT...]
 
-makes the files of this folder anew from the committed records that records.txt names. `git diff tests/golden` then
-shows every entry that differs, and a change of how the report is made explains each, or is wrong.
+This rewrites the files of this folder from the committed records that records.txt lists. `git diff tests/golden` then
+shows every changed entry. A change of the code must explain each of them.
 """
 
 import shutil
@@ -28,8 +28,8 @@ HERE = Path(__file__).parent
 COMMITTED = HERE.parents[1] / "reports" / "records"
 HEADLINES = "headlines"
 CLAIMS = "claims"
-#: Where the code ran that made a record, and how long, is no matter of how it is shown; schedules and asv's history are
-#: of no record.
+#: Exhibits without the provenance of records (machine and time do not matter here), and without schedules and asv's
+#: history, which are not in records.
 SHOWN = tuple(exhibit for exhibit in EXHIBITS if exhibit.key not in ("history", "provenance", "schedules", "cost"))
 
 
@@ -52,7 +52,7 @@ def names_of_records() -> list[str]:
 
 
 def texts(root: Path, *keys: str) -> Iterator[tuple[str, str]]:
-    """Key and text of every exhibit, and of the pictures on top, or of those called so."""
+    """Yield key and text of every exhibit and of the pictures at the top, or only of `keys`."""
     frames = Frames(read(root, [cell for name in scales.SCALES for cell in grid_of(name)]))
     for exhibit in SHOWN:
         if not keys or exhibit.key in keys:
@@ -67,7 +67,7 @@ def texts(root: Path, *keys: str) -> Iterator[tuple[str, str]]:
 
 
 def lines_of(shown: Section) -> Iterator[str]:
-    """The text of a section."""
+    """Yield the text of a section."""
     yield f"SECTION {shown.key}: {shown.title} {shown.count}".rstrip()
     yield f"sentence: {shown.sentence}"
     for finding in shown.findings:
@@ -77,7 +77,7 @@ def lines_of(shown: Section) -> Iterator[str]:
 
 
 def _lines_of_block(block: Block) -> Iterator[str]:
-    """A table in full, what is said of a drawing, prose."""
+    """Yield the full text of a table, the texts of a drawing, or prose."""
     if isinstance(block, Table):
         yield f"table {block.key}: {block.caption}"
         yield " | ".join(f"{c.group} / {c.name}" if c.group else c.name for c in block.columns)

@@ -1,4 +1,4 @@
-"""Every entry of every exhibit on a fixed set of records, as text."""
+"""Test every entry of every exhibit on fixed records, as text."""
 
 import pytest
 
@@ -13,12 +13,12 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("key", [*(exhibit.key for exhibit in dump.SHOWN), dump.HEADLINES, dump.CLAIMS])
 def test_the_exhibit_says_what_it_said(key: str, texts: dict[str, str]) -> None:
-    """`python -m tests.golden.dump` writes the files anew, where a difference is meant."""
+    """`python -m tests.golden.dump` rewrites the files if a difference is intended."""
     assert texts[key].splitlines() == (dump.HERE / f"{key}.txt").read_text().splitlines()
 
 
 def test_every_exhibit_has_a_sentence(texts: dict[str, str]) -> None:
-    """Full sentences need no limit of their length: they need a verb, which no test can see."""
+    """Sentences have no length limit. They need a verb, which no test can detect."""
     sentences = {key: text.splitlines()[1].removeprefix("sentence: ") for key, text in texts.items()}
     del sentences[dump.HEADLINES], sentences[dump.CLAIMS]
     assert [key for key, sentence in sentences.items() if len(sentence.split()) < 2] == []

@@ -30,7 +30,7 @@ RATE, MOMENTUM = 0.03, 0.9
 
 
 def of(name: str, **settings: Any) -> Any:
-    """A model in float64, the same for every call."""
+    """Return a model in float64, the same for every call."""
     torch.manual_seed(0)
     return NETWORKS[name].Model(**settings).double()
 
@@ -46,7 +46,7 @@ def doubled(tensor: Tensor) -> Tensor:
 
 
 def loss_of(name: str, model: nn.Module, x: Any, y: Any) -> Tensor:
-    """The loss of the plain model."""
+    """Return the loss of the plain model."""
     loss = (model.loss if name == "regression" else NETWORKS[name].loss)(model(x), y)
     return loss if isinstance(loss, Tensor) else loss[0]
 

@@ -1,6 +1,6 @@
-"""Plans: the cells that each table, figure and study needs, scale by scale; a module a plan, and their order.
+"""Define plans: the cells that each table, figure and study needs, by scale. There is one module per plan.
 
-A plan is a function from a scale to its cells, none where it does not exist at that scale. Plans may share cells.
+A plan is a function from a scale to its cells, or to none if it does not exist at that scale. Plans may share cells.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from reproduce.grids.plans import (
 
 Plan = Callable[[str], list[Cell]]
 
-#: By the key of what is shown, in the order in which cells are run: the cheap and the important first.
+#: Plans by the key of their exhibit, in the order in which cells are run: cheap and important ones first.
 PLANS: dict[str, Plan] = {
     "table1": table1.cells,
     "table5": table5.cells,
@@ -56,5 +56,5 @@ PLANS: dict[str, Plan] = {
     "forward_gradients": forward_gradients.cells,
     "staleness": staleness.cells,
 }
-#: Plans whose cells are run in the order of the plan where they are asked for, and not seed by seed.
+#: Plans whose cells run in the order of the plan if they are requested by name, instead of seed by seed.
 IN_ORDER = ("staleness",)

@@ -4,7 +4,7 @@ from petra_core import methods
 from reproduce.cells.kinds import Cell
 from reproduce.grids import recipes
 
-#: Beyond the smoke scale without reversible backpropagation, whose gradients are those of backpropagation.
+#: Above the smoke scale without reversible backpropagation, whose gradients equal those of backpropagation.
 COMPARED = tuple(method for method in methods.PAPER if method is not methods.REVERSIBLE_BACKPROPAGATION)
 REVERSIBLE = ("revnet18", "chain8")
 #: Networks and k by scale.
@@ -12,7 +12,7 @@ GRIDS = {"small": (REVERSIBLE, (1, 4, 16)), "paper": (("revnet18",), recipes.ACC
 
 
 def cells(scale: str) -> list[Cell]:
-    """All methods in one setting; beside PETRA and its exact counterpart all asynchronous rivals."""
+    """Return all methods in one setting: PETRA and its exact counterpart, and all asynchronous rivals."""
     if scale == "smoke":
         ends = (methods.PETRA, methods.BACKPROPAGATION)
         return [

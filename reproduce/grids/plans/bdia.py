@@ -1,7 +1,7 @@
-"""BDIA beside the plain transformer and the additive coupling: accuracy, memory, and what its random steps do.
+"""BDIA compared with the plain transformer and the additive coupling: accuracy, memory, and its random steps.
 
-Of the published recipe (second-hand: 6 blocks of 512 channels, micro-batches of 128, 400 epochs) what a cell cannot say
-is left out: SET-Adam is AdamW here, the cosine two drops, and there is no dropout.
+Parts of the published recipe (from a secondary source: 6 blocks of 512 channels, micro-batches of 128, 400 epochs) that
+a cell cannot express are replaced: SET-Adam by AdamW, the cosine schedule by two drops, and there is no dropout.
 """
 
 import math
@@ -20,14 +20,14 @@ PUBLISHED_SIZE = "six"
 
 @dataclass(frozen=True)
 class TransformerContestant:
-    """A transformer and how it is trained.
+    """A transformer and its training.
 
     Attributes:
-        title: in tables and figures; a network's alone where it is trained as published.
-        family: of models.
-        coupling: a setting of the cell.
-        method: that trains it.
-        against: what it is compared with: the plain network, and under PETRA the same network trained without delay.
+        title: Title in tables and figures; only the name of the network if it is trained as published.
+        family: Family of models.
+        coupling: Coupling of the cell.
+        method: Training method.
+        against: Contestant to compare with: the plain network, or under PETRA the same network trained without delay.
 
     """
 
@@ -52,7 +52,7 @@ BY_SETTINGS = {(c.family, c.coupling, c.method.name): c for c in CONTESTANTS}
 
 
 def cells(scale: str) -> list[Cell]:
-    """At `paper` what was published; below that PETRA too."""
+    """Return the published contestants at `paper`, and at smaller scales also those under PETRA."""
     if scale == "smoke":
         return [_smoke(c) for c in CONTESTANTS]
     if scale == "small":
@@ -79,7 +79,7 @@ def _small(contestant: TransformerContestant, seed: int) -> TrainingCell:
 
 
 def as_published(contestant: TransformerContestant, dataset: str = DATASETS[0], seed: int = 0) -> TrainingCell:
-    """The cell of the published size and, as far as a cell can say it, recipe."""
+    """Return the cell of the published size and, as far as a cell can express it, recipe."""
     recipe: dict[str, Any] = {"batch_size": 128, "epochs": 400, "drops": (200, 300), "learning_rate": 1e-4}
     return _cell("paper", contestant, PUBLISHED_SIZE, seed, dataset=dataset, width=512, weight_decay=0.0, **recipe)
 

@@ -1,8 +1,8 @@
-"""Corrections for delay: pipelined methods alone and with every cure, beside backpropagation.
+"""Corrections for delay: pipelined methods with and without every mitigation, compared with backpropagation.
 
-A cure is what is done about delay: weights of the forward that are predicted, a correction of the update, or NAdam with
-a large momentum. Each is tried at the recipe's learning rate, and under PETRA with seed 0 at others. NAdam is an
-optimizer, which may win by what has nothing to do with delay: backpropagation is trained with it too.
+A mitigation of delay predicts the weights of the forward, corrects the update, or uses NAdam with a large momentum.
+Each is tried at the recipe's learning rate, and under PETRA with seed 0 at others. NAdam is an optimizer, and may win
+for reasons that have nothing to do with delay, so backpropagation is trained with it too.
 """
 
 from dataclasses import dataclass, field
@@ -16,18 +16,18 @@ from reproduce.grids import recipes
 from reproduce.grids.plans import length
 
 PIPELINED = (methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS)
-RATES = (1.0, 0.25, 4.0)  # times the recipe's, which comes first
-PROBE_EVERY = 200  # micro-batches from one whose reconstructed inputs are looked at to the next
+RATES = (1.0, 0.25, 4.0)  # multiples of the recipe's rate, which comes first
+PROBE_EVERY = 200  # micro-batches between two whose reconstructed inputs are compared
 
 
 @dataclass(frozen=True)
 class Cure:
-    """What is done about delay.
+    """A mitigation of delay.
 
     Attributes:
-        title: in tables and figures.
-        changes: settings of a cell that are not the recipe's.
-        rates: learning rates to be tried, times the recipe's.
+        title: Title in tables and figures.
+        changes: Settings of a cell that differ from the recipe's.
+        rates: Learning rates to try, as multiples of the recipe's.
 
     """
 
@@ -36,14 +36,14 @@ class Cure:
     rates: tuple[float, ...] = RATES
 
     def fits(self, method: Method) -> bool:
-        """Whether the method takes it; without delay, another optimizer alone."""
+        """Return whether the method supports it. A method without delay supports only another optimizer."""
         if not method.pipelined:
             return self.changes.keys() <= {"optimizer", "momentum"}
         return not (self.changes.get("correction") == delay.AVERAGE.name and method.stashes_weights)
 
 
 def _of(correction: delay.Correction) -> dict[str, Any]:
-    """The setting; of `rate` the constant depends on the epochs."""
+    """Return the settings of a correction. The constant of `rate` depends on the epochs."""
     return {"correction": correction.name, "correction_value": correction.value if correction.meaning else 0.0}
 
 
@@ -57,8 +57,8 @@ CURES = (
 )
 NETWORKS = {"small": ("revnet18", "chain16")}
 KS = (1, 4)
-#: Rates other than the recipe's that were best with seed 0, by (network, k, method, title of the cure): planned for the
-#: other seeds too, so that the choice is shown on seeds that had no part in it.
+#: Rates other than the recipe's that were best with seed 0, by (network, k, method, title of the mitigation). They are
+#: planned for the other seeds too, so that the choice is confirmed on seeds that had no part in it.
 CHOSEN: dict[tuple[str, int, str, str], float] = {
     ("revnet18", 1, "BACKPROPAGATION", "nothing"): 4.0,
     ("revnet18", 1, "BACKPROPAGATION", "NAdam, 0.99"): 64.0,
@@ -90,8 +90,8 @@ CHOSEN: dict[tuple[str, int, str, str], float] = {
     ("chain16", 4, "PETRA", "delay compensation"): 0.25,
     ("chain16", 4, "PETRA", "NAdam, 0.99"): 4.0,
 }
-#: By epochs, the titles of the cures that are trained for so long too, on the network of the study of length at k = 1:
-#: those that won most there after fewer epochs.
+#: Titles of the mitigations that are also trained for longer, by epochs, on the network of the study of length at
+#: k = 1: those that gained most there after fewer epochs.
 LONGER: dict[int, tuple[str, ...]] = {
     9: ("predicted weights", "averaged weights", "NAdam, 0.99"),
     27: ("predicted weights", "NAdam, 0.99"),
@@ -100,20 +100,20 @@ LONGER: dict[int, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """A cell of the study, and what is tried in it."""
+    """A cell of the study, and what it tries."""
 
     cell: Cell
     cure: Cure
-    rate: float  # times the recipe's
+    rate: float  # multiple of the recipe's learning rate
 
 
 def cells(scale: str) -> list[Cell]:
-    """Backpropagation, the methods alone and PETRA with every cure for all seeds; the rest for seed 0."""
+    """Return backpropagation, the plain methods and PETRA with every mitigation for all seeds; the rest for seed 0."""
     return [trial.cell for trial in trials(scale)]
 
 
 def trials(scale: str) -> list[Trial]:
-    """What is tried at a scale; the recipe's learning rate before others."""
+    """Return the trials of a scale, with the recipe's learning rate before others."""
     if scale == "smoke":
         of = [(methods.BACKPROPAGATION, NOTHING), *((methods.PETRA, cure) for cure in CURES)]
         return [_trial(scale, "chain8", method, 1, 0, cure) for method, cure in of]
@@ -137,7 +137,7 @@ def _tried(scale: str) -> list[Trial]:
 
 
 def _longer() -> list[Trial]:
-    """The best cures at their rates, with PETRA alone and backpropagation, which the study of length has too."""
+    """Return the best mitigations at their rates, with plain PETRA and backpropagation."""
     return [
         _trial("small", length.NETWORK, method, 1, seed, cure, rate, **length.lasting("small", epochs))
         for epochs, best in LONGER.items()
@@ -158,7 +158,7 @@ def _wanted(method: Method, cure: Cure, seed: int, rate: float, chosen: float | 
 def _trial(
     scale: str, network: str, method: Method, k: int, seed: int, cure: Cure = NOTHING, rate: float = 1.0, **changes: Any
 ) -> Trial:
-    """On the chain, where PETRA reconstructs most, with the errors of the inputs at k = 1."""
+    """Return a trial. On the chain, where PETRA reconstructs most, record the errors of the inputs at k = 1."""
     settings = recipes.settings(scale, network, method, k, seed, **changes) | cure.changes
     if settings.get("correction") == delay.RATE.name:
         settings["correction_value"] = settings["epochs"] / 3

@@ -1,4 +1,4 @@
-"""Reconstruction errors of transformers, by depth and by what makes their blocks invertible."""
+"""Reconstruction errors of transformers, by depth and by coupling of their blocks."""
 
 import math
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from reproduce.grids import recipes
 SCALE = "small"
 BLOCKS = (4, 12, 24, 48)
 PRECISIONS = ("float32", "bf16")
-K = 8  # so that the 98 ticks between forward and backward of the lowest of 48 blocks are a dozen updates
-RATE, SAMPLES = 1e-4, 128  # at ten times as much, errors after 12 blocks exceed what is reconstructed
+K = 8  # the 98 ticks between forward and backward of the lowest of 48 blocks are then a dozen updates
+RATE, SAMPLES = 1e-4, 128  # at a ten times larger rate, errors after 12 blocks exceed the reconstructed values
 
 
 @dataclass(frozen=True)
 class Coupling:
-    """What makes the blocks of a transformer invertible.
+    """A coupling that makes the blocks of a transformer invertible.
 
     Attributes:
-        title: in tables and figures.
-        family: of models, whose sizes have the same blocks.
-        name: the setting of a cell.
-        precisions: in which it is looked at.
+        title: Title in tables and figures.
+        family: Family of models whose sizes have the same blocks.
+        name: Coupling of a cell.
+        precisions: Precisions to compare.
 
     """
 
@@ -33,7 +33,7 @@ class Coupling:
     precisions: tuple[str, ...] = ("float32",)
 
     def model(self, blocks: int) -> str:
-        """The model as wide as micro with so many blocks."""
+        """Return the model with this number of blocks and the width of micro."""
         return f"{self.family}_micro" + (str(blocks) if blocks != BLOCKS[0] else "")
 
 
@@ -46,7 +46,7 @@ COUPLINGS = (
 
 
 def cells(scale: str) -> list[Cell]:
-    """Every depth in every arithmetic, at the small scale alone."""
+    """Return every depth in every arithmetic, at the small scale only."""
     if scale != SCALE:
         return []
     return [
@@ -59,7 +59,7 @@ def cells(scale: str) -> list[Cell]:
 
 
 def planned(coupling: Coupling, blocks: int, precision: str = "float32", seed: int = 0) -> ReconstructionCell:
-    """The cell of a coupling and a depth in an arithmetic."""
+    """Return the cell of a coupling and a depth in an arithmetic."""
     batch_size = 24
     settings = recipes.settings(
         "smoke",

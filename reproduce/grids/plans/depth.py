@@ -1,4 +1,4 @@
-"""Depth: chains of reversible blocks, from 2 to 48, under PETRA, DSP and backpropagation."""
+"""Depth: chains of 2 to 48 reversible blocks, under PETRA, DSP and backpropagation."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from reproduce.grids import recipes
 
 COMPARED = (methods.PETRA, methods.DSP, methods.BACKPROPAGATION)
 BLOCKS = (2, 8, 16, 32, 48)  # J = 4, 10, 18, 34, 50
-#: By scale: micro-batches from one that is followed to the next, seeds, and what differs from the scale's settings.
+#: By scale: micro-batches between two that are followed, seeds, and differences to the scale's settings.
 GRIDS: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
     "small": (100, recipes.seeds("small"), {"epochs": 2, "drops": (1,)}),
     "paper": (1000, (0,), {}),
@@ -16,7 +16,7 @@ GRIDS: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
 
 
 def cells(scale: str) -> list[Cell]:
-    """Every depth at two k; under PETRA, which alone of the three reconstructs inputs, with their errors."""
+    """Return every depth at two k. Cells of PETRA, the only one that reconstructs inputs, record their errors."""
     probe_every, seeds, changes = GRIDS.get(scale, (0, (), {}))
     return [
         ReconstructionCell(**settings, probe_every=probe_every) if method.reconstructs else TrainingCell(**settings)

@@ -1,9 +1,10 @@
-"""Forward gradients: targets, guesses and spaces beside backpropagation, on the same network, and PETRA.
+"""Forward gradients: targets, guesses and spaces, compared with backpropagation on the same network, and with PETRA.
 
-Of the paper (arXiv 2306.06968) the recipe is known, and no value: 100 epochs of CIFAR-10, a rate of 0.05 for batches of
-128 that drops to a fifth after 30, 60 and 90. Its momentum is not Nesterov's and its weight decay also of norms and
-biases; here both are as in all trainings of the suite. Auxiliary networks are the CNN of its command line; an eighth as
-wide that has four channels, so narrow networks have the MLP, which the released code takes by default.
+The recipe of the paper (arXiv 2306.06968) is known, but not its values: 100 epochs of CIFAR-10, a rate of 0.05 for
+batches of 128 that drops to a fifth after 30, 60 and 90 epochs. Its momentum is not Nesterov's, and its weight decay
+includes norms and biases; here both are as in all trainings of the suite. The auxiliary networks are the CNN of its
+command line. At an eighth of the width it has four channels, so narrow networks use the MLP, the default of the
+released code.
 """
 
 from typing import Any
@@ -15,25 +16,25 @@ from reproduce.grids import recipes
 
 NOISE = (Guess.GAUSSIAN, Guess.RADEMACHER)
 G, L, N = Target.GLOBAL, Target.LOCAL, Target.NEXT
-#: What is compared, in the order of the table.
+#: Compared algorithms, in the order of the table.
 WAYS = (
     *(ForwardGradient(G, guess, Space.ACTIVATIONS) for guess in (Guess.LOCAL, Guess.FIXED, Guess.REDRAWN)),
     ForwardGradient(G, Guess.GAUSSIAN, Space.ACTIVATIONS),
     ForwardGradient(G, Guess.LOCAL, Space.ACTIVATIONS, derivative=Derivative.JVP),
     *(ForwardGradient(target, Guess.LOCAL, Space.ACTIVATIONS) for target in (N, L)),
     *(ForwardGradient(G, guess, Space.WEIGHTS) for guess in (Guess.LOCAL, Guess.REDRAWN, Guess.GAUSSIAN)),
-    # The ancestors: Ren's activation perturbation, without and with local losses, and Baydin's.
+    # Earlier algorithms: Ren's activation perturbation, without and with local losses, and Baydin's.
     *(ForwardGradient(of, Guess.GAUSSIAN, Space.ACTIVATIONS, Scaling.PLAIN) for of in (G, L)),
     ForwardGradient(G, Guess.GAUSSIAN, Space.ALL_WEIGHTS, Scaling.PLAIN),
 )
-SMOKE = (WAYS[0], *WAYS[3:5], *WAYS[6:8])  # of each kind one
+SMOKE = (WAYS[0], *WAYS[3:5], *WAYS[6:8])  # one of each kind
 EIGHT, SIXTEEN = BLOCK_MODELS
 RECIPE: dict[str, Any] = {"batch_size": 128, "learning_rate": 0.05, "epochs": 100, "warmup_epochs": 0.0}
 RECIPE |= {"drops": (30, 60, 90), "drop_factor": 0.2}
 
 
 def cells(scale: str) -> list[Cell]:
-    """One seed after the other: the baselines, then the ways; at the paper's size of both networks."""
+    """Return the cells seed by seed, the baselines before the algorithms; at the paper's size for both networks."""
     planned: list[Cell] = []
     for seed in recipes.seeds(scale) if scale != "narrow" else ():
         for network in (EIGHT, SIXTEEN) if scale == "paper" else (EIGHT,):
@@ -46,7 +47,7 @@ def cells(scale: str) -> list[Cell]:
 
 
 def _ways(scale: str) -> list[tuple[ForwardGradient, str]]:
-    """With their kind of auxiliary networks; all kinds under the local guess of the global target."""
+    """Return the algorithms with their auxiliary networks: all kinds for the local guess of the global target."""
     usual = "cnn" if scale == "paper" else "mlp"
     local = [ForwardGradient(G, Guess.LOCAL, space) for space in (Space.ACTIVATIONS, Space.WEIGHTS)]
     local = local if scale == "paper" else local[:1]

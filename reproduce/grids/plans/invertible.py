@@ -1,4 +1,4 @@
-"""Invertible down-sampling: a RevNet-18 without a buffered block, beside the paper's."""
+"""Invertible down-sampling: a RevNet-18 without buffered blocks, compared with the paper's."""
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell
@@ -11,7 +11,7 @@ ACCUMULATIONS = {"small": (4, 1), "paper": (2, 1)}
 
 
 def cells(scale: str) -> list[Cell]:
-    """Both networks under PETRA and backpropagation."""
+    """Return both networks under PETRA and backpropagation."""
     return [
         recipes.cell(scale, network, method, k, seed)
         for k in ACCUMULATIONS.get(scale, ())

@@ -1,10 +1,10 @@
-"""Staleness: what it costs, and how much of it 2, 4 and 10 devices need.
+"""Staleness: its price, and the staleness that 2, 4 and 10 devices need.
 
-Results depend on how many micro-batches enter a stage between the forward and the backward of one, d_j
-(`petra_core.staleness`). Points of one curve differ in timing and stages alone, which give d_0; backpropagation is
-the point at 0. The plan is in the order in which it is worth running: the comparisons that were declared before their
-runs (`reproduce/exhibits/primary.json`), what users of 2, 4 and 10 devices get, the curve, other networks, rates,
-corrections for delay, longer trainings, depth and stability. Cells in lockstep are those of other plans.
+Results depend on d_j, the number of micro-batches that enter stage j between the forward and the backward of one
+(`petra_core.staleness`). Points of one curve differ only in timing and stages, which determine d_0; backpropagation is
+the point at 0. The plan is ordered by value: the comparisons that were declared before their runs
+(`reproduce/exhibits/primary.json`), the choices of users with 2, 4 and 10 devices, the curve, other networks, rates,
+corrections for delay, longer trainings, depth and stability. Cells in lockstep are shared with other plans.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,14 +22,14 @@ Stages = tuple[int, ...]
 
 
 class Point(NamedTuple):
-    """A place on the curve: a timing, and the numbers of blocks of the stages; none: each block is a stage."""
+    """A point on the curve: a timing, and the numbers of blocks of the stages; if empty, each block is a stage."""
 
     timing: str
     stages: Stages = ()
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The settings of a cell."""
+        """Settings of a cell."""
         return {"timing": self.timing, "stages": self.stages}
 
 
@@ -39,11 +39,11 @@ EXACT = methods.BACKPROPAGATION
 COMPARED = (PETRA, DELAYED, DSP)
 KS = (1, 4)
 SEEDS = tuple(range(6))
-CONFIRMING = (3, 4, 5)  # seeds that had no part in the hypothesis
+CONFIRMING = (3, 4, 5)  # seeds that had no part in forming the hypothesis
 FREE, PAPER = Point(ONE_F_ONE_B), Point(LOCKSTEP)
-#: Four stages of RevNet-18 as the hypothesis has them; the cut that its costs give is in `DEVICES`.
+#: Four stages of RevNet-18 as in the hypothesis. The cut by their costs is in `DEVICES`.
 FOUR = Point(ONE_F_ONE_B, (3, 2, 2, 3))
-#: Points by network, the most telling first. RevNet-18: d_0 of 3, 9, 18, 1, 6, 14 and 12.
+#: Points by network, the most informative first. RevNet-18: d_0 of 3, 9, 18, 1, 6, 14 and 12.
 POINTS: dict[str, tuple[Point, ...]] = {
     NETWORK: (
         *(FOUR, FREE, PAPER, Point(ONE_F_ONE_B, (5, 5)), Point(LOCKSTEP, FOUR.stages)),
@@ -53,12 +53,12 @@ POINTS: dict[str, tuple[Point, ...]] = {
     transformers.IMAGES.model: (PAPER, FREE, Point(ONE_F_ONE_B, (4, 3, 3, 4)), Point(ONE_F_ONE_B, (7, 7))),
     transformers.LANGUAGE.model: (PAPER, FREE, Point(ONE_F_ONE_B, (2, 1, 1, 2)), Point(ONE_F_ONE_B, (3, 3))),
 }
-#: By number of devices, the cut of RevNet-18 whose slowest stage is fastest at this width, and the k at which a
-#: pipeline that empties, or keeps one older version of the weights, is compared.
+#: By number of devices: the cut of RevNet-18 whose slowest stage is fastest at this width, and the k for comparison
+#: with a pipeline that drains or keeps one older version of the weights.
 DEVICES: dict[int, tuple[Stages, int]] = {2: ((3, 7), 4), 4: ((2, 2, 2, 4), 4), 10: ((), 16)}
 RIVALS = (PETRA, DELAYED, DSP, methods.PIPEDREAM_2BW)
-RATES = (0.5, 2.0)  # times the recipe's, which the curve has
-#: Cures of delay that are combined with less staleness, and the learning rates that are tried, times the recipe's.
+RATES = (0.5, 2.0)  # multiples of the recipe's rate, which the curve has
+#: Mitigations of delay to combine with less staleness, and the learning rates to try, as multiples of the recipe's.
 CURES: dict[str, tuple[float, ...]] = {"predicted weights": (1.0,), "NAdam, 0.99": (16.0, 4.0, 64.0)}
 DEEP = 48  # blocks of the chain of 50 stages
 DEEP_POINTS = (FREE, Point(ONE_F_ONE_B, (13, 12, 12, 13)), Point(ONE_F_ONE_B, (5,) * 10))
@@ -67,7 +67,7 @@ LONG = 81  # epochs
 
 
 def cells(scale: str) -> list[Cell]:
-    """The cells of the scale; at `narrow` and `paper` the timings beside each other at the paper's length."""
+    """Return the cells of the scale; at `narrow` and `paper` the timings at the paper's length, for comparison."""
     if scale == "small":
         return list(dict.fromkeys(cell for part in PARTS for cell in part()))
     if scale == "smoke":
@@ -90,7 +90,7 @@ def trained(
     scale: str = "small",
     **changes: Any,
 ) -> Cell:
-    """Return the cell of a point; of the chain in lockstep it is the study of corrections' that follows inputs."""
+    """Return the cell of a point. For the chain in lockstep it is a cell of the study of corrections."""
     timing = point.changes if method.pipelined else {}
     study = {study.model: study for study in transformers.STUDIES if study.scale == scale}.get(network)
     if study is not None:
@@ -105,14 +105,14 @@ def trained(
 
 
 def confirming() -> Iterator[Cell]:
-    """The comparisons after 3 epochs that were declared before their runs."""
+    """Yield the comparisons after 3 epochs that were declared before their runs."""
     for seed in CONFIRMING:
         for method, point in ((EXACT, PAPER), (PETRA, FREE), (PETRA, FOUR), (PETRA, PAPER), (DELAYED, FREE)):
             yield trained(method, point, 1, seed)
 
 
 def devices() -> Iterator[Cell]:
-    """What users of 2, 4 and 10 devices get, and the costs of the stages, from which bytes and times are modelled."""
+    """Yield the choices of users with 2, 4 and 10 devices, and the stage costs for the models of bytes and times."""
     yield tradeoff.cells("small")[0]
     yield from table5.cells("small")
     for seed in recipes.seeds("small"):
@@ -125,12 +125,12 @@ def devices() -> Iterator[Cell]:
 
 
 def on_devices(number: int) -> Point:
-    """The point of one stage per device, on the cut by costs."""
+    """Return the point of one stage per device, on the cut by costs."""
     return Point(ONE_F_ONE_B, DEVICES[number][0])
 
 
 def curve() -> Iterator[Cell]:
-    """Every point of RevNet-18, k = 1 first."""
+    """Yield every point of RevNet-18, k = 1 first."""
     for k in KS:
         for seeds in (recipes.seeds("small"), CONFIRMING):
             for method in COMPARED:
@@ -141,7 +141,7 @@ def curve() -> Iterator[Cell]:
 
 
 def networks() -> Iterator[Cell]:
-    """The other networks, three seeds: the chain with the methods of the curve, transformers with two."""
+    """Yield the other networks with three seeds: the chain with the methods of the curve, transformers with two."""
     for network, points in POINTS.items():
         if network == NETWORK:
             continue
@@ -153,7 +153,7 @@ def networks() -> Iterator[Cell]:
 
 
 def swept() -> Iterator[Cell]:
-    """Other learning rates at every point of the curve, k = 1: the best rate may move with the staleness."""
+    """Yield other learning rates at every point of the curve, k = 1: the best rate may depend on the staleness."""
     for seed in recipes.seeds("small"):
         for rate in RATES:
             for method, point in ((EXACT, PAPER), *((PETRA, point) for point in POINTS[NETWORK])):
@@ -162,7 +162,7 @@ def swept() -> Iterator[Cell]:
 
 
 def cured() -> Iterator[Cell]:
-    """Less staleness with what was best against it in lockstep, and backpropagation with the same optimizer."""
+    """Yield less staleness with its best mitigation in lockstep, and backpropagation with the same optimizer."""
     of_title = {cure.title: cure for cure in corrections.CURES}
     for title, tried in CURES.items():
         cure = of_title[title]
@@ -179,7 +179,7 @@ def cured() -> Iterator[Cell]:
 
 
 def longer() -> Iterator[Cell]:
-    """RevNet-18 for 27 epochs with six seeds, then the chain of 16 with three."""
+    """Yield RevNet-18 for 27 epochs with six seeds, then the chain of 16 with three."""
     lasting = length.lasting("small", length.AGAINST[0])
     for seed in SEEDS:
         for method, point in (
@@ -195,7 +195,7 @@ def longer() -> Iterator[Cell]:
 
 
 def longest() -> Iterator[Cell]:
-    """RevNet-18 for 81 epochs, and RevViT for three times its length."""
+    """Yield RevNet-18 for 81 epochs, and RevViT for three times its length."""
     lasting = length.lasting("small", LONG)
     for seed in SEEDS:
         for method, point in ((PETRA, FOUR), (EXACT, PAPER), (PETRA, PAPER)):
@@ -209,7 +209,7 @@ def longest() -> Iterator[Cell]:
 
 
 def deep() -> Iterator[Cell]:
-    """The chain of 50 stages of the study of depth, which has lockstep and backpropagation."""
+    """Yield the chain of 50 stages of the study of depth, which has lockstep and backpropagation."""
     probe_every, seeds, changes = depth.GRIDS["small"]
     for seed in seeds:
         yield trained(EXACT, PAPER, 1, seed, f"chain{DEEP}", **changes)
@@ -219,7 +219,7 @@ def deep() -> Iterator[Cell]:
 
 
 def mapped() -> Iterator[Cell]:
-    """PETRA's part of the map of the study of stability, which has lockstep, with less staleness."""
+    """Yield PETRA's part of the map of the study of stability, which has lockstep, with less staleness."""
     epochs, warmups = stability.GRIDS["small"]
     for warmup in reversed(warmups):
         for point in (PAPER, *MAP_POINTS):
@@ -229,7 +229,7 @@ def mapped() -> Iterator[Cell]:
                     yield recipes.cell("small", "chain8", PETRA, k, reference_rate=rate, **brief, **point.changes)
 
 
-#: What is planned at `small`, the cheapest and most valuable first.
+#: Parts of the plan at `small`, the cheapest and most valuable first.
 PARTS: tuple[Callable[[], Iterator[Cell]], ...] = (
     *(confirming, devices, curve, networks, swept, cured, longer, deep, longest, mapped),
 )

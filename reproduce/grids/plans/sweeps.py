@@ -1,4 +1,4 @@
-"""All k of some networks and data sets: the cells of Table 2 and Figure 4."""
+"""Define sweeps over all k of some networks and data sets: the cells of Table 2 and Figure 4."""
 
 from dataclasses import dataclass
 
@@ -18,25 +18,25 @@ class Sweep:
     scale: str
     datasets: tuple[str, ...]
     depths: tuple[int, ...]
-    accumulations: tuple[int, ...]  # in the order in which they are run
+    accumulations: tuple[int, ...]  # in the order of the runs
     families: tuple[str, ...] = ("resnet", "revnet")
 
     def cell(self, dataset: str, network: str, method: Method, accumulation: int, seed: int = 0) -> TrainingCell:
-        """The cell of a network and a method at k = `accumulation`, with micro-batches of PETRA's size."""
+        """Return the cell of a network and a method at k = `accumulation`, with micro-batches of PETRA's size."""
         return recipes.cell(self.scale, network, method, accumulation, seed, dataset=dataset)
 
     def baseline(self, dataset: str, network: str, seed: int = 0) -> TrainingCell:
-        """Backpropagation with the paper's batch, one an update; on `small` half of it, as PETRA's micro-batch is."""
+        """Return backpropagation with the paper's batch, one per update; on `small` half, as PETRA's micro-batch."""
         batch = 64 if self.scale == "small" else recipes.BASELINE_BATCH[dataset]
         return recipes.cell(self.scale, network, BACKPROPAGATION, 1, seed, dataset=dataset, batch_size=batch)
 
     def rows(self, depth: int) -> tuple[tuple[str, Method], ...]:
-        """Networks and methods, as the paper has them."""
+        """Return networks and methods in the paper's order."""
         of_family = {"resnet": (BACKPROPAGATION,), "revnet": (BACKPROPAGATION, PETRA)}
         return tuple((f"{family}{depth}", method) for family in self.families for method in of_family[family])
 
     def cells(self, dataset: str, depth: int, seed: int = 0) -> list[TrainingCell]:
-        """All cells of a data set and a depth for one seed, what the paper's table has first."""
+        """Return all cells of a data set and a depth for one seed, those of the paper's table first."""
         matched = [
             self.cell(dataset, network, method, k, seed)
             for k in self.accumulations

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from petra_core import methods
 from reproduce.cells.kinds import Cell, ComplexityCell
 
-#: Network by scale: channels a stream, pixels a side, samples; seconds a cell at `smoke`, minutes at `paper` on a CPU.
+#: Network by scale: channels per stream, pixels, samples; seconds per cell at `smoke`, minutes at `paper` on a CPU.
 NETWORKS = {"smoke": (8, 8, 8), "small": (16, 16, 32), "paper": (64, 32, 64)}
-FIRST_INNER = 1  # the stage that stands for all inner ones
-REFERENCE_DEPTH = 4  # inner stages where k is varied
+FIRST_INNER = 1  # the stage that represents all inner ones
+REFERENCE_DEPTH = 4  # inner stages of the networks with varied k
 DEPTHS = {"smoke": (4, 2, 8), "small": (4, 2, 8, 16), "paper": (4,)}  # inner stages, at k = 1
 ACCUMULATIONS = (1, 4, 2, 8, 16, 32)  # at the reference depth
 
 
 def cells(scale: str) -> list[Cell]:
-    """Every method, over J at k = 1 and over k at one J; at `paper`, where a stage is large, at one J and k."""
+    """Return every method, over J at k = 1 and over k at one J; at `paper`, with large stages, at one J and k."""
     if scale not in NETWORKS:
         return []
     depths, accumulations = DEPTHS[scale], ACCUMULATIONS[:1] if scale == "paper" else ACCUMULATIONS
@@ -27,7 +27,7 @@ def cells(scale: str) -> list[Cell]:
 def chains(
     scale: str = "smoke", *, depth: int = REFERENCE_DEPTH, accumulations: Sequence[int] = (1,)
 ) -> list[ComplexityCell]:
-    """Every method at every k, on a chain of `depth` inner stages."""
+    """Return every method at every k, on a chain of `depth` inner stages."""
     width, image_size, batch_size = NETWORKS[scale]
     return [
         ComplexityCell(

@@ -6,7 +6,7 @@ from reproduce.grids.plans.sweeps import SWEEPS
 
 
 def cells(scale: str) -> list[Cell]:
-    """The paper's baselines, PETRA at every k, and backpropagation at the effective batch of every k."""
+    """Return the paper's baselines, PETRA at every k, and backpropagation at the effective batch of every k."""
     if not (sweep := SWEEPS.get(scale)):
         return []
     return [

@@ -1,19 +1,20 @@
-"""Table 3: the four configurations of what is buffered, held for real."""
+"""Table 3: the four configurations of buffers, with measured memory."""
 
 from petra_core import methods
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import Cell, MemoryCell
 from reproduce.grids.plans.table4 import METHODS
 
-BATCH, ACCUMULATION = 64, 1  # of the published table
-MODELS = ("revnet50", "revnet18", "revnet34")  # in the order in which they are run
+BATCH, ACCUMULATION = 64, 1  # the published table's
+MODELS = ("revnet50", "revnet18", "revnet34")  # in the order of the runs
 
 
 def cells(scale: str) -> list[Cell]:
-    """The four configurations, held for real.
+    """Return the four configurations, to be measured by real runs.
 
-    At `paper` all networks and shapes at the paper's batch: 215 GB for the largest. At `small` the same networks at a
-    batch at which none needs more than 5 GB, and the smallest of them at the paper's batch where it does not either.
+    At `paper` these are all networks and shapes at the paper's batch: 215 GB for the largest. At `small` these are the
+    same networks at a batch that needs at most 5 GB, and the smallest of them at the paper's batch, which needs no
+    more.
     """
     if scale == "smoke":
         return [*_four(scale, "cifar10", "revnet18", 2, width=4)]
@@ -35,14 +36,14 @@ def cells(scale: str) -> list[Cell]:
 
 
 def _four(scale: str, dataset: str, model: str, batch_size: int, *, width: int = 64) -> list[MemoryCell]:
-    """The four configurations of one network and shape, the cheapest first."""
+    """Return the four configurations of one network and shape, the cheapest first."""
     return [held(scale, dataset, model, method, batch_size, width=width) for method in reversed(METHODS)]
 
 
 def held(
     scale: str, dataset: str, model: str, method: methods.Method, batch_size: int = BATCH, *, width: int = 64
 ) -> MemoryCell:
-    """One configuration of one network and shape."""
+    """Return one configuration of one network and shape."""
     images = catalogue.by_name(dataset)
     return MemoryCell(
         scale=scale,

@@ -1,12 +1,12 @@
-"""Table 4: the four configurations of what is buffered, trained."""
+"""Table 4: the four configurations of buffers, trained."""
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell
 from reproduce.grids import recipes
 
-#: The four configurations: inputs and weights kept, inputs alone, weights alone, neither.
+#: The four configurations: inputs and weights kept, only inputs, only weights, neither.
 METHODS = (methods.DELAYED_GRADIENTS, methods.DSP, methods.APPROXIMATE_INPUTS, methods.PETRA)
-#: Data sets and networks by scale; the paper's is CIFAR-100.
+#: Data sets and networks by scale. The paper's data set is CIFAR-100.
 GRIDS = {
     "paper": (("cifar100", "cifar10"), ("revnet18", "revnet34", "revnet50")),
     "small": (("cifar10",), ("revnet18", "chain8")),
@@ -14,7 +14,7 @@ GRIDS = {
 
 
 def cells(scale: str) -> list[Cell]:
-    """Every configuration at k = 1 on every network and data set of the scale."""
+    """Return every configuration at k = 1 on every network and data set of the scale."""
     datasets, networks = GRIDS.get(scale, ((), ()))
     return [
         recipes.cell(scale, network, method, 1, seed, dataset=dataset)

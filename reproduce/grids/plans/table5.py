@@ -7,7 +7,7 @@ from reproduce.cells.kinds import Cell, StageCostCell
 
 MODELS = ("revnet18", "revnet34", "revnet50")
 PAPER_WIDTH = 64
-#: By scale: width, samples in a micro-batch, timed turns of each stage, models.
+#: By scale: width, samples per micro-batch, timed repetitions of each stage, models.
 SETTINGS = {
     "smoke": (4, 8, 5, MODELS),
     "small": (PAPER_WIDTH, 64, 5, MODELS[:2]),
@@ -16,7 +16,7 @@ SETTINGS = {
 
 
 def cells(scale: str) -> list[Cell]:
-    """Every stage of the RevNets on images like CIFAR-10's, timed under PETRA."""
+    """Return every stage of the RevNets on images like CIFAR-10's, timed under PETRA."""
     if scale not in SETTINGS:
         return []
     width, batch_size, repetitions, models = SETTINGS[scale]
@@ -24,7 +24,7 @@ def cells(scale: str) -> list[Cell]:
 
 
 def timed(scale: str, images: Dataset, model: str, width: int, batch_size: int, repetitions: int) -> StageCostCell:
-    """Every stage of a residual network on such images, timed under PETRA."""
+    """Return the cell that times every stage of a residual network on such images under PETRA."""
     return StageCostCell(
         scale=scale,
         dataset=images.name,

@@ -1,4 +1,4 @@
-"""Table 6: the measurements of Table 3 that are of RevNet-18 under PETRA."""
+"""Table 6: the measurements of Table 3 for RevNet-18 under PETRA."""
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell, MemoryCell
@@ -8,7 +8,7 @@ MODEL = "revnet18"
 
 
 def cells(scale: str) -> list[Cell]:
-    """The measurements of Table 3 that are of this network under PETRA."""
+    """Return the measurements of Table 3 for this network under PETRA."""
     return [
         cell
         for cell in table3.cells(scale)

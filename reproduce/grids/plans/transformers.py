@@ -20,9 +20,9 @@ class Study:
 
     scale: str
     model: str
-    rate: float  # at so many samples of an update:
+    rate: float  # learning rate at `samples` per update
     samples: int
-    changes: dict[str, Any]  # settings that are not the scale's
+    changes: dict[str, Any]  # settings that differ from the scale's
     accumulations: tuple[int, ...] = ACCUMULATIONS
 
     def cell(self, method: Method, accumulation: int, seed: int = 0) -> TrainingCell:
@@ -38,8 +38,8 @@ class Study:
 
 PATCHES: dict[str, Any] = {"stem": "patch4", "width": 48, "weight_decay": 0.05}
 TEXT: dict[str, Any] = {"dataset": catalogue.PYDOC.name, "width": 48}
-# Two blocks and four patches a digit. At k = 1 delays count whole updates: with the ten of four blocks PETRA learns
-# only at rates that take longer than the seconds of this scale.
+# Two blocks and four patches per digit. At k = 1 delays count whole updates: with the ten stages of four blocks, PETRA
+# learns only at rates that need more than the seconds of this scale.
 BRIEF = PATCHES | {"batch_size": 48, "epochs": 8, "warmup_epochs": 1.0, "drops": (7,)}
 BRIEF_TEXT = TEXT | {"image_size": 32, "batch_size": 32, "epochs": 1, "warmup_epochs": 0.1, "drops": ()}
 IMAGES = Study("small", "revvit_tiny", 1e-3, 128, PATCHES)
@@ -55,5 +55,5 @@ STUDIES = (
 
 
 def cells(scale: str) -> list[Cell]:
-    """All studies of the scale."""
+    """Return all studies of the scale."""
     return [cell for study in STUDIES if study.scale == scale for cell in study.cells]

@@ -1,4 +1,4 @@
-"""A stage alone does what it does in the pipeline: the same evaluations, the same messages, the same weights."""
+"""Test that a separately run stage works as in the pipeline: the same evaluations, messages and weights."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def alone(stages: list[Stage], index: int, method: Method, *, waiting: int = 1, 
         (methods.DELAYED_GRADIENTS, 1, 1),
         (methods.DSP, 1, 2),
         (methods.APPROXIMATE_INPUTS, 1, 3),
-        (methods.APPROXIMATE_INPUTS, 0, 2),  # with nothing waiting no update comes between: one evaluation serves both
+        (methods.APPROXIMATE_INPUTS, 0, 2),  # without waiting there is no update in between: one evaluation serves both
         (methods.PETRA, 1, 2),
     ],
     ids=str,
@@ -59,9 +59,9 @@ def test_messages_are_as_large_as_in_the_pipeline(method: Method) -> None:
         above = alike[index + 1].bytes_down if index < 4 else 0
         assert held[index] == 2 * above  # the staleness of two neighbours in lockstep differs by 2
     pipeline = Pipeline(network(), method, optimizer=toys.sgd)
-    pipeline.step(torch.randn(2, 3, 8, 8), torch.randint(10, (2,)))  # in which gradients have come to stage 3 alone
+    pipeline.step(torch.randn(2, 3, 8, 8), torch.randint(10, (2,)))  # gradients have only reached stage 3
     assert [stage.peak["messages"] for stage in pipeline.memory().stages[1:3]] == [s.bytes_up for s in alike[:2]]
-    streams = 4 if method is methods.PETRA else 2  # of the gradient, and of the input where that is reconstructed
+    streams = 4 if method is methods.PETRA else 2  # streams of the gradient, and of the input if it is reconstructed
     assert (alike[4].bytes_up, alike[4].bytes_down) == (0, streams * 2 * 4 * 8 * 8 * 4)
 
 

@@ -1,1 +1,1 @@
-"""Tests of `reproduce/cells`."""
+"""Test `reproduce/cells`."""

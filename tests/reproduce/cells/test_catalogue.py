@@ -1,4 +1,4 @@
-"""The data sets: their names, and which loader is for which."""
+"""Test the data sets: their names and supported loaders."""
 
 from pathlib import Path
 

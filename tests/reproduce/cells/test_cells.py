@@ -1,4 +1,4 @@
-"""Cells: one text, one identity; a wrong setting is named with what was meant."""
+"""Test cells: one text and one identity per cell, and errors with suggestions for wrong settings."""
 
 import dataclasses
 import json
@@ -70,7 +70,7 @@ OTHER_VALUES = {
 
 
 def test_the_identity_is_fixed_for_ever():
-    """Records are found by it: if this changes, every record on disk is lost."""
+    """Records are found by it: if it changes, every record on disk is lost."""
     assert TRAINING.identity == "cd4cfc16798c4513f61eb437e2b36cd5545407b6b6d7debb9e18eaa93dd5561e"
     assert TRAINING.name == f"digits-revnet18-w4-petra-k4-s0-{TRAINING.identity[:12]}"
 
@@ -138,10 +138,10 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
         ({"correction": "gap-aware"}, "no correction 'gap-aware'; did you mean gap_aware"),
         ({"correction": "rate"}, "updates until the rate is released must be above 0, got 0"),
         ({"correction": "spike", "correction_value": 2.0}, "spike has no constant, got correction_value 2.0"),
-        ({"correction": "spike", "momentum": 0.0}, "spike is a rule for sgd with momentum, got sgd with momentum 0"),
+        ({"correction": "spike", "momentum": 0.0}, "spike requires sgd with momentum, got sgd with momentum 0"),
         ({"correction": "gap_aware", "learning_rate": 0.0}, "gap_aware measures gaps by the learning rate, which is 0"),
-        ({"messages": "bf16"}, "setting 'messages' was removed, and 'bf16' went with it; .* had 'float32' alone"),
-        ({"stage_replicas": [2, 1]}, r"setting 'stage_replicas' was removed, and \[2, 1\] went with it"),
+        ({"messages": "bf16"}, "'messages' was removed, and its value 'bf16' is no longer supported, only 'float32'"),
+        ({"stage_replicas": [2, 1]}, r"setting 'stage_replicas' was removed, and its value \[2, 1\] is no"),
         (
             {"correction": "average", "correction_value": 0.1, "method": "DELAYED_GRADIENTS"},
             "DELAYED_GRADIENTS stashes",
@@ -150,8 +150,8 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
             {"forward_weights": "predicted", "method": "BACKPROPAGATION"},
             "would have no effect; choose a pipelined method",
         ),
-        ({"forward_weights": "predicted", "optimizer": "nadam"}, "nadam looks ahead by itself"),
-        ({"model": "revvit_tiny"}, "stem of a transformer is patch<P> .* got 'cifar'"),
+        ({"forward_weights": "predicted", "optimizer": "nadam"}, "nadam already looks ahead"),
+        ({"model": "revvit_tiny"}, "stem of a transformer must be patch<P> .* got 'cifar'"),
         (
             {"model": "revvit_tiny", "stem": "patch4"},
             r"width of revvit_tiny \(published: 192\): 4 channels cannot be divided among 3 heads",
@@ -164,14 +164,14 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
         ({"coupling": "bdai"}, "coupling must be own, bdia, bdia_float, got 'bdai'"),
         (
             {"coupling": "bdia"},
-            "and revnet18 is none; choose the model vit_micro, .* coupling own",
+            "but revnet18 is not plain; choose vit_micro, .* coupling own",
         ),
         (
             {"coupling": "bdia", "model": "vit_micro", "stem": "patch2", "width": 6}
             | {"kind": "gradients", "probe_every": 5},
-            "the coupling bdia draws gamma anew in each",
+            "the coupling bdia draws a new gamma in each",
         ),
-        ({"drops": [6]}, "drops are rising epochs between 1 and epochs - 1 = 5"),
+        ({"drops": [6]}, "drops must increase between 1 and epochs - 1 = 5"),
         ({"warmup_epochs": 4.5}, "drop 4 is within the warm-up of 4.5 epochs"),
         ({"momentum": 1.0}, "momentum must be below 1, got 1.0"),
         ({"image_size": 12}, "image_size must be 8 to 256 in steps of 8 for digits, got 12"),
@@ -179,7 +179,7 @@ def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its
         ({"batch_size": 1438}, "batch_size 1438 exceeds the 1437 training samples of digits"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"seed": 2**64}, r"seed must be at most 2\^64 - 1, got 18446744073709551616"),
-        ({"scale": "../up"}, "scale names a folder"),
+        ({"scale": "../up"}, "scale must be lower-case"),
         (
             {"kind": "trainin"},
             "one of training, complexity, gradients, reconstruction, memory, stage_costs, forward_gradient; "
@@ -234,15 +234,15 @@ def test_forward_gradients_are_a_kind_whose_every_setting_counts():
         ({"auxiliary": "cn"}, "there is no auxiliary 'cn'; did you mean cnn"),
         (
             {"released": ["bias_into_weight"]},
-            r"setting 'released' was removed, and \['bias_into_weight'\] went with it",
+            r"setting 'released' was removed, and its value \['bias_into_weight'\] is no",
         ),
         ({"guess": "global", "derivative": "jvp"}, "the guess 'global' needs a backward through other blocks"),
         ({"model": "revnet18"}, "need auxiliary networks, which resnet18_8b and resnet18_16b have"),
         ({"stem": "imagenet"}, "there is no stem 'imagenet'"),
-        ({"method": "PETRA"}, "a forward_gradient cell has the method FORWARD_GRADIENT, got 'PETRA'"),
-        ({"accumulation": 4}, "accumulation is of the pipeline, forward gradients have 1; got 4"),
-        ({"replicas": 2}, "replicas is of the pipeline, forward gradients have 1; got 2"),
-        ({"correction": "spike"}, "correction is of the pipeline"),
+        ({"method": "PETRA"}, "a forward_gradient cell requires the method FORWARD_GRADIENT, got 'PETRA'"),
+        ({"accumulation": 4}, "accumulation must be 1 for forward gradients .*; got 4"),
+        ({"replicas": 2}, "replicas must be 1 for forward gradients .*; got 2"),
+        ({"correction": "spike"}, "correction must be 'none' for forward gradients"),
         ({"precision": "bf16"}, "choose the precision float32 or tf32, got bf16"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a stage is made of, in words."""
+"""Test the description of a stage's layers."""
 
 import pytest
 

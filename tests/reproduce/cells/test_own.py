@@ -54,7 +54,7 @@ def breaks(): raise RuntimeError("no weights here")
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a user's module, which is another one for every test."""
+    """Write a user's module, and return its name, which is another one for every test."""
     name = f"users_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(SOURCE, encoding="utf-8")
     (tmp_path / f"{name}_broken.py").write_text("import a_package_that_nobody_has", encoding="utf-8")
@@ -141,7 +141,7 @@ def test_partition_times_them(module: str, function: str, shown: str) -> None:
     assert f"own network {module}:{function}" in result.output
     assert shown in result.output
     assert "balanced: " in result.output
-    assert "to train so: --processes 2" in result.output
+    assert "--processes 2 --partition " in result.output
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Timing and stages of a cell: the staleness vector that follows, and what is refused."""
+"""Test timing and stages of a cell: the resulting staleness vector, and refused values."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ REVNET = recipes.cell("smoke", "revnet18", methods.PETRA, 4)
 
 
 def at(**settings: object) -> TrainedCell:
-    return dataclasses.replace(REVNET, **settings)  # type: ignore[arg-type]  # wrong values are a subject here
+    return dataclasses.replace(REVNET, **settings)  # type: ignore[arg-type]  # wrong values are tested, too
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_lockstep_is_slack_one_and_stages_of_one_block_are_none() -> None:
         ({"timing": "1F1B"}, "timing must be lockstep, 1f1b, or 1f1b"),
         ({"timing": "1f1b+"}, r"got '1f1b\+'"),
         ({"stages": (3, 3)}, r"revnet18 has 10 blocks .*; got 3,3, which has 6"),
-        ({"stages": (12, -2)}, "1 or more"),
-        ({"timing": "1f1b", "method": "BACKPROPAGATION"}, "one micro-batch pass at a time, .* leave both out"),
+        ({"stages": (12, -2)}, "at least 1"),
+        ({"timing": "1f1b", "method": "BACKPROPAGATION"}, "one micro-batch at a time, .* leave both out"),
         ({"stages": (5, 5), "method": "PAREPROP"}, "got timing lockstep, stages 5,5"),
         ({"timing": "1f1b", "method": "PIPEDREAM_2BW"}, "raise k to 9 or more"),
     ],
@@ -53,6 +53,21 @@ def test_lockstep_is_slack_one_and_stages_of_one_block_are_none() -> None:
 def test_wrong_timing_is_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(CellError, match=message):
         at(**settings)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        *(("lockstep", "lockstep"), ("1f1b+1", "lockstep"), ("1f1b+1.00", "lockstep")),
+        *(("1f1b", "1f1b"), ("1f1b+0", "1f1b"), ("1f1b+0.0", "1f1b")),
+        *(("1f1b+0.5", "1f1b+0.5"), ("1f1b+00.50", "1f1b+0.5"), ("1f1b+10", "1f1b+10"), ("1f1b+2.0", "1f1b+2")),
+    ],
+)
+def test_a_timing_has_one_name(written: str, name: str) -> None:
+    assert timing.canonical(written) == name
+    assert timing.slack(written) == timing.slack(name)
+    with pytest.raises(CellError, match="timing must be"):
+        timing.canonical("1f1b+")
 
 
 def test_title_of_a_timing() -> None:

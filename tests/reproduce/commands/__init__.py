@@ -1,1 +1,1 @@
-"""Tests of `reproduce/commands`."""
+"""Test `reproduce/commands`."""

@@ -1,12 +1,14 @@
-"""The command line: complete help, errors that name what was meant, and a run that a person can follow and stop."""
+"""Test the command line: complete help, errors with suggestions, and a run that a user can follow and stop."""
 
 import dataclasses
+import errno
 import io
 import os
 import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -56,14 +58,14 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["run", "smoke", "--models", "revnet19"], "no cell has model revnet19; did you mean revnet18"),
         (["report", "--records", "nowhere"], "there is no folder nowhere"),
         (["run", "smoke", "--tables", "table2"], "it has no cells at the scale smoke; these have: table1"),
-        (["run", "smoke", "--seeds", "two"], "--seeds two: how many, 1 to 1, or several seeds"),
+        (["run", "smoke", "--seeds", "two"], "--seeds two: expected a number from 1 to 1, or seeds such as"),
         (["run", "smoke", "--loader", "ffcv"], "loader must be memory for digits, got 'ffcv'"),
         (["run", "smoke", "--precision", "float16"], "there is no precision 'float16'"),
         (["run", "smoke", "--devices", "cuda:98,cuda:99"], "there is no device 'cuda:98'"),
         (["run", "smoke", "--jobs", "0"], "0 is not in the range x>=1"),
         (["train", "--method", "forward-gradient", "--guess", "loca"], "there is no guess 'loca'; did you mean local"),
-        (["train", "--guess", "local"], "--guess is of --method forward-gradient, got --method PETRA"),
-        (["train", "--method", "forward-gradient", "--processes", "2"], "forward gradients are trained by one process"),
+        (["train", "--guess", "local"], "--guess requires --method forward-gradient, got --method PETRA"),
+        (["train", "--method", "forward-gradient", "--processes", "2"], "forward gradients are trained in one process"),
         (["train", "-k", "33"], "accumulation k=33 is outside 1..32"),
         (["train", "--k", "33"], "accumulation k=33 is outside 1..32"),
         (["train", "--method", "petrr"], "no method 'petrr'; did you mean PETRA, PAREPROP?"),
@@ -78,7 +80,7 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
         (["run", "smoke", "-v"], "--verbose: --dry-run is missing"),
         (["train", "--cuda-graphs", "4"], "--cuda-graphs 4 needs a CUDA device, got cpu"),
         (["train", "--cuda-graphs"], "--cuda-graphs branches needs a CUDA device, got cpu"),
-        (["run", "--cuda-graphs", "smoke"], "'smoke' is no number of streams: expected 0, 1, 2, … or branches"),
+        (["run", "--cuda-graphs", "smoke"], "'smoke' is not a number of streams: expected 0, 1, 2, … or branches"),
     ],
 )
 def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch, arguments, message):
@@ -90,7 +92,7 @@ def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch
 
 
 def test_the_device_is_made_the_current_one(tmp_path, monkeypatch):
-    """`train --device cuda:1 --cuda-graphs` recorded on cuda:0, which had nothing to do."""
+    """`train --device cuda:1 --cuda-graphs` once recorded on cuda:0, which had no work."""
     taken = []
 
     def set_device(device):
@@ -130,8 +132,8 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
     [(cells, settings, retry_failed)] = given
     assert [cell.accumulation for cell in cells] == [1, 4, 32]
     assert (settings.jobs, settings.threads, settings.how.checkpoint_seconds, retry_failed) == (3, 1, 120, False)
-    assert f"3 cells of the scale smoke -> {tmp_path} (3 workers of 1 thread each)\n" in result.stderr
-    assert "WARNING: 1 cell at k = 1 and 4 not above 90 % test accuracy" in result.output
+    assert f"3 cells of the scale smoke -> {tmp_path} (3 workers with 1 thread each)\n" in result.stderr
+    assert "WARNING: 1 cell at k = 1 and 4 did not exceed 90 % test accuracy" in result.output
     assert "digits-revnet18-w8-petra-k4-s0: 20.00 %" in result.output
     assert "WARNING: 1 cell diverged" in result.output
     assert result.exit_code == 0
@@ -163,11 +165,11 @@ def test_train_leaves_a_record_and_a_model_says_how_it_goes_and_refuses_another_
     nothing = ("--trace", tmp_path / "trace.json", "--tensorboard", tmp_path / "more")
     result = call("train", *QUICK, "--output", output, *nothing)
     assert result.exit_code == 0, result.output
-    assert "finished already: nothing was run, and there is nothing for --trace and --tensorboard" in result.stderr
+    assert "finished already: nothing was run, so --trace and --tensorboard had no effect" in result.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"out", "events"}
-    assert "is not there any more" not in result.stderr
+    assert "no longer exists" not in result.stderr
     (output / "model.pt").rename(tmp_path / "model.pt")
-    assert "model.pt is not there any more; to have it, " in call("train", *QUICK, "--output", output).stderr
+    assert "model.pt no longer exists; to get it, " in call("train", *QUICK, "--output", output).stderr
     (tmp_path / "model.pt").rename(output / "model.pt")
     result = call("train", *QUICK, "--seed", 5, "--output", output)
     assert result.exit_code == 1
@@ -217,14 +219,14 @@ def test_published_systems_are_trained_at_their_own_timing():
 
 
 def test_a_number_of_stages_is_cut_by_predicted_costs_and_said(capsys):
-    """Costs are FLOPs: of equal blocks of a chain between a cheap stem and head those at the ends get one more."""
+    """Costs are FLOPs. In a chain of equal blocks with a cheap stem and head, the outer stages get one block more."""
     for given, stages in (("4", (3, 2, 2, 3)), ("1", (10,)), ("10", ()), ("3,2,2,3", (3, 2, 2, 3)), ("", ())):
         assert train.cell_by_hand({"stages": given}).stages == stages
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "--stages 4 is 3,2,2,3: blocks of each stage, by predicted costs"
     assert said[2] == "--stages 10 is every block: blocks of each stage, by predicted costs"
     assert len(said) == 3
-    # Four stages have a staleness of 3, which an update of 4 micro-batches allows; ten would have 9.
+    # Four stages have staleness 3, which an update of 4 micro-batches allows. Ten stages would have 9.
     assert train.cell_by_hand({"method": "pipedream-2bw", "accumulation": 4, "stages": "4"}).stages == (3, 2, 2, 3)
     for wrong, message in (
         ("11", "has 10 blocks"),
@@ -269,7 +271,7 @@ def test_ctrl_c_saves_in_the_middle_of_an_epoch_and_gives_130(tmp_path):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 130
-    assert "saved, the same command goes on from there" in said
+    assert "saved, and the same command resumes from there" in said
     assert "Traceback" not in said
     record = Record.load(tmp_path)
     assert record.state().status is Status.PARTIAL
@@ -328,6 +330,9 @@ def test_one_training_has_one_identity_however_its_settings_are_written():
     assert identity(weight_decay=0.0) == identity(weight_decay=-0.0)
     assert identity(drop_factor=0.5) == identity(drop_factor=0.1), "without drops it has no effect"
     assert identity(drops="1", drop_factor=0.5) != identity(drops="1", drop_factor=0.1)
+    assert identity(timing="1f1b+1.0") == identity(timing="lockstep") == identity()
+    assert identity(timing="1f1b+0") == identity(timing="1f1b") != identity(timing="1f1b+0.5")
+    assert identity(timing="1f1b+0.50") == identity(timing="1f1b+0.5")
     for batch_size in range(1, 100):
         for k in (1, 3):
             size = {"batch_size": batch_size, "accumulation": k}
@@ -343,13 +348,38 @@ def test_a_home_folder_is_expanded_where_the_shell_leaves_it(tmp_path, monkeypat
     command = ["data", "list"] if option == "--data-root" else ["run", "smoke", "--dry-run"]
     assert CliRunner().invoke(main, [*command, f"{option}=~/there"]).exit_code == 0
     assert not (tmp_path / "~").exists()
-    nobody = CliRunner().invoke(main, [*command, f"{option}=~nobody-of-that-name/there"])
+    nobody = CliRunner().invoke(main, [*command, f"{option}=~no-user-of-this-name/there"])
     assert nobody.exit_code == 2
     assert "the home folder of a user that does not exist" in nobody.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("records list --records", "records check --records", "records merge", "report --records"),
+        *("run smoke --dry-run --records", "train --dataset digits --output", "data list --data-root"),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True], ids=["a closed folder", "a folder within it"])
+def test_a_path_that_this_user_may_not_read_is_named(tmp_path, monkeypatch, command, inside):
+    """Some systems raise PermissionError when a closed folder is examined, which every command did at another place."""
+    stat, access, closed = os.stat, os.access, tmp_path / "closed"
+    closed.mkdir()
+
+    def look(path, **options):
+        if isinstance(path, str | Path) and closed in Path(path).parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", look)
+    monkeypatch.setattr(os, "access", lambda path, mode, **options: path != closed and access(path, mode, **options))
+    done = CliRunner().invoke(main, [*command.split(), str(closed / "in" if inside else closed)])
+    assert done.exit_code == 2
+    assert re.search(r"no permission to read '.*closed.*': let this user read it", " ".join(done.output.split()))
+
+
 def test_every_path_of_the_command_line_is_of_one_type():
-    """So that what holds for one holds for all."""
+    """Then tests of one path hold for all of them."""
 
     def paths(command):
         for parameter in command.params:

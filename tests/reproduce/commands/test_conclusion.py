@@ -1,4 +1,4 @@
-"""The end of a run: means of what may be compared and of nothing else, and every kind of bad news told once."""
+"""Test the end of a run: means of comparable runs only, and every kind of problem reported once."""
 
 import dataclasses
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_a_missing_data_set_is_told_once_and_failures_by_their_kind(capsys):
     problems = dict.fromkeys(CELLS[:3], "data/imagenet: imagenet is not prepared. Log in at …")
     problems[CELLS[3]] = "result.json: is damaged"
     said = end(GridOutcome(dict.fromkeys(CELLS, NOT_RUN), problems))
-    assert "4 cells without a result" in said
+    assert "4 cells have no result" in said
     assert f"{CELLS[0].slug} and 2 more: data/imagenet: imagenet is not prepared" in said
     assert said.count("not prepared") == 1
     assert f"{CELLS[3].slug}: result.json: is damaged" in said
@@ -42,8 +42,8 @@ def test_a_missing_data_set_is_told_once_and_failures_by_their_kind(capsys):
     states = (State(Status.FAILED, 1, 4, "diverged"), State(Status.FAILED, 1, 4, "out of memory"))
     said = end(GridOutcome(dict(zip(CELLS, (*states, State(Status.PARTIAL, 1, 4)), strict=False))))
     assert "1 cell diverged, which is a result" in said
-    assert "1 cell ran out of memory; --retry-failed tries again" in said
-    assert "1 cell unfinished; the same command goes on" in said
+    assert "1 cell ran out of memory; --retry-failed runs them again" in said
+    assert "1 cell unfinished; the same command resumes" in said
 
 
 def states(cells, root):

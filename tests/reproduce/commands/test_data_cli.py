@@ -1,4 +1,4 @@
-"""The commands as a person uses them."""
+"""Test the data commands as a user runs them."""
 
 import errno
 import re
@@ -13,7 +13,7 @@ from tests import fake_data
 
 
 def invoke(*arguments, code=0):
-    """What a command prints, stderr included."""
+    """Return the output of a command, including stderr."""
     result = CliRunner().invoke(commands.data, [str(argument) for argument in arguments])
     assert result.exit_code == code, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
@@ -41,11 +41,11 @@ def test_list_shows_every_data_set_and_how_to_get_it(root):
         contents = "text for masked language modelling" if dataset.text else f"{dataset.num_classes} classes"
         assert f"{dataset.name}  {dataset.title}: {contents}" in text
         assert dataset.built_in or f"not prepared. {dataset.how_to_get}" in text
-    assert "ready: it comes with a dependency" in text
+    assert "ready: comes with a dependency" in text
 
 
 def test_prepare_prints_what_it_found_and_all_know_what_is_prepared(prepared, source, root, tmp_path):
-    assert f"{root / 'cifar10'} is made: NOT OFFICIAL: " in prepared
+    assert f"{root / 'cifar10'} was made: NOT OFFICIAL: " in prepared
     assert "(reason given: a test)" in prepared
     assert "train: 100 images, 10 classes of 10" in prepared
     assert "test: 20 images, 10 classes of 2" in prepared
@@ -53,11 +53,11 @@ def test_prepare_prints_what_it_found_and_all_know_what_is_prepared(prepared, so
     assert re.search(r"train.beton  [\d,]+ bytes  SHA-256 [0-9a-f]{64}", prepared)
     assert "ready for ffcv and memory, NOT OFFICIAL: " in invoke("list", "--data-root", root)
     for names in ((), ("cifar10",), ("CIFAR-10",)):
-        assert "cifar10: whole, NOT OFFICIAL: " in invoke("check", *names, "--data-root", root)
+        assert "cifar10: complete, NOT OFFICIAL: " in invoke("check", *names, "--data-root", root)
     again = invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--unofficial", "a test")
-    assert "was there already, from the same source" in again
+    assert "exists already, from the same source" in again
     (root / "cifar10").rename(root / "cifar100")
-    assert "cifar100 holds cifar10, not cifar100" in invoke("list", "--data-root", root)
+    assert "cifar100 contains cifar10, not cifar100" in invoke("list", "--data-root", root)
     (tmp_path / "file").write_text("")
     text = invoke("prepare", "cifar10", "--source", source, "--data-root", tmp_path / "file" / "data", code=1)
     assert re.search(r"Error: .*Not a directory: .*file/data", text), "without a traceback"
@@ -79,8 +79,8 @@ def test_check_and_list_find_damage_and_go_on(prepared, tmp_path, root, damage):
     assert f"cifar10: DAMAGED\n  {path}" in text
     images = "--download" if damage == "manifest" else f"--source {tmp_path / 'source'}"
     assert text.count(f"data prepare cifar10 --data-root {root} --replace {images}\n") == 1
-    assert "cifar100: whole" in text
-    # A look at names and sizes cannot see a flipped bit.
+    assert "cifar100: complete" in text
+    # Names and sizes do not show a flipped bit.
     assert ("DAMAGED" in invoke("list", "--data-root", root)) == (damage != "flip")
 
 
@@ -89,7 +89,7 @@ def test_check_of_listed_images_looks_at_the_images(tmp_path, root):
     options = ("--data-root", root, "--unofficial", "a test", "--no-beton")
     invoke("prepare", "imagenet", "--source", source, *options)
     assert "ready for torchvision, NOT OFFICIAL" in invoke("list", "--data-root", root)
-    assert "imagenet: whole" in invoke("check", "--data-root", root)
+    assert "imagenet: complete" in invoke("check", "--data-root", root)
     (source / "val" / "n00000001" / "val_1_0.JPEG").unlink()
     assert "val_1_0.JPEG is missing" in invoke("check", "--data-root", root, code=1)
     source.rename(tmp_path / "elsewhere")
@@ -113,7 +113,7 @@ def test_download_is_prepared_in_one_command(tmp_path, root, monkeypatch):
     monkeypatch.setattr("reproduce.data.cifar.download", download)
     invoke("prepare", "cifar10", "--download", "--data-root", root, "--unofficial", "a test")
     assert (root / "downloads" / "cifar-10-batches-bin").is_dir()
-    assert "cifar10: whole" in invoke("check", "--data-root", root)
+    assert "cifar10: complete" in invoke("check", "--data-root", root)
 
 
 def test_what_this_user_may_not_read_is_said_and_ends_nothing(tmp_path, source, root, monkeypatch):
@@ -127,7 +127,7 @@ def test_what_this_user_may_not_read_is_said_and_ends_nothing(tmp_path, source, 
         text = invoke("check", "--data-root", root, code=1)
     assert "train.beton cannot be read (Permission denied)" in text
     assert "test.beton cannot be read (Permission denied)" in text
-    for name in ("cifar10", "cifar100"):  # what root, too, may not read
+    for name in ("cifar10", "cifar100"):  # unreadable even for root
         (root / name / "manifest.json").unlink(missing_ok=True)
         (root / name / "manifest.json").mkdir(parents=True)
     for command in (["list"], ["check"]):
@@ -143,7 +143,7 @@ def test_ctrl_c_leaves_nothing_and_gives_130(source, root, monkeypatch):
 
     monkeypatch.setattr("reproduce.data.small_images.write_beton", interrupted)
     text = invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--unofficial", "a test", code=130)
-    assert "the same command begins anew" in text
+    assert "the same command starts again" in text
     assert [path.name for path in root.iterdir()] == [".cifar10.lock"]
 
 
@@ -151,13 +151,13 @@ def test_ctrl_c_leaves_nothing_and_gives_130(source, root, monkeypatch):
     ("arguments", "code", "message"),
     [
         (["prepare", "cifr10"], 2, "there is no data set 'cifr10'; did you mean cifar10, cifar100?"),
-        (["prepare", "digits"], 2, "come with a dependency: there is nothing to prepare"),
-        (["prepare", "cifar10"], 2, "--source is missing: the folder that holds CIFAR-10. Get it with --download"),
+        (["prepare", "digits"], 2, "come with a dependency and need no preparation"),
+        (["prepare", "cifar10"], 2, "--source is missing: the folder that contains CIFAR-10. Get it with --download"),
         (["prepare", "imagenet32", "--download"], 2, "ImageNet32 cannot be downloaded without an account.*Log in"),
-        (["prepare", "cifar10", "--source", ".", "--workers", "2"], 2, "--workers are for imagenet"),
+        (["prepare", "cifar10", "--source", ".", "--workers", "2"], 2, "--workers apply only to imagenet"),
         (["prepare", "cifar10", "--source", "nowhere"], 1, "nowhere: there is no such folder"),
         (["prepare", "imagenet", "--source", "."], 1, "train: there is no such folder"),
-        (["check"], 1, "data holds no prepared data set; `data list` shows what there is"),
+        (["check"], 1, "data contains no prepared data set; `data list` shows the data sets"),
         (
             ["check", "cifar10"],
             1,
@@ -179,7 +179,7 @@ def test_no_color_is_obeyed(tmp_path, monkeypatch):
 
 
 def test_a_root_that_cannot_be_written_is_named_with_the_remedy(tmp_path, monkeypatch):
-    """As one on a file system that is mounted read-only, also where the data set is there already."""
+    """Test as on a read-only file system, also if the data set exists already."""
     source = fake_data.cifar10_binary(tmp_path / "source")
 
     def read_only(*_, **__):

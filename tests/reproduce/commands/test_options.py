@@ -1,4 +1,4 @@
-"""Options of several values are joined by commas."""
+"""Test that several values of an option are separated by commas."""
 
 import click
 from click.testing import CliRunner
@@ -27,6 +27,6 @@ def test_the_same_choice_in_many_ways_values_apart_are_refused_and_help_has_sect
     for arguments in (["paper", "--k", "1", "4", "--dry-run"], ["--k", "1", "4", "paper"]):
         result = CliRunner().invoke(command, arguments)
         assert result.exit_code == 2
-        assert "several values of an option are joined by commas, as in --k 1,4" in result.output
+        assert "separate several values of an option by commas, as in --k 1,4" in result.output
     text = CliRunner().invoke(command, ["--help"]).output
     assert text.index("Which:") < text.index("--models") < text.index("How:") < text.index("--dry-run")

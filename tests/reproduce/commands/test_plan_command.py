@@ -1,4 +1,4 @@
-"""The plan of `run --dry-run`, from real folders: states, locks, damage and recorded speeds; nothing is changed."""
+"""Test the plan of `run --dry-run` on real folders: states, locks, damage and recorded speeds. It changes nothing."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ CELLS = [
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """Of six cells one is done, one partial, one diverged, one damaged; the speed is this machine's."""
+    """Write six cells, of which one is done, one partial, one diverged, one damaged, with the speed of this machine."""
     here = provenance.environment(torch.device("cpu")) | {"threads": 1}
     monkeypatch.setattr(fake_records, "ENVIRONMENT", here)
     fake_records.train(CELLS[0], tmp_path, 95.0)
@@ -55,7 +55,7 @@ def test_failed_cells_to_be_retried_another_device_and_another_precision(root):
     assert "Left: 4 cells, 22 s of one worker" in text  # 3 epochs more
     assert "failed" not in text.splitlines()[0]
     assert "the time of all of them is unknown" in call(root, "--threads", "2").output
-    text = call(root, "--precision", "bf16").output  # other cells under the same table
+    text = call(root, "--precision", "bf16").output  # other cells of the same table
     assert text.splitlines()[1] == "accuracy:"
     [row] = [line for line in text.splitlines() if line.startswith("  digits")]
     assert " ".join(row.split()) == "digits revnet18 w8 backpropagation, petra 1,4,32 0 6 6 unknown"

@@ -1,4 +1,4 @@
-"""`train` and the lock of another machine: a dead one is waited for and followed, a living one is not disturbed."""
+"""Test `train` against the lock of another machine: it waits for a dead one, and does not disturb a live one."""
 
 import time
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from tests.reproduce.records.test_locks import be_machine, machine, short_times 
 
 @pytest.fixture
 def train(tmp_path, monkeypatch):
-    """Train as far as to the lock, on another machine than `beta`; gives whom it was taken from and what was said."""
+    """Train up to the lock, on a machine other than `beta`; return the former holder and the notices."""
     be_machine("alpha")
     monkeypatch.setattr(process, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(process, "execute", lambda record, _: lock(record))
@@ -40,7 +40,7 @@ def train(tmp_path, monkeypatch):
 
 
 def test_what_a_dead_machine_has_left_is_taken_over_after_a_while(train, machine):  # noqa: F811  # fixtures, imported above
-    """Every new process saw the lease for the first time, and refused for ever."""
+    """Every new process once saw the lease for the first time, and always refused."""
     left, _ = machine("beta")
     left.kill()
     left.join()
@@ -55,7 +55,7 @@ def test_what_a_dead_machine_has_left_is_taken_over_after_a_while(train, machine
     ("name", "message"), [("beta", "on beta"), ("alpha", "another process is working on this cell")]
 )
 def test_a_living_process_is_left_alone(train, machine, tmp_path, monkeypatch, name, message):  # noqa: F811  # fixtures, imported above
-    """And for one of this machine nobody waits. The clock of the file server may be ahead."""
+    """No process waits for a process of this machine. The clock of the file server may be ahead."""
     monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: 0.0, monotonic=time.monotonic))
     left, _ = machine(name)
     with pytest.raises(LockedError, match=message):

@@ -1,1 +1,1 @@
-"""Tests of `reproduce/data`."""
+"""Test `reproduce/data`."""

@@ -1,4 +1,4 @@
-"""The .beton writer: FFCV's format, the same bytes always, and no half of a file."""
+"""Test the .beton writer: FFCV's format, always the same bytes, and no partial files."""
 
 import io
 import subprocess
@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.fake_data import image_folder
 from tests.reproduce.records.test_records import full_disk
 
-SHAPES = ((150, 6, 5), (5, 1000, 1100))  # images, height, width; of the latter a page holds two and a part of a third
+SHAPES = ((150, 6, 5), (5, 1000, 1100))  # images, height, width; a page contains 2.x of the latter
 
 
 def raw_images(samples: int = 7, height: int = 6, width: int = 5) -> RawImages:
@@ -27,7 +27,7 @@ def raw_images(samples: int = 7, height: int = 6, width: int = 5) -> RawImages:
 
 @pytest.fixture
 def jpegs(tmp_path: Path) -> JpegFiles:
-    """Files of several sizes and modes, the first of them no JPEG file for all its name."""
+    """Write files of several sizes and modes. The first is not a JPEG file, despite its name."""
     paths = sorted((image_folder(tmp_path / "images", 2, 3) / "train").rglob("*.JPEG"))
     return JpegFiles(paths, [0, 1, 2, 0, 1, 2])
 
@@ -44,7 +44,7 @@ def test_raw_images_come_back_each_in_a_page(tmp_path: Path, shape: tuple[int, i
 
 
 class Samples:
-    """What FFCV's writer wants to be given."""
+    """Provide samples in the form that FFCV's writer requires."""
 
     def __init__(self, images: RawImages) -> None:
         self.images = images
@@ -57,7 +57,7 @@ class Samples:
 
 
 def test_raw_files_are_those_that_ffcv_writes(tmp_path: Path) -> None:
-    """In a process of its own: FFCV's writer forks, which the tests' process, full of threads, must not do."""
+    """Run FFCV's writer in a separate process, because it forks and the tests' process has many threads."""
     if find_spec("ffcv") is None:
         pytest.skip("FFCV is not installed")
     program = """
@@ -143,7 +143,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage, problem) -> None:  # 
 
 
 def test_a_flipped_bit_in_the_structure_is_an_error_or_harmless(tmp_path: Path) -> None:
-    """Whatever a damaged file says, no place outside it is believed."""
+    """The reader must not access memory outside the file, whatever the damaged file contains."""
     path = tmp_path / "a.beton"
     write_beton(path, raw_images())
     whole = path.read_bytes()
@@ -162,4 +162,4 @@ def test_a_flipped_bit_in_the_structure_is_an_error_or_harmless(tmp_path: Path) 
             with path.open("r+b") as file:
                 file.seek(position)
                 file.write(whole[position : position + 1])
-    assert refused > 500  # the rest are labels, and bytes without a meaning
+    assert refused > 500  # the others are labels, and unused bytes

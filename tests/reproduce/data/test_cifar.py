@@ -1,4 +1,4 @@
-"""CIFAR in its binary version, and what can be wrong with it."""
+"""Test CIFAR in its binary version, and errors in its files."""
 
 import functools
 import hashlib
@@ -61,7 +61,7 @@ def test_missing_files_truncated_ones_and_labels_out_of_range_are_named(tmp_path
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """CIFAR-10's archive on a server of our own; gives the folder that is served."""
+    """Serve CIFAR-10's archive, and return the served folder."""
     folder = tmp_path / "served"
     folder.mkdir()
     fake_data.cifar10_binary(tmp_path / "made")
@@ -69,7 +69,7 @@ def server(tmp_path, monkeypatch):
         archive.add(tmp_path / "made" / "cifar-10-batches-bin", "cifar-10-batches-bin")
     handler = functools.partial(_QuietHandler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        running.handle_error = lambda *_: None  # a client that hangs up is none
+        running.handle_error = lambda *_: None  # a client that disconnects is not an error
         thread = threading.Thread(target=running.serve_forever)
         thread.start()
         monkeypatch.setattr(cifar, "SITE", f"http://127.0.0.1:{running.server_port}")
@@ -91,7 +91,7 @@ class _QuietHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-# Python 3.12 warns of how torchvision unpacks an archive.
+# Python 3.12 warns of torchvision's way of unpacking an archive.
 @pytest.mark.filterwarnings("ignore:Python 3.14 will, by default, filter extracted tar archives:DeprecationWarning")
 def test_a_download_is_unpacked_and_complete_and_is_not_repeated(server, tmp_path):
     target = tmp_path / "downloads"

@@ -1,4 +1,4 @@
-"""Random crops: the distribution of torchvision's, from hashes."""
+"""Test random crops: torchvision's distribution, computed from hashes."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_boxes_lie_within_the_image(height: int, width: int) -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(500, 375), (100, 300)])
 def test_boxes_are_distributed_as_torchvision_s(height: int, width: int) -> None:
-    """Two samples of 4,000 from one distribution: Kolmogorov and Smirnov's distance is below 0.044 in 99.9 of 100."""
+    """For two samples of 4,000 from one distribution, the Kolmogorov-Smirnov distance is below 0.044 in 99.9 %."""
     ours = random_resized_crops(hashes(), *sizes(height, width))
     torch.manual_seed(0)
     transform = v2.RandomResizedCrop(224)
@@ -46,7 +46,7 @@ def test_boxes_are_distributed_as_torchvision_s(height: int, width: int) -> None
 
 
 def test_boxes_are_the_same_for_ever() -> None:
-    """Results of runs on ImageNet rest on them."""
+    """Results of runs on ImageNet depend on them."""
     boxes = [[19, 22, 321, 397], [54, 311, 213, 172], [10, 192, 260, 203], [82, 31, 266, 261]]
     assert random_resized_crops(hashes(0, 4), *sizes(375, 500, 4)).tolist() == boxes
 
@@ -65,7 +65,7 @@ def test_a_box_depends_on_its_own_hash_and_size_alone() -> None:
 
 
 def test_centres_and_mirrors() -> None:
-    # An image too narrow for any ratio gives its centre.
+    # For an image too narrow for any ratio, the crop is its centre.
     assert (random_resized_crops(hashes(0, 50), *sizes(1000, 10, 50)) == [493, 0, 13, 10]).all()
     assert (random_resized_crops(hashes(0, 50), *sizes(10, 1000, 50)) == [0, 493, 10, 13]).all()
     heights, widths = np.array([256, 256, 512, 3]), np.array([256, 300, 300, 1])

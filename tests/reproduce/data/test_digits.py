@@ -1,4 +1,4 @@
-"""The digits: real images, a fixed split, no test image in the training set."""
+"""Test the digits: real images, a fixed split, no test image in the training set."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The resizing of JPEG files: Pillow's filter, without its roundings."""
+"""Test the resizing of JPEG files: Pillow's filter without its intermediate rounding."""
 
 import itertools
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""FFCV behind its adapter: the batches of the loader in memory, and none of FFCV's traps."""
+"""Test the adapter of FFCV: it gives the batches of the in-memory loader, and avoids FFCV's pitfalls."""
 
 import subprocess
 import sys
@@ -49,10 +49,10 @@ def raw_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def jpegs(tmp_path_factory: pytest.TempPathFactory) -> JpegFiles:
-    """Twelve files of several sizes and modes, one with bytes in it that libjpeg warns of."""
+    """Write twelve files of several sizes and modes, one with bytes that libjpeg warns of."""
     paths = sorted((image_folder(tmp_path_factory.mktemp("jpegs")) / "train").rglob("*.JPEG"))
     data = paths[4].read_bytes()
-    paths[4].write_bytes(data[:20] + b"extraneous" + data[20:])  # after the first of its headers
+    paths[4].write_bytes(data[:20] + b"extraneous" + data[20:])  # after the first header
     return JpegFiles(paths, [number % CLASSES for number in range(12)])
 
 
@@ -83,7 +83,7 @@ def ffcv_threads() -> list[threading.Thread]:
     ("augment", "batch_size", "workers"), [(False, 1, 3), (False, 50, 1), (True, 7, 2), (True, 8, 1)]
 )
 def test_raw_images_come_as_from_memory(raw_file: Path, augment: bool, batch_size: int, workers: int) -> None:
-    """And nobody's random numbers are disturbed."""
+    """The random state of other code must not change."""
     before = np.random.get_state()[1].copy(), torch.get_rng_state()  # type: ignore[union-attr]
     memory = Loader(in_memory(augment), batch_size, seed=5)
     loader = raw_loader(raw_file, batch_size, augment, 5, workers)
@@ -120,12 +120,12 @@ def test_jpeg_files_are_cropped_where_the_hash_says(jpeg_file: Path, jpegs: Jpeg
             crop = picture.convert("RGB").crop((left, top, left + width, top + height))
         expected = np.array(crop.resize((64, 64), Image.Resampling.BILINEAR))
         expected = expected[:, ::-1] if flips[sample] else expected
-        assert abs(image.permute(1, 2, 0).numpy() - expected).mean() < 2  # of 255: another decoder
+        assert abs(image.permute(1, 2, 0).numpy() - expected).mean() < 2  # of 255, because the decoder differs
         assert label == jpegs.labels[sample]
 
 
 def test_batches_of_two_epochs_that_are_held_are_not_overwritten(raw_file: Path) -> None:
-    """FFCV has buffers for five batches: of eight that a pipeline holds it would overwrite the first three."""
+    """FFCV has buffers for five batches. It would overwrite the first three of eight batches in a pipeline."""
     loader, memory = raw_loader(raw_file, 2), Loader(in_memory(True), 2, seed=0)
     held = list(zip(loader.epoch(0), loader.epoch(1), strict=True))
     assert len(held) == 25
@@ -135,8 +135,8 @@ def test_batches_of_two_epochs_that_are_held_are_not_overwritten(raw_file: Path)
 
 @pytest.mark.parametrize(("taken", "workers"), [(0, 1), (1, 2), (5, 1), (6, 2)])
 def test_an_epoch_that_is_left_or_closed_leaves_no_thread(raw_file: Path, taken: int, workers: int) -> None:
-    """At any place, the end included: FFCV's thread looks at its flag only while the queue is full."""
-    before = set(threading.enumerate())  # some of these may end meanwhile
+    """Any place includes the end: FFCV's thread checks its flag only while the queue is full."""
+    before = set(threading.enumerate())  # some of them may end during the test
     loader = raw_loader(raw_file, workers=workers)
     batches = loader.epoch(0)
     for _ in range(taken):
@@ -154,7 +154,7 @@ def test_an_epoch_that_is_left_or_closed_leaves_no_thread(raw_file: Path, taken:
 
 
 def test_the_rest_of_an_epoch_that_is_left_is_not_read(raw_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of ImageNet it would take minutes."""
+    """Reading it would take minutes for ImageNet."""
     loader = raw_loader(raw_file, 1)
     decode, decoded = loader.source._decoder, []
     monkeypatch.setattr(loader.source, "_decoder", lambda *batch: (decode(*batch), decoded.append(1)))
@@ -162,11 +162,11 @@ def test_the_rest_of_an_epoch_that_is_left_is_not_read(raw_file: Path, monkeypat
     next(batches)
     del batches
     assert not ffcv_threads()
-    assert len(decoded) <= 6  # of 50: one was taken, three may wait, one may be finished and one begun
+    assert len(decoded) <= 6  # of 50: one was taken, three may be queued, one finished and one started
 
 
 def test_another_loader_compiles_nothing(raw_file: Path, jpeg_file: Path) -> None:
-    """FFCV compiles for 7 to 10 seconds a Loader, and a grid has hundreds of cells."""
+    """FFCV compiles for 7 to 10 seconds per Loader, and a grid has hundreds of cells."""
     from numba.core import event
 
     list(raw_loader(raw_file).epoch(0))
@@ -180,7 +180,7 @@ def test_another_loader_compiles_nothing(raw_file: Path, jpeg_file: Path) -> Non
 
 
 def test_torch_keeps_its_threads_and_nothing_is_printed(raw_file: Path) -> None:
-    """FFCV sets torch's threads at import, with every Loader and epoch, and once more in its own thread."""
+    """FFCV sets torch's threads at import, with every Loader and epoch, and again in its thread."""
     program = """
 import sys, threading, torch
 from pathlib import Path
@@ -209,7 +209,7 @@ print(len(batches), *seen)
 def test_an_image_that_cannot_be_decoded_is_an_error_and_not_the_end_of_all_time(
     tmp_path: Path, jpeg_file: Path
 ) -> None:
-    """FFCV looks at no return code; and were there an exception, its thread would end and the wait for it never."""
+    """FFCV ignores return codes. An exception would end its thread, and the main thread would wait without end."""
     path = tmp_path / "damaged.beton"
     data = bytearray(jpeg_file.read_bytes())
     place = Beton(jpeg_file).places[7]
@@ -222,7 +222,7 @@ def test_an_image_that_cannot_be_decoded_is_an_error_and_not_the_end_of_all_time
 
 
 def test_ffcv_itself_reads_our_files(jpeg_file: Path, jpegs: JpegFiles) -> None:
-    """They are FFCV's format: nothing of ours is needed to read them."""
+    """The files have FFCV's format. None of our code is needed to read them."""
     from ffcv.fields.rgb_image import CenterCropRGBImageDecoder
 
     with ffcv_library.uncompiled():
@@ -232,7 +232,7 @@ def test_ffcv_itself_reads_our_files(jpeg_file: Path, jpegs: JpegFiles) -> None:
         [(images, labels)] = loader
     [(expected, _)] = evaluation(jpeg_file, 12)
     assert labels[:, 0].tolist() == list(jpegs.labels)
-    # Its filter is another, and its crop's side is rounded down, ours to the nearest.
+    # FFCV uses another filter and rounds the side of its crop down; we round to the nearest.
     assert abs(torch.from_numpy(images).permute(0, 3, 1, 2) - expected).mean() < 3
 
 

@@ -1,4 +1,4 @@
-"""ImageNet's layout: what belongs to the data set, and what can be wrong with it."""
+"""Test ImageNet's layout: the files that belong to the data set, and errors in them."""
 
 import errno
 import io
@@ -30,7 +30,7 @@ def examine(source, **options):
 
 
 def write(source, folder, **options):
-    """What `write` leaves: the findings, and the names of the training files."""
+    """Return the findings of `write`, and the names of the training files."""
     images = ImageFolder(IMAGENET, source, **options)
     folder.mkdir()
     findings = images.examine(lambda _: None)
@@ -49,7 +49,7 @@ def test_files_order_and_labels_are_those_of_torchvisions_image_folder(source, t
     (source / "train" / "n00000001" / "train_1_1.JPEG").rename(source / "train" / "n00000001" / "Z.jpg")
     findings, train = write(source, tmp_path / "out", workers=3)
     theirs = datasets.ImageFolder(str(source / "train"), allow_empty=True)
-    skipped_folder = theirs.class_to_idx[".cache"]  # it is a class to torchvision, and comes first
+    skipped_folder = theirs.class_to_idx[".cache"]  # a class for torchvision, and the first one
     assert skipped_folder == 0
     assert [(str(source / file.path), file.label + 1) for file in train] == theirs.samples
     assert findings.splits["train"].histogram == (4, 4, 4)
@@ -94,7 +94,7 @@ def test_a_class_that_only_one_of_both_has_or_that_is_without_images_is_named(tm
 
 
 def test_validation_images_that_are_not_sorted_into_classes_are_seen(source):
-    """The archive of the validation images has no folders: the commonest mistake with ImageNet."""
+    """The archive of the validation images has no folders, which is the most common mistake with ImageNet."""
     for folder in list((source / "val").iterdir()):
         for file in folder.iterdir():
             file.rename(source / "val" / file.name)
@@ -115,7 +115,7 @@ def test_a_list_reads_back_and_a_damaged_one_is_named(source, tmp_path):
 
 @pytest.mark.parametrize("link", ["n00000001/again", "n00000001/itself", "n00000003", "../val"])
 def test_no_folder_is_visited_twice(source, link):
-    """A link that leads back would repeat a class, or bring training images into the test set."""
+    """A link that leads back would repeat a class, or add training images to the test set."""
     to = {"n00000001/again": "../n00000000", "n00000001/itself": "."}.get(link, "train/n00000001"[6:])
     if link == "../val":
         shutil.rmtree(source / "val")
@@ -137,7 +137,7 @@ def test_no_image_is_taken_twice_by_a_link(source, split):
 
 
 def test_a_data_set_of_links_is_one(source, tmp_path):
-    """Whose images lie elsewhere, once each; also where that is below the source."""
+    """The images are elsewhere, once each, possibly below the source."""
     for number, file in enumerate(sorted((source / "val").rglob("*.JPEG"))):
         away = source / "all" / f"{number}.JPEG"
         away.parent.mkdir(exist_ok=True)
@@ -149,7 +149,7 @@ def test_a_data_set_of_links_is_one(source, tmp_path):
         examine(source)
 
 
-@pytest.mark.parametrize("kind", ["a pipe", "a dangling link", "a folder that nobody may read"])
+@pytest.mark.parametrize("kind", ["a pipe", "a dangling link", "an unreadable folder"])
 def test_what_is_no_file_is_named(source, kind, monkeypatch):
     place = source / "train" / "n00000001" / "x.jpg"
     if kind == "a pipe":
@@ -170,7 +170,7 @@ def test_what_is_no_file_is_named(source, kind, monkeypatch):
 
 
 def _save(path, mode, size=(40, 40)):
-    """An image in which every value is half of the largest."""
+    """Save an image in which every value is half of the maximum."""
     if mode == "16 bits":
         Image.fromarray(np.full(size, 1 << 15, np.uint16)).save(path, "PNG")
     elif mode == "32 bits":
@@ -183,7 +183,7 @@ def _save(path, mode, size=(40, 40)):
 
 @pytest.mark.parametrize("mode", ["16 bits", "32 bits", "float", "1", "L", "LA", "P", "RGB"])
 def test_every_kind_of_pixels_is_scaled_to_8_bits_or_refused_by_name(source, tmp_path, mode):
-    """By both loaders. Pillow makes white of every grey value above 255."""
+    """Both loaders do so. Pillow turns every grey value above 255 into white."""
     odd = source / "train" / "n00000001" / "odd.png"
     _save(odd, mode)
     if mode in ("32 bits", "float"):

@@ -1,4 +1,4 @@
-"""ImageNet32 in its true format, and what can be wrong with it."""
+"""Test ImageNet32 in its real format, and errors in its files."""
 
 import io
 import pickle
@@ -17,7 +17,7 @@ GOOD = {"data": random_pixels(4), "labels": np.array([1, 1000, 500, 1]), "mean":
 
 
 def stored(change, save=np.savez):
-    """A batch file like `GOOD` but for some arrays."""
+    """Write a batch file like `GOOD`, except for some arrays."""
     out = io.BytesIO()
     save(out, **{name: array for name, array in {**GOOD, **change}.items() if array is not None})
     return out.getvalue()
@@ -50,7 +50,7 @@ def test_missing_files_are_named(tmp_path):
 
 
 def test_one_grey_level_in_one_image_shows_in_the_mean_image(tmp_path):
-    """No checksums are published, but every training file holds the mean image of them all."""
+    """No checksums are published, but every training file contains the mean image of all images."""
     fake_data.imagenet32(tmp_path)
     path = tmp_path / "train_data_batch_4.npz"
     values = dict(np.load(path))
@@ -96,7 +96,7 @@ def test_other_contents_are_refused(change, problem):
 
 
 class Evil:
-    """Calls what it must not when it is unpickled."""
+    """Call a forbidden function when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -114,7 +114,7 @@ def test_nothing_of_a_pickle_is_run_whatever_its_name(tmp_path):
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_flipped_bits_give_the_same_batch_or_the_error(save):
-    """Every array has a checksum in the archive; what has none are times, and bits that nothing reads."""
+    """Every array has a checksum in the archive. Only times and unread bits have none."""
     content = stored({"data": GOOD["data"] // 64}, save)
     whole, refused = imagenet32.read_batch(content, Path("val_data.npz")), 0
     places = random.Random(0).sample(range(len(content)), 200)

@@ -1,4 +1,4 @@
-"""Masked language modelling on the text that comes with Python: the text, the masks, and training on it."""
+"""Test masked language modelling on the text that comes with Python: the text, the masks, and the training."""
 
 import hashlib
 import json
@@ -52,7 +52,7 @@ CELL = replace(
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    """A text of a thousand bytes in the place of Python's."""
+    """Replace Python's text by a text of a thousand bytes."""
     split = corpus.split(SHORT)
     monkeypatch.setattr(corpus, "pydoc", lambda: split)
     return split
@@ -81,7 +81,7 @@ def test_masks_are_berts() -> None:
     assert left == pytest.approx(0.1, abs=0.02)
     replaced = read[(read != MASK) & (read != 65)]
     assert len(replaced.unique()) == 255
-    assert len({tuple(row) for row in chosen.tolist()}) == 500  # every sequence has its own
+    assert len({tuple(row) for row in chosen.tolist()}) == 500  # every sequence has a different mask
 
 
 def test_what_is_not_a_target_is_the_text() -> None:
@@ -107,12 +107,12 @@ def test_a_unigram_predictor_is_counted_not_guessed() -> None:
     train, hidden = b"aaab" * 63, np.array([97, 97, 98, 99])
     counted = text.unigram(train, hidden)
     assert counted["accuracy"] == 50
-    counts = np.array([190, 190, 64, 1])  # each counted once too often; 252 + 256 in all
+    counts = np.array([190, 190, 64, 1])  # each counted once too often; 252 + 256 in total
     assert counted["bits_per_byte"] == pytest.approx(-np.log2(counts / 508).mean())
 
 
 def train(folder: Path, cell: TrainingCell = CELL, *, ticks: int | None = None) -> Record:
-    """To the end, or stopped after so many ticks."""
+    """Train to the end, or stop after `ticks` ticks."""
     record, asked = Record(folder, cell), iter(range(10**6))
     try:
         execute(record, Context(should_stop=lambda: ticks is not None and next(asked) + 1 >= ticks))
@@ -124,7 +124,7 @@ def train(folder: Path, cell: TrainingCell = CELL, *, ticks: int | None = None) 
 def test_a_measure_that_is_no_number_is_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: Corpus
 ) -> None:
-    """The weights are finite, but what they compute of some text need not be."""
+    """The weights are finite, but their outputs on some text may not be."""
     evaluate = Pipeline.evaluate
     monkeypatch.setattr(Pipeline, "evaluate", lambda pipeline, inputs: evaluate(pipeline, inputs) * float("nan"))
     record = train(tmp_path)
@@ -147,7 +147,7 @@ def test_a_run_goes_on_with_its_text_alone(short: Corpus, tmp_path: Path, monkey
 
 
 def test_masked_bytes_alone_are_counted(short: Corpus, tmp_path: Path) -> None:
-    """Of a network that stays as it was drawn both measures can be had by hand, position by position."""
+    """For an untrained network both measures can be computed directly, position by position."""
     metrics = train(tmp_path, replace(CELL, learning_rate=0.0, epochs=1)).metrics()[-1]
     torch.manual_seed(derived_seed(CELL.seed, INITIALISATION))
     model = sequential(networks.build(CELL, 256))
@@ -168,14 +168,14 @@ def test_it_learns_a_text_that_repeats_itself(short: Corpus, tmp_path: Path) -> 
     result = record.result()
     assert result is not None
     assert last["test_bits_per_byte"] < first["test_bits_per_byte"] - 0.1
-    assert last["test_bits_per_byte"] < 5  # a guess among all bytes would take 8
+    assert last["test_bits_per_byte"] < 5  # a guess among all bytes would need 8
 
 
 def test_what_does_not_fit_is_refused(short: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     for changes, message in (
-        ({"model": "revvit_micro", "stem": "patch2"}, "revvit_micro takes images, and pydoc is text; choose one of "),
-        ({"dataset": "digits", "image_size": 8}, "takes text, and digits has images; choose the data set pydoc"),
-        ({"stem": "patch2"}, "the stem of revroberta_micro, which reads text, is bytes"),
+        ({"model": "revvit_micro", "stem": "patch2"}, "revvit_micro takes images, but pydoc is text; choose one of "),
+        ({"dataset": "digits", "image_size": 8}, "takes text, but digits has images; choose the data set pydoc"),
+        ({"stem": "patch2"}, "the stem of revroberta_micro, which reads text, must be bytes"),
         ({"image_size": 4}, "image_size, the bytes of a sequence, must be 8 to 1024 for pydoc, got 4"),
         ({"width": 7}, "7 channels cannot be divided among 3 heads"),
     ):

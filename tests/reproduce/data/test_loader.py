@@ -1,4 +1,4 @@
-"""Loader and hash: batches are functions of (seed, epoch, position) and of nothing else."""
+"""Test loader and hash: batches depend only on (seed, epoch, position)."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ BYTES = BatchFormat(num_classes=10, image_size=SIZE, mean=(0.0,) * 3, deviation=
 
 
 def images(samples=20):
-    """Every pixel names its place: image n has n in channel 0, the row in channel 1, the column in channel 2."""
+    """Make images whose pixels encode their place: channel 0 the image, channel 1 the row, channel 2 the column."""
     pixels = np.zeros((samples, 3, SIZE, SIZE), np.uint8)
     pixels[:, 0] = np.arange(samples)[:, None, None]
     pixels[:, 1] = np.arange(1, SIZE + 1)[:, None]
@@ -41,7 +41,7 @@ def test_an_epoch_is_a_shuffle_without_the_incomplete_batch(batch_size):
 
 
 def test_augmentation_takes_no_second_copy_of_the_data_set():
-    """It was padded once for all, on the device: of ImageNet32 6 GB beside 4."""
+    """The data set was once padded as a whole, on the device: for ImageNet32 6 GB in addition to 4."""
     made = loader(2, seed=5, samples=200)
     largest = []
 
@@ -77,7 +77,7 @@ def test_a_batch_does_not_depend_on_what_else_is_read():
 
 
 def test_seeds_and_epochs_are_independent():
-    """FFCV and many loops seed with seed + epoch: seed 1 epoch 1 is then seed 2 epoch 0."""
+    """FFCV and many training loops use the seed seed + epoch, so that seed 1 epoch 1 equals seed 2 epoch 0."""
     orders = [tuple(sample_order(seed, number, 50)) for seed in range(8) for number in range(8)]
     assert len(set(orders)) == len(orders)
     hashes = np.concatenate([sample_hashes(s, e, p, 50) for s in range(4) for e in range(4) for p in range(2)])
@@ -88,22 +88,22 @@ def test_an_order_is_a_fair_permutation():
     orders = np.stack([sample_order(7, number, 10) for number in range(4000)])
     assert (np.sort(orders, axis=1) == np.arange(10)).all()
     counts = np.stack([np.bincount(orders[:, place], minlength=10) for place in range(10)])
-    # 4000 draws of 10: 400 +- 19; five deviations.
+    # 4000 draws of 10: 400 +- 19; five standard deviations.
     assert abs(counts - 400).max() < 95
 
 
 def test_the_bits_of_the_hash_are_fair_and_change_with_every_input_bit():
     hashes = sample_hashes(0, 0, AUGMENTATION, 40_000)
     bits = (hashes[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
-    assert abs(bits.mean(axis=0) - 0.5).max() < 0.0125  # five deviations of 0.0025
+    assert abs(bits.mean(axis=0) - 0.5).max() < 0.0125  # five standard deviations of 0.0025
     for other in (sample_hashes(1, 0, AUGMENTATION, 40_000), sample_hashes(0, 1, AUGMENTATION, 40_000)):
         changed = np.unpackbits((hashes ^ other).view(np.uint8)).reshape(-1, 64).sum(axis=1)
-        assert abs(changed.mean() - 32) < 0.1  # five deviations of 4 / sqrt(40000)
+        assert abs(changed.mean() - 32) < 0.1  # five standard deviations of 4 / sqrt(40000)
 
 
 def test_the_hash_is_splitmix64_and_fixed_for_ever():
-    """The published first outputs of SplitMix64 with seed 1234567; recorded results are results of these orders."""
-    states = np.uint64(1234567) + np.arange(1, 4, dtype=np.uint64) * sample_hash.INCREMENT  # which it grows by first
+    """These are the published first outputs of SplitMix64 with seed 1234567. Recorded results depend on them."""
+    states = np.uint64(1234567) + np.arange(1, 4, dtype=np.uint64) * sample_hash.INCREMENT  # SplitMix64 adds it first
     assert sample_hash.mix(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert sample_order(0, 0, 8).tolist() == [2, 0, 4, 5, 3, 1, 7, 6]
     assert sample_hashes(1, 2, ORDER, 2).tolist() == [7514956018966487631, 11926612683539703642]
@@ -127,8 +127,8 @@ def test_a_crop_is_a_window_of_the_padded_image_mirrored_half_the_time():
             assert torch.equal(crop, window.flip(2) if flip else window)
             places.add((top, left))
             flips += flip
-    assert len(places) == 81  # 600 draws of 81 places: all of them but with probability 0.05; the seed is fixed
-    assert abs(flips - 300) < 62  # five deviations
+    assert len(places) == 81  # 600 draws of 81 places: all occur with probability 0.95; the seed is fixed
+    assert abs(flips - 300) < 62  # five standard deviations
 
 
 def test_evaluation_reads_everything_in_order_and_a_batch_larger_than_the_data_is_refused():
@@ -146,13 +146,13 @@ def test_evaluation_reads_everything_in_order_and_a_batch_larger_than_the_data_i
     source = InMemory(images(), BYTES)
     source.batches = lambda order, hashes, size: iter(used.append(hashes.tolist()) or ())
     list(Evaluation(source, 7))
-    assert used == [sample_hashes(0, 0, EVALUATION, 20).tolist()]  # by which text is masked, whatever the seed
+    assert used == [sample_hashes(0, 0, EVALUATION, 20).tolist()]  # these mask text, for every seed
     with pytest.raises(ValueError, match="batch_size 21 is larger than this training set \\(20 samples\\)"):
         loader(21)
 
 
 def test_a_gpu_divides_as_a_cpu_does():
-    """By a number of Python's a GPU does not divide, it multiplies by the inverse, which rounds otherwise."""
+    """A GPU does not divide by a Python number. It multiplies by the inverse, which rounds differently."""
     divisors = []
 
     class Watch(TorchDispatchMode):

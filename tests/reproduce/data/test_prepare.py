@@ -1,4 +1,4 @@
-"""Preparing data sets: whole or not at all, again and again, and only official data unless somebody says why."""
+"""Test preparing data sets: completely or not at all, repeatedly, and unofficial data only with a reason."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ MAKERS = {
 
 @contextlib.contextmanager
 def bar(what, total, unit):
-    """Counts, and is not to be told of more or less than it was promised."""
+    """Count progress, and check that the total equals the announced one."""
     done = []
     yield done.append
     assert sum(done) == total, (what, unit)
@@ -43,12 +43,12 @@ def source(tmp_path):
 
 @pytest.fixture
 def root(tmp_path):
-    """Not there, nor is the folder that it is to be in."""
+    """Return a folder that does not exist, in a folder that does not exist."""
     return tmp_path / "new" / "data"
 
 
 def left(root: Path) -> set[str]:
-    """What is in the folder of prepared data sets, locks apart."""
+    """Return the content of the folder of prepared data sets, except locks."""
     return {path.name for path in root.iterdir() if not path.name.endswith(".lock")} if root.exists() else set()
 
 
@@ -58,12 +58,12 @@ def left(root: Path) -> set[str]:
         (CIFAR10, "b459d76e8ff3f0985816b1d83aecac97", "0c29223f1e4f0a976aaf02229353b574"),
         (CIFAR100, "cfddfe1b0569e9dfd2153438b2681ebe", "3ee207586dccc623ac5147c7600990ba"),
         (IMAGENET32, "e362ce5e11ab6cc45fedcf9c0f01e1ad", "149c28b434b7576c18ce6e773ad47b02"),
-        (IMAGENET, "", ""),  # converted by whatever libjpeg there is
+        (IMAGENET, "", ""),  # converted by the installed libjpeg
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_prepared_files_are_recorded_and_stay_what_they_were_to_the_byte(dataset, train, test, tmp_path, root):
-    """Also where they were made from pickles of the same images once: records name these checksums."""
+    """Some files were once made from pickles of the same images: records contain these checksums."""
     made, now = prepare(dataset, MAKERS[dataset](tmp_path / "source"), root, WHY, bar)
     folder = root / dataset.name
     assert now
@@ -100,7 +100,7 @@ def test_real_cifar10_is_known_to_be_official_but_for_its_test_batch(real_cifar1
     findings = prepare(CIFAR10, real_cifar10, root, WHY, bar)[0].findings
     assert findings.splits["train"].histogram == (5000,) * 10
     assert findings.splits["test"].histogram == (1000,) * 10
-    assert [round(value, 3) for value in findings.mean] == [0.491, 0.482, 0.447]  # as everybody knows them
+    assert [round(value, 3) for value in findings.mean] == [0.491, 0.482, 0.447]  # the well-known values
     if findings.deviations:  # a machine may have the official test batch
         (sentence,) = findings.deviations
         assert sentence.startswith("test_batch.bin has the SHA-1")
@@ -197,11 +197,11 @@ def test_a_source_where_the_result_would_go_is_left_alone(tmp_path):
 
 
 class Killed(BaseException):
-    """Nothing runs after it, no cleaning up either."""
+    """End a process without any clean-up."""
 
 
 def kill_at(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have `prepare` die at the beginning of a step."""
+    """Make `prepare` die at the beginning of a step."""
 
     def die(*_):
         monkeypatch.setattr(module.shutil, "rmtree", lambda *_, **__: None)
@@ -225,9 +225,9 @@ def test_after_a_kill_anywhere_the_same_command_ends_as_if_nothing_had_been(
         kill_at(step, context)
         with pytest.raises(Killed):
             prepare(CIFAR10, source, root, Options(reason="a test", replace=before), bar)
-    assert left(root) - {"cifar10"}  # it left something
+    assert left(root) - {"cifar10"}  # it left files
     made, now = prepare(CIFAR10, source, root, WHY, bar)
-    assert now != before  # what was there before is still there, or there again
+    assert now != before  # the previous state is still there, or was restored
     assert made == expected
     assert left(root) == {"cifar10"}
     assert manifest.problems(root / "cifar10", made, contents=True) == []

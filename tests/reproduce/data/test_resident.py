@@ -1,4 +1,4 @@
-"""Batches that a recorded step makes itself: those of the loader to the bit, whatever part of an epoch is read."""
+"""Test batches that a recorded step makes: bitwise those of the loader, for any part of an epoch."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "deviation": (0.247, 0.2435, 0.2616)}
 def loader_of(samples: int, size: int, batch_size: int, *, augment: bool) -> tuple[Loader, InMemory]:
     generator = np.random.default_rng(samples)
     pixels = generator.integers(0, 256, (samples, 3, size, size), dtype=np.uint8)
-    pixels.reshape(-1)[:256] = np.arange(256)  # every byte is in it
+    pixels.reshape(-1)[:256] = np.arange(256)  # contains every byte
     images = RawImages(pixels, generator.integers(0, 10, samples))
     source = InMemory(images, BatchFormat(num_classes=10, image_size=size, **CIFAR), augment=augment)
     return Loader(source, batch_size, seed=7), source
@@ -45,7 +45,7 @@ def test_every_batch_of_three_epochs_is_the_loaders_to_the_bit(
 def test_it_begins_in_the_middle_and_for_several_readers() -> None:
     loader, source = loader_of(50, 8, 4, augment=True)
     resident = ResidentBatches(loader, source)
-    resident.prepare(2, 1, 3)  # of which nothing is used
+    resident.prepare(2, 1, 3)  # not used
     for start, step in ((5, 1), (1, 3), (11, 1)):
         resident.begin(2, start, step)
         expected = list(loader.epoch(2, start, step))
@@ -74,7 +74,7 @@ def test_a_recording_of_it_makes_the_next_batch_from_few_operations() -> None:
 
 
 def _has_memory_of_its_own(operation: tuple[object, ...]) -> bool:
-    """Whether an operation writes: it is no view of what it is given."""
+    """Return whether an operation writes, because its result is not a view of its arguments."""
     func, args, kwargs, result = operation
     writes = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)  # type: ignore[attr-defined]
     tensors = [result] if isinstance(result, torch.Tensor) else list(result)  # type: ignore[call-overload]

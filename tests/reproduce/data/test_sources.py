@@ -1,4 +1,4 @@
-"""From a cell to its batches: the right files, the right loader, and nothing is trained on that is not what it says."""
+"""Test the way from a cell to its batches: the right files, the right loader, and no training on other data."""
 
 import dataclasses
 import re
@@ -45,7 +45,7 @@ IMAGENET_CELL = dataclasses.replace(
 
 @pytest.fixture
 def root(tmp_path):
-    """A folder with CIFAR-10 of 100 training and 20 test images."""
+    """Return a folder with CIFAR-10 of 100 training and 20 test images."""
     prepared(CIFAR10, fake_data.cifar10_binary(tmp_path / "source"), tmp_path / "data")
     return tmp_path / "data"
 
@@ -83,7 +83,7 @@ def test_training_and_test_set_are_not_mistaken_for_each_other(root):
     assert data.test.samples == sum(len(labels) for _, labels in data.test) == 20
     plain = open_data(dataclasses.replace(CELL, augmentation="none"), CPU, root)
     every = torch.cat([images for images, _ in plain.train.epoch(0)])
-    assert every.mean((0, 2, 3)).abs().max() < 1e-3  # normalised by its own statistics
+    assert every.mean((0, 2, 3)).abs().max() < 1e-3  # normalised by the statistics of this data set
     assert (every.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-3
 
 
@@ -143,7 +143,7 @@ def test_another_data_set_under_a_wrong_name_is_noticed(root, tmp_path):
 @pytest.mark.parametrize("ask", [sources.check, lambda cell, root: open_data(cell, CPU, root)])
 @pytest.mark.parametrize("beton", [True, False])
 def test_images_that_were_only_listed_are_not_for_ffcv_and_must_be_there(tmp_path, monkeypatch, ask, beton):
-    """And images that were copied are not for torchvision."""
+    """Copied images are not supported by torchvision's loader."""
     monkeypatch.setattr(catalogue, "ffcv_installed", lambda: True)
     source, root = fake_data.image_folder(tmp_path / "photographs"), tmp_path / "data"
     prepared(IMAGENET, source, root, beton=beton)
@@ -159,7 +159,7 @@ def test_images_that_were_only_listed_are_not_for_ffcv_and_must_be_there(tmp_pat
 
 
 def test_a_run_goes_on_with_the_same_files_alone_and_says_what_it_was_trained_on(root, tmp_path):
-    """Data that were prepared anew between stop and resume would make a result of two data sets."""
+    """A data set that was prepared again between stop and resume would give a result of two data sets."""
     record, how = Record(tmp_path / "record", CELL), How(data_root=root)
     for _ in range(2):
         with pytest.raises(Stopped):

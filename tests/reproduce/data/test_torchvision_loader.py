@@ -1,4 +1,4 @@
-"""The DataLoader for image files: batches that depend on nobody's generator, and errors that arrive whole."""
+"""Test the DataLoader for image files: batches do not depend on global generators, and errors arrive unchanged."""
 
 import multiprocessing
 import os
@@ -23,7 +23,7 @@ from reproduce.data.sample_hash import AUGMENTATION, sample_hashes, sample_order
 from reproduce.data.torchvision_loader import ImageFiles
 from tests.fake_data import assert_same_batches, image_folder
 
-# DataLoader forks, and Python 3.12 warns of that wherever there is a second thread.
+# DataLoader forks, and Python 3.12 warns of forks in a process with several threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 FILES, SIZE = 12, 56
@@ -32,7 +32,7 @@ BYTES = BatchFormat(num_classes=5, image_size=SIZE, mean=(0.0,) * 3, deviation=(
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> JpegFiles:
-    """Files of several sizes and modes."""
+    """Return files of several sizes and modes."""
     folder = image_folder(tmp_path_factory.mktemp("images")) / "train"
     return JpegFiles(sorted(folder.rglob("*.JPEG")), [number % 5 for number in range(FILES)])
 
@@ -58,7 +58,7 @@ def test_batches_do_not_depend_on_workers_and_start_nor_move_others_random_numbe
 
 @pytest.fixture(params=["fork", "forkserver"])
 def default_start(request: pytest.FixtureRequest) -> Iterator[None]:
-    """How Python starts processes where nobody says it: the second from 3.14 on."""
+    """Set Python's default way of starting processes: the second one since 3.14."""
     multiprocessing.set_start_method(request.param, force=True)
     yield
     multiprocessing.set_start_method(None, force=True)
@@ -66,7 +66,7 @@ def default_start(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.usefixtures("default_start")
 def test_a_worker_ends_by_sigterm_of_its_parent_alone(files: JpegFiles) -> None:
-    """Slurm sends SIGTERM to every process of a job, and the one that trains goes on until it has saved."""
+    """Slurm sends SIGTERM to every process of a job, and the training process continues until it has saved."""
     whole = list(loader(files, batch_size=1).epoch(1))
     batches = iter(loader(files, batch_size=1, workers=1).epoch(1))
     first = next(batches)
@@ -142,7 +142,7 @@ def test_a_worker_that_sends_nothing_ends_the_run_within_seconds_and_says_what_t
 
 
 def test_no_shared_memory_is_used(files: JpegFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is full, as in a container with 64 MB of it, a thread of the worker fails and nobody is told."""
+    """If it is full, as in a container with 64 MB of it, a thread of the worker fails without a message."""
 
     def full(*_: object, **__: object) -> None:
         raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")

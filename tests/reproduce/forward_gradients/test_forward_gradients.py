@@ -71,7 +71,7 @@ def gradients(of: ForwardGradients) -> Tensor:
 
 
 def exact(norm: bool = True) -> Tensor:
-    """The same by plain backpropagation."""
+    """Train the same by plain backpropagation."""
     model = nn.Sequential(*network(norm))
     ((x, y),) = toys.batches(1, size=BATCH)
     nn.functional.cross_entropy(model(x), y).backward()

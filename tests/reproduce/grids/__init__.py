@@ -1,1 +1,1 @@
-"""Tests of `reproduce/grids`."""
+"""Test `reproduce/grids`."""

@@ -1,4 +1,4 @@
-"""Every cell has a command that runs just this cell."""
+"""Test that every cell has a command that runs exactly this cell."""
 
 import shlex
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.reproduce.cells.test_cells import FORWARD
 
 @pytest.mark.parametrize("scale", scales.SCALES)
 def test_the_command_of_a_cell_in_a_grid_chooses_it_alone(scale: str) -> None:
-    """With the values of five settings, as it was once, a command ran cells of other lengths and rates too."""
+    """A command with the values of only five settings also ran cells of other lengths and rates."""
     grid = grid_of(scale)
     in_two_precisions = [cell for cells in rerun.planned(scale).values() if len(cells) > 1 for cell in cells]
     for cell in [*grid[:: max(1, len(grid) // 25)], *in_two_precisions]:
@@ -38,7 +38,7 @@ def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision
 
 def test_a_cell_that_left_the_grid_is_run_by_hand_and_what_no_command_makes_has_none() -> None:
     assert "reproduce train" in rerun.command(recipes.cell("smoke", epochs=7))
-    left = replace(gradients.cells("small")[0], seed=1234)  # type: ignore[call-arg]  # has a seed
+    left = replace(gradients.cells("small")[0], seed=1234)  # type: ignore[call-arg]  # the cell has a seed
     assert rerun.command(left) == ""
 
 

@@ -1,4 +1,4 @@
-"""The scales: `paper` is the paper number by number, `small` differs from it as it says, no recorded cell is lost."""
+"""Test the scales: `paper` equals the paper, `small` differs as documented, and no recorded cell is lost."""
 
 import dataclasses
 from collections import Counter
@@ -101,7 +101,7 @@ def test_what_is_small_about_it() -> None:
 
 
 def test_cells_that_have_been_run_keep_their_names() -> None:
-    """Committed records are found by these names. A setting that changes by accident makes hours of runs invisible."""
+    """Committed records are found by these names. An accidental change of a setting would hide hours of runs."""
     for cell, name in (
         (recipes.cell("small", "revnet18", methods.PETRA, 1, 0), "cifar10-revnet18-w8-petra-k1-s0-43a15c9f41f4"),
         (recipes.cell("small", "revnet18", PLAIN, 4, 0), "cifar10-revnet18-w8-backpropagation-k4-s0-c8028dc2cb30"),
@@ -127,7 +127,7 @@ def test_a_grid_has_every_cell_once_under_a_name_of_its_own_and_is_run_seed_by_s
 
 
 def test_smoke_compares_like_with_like() -> None:
-    """Within a network only method, k, seed and the rate that follows from k differ."""
+    """Within a network, only method, k, seed and the learning rate that follows from k differ."""
     varied = {"method", "accumulation", "seed", "learning_rate"}
     for network in ("revnet18", "resnet18", "chain8"):
         cells = [cell for cell in of_training(accuracy.cells("smoke")) if cell.model == network]

@@ -1,4 +1,4 @@
-"""Which cells are meant: every condition narrows, every value must be one that there is."""
+"""Test the selection of cells: every condition narrows it, and every value must exist."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ def test_several_values_widen_and_several_conditions_narrow():
     chosen = choose(only=["model=resnet50", "accumulation=4,32", "seed=2"])
     assert len(chosen) == 2 * 2
     assert values(chosen, "seed") == {2}
-    # One number is how many seeds, several are the seeds.
+    # One number is a number of seeds, several numbers are seeds.
     for seeds, expected in ((["1"], {0}), (["2"], {0, 1}), (["3"], {0, 1, 2}), (["0", "2"], {0, 2})):
         assert values(choose(seeds=seeds), "seed") == expected
     assert values(choose(seeds=["3"], datasets=["imagenet"]), "seed") == {0}
@@ -58,9 +58,9 @@ def test_several_values_widen_and_several_conditions_narrow():
         ({"k": ["3"]}, "no cell has accumulation 3; choose from 1, 4, 32"),
         ({"k": ["1", "two"]}, "no cell has accumulation two"),
         ({"seeds": ["1", "3"]}, "no cell has seed 3; choose from 0, 1, 2"),
-        ({"seeds": ["-1"]}, "--seeds -1: how many, 1 to 3, or several"),
-        ({"seeds": ["0"]}, "how many, 1 to 3, .* seed 0 alone is --only seed=0"),
-        ({"seeds": ["4"]}, "how many, 1 to 3"),
+        ({"seeds": ["-1"]}, "--seeds -1: expected a number from 1 to 3, or seeds"),
+        ({"seeds": ["0"]}, "from 1 to 3, .* for seed 0, use --only seed=0"),
+        ({"seeds": ["4"]}, "expected a number from 1 to 3"),
         ({"tables": ["figure3"]}, "--tables figure3: did you mean .*figure4"),
         ({"only": ["modle=revnet18"]}, "did you mean model"),
         (
@@ -128,7 +128,7 @@ def test_every_exhibit_of_the_paper_is_chosen_by_its_own_name():
     for row in published.read("exhibits"):
         assert selection.select(small, {}, tables=[row["key"]]), row["key"]
     five, six = (selection.select(small, {}, tables=[name]) for name in ("Figure5", "figure6"))
-    assert five == six  # the same measurements, seen over stages and over training
+    assert five == six  # the same measurements, over stages and over training
     assert all(isinstance(cell, GradientsCell) for cell in five)
 
 
@@ -141,7 +141,8 @@ def test_another_loader_or_precision_makes_other_cells():
     assert selection.with_settings(CELLS) == CELLS
     timed = selection.with_settings([recipes.cell("smoke")], timing="1f1b")
     assert timed == [recipes.cell("smoke", timing="1f1b")]
-    with pytest.raises(CellError, match="BACKPROPAGATION lets one micro-batch pass at a time"):
+    assert timed == selection.with_settings([recipes.cell("smoke")], timing="1f1b+0.0")
+    with pytest.raises(CellError, match="BACKPROPAGATION passes one micro-batch at a time"):
         selection.with_settings([recipes.cell("smoke", method=methods.BACKPROPAGATION)], timing="1f1b")
     twins = [CELLS[0], dataclasses.replace(CELLS[0], loader="memory")]
     assert len(selection.with_settings(twins, loader="memory")) == 1, "what becomes the same is run once"

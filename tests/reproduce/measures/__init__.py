@@ -1,1 +1,1 @@
-"""Tests of `reproduce/measures`."""
+"""Test `reproduce/measures`."""

@@ -1,4 +1,4 @@
-"""Cells trained from recorded steps: as plainly, up to rounding; stopped and gone on with, to the same bits."""
+"""Test training from recorded steps: equal to plain steps up to rounding, and bitwise equal after a resume."""
 
 import dataclasses
 from pathlib import Path
@@ -26,7 +26,7 @@ LONG = dataclasses.replace(CHAIN, epochs=9, learning_rate=0.01)  # most of its s
 
 @pytest.fixture
 def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> list[CapturedSteps]:
-    """Steps are recorded on the CPU; of every process what repeats them."""
+    """Record steps on the CPU, and collect the objects that repeat them."""
     made: list[CapturedSteps] = []
 
     def cuda(pipeline: Pipeline, *, streams: int | None) -> CapturedSteps:
@@ -52,7 +52,7 @@ def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(
     assert [ticks.recorded for ticks in recorded_steps] == [True]
     plain, other = weights(tmp_path / "plain"), weights(tmp_path / "other")
     for name, tensor in plain.items():
-        torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=2e-4, msg=name)  # of 99 steps
+        torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=2e-4, msg=name)  # after 99 steps
     assert [entry.get("cuda_graphs") for entry in otherwise.environments()] == [STREAMS]
     assert [entry.get("cuda_graphs") for entry in plainly.environments()] == [None]
 
@@ -73,7 +73,7 @@ class Told(Observer):
 def test_a_method_that_cannot_be_recorded_is_trained_by_plain_steps_with_a_notice(
     tmp_path: Path, recorded_steps: list[CapturedSteps]
 ) -> None:
-    """Over a grid `run --cuda-graphs` made a problem of every such cell."""
+    """In a grid, `run --cuda-graphs` once made a problem of every such cell."""
     cell = dataclasses.replace(CHAIN, method="DELAYED_GRADIENTS", epochs=1, drops=())
     told = Told()
     run(cell, tmp_path / "other", cuda_graphs=STREAMS, observer=told)
@@ -86,7 +86,7 @@ def test_a_method_that_cannot_be_recorded_is_trained_by_plain_steps_with_a_notic
 def test_a_network_with_dropout_goes_on_by_plain_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded_steps: list[CapturedSteps]
 ) -> None:
-    """Whether anything draws random numbers is known once the pipeline is full."""
+    """Random draws are detected only after the pipeline is full."""
     build, told = networks.build, Told()
 
     def with_dropout(*settings: Any) -> list[Stage]:

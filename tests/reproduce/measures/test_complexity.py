@@ -1,4 +1,4 @@
-"""What is counted on a chain of equal stages (`tests/reproduce/modelling/test_complexity.py` has it in units)."""
+"""Test counts on a chain of equal stages (`tests/reproduce/modelling/test_complexity.py` tests them in units)."""
 
 from dataclasses import replace
 from pathlib import Path

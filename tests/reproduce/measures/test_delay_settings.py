@@ -1,4 +1,4 @@
-"""Cells that do something about delay: the engine gets the setting, and a stop changes no bit."""
+"""Test cells with delay compensation: the engine gets the setting, and a stop changes no bit."""
 
 import dataclasses
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.reproduce.measures.test_training import CHAIN, assert_a_stop_changes_
 
 pytestmark = pytest.mark.convolutions
 
-#: Of 11 micro-batches an epoch, k = 2.
+#: 11 micro-batches per epoch, k = 2.
 RATE = dataclasses.replace(CHAIN, correction="rate", correction_value=2.0)
 PREDICTED = dataclasses.replace(CHAIN, forward_weights="predicted")
 AHEAD = dataclasses.replace(PREDICTED, correction="gap_aware")

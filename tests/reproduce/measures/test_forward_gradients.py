@@ -1,4 +1,4 @@
-"""Cells of forward gradients: trained by the loop of all others, stopped anywhere, with cosines in every epoch."""
+"""Test cells of forward gradients: the common loop trains them, they stop anywhere, and epochs have cosines."""
 
 import dataclasses
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path: Path, cell: Forwa
 
 @pytest.mark.parametrize("model", BLOCK_MODELS)
 def test_it_learns_and_records_cosines_of_every_block(tmp_path: Path, model: str) -> None:
-    """An exact guess is the method of the pipeline, from the same initial weights."""
+    """With an exact guess, the method equals that of the pipeline, from the same initial weights."""
     exact = dataclasses.replace(TINY, model=model, guess="global", learning_rate=0.05)
     record, _ = run(exact, tmp_path / "exact")
     lines = record.metrics()
@@ -52,7 +52,7 @@ def test_it_learns_and_records_cosines_of_every_block(tmp_path: Path, model: str
 
 
 def test_local_guesses_point_along_the_target_and_noise_does_not(tmp_path: Path) -> None:
-    """Of the block below the head, over the last epoch: what the paper's idea rests on."""
+    """Compare for the block below the head, over the last epoch: the paper's idea depends on it."""
     cosine = {}
     for guess in ("local", "gaussian"):
         short = {"epochs": 2, "drops": (), "learning_rate": 0.02}

@@ -1,4 +1,4 @@
-"""The three gradients of Figures 5 and 6 against brute force, and the measures between them."""
+"""Test the three gradients of Figures 5 and 6 against brute force, and the measures between them."""
 
 import itertools
 import math
@@ -49,7 +49,7 @@ def test_where_weights_do_not_change_all_three_are_equal(method: Method, name: s
 
 
 def brute_force(history: ReferenceRun, stages, data, m: int, j: int, ticks: Sequence[int]) -> list[Tensor]:
-    """The gradient at stage j of the whole network, in which stage i has its weights of ticks[i]."""
+    """Return the gradient at stage j of the whole network, in which stage i has its weights of ticks[i]."""
     model = plain(stages)
     names = iter(name for name, _ in model.named_parameters())
     leaves: dict[str, Tensor] = {}
@@ -65,7 +65,7 @@ def brute_force(history: ReferenceRun, stages, data, m: int, j: int, ticks: Sequ
 
 
 def by_numpy(a: list[Tensor], b: list[Tensor]) -> dict[str, float]:
-    """The measures once more, spelled out."""
+    """Compute the measures a second time, explicitly."""
     by_measure: dict[str, list[float]] = {measure: [] for measure in MEASURES}
     for x, y in ((x.numpy().ravel(), y.numpy().ravel()) for x, y in zip(a, b, strict=True) if y.ndim >= 2):
         by_measure["cosine"].append(float(x @ y / math.sqrt(x @ x) / math.sqrt(y @ y)))
@@ -100,7 +100,7 @@ def test_the_three_gradients_are_those_of_their_definitions(method: Method, patt
                     expected[f"{a}/{b}/{measure}"].append(value)
         for key, values in expected.items():
             assert measures[key][j] == pytest.approx(np.mean(values), rel=1e-9, abs=1e-11), (key, j)
-    # The comparison means something: at every stage but the head the three differ, as far as they can.
+    # The comparison is meaningful: at every stage except the head the three differ, as far as they can.
     for (a, b), j in itertools.product(PAIRS, range(last)):
         if method in (methods.PETRA, methods.DSP) or b == "end_to_end":
             assert measures[f"{a}/{b}/relative_error"][j] > 1e-5, (a, b, j)
@@ -113,7 +113,7 @@ def test_the_measures_by_hand_and_what_is_left_out() -> None:
     ones, zeros, bias = torch.ones(2, 2), torch.zeros(2, 2), torch.ones(2)
     assert compare({"bias": bias}, {"bias": -bias}) == dict.fromkeys(MEASURES)
     assert compare({"w": zeros}, {"w": zeros}) == dict.fromkeys(MEASURES)
-    # No direction, but a length: the cosine alone is not defined.
+    # There is a length but no direction: only the cosine is undefined.
     assert compare({"w": zeros}, {"w": ones}) == {"cosine": None, "norm_ratio": 0.0, "relative_error": 1.0}
     both = compare({"w": 2 * ones, "dead": zeros, "b": bias}, {"w": ones, "dead": zeros, "b": -bias})
     assert both == pytest.approx({"cosine": 1.0, "norm_ratio": 2.0, "relative_error": 1.0})

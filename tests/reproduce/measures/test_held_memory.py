@@ -1,4 +1,4 @@
-"""Really held, predicted and grown: three counts of the same buffers that know nothing of each other."""
+"""Test three independent counts of the same buffers: held, predicted, and growth of the process."""
 
 import gc
 import weakref
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 def cell(method: Method = methods.PETRA, **changes: Any) -> MemoryCell:
-    """Of RevNet-18, 4 channels wide, on CIFAR-10's shapes at batch 2."""
+    """Return a cell of RevNet-18, 4 channels wide, on CIFAR-10's shapes at batch 2."""
     (planned,) = [c for c in table3.cells("smoke") if isinstance(c, MemoryCell) and c.method == "PETRA"]
     return replace(planned, method=method.name, **changes)
 
@@ -51,7 +51,7 @@ def test_every_buffer_reaches_its_predicted_size(method: Method, accumulation: i
 
 
 def test_side_bits_are_a_kind_where_the_coupling_has_them(tmp_path: Path) -> None:
-    """One bit for each value of 2 samples, 64 tokens and 48 channels, of the one block that is not the first."""
+    """There is one bit for each value of 2 samples, 64 tokens and 48 channels, for the second of two blocks."""
     vit = {"model": "vit_micro2", "stem": "patch4", "width": 48}
     values = result(cell(methods.REVERSIBLE_BACKPROPAGATION, coupling="bdia", **vit), tmp_path)
     side_bits = [(row["peak"], row["predicted"]) for row in values["rows"] if row["kind"] == "side_bits"]
@@ -66,7 +66,7 @@ def test_the_process_grows_by_about_what_the_ledger_counts(tmp_path: Path) -> No
     accounted = sum(row["held"] for row in values["rows"])
     assert accounted > 100e6
     assert values["process"]["source"] == "resident set"
-    # Shared tensors count twice in the ledger; what kernels take for themselves counts only in the process.
+    # Shared tensors count twice in the ledger; workspaces of kernels count only in the process.
     assert 0.6 * accounted < values["process"]["held"] < 1.6 * accounted
     assert values["process"]["peak"] >= values["process"]["held"]
 
@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_refused_before_it_is_tried(tmp_path: Path, monkeyp
     wanted = cell(width=16, batch_size=64)
     needed = sum(stage.total for stage in predicted(wanted))
     assert needed > 10_000_000
-    monkeypatch.setattr(held_memory, "synthetic", None)  # to touch it would be an error of another kind
+    monkeypatch.setattr(held_memory, "synthetic", None)  # using it would raise another error
     state = execute(Record.of(wanted, tmp_path), Context())
     assert (state.status, state.reason) == (Status.FAILED, "out of memory")
     assert f"would hold {needed:,} bytes by prediction, and 10,000,000 are free" in state.detail

@@ -1,4 +1,4 @@
-"""What the system says of memory, read from its files; a system that says nothing is no error."""
+"""Test reading the system's memory reports from its files. A system without reports is not an error."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ MIB = 2**20
 
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A made-up system that says nothing yet."""
+    """Make a system that reports nothing yet."""
     monkeypatch.setattr(machine_memory, "PROC", tmp_path)
     monkeypatch.setattr(machine_memory, "CGROUP", tmp_path)
     return tmp_path
@@ -48,11 +48,11 @@ def test_free_memory_and_growth_are_what_the_system_and_the_container_say(system
     assert witness.report() == {"source": "resident set", "held": 100 * 1024, "peak": 400 * 1024}
     (system / "self" / "clear_refs").unlink()
     (system / "self" / "clear_refs").mkdir()
-    assert Witness(CPU).report() is None  # the peak, which cannot be reset, would be that of before
+    assert Witness(CPU).report() is None  # the peak cannot be reset, so it would be an older one
 
 
 class FakeAllocator:
-    """Of a CUDA device: what is allocated, the most so far, and what of it cuBLAS keeps to work in."""
+    """Fake a CUDA device: allocated bytes, the most so far, and the workspaces of cuBLAS."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, held: int, cublas: int) -> None:
         self.held, self.peak, self.cublas = held + cublas, 0, cublas
@@ -83,7 +83,7 @@ class FakeAllocator:
 def test_what_cublas_keeps_is_told_apart_whether_or_not_it_has_been_used_before(
     monkeypatch: pytest.MonkeyPatch, cublas: int
 ) -> None:
-    """The first cell of a process had it in its memory, and those after it had not."""
+    """The first cell of a process included cuBLAS's workspaces, and later cells did not."""
     device = FakeAllocator(monkeypatch, held=5 * MIB, cublas=cublas)
     witness = Witness(torch.device("cuda", 0))
     device.multiply(64 * MIB)
@@ -102,13 +102,13 @@ def grow_and_shrink() -> None:
     assert report is not None
     assert report["peak"] > 190 * MIB
     assert report["held"] < 100 * MIB
-    fresh = Witness(CPU).report()  # the peak of before is forgotten
+    fresh = Witness(CPU).report()  # the previous peak is reset
     assert fresh is not None
     assert fresh["peak"] < 100 * MIB
 
 
 def test_a_real_process_is_seen_to_grow_and_to_shrink() -> None:
-    """In a process of its own: of what other tests have left in this one the system may take or give back any part."""
+    """Use a separate process: the system may take or return memory that other tests have left in this one."""
     if Witness(CPU).report() is None:
         pytest.skip("this system does not tell a process how large it is")
     in_fresh_process(grow_and_shrink)

@@ -1,4 +1,4 @@
-"""Probes follow micro-batches through a run, and the run does not notice."""
+"""Test that probes follow micro-batches through a run without changing it."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ def test_training_with_a_probe_is_bitwise_the_training_without(
     torch.manual_seed(8)
     assert train(probe, p, data) == expected
     assert_bitwise_equal(torch.get_rng_state(), after)
-    assert_bitwise_equal(p.state_dict(), plain.state_dict())  # weights, statistics, momentum, all that is in flight
+    assert_bitwise_equal(p.state_dict(), plain.state_dict())  # weights, statistics, momentum, everything in flight
     assert [stage.now for stage in p.memory().stages] == [stage.now for stage in plain.memory().stages]
     assert all(module.training for stage in p.stages for module in stage.modules())
     assert probe.collect()["probes"] > 0
@@ -65,7 +65,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_values(make: Callable[[int],
     undisturbed = make(3)
     train(undisturbed, probed(undisturbed, methods.PETRA, 24), data)
     expected = undisturbed.collect()
-    assert expected["probes"] == 5  # 0, 3, 6, 9, 12: of 24 micro-batches the last that comes back to stage 0 is 13
+    assert expected["probes"] == 5  # 0, 3, 6, 9, 12: of 24 micro-batches, 13 is the last that returns to stage 0
     json.dumps(expected, allow_nan=False)
     for stop in (1, 6, 9, 13):
         stopped, resumed = make(3), make(3)
@@ -120,10 +120,10 @@ def test_micro_batches_in_flight_at_a_drain_are_followed_no_further(make: Callab
     p.drain()
     assert probe.collect()["probes"] == 0
     train(probe, p, data[15:])
-    assert probe.collect()["probes"] == 15  # the pipeline was filled anew: 25 entered, 10 had not come back
+    assert probe.collect()["probes"] == 15  # the pipeline was filled again: 25 entered, 10 had not returned
     with pytest.raises(ValueError, match="every must be at least 1, got 0"):
         make(0)
-    # The reconstruction of stages that draw from streams of their own is seen; see test_reconstruction.
+    # Reconstruction in stages with random streams is tested in test_reconstruction.
     probe, seed = make(1), 1 if make is GradientQuality else None
     p = Pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=seed, after_backward=probe.after_backward)
     probe.watch(p, 20)

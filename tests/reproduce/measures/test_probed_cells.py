@@ -1,4 +1,4 @@
-"""Cells that train with a probe: the same training, measures in every epoch's line, and a stop changes nothing."""
+"""Test cells with a probe: the training is the same, every epoch's line has measures, a stop changes nothing."""
 
 import dataclasses
 import json
@@ -48,7 +48,7 @@ def test_the_training_is_bitwise_that_of_the_training_cell(cell, tmp_path):
 def test_gradients_are_in_every_epochs_line(tmp_path):
     record, _ = run(CELLS["gradients"], tmp_path)
     metrics = record.metrics()
-    # Of 33 micro-batches, 11 an epoch, 0 to 14 are back at stage 0 while new ones enter: 18 ticks after their entry.
+    # Of 33 micro-batches (11 per epoch), 0 to 14 return to stage 0 while new ones enter, 18 ticks after their entry.
     assert [line["probes"] for line in metrics] == [0, 1, 3]  # 0 in tick 18; then 4, 8 and 12
     assert [[probe["micro_batch"] for probe in line["measured_at"]] for line in metrics] == [[], [0], [4, 8, 12]]
     assert metrics[0]["measured"] == {}
@@ -95,7 +95,7 @@ def test_how_often_it_is_measured_makes_another_cell_and_what_measures_nothing_i
     assert from_dict(json.loads(json.dumps(cell.to_dict()))) == cell
     assert dataclasses.replace(cell, probe_every=5).identity != cell.identity
     for kind, changes, message in (
-        (GradientsCell, {"method": "BACKPROPAGATION"}, "delays nothing.*pipelined"),
+        (GradientsCell, {"method": "BACKPROPAGATION"}, "has no delay.*pipelined"),
         (ReconstructionCell, {"method": "DSP"}, "DSP reconstructs no inputs; choose PETRA"),
         (GradientsCell, {"probe_every": 0}, "probe_every must be at least 1, got 0"),
     ):
@@ -104,7 +104,7 @@ def test_how_often_it_is_measured_makes_another_cell_and_what_measures_nothing_i
 
 
 def test_the_dtype_of_autocast_is_the_trainings(tmp_path):
-    """In bfloat16 the method's gradient at the head is still the delayed one: the network aside rounds as it does."""
+    """In bfloat16 the method's gradient at the head equals the delayed one: the copy rounds in the same way."""
     record, _ = run(CELLS["bf16"], tmp_path)
     error = record.metrics()[-1]["measured"]["method/delayed/relative_error"][6]
     assert error < 1e-3 < torch.finfo(torch.bfloat16).eps

@@ -1,4 +1,4 @@
-"""Errors of reconstructed inputs: against brute force, against inversion by hand, and at depths where they show."""
+"""Test errors of reconstructed inputs against brute force and direct inversion, and at visible depths."""
 
 from functools import partial
 
@@ -46,8 +46,8 @@ def test_errors_in_training_are_those_of_the_papers_equations(method: Method, pa
             errors.append([float((r - t).norm() / t.norm()) for r, t in streams])
         expected = torch.tensor(errors, dtype=torch.float64).mean(0).tolist()
         assert [of_cause[f"training/{tensor}"][j] for tensor in TENSORS] == pytest.approx(expected, rel=1e-9, abs=1e-11)
-        assert expected[0] > 1e-5 or j == last  # forward and backward of the head are of one tick
-        assert of_cause["rounding/input"][j] < 1e-14  # type: ignore[operator]  # only what is not measured is None
+        assert expected[0] > 1e-5 or j == last  # forward and backward of the head are in one tick
+        assert of_cause["rounding/input"][j] < 1e-14  # type: ignore[operator]  # only unmeasured values are None
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -87,12 +87,12 @@ def test_without_updates_the_engine_too_only_rounds(method: Method) -> None:
     for j in (1, 2, 3):
         for tensor in TENSORS:
             assert values[f"training/{tensor}"][j] == pytest.approx(values[f"rounding/{tensor}"][j], rel=0.5, abs=1e-16)
-            assert values[f"training/{tensor}"][j] < 1e-14  # type: ignore[operator]  # only what is not measured is None
+            assert values[f"training/{tensor}"][j] < 1e-14  # type: ignore[operator]  # only unmeasured values are None
     assert [values["training/input"][j] for j in (0, 4)] == [None, None]
 
 
 def test_at_the_top_of_a_run_x_is_exact_to_the_bit() -> None:
-    """Above stages 2 and 5 of the toy an input is kept and handed down; y~ is a copy of x, so F is evaluated at it."""
+    """Above stages 2 and 5 of the toy an input is kept and handed down. y~ is a copy of x, so F is evaluated at it."""
     values = measured(toys.network(7), methods.PETRA, toys.batches(20), rate=0.1)
     invertible = [j for j, stage in enumerate(toys.network(7)) if stage.invertible]
     assert invertible == [1, 2, 4, 5]
@@ -126,13 +126,13 @@ def test_rounding_by_hand() -> None:
 
 
 def test_rounding_grows_with_depth_and_with_narrow_streams() -> None:
-    """Why the engine keeps streams in float32: in bfloat16 a chain of thirty stages reconstructs noise."""
+    """The engine keeps streams in float32, because in bfloat16 a chain of thirty stages reconstructs noise."""
     stages, images = chain(30)
     single, half = (rounding_errors(stages, images, streams) for streams in (None, torch.bfloat16))
     for errors, top, bottom in ((single, (1e-9, 3e-7), (3e-7, 1e-3)), (half, (3e-4, 1e-2), (0.05, 10.0))):
         assert top[0] < errors[30]["input"] < top[1]
         assert bottom[0] < errors[1]["input"] < bottom[1]
-    # Not at every stage, but over every ten.
+    # The error grows over every ten stages, not at every stage.
     assert all(single[j]["input"] < single[j - 10]["input"] for j in range(11, 31))
 
 
@@ -146,7 +146,7 @@ def test_a_kept_input_ends_a_run() -> None:
 
 
 def test_a_network_that_draws_random_numbers_is_inverted_with_those_of_its_forward() -> None:
-    """With its side bits BDIA is exact at every depth; the float form at least doubles an error at each."""
+    """With its side bits BDIA is exact at every depth. The float form at least doubles an error at each."""
     data = [(images.float(), labels) for images, labels in toys.batches(34)]
     size = TransformerSize(width=16, depth=12, heads=2)
     by_bits = {

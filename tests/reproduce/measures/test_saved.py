@@ -1,4 +1,4 @@
-"""A checkpoint that contradicts its cell is an error, and never a result; nor is what only reading it cost."""
+"""Test that a checkpoint that contradicts its cell is an error and never a result, as is a failure to read it."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ Change = Callable[[dict[str, Any]], object]
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a training that was stopped in its second epoch."""
+    """Return the folder of a training that was stopped in its second epoch."""
     folder = tmp_path_factory.mktemp("saved")
     stop_after(15, folder, CHAIN)
     return folder
@@ -94,11 +94,11 @@ CONTRADICTIONS: dict[str, Change] = {
         for name in ("epoch", "batch", "loss_sum", "losses", "seconds", "peaks", "data", "pipeline", "workers")
     },
     **{
-        f"pipeline without {name}": lambda state, name=name: state["pipeline"].pop(name)  # type: ignore[misc]  # so is this
+        f"pipeline without {name}": lambda state, name=name: state["pipeline"].pop(name)  # type: ignore[misc]  # also
         for name in ("method", "accumulation", "staleness", "delay", "micro_batches", "drained", "behind", "shapes")
     },
     **{
-        f"worker without {name}": lambda state, name=name: state["workers"][1].pop(name)  # type: ignore[misc]  # and this
+        f"worker without {name}": lambda state, name=name: state["workers"][1].pop(name)  # type: ignore[misc]  # also
         for name in ("module", "optimizer", "version", "parts", "random")
     },
 }
@@ -138,7 +138,7 @@ def test_forward_gradients_compare_too(tmp_path: Path) -> None:
 def test_what_goes_wrong_in_reading_a_checkpoint_is_no_result(
     tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, where: str
 ) -> None:
-    """A flipped bit in a table of contents asked for 22.9 GB, and that became the result "out of memory"."""
+    """A flipped bit in a table of contents requested 22.9 GB, which was recorded as the result "out of memory"."""
     copied(saved, tmp_path)
 
     def fail(*_: object) -> None:
@@ -160,7 +160,7 @@ def test_what_goes_wrong_in_reading_a_checkpoint_is_no_result(
 def test_running_statistics_that_broke_are_a_divergence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistic: str
 ) -> None:
-    """No loss of a training shows them: BatchNorm uses them in an evaluation only."""
+    """Training losses do not show them, because BatchNorm uses them only in an evaluation."""
     drain = Pipeline.drain
 
     def broken(pipeline: Pipeline) -> Any:
@@ -178,7 +178,7 @@ def test_running_statistics_that_broke_are_a_divergence(
 def test_outputs_that_are_not_finite_are_a_divergence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    """`argmax` takes NaN for a class: such runs were done, with the accuracy of a guess."""
+    """`argmax` accepts NaN as a class: such runs were done, with the accuracy of a guess."""
     evaluate = Pipeline.evaluate
 
     def overflowing(pipeline: Pipeline, inputs: torch.Tensor) -> torch.Tensor:
@@ -193,7 +193,7 @@ def test_outputs_that_are_not_finite_are_a_divergence(
 
 
 def test_a_mask_may_be_infinite() -> None:
-    """A buffer that holds minus infinity, as attention masks do, is no sign of a broken run."""
+    """A buffer with minus infinity, as in attention masks, does not indicate a broken run."""
 
     class Masked(torch.nn.Module):
         def __init__(self) -> None:
@@ -221,6 +221,6 @@ def test_a_run_goes_on_with_a_word_where_machine_or_code_are_others(
             said.append(text)
 
     execute(Record(tmp_path, CHAIN), Context(observer=Ear()))
-    # The run that was saved may itself have been started with variables that choose kernels (CI does so).
+    # The saved run may have been started with variables that select kernels (CI does so).
     assert any(re.search(r"kernel_variables .*, now \{.*'ONEDNN_MAX_CPU_ISA': 'SSE41'", text) for text in said), said
     assert any(f"continues with {'f' * 40}" in text for text in said), said

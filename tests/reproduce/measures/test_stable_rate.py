@@ -1,4 +1,4 @@
-"""The engine's border of stability under staleness is that of theory, on a quadratic where theory is exact."""
+"""Test that the engine's stability border under staleness is that of theory, on a quadratic where it is exact."""
 
 import math
 

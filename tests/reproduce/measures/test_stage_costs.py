@@ -1,4 +1,4 @@
-"""What each stage costs: every stage of a real narrow network is timed, and its messages weighed."""
+"""Test the costs of stages: every stage of a real narrow network is timed, and its messages are counted in bytes."""
 
 import dataclasses
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_every_stage_of_a_real_network_is_timed(tmp_path: Path) -> None:
             assert 0 < row[action]["lowest"] <= row[action]["median"] <= row[action]["highest"]
     stream = 8 * 4 * 32 * 32 * 4  # batch, channels, pixels, bytes
     assert [row["bytes_up"] for row in result["stages"][:4]] == [2 * stream] * 3 + [stream]
-    # Down to a stage that inverts goes its output beside the gradient; the stem below stage 1 wants none.
+    # A stage that inverts receives its output with the gradient; the stem below stage 1 needs none.
     assert [row["bytes_down"] for row in result["stages"][:4]] == [0, 2 * stream, 4 * stream, 4 * stream]
 
 

@@ -1,4 +1,4 @@
-"""Random images and a network: the same for the same cell, and nobody's random numbers are disturbed."""
+"""Test that random images and network are the same for the same cell, without changing global random states."""
 
 from dataclasses import replace
 
@@ -26,4 +26,4 @@ def test_shapes_are_those_of_the_cell_a_seed_fixes_everything_and_methods_share_
             assert all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
     with synthetic(replace(CELL, seed=1), 10, CPU) as third:
         assert not torch.equal(first[1], third[1])
-    assert torch.equal(torch.get_rng_state(), before), "nobody's random numbers are disturbed"
+    assert torch.equal(torch.get_rng_state(), before), "global random states are unchanged"

@@ -1,4 +1,4 @@
-"""Training one cell: it learns, stops anywhere, goes on bitwise, and every bad end is written down."""
+"""Test the training of a cell: it learns, stops anywhere, resumes bitwise, and every failure is recorded."""
 
 import contextlib
 import dataclasses
@@ -33,18 +33,18 @@ from tests.reproduce.records.test_records import full_disk
 
 pytestmark = pytest.mark.convolutions
 
-# 11 micro-batches an epoch: fewer than the 18 ticks that one needs, so that epochs overlap in the pipeline.
+# 11 micro-batches per epoch are fewer than the 18 ticks of a micro-batch, so epochs overlap in the pipeline.
 SMALL = dataclasses.replace(
     TRAINING, image_size=8, width=2, batch_size=128, epochs=3, drops=(2,), accumulation=2, learning_rate=0.1
 )
-# In half the time, where it needs no stage that changes shapes.
+# Takes half the time, for tests without stages that change shapes.
 CHAIN = dataclasses.replace(SMALL, model="chain5", stem="stride2", width=4)
 TIMES = ("train_seconds", "evaluation_seconds", "images_per_second")
 BATCHES = 11
 
 
 class StopAfter(Observer):
-    """Orders a stop after so many ticks."""
+    """Request a stop after a number of ticks."""
 
     def __init__(self, ticks: int) -> None:
         self.left = ticks
@@ -57,7 +57,7 @@ class StopAfter(Observer):
 
 
 def run(cell, folder, **chosen):
-    """Run a cell; what is chosen is of the context or of `How`."""
+    """Run a cell. Keywords are options of the context or of `How`."""
     how = {field.name: chosen.pop(field.name) for field in dataclasses.fields(How) if field.name in chosen}
     record = Record(folder, cell)
     state = execute(record, Context(how=How(**how), model_file=folder / "model.pt", **chosen))
@@ -75,25 +75,25 @@ def without_times(values):
 
 
 def recorded(folder):
-    """All that a finished record says, times apart."""
+    """Return everything in a finished record except times."""
     metrics = [without_times(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return metrics, without_times(json.loads((folder / "result.json").read_text()))
 
 
 def records(root):
-    """What the finished records of a grid say, by their names."""
+    """Return the content of the finished records of a grid, by name."""
     runs = [run for run in scan(root).records if run.state.final]
     return {run.cell.name: ([*map(without_times, run.metrics)], without_times(run.result)) for run in runs}
 
 
 def outcome(folder):
-    """The same, and the weights' bytes."""
+    """Return everything in a finished record except times, and the bytes of the weights."""
     weights = torch.load(folder / "model.pt", weights_only=True)
     return *recorded(folder), {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
 
 
 def assert_a_stop_changes_no_bit(ticks, cell, folder, **chosen):
-    """Runs it as a whole, and stopped after so many ticks; gives the record of the first."""
+    """Run a cell to the end, and stopped after some ticks; compare them, and return the record of the first run."""
     whole, state = run(cell, folder / "whole", **chosen)
     assert state.status is Status.DONE
     stop_after(ticks, folder / "parts", cell, f"micro-batch {ticks} of", **chosen)
@@ -103,13 +103,13 @@ def assert_a_stop_changes_no_bit(ticks, cell, folder, **chosen):
 
 
 def small(method):
-    """The RevNet for PETRA, the chain for the others."""
+    """Return the RevNet for PETRA, and the chain for other methods."""
     return dataclasses.replace(SMALL if method == "PETRA" else CHAIN, method=method)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Outcomes of uninterrupted runs, by cell."""
+    """Return the outcomes of uninterrupted runs, by cell."""
     folders = {}
 
     def of(cell):
@@ -159,7 +159,7 @@ def test_the_model_left_behind_has_the_recorded_accuracy_and_a_finished_cell_is_
     [*((method.name, 15) for method in PAPER), *(("PETRA", ticks) for ticks in (1, 11, 26, 33)), ("DSP", 26)],
 )
 def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path, whole, method, ticks):
-    """Ticks: while the pipeline is still filling in epoch 2; the first; the ends of two epochs; in the last epoch."""
+    """Ticks: the pipeline is still filling in epoch 2; the first; the ends of two epochs; in the last epoch."""
     cell = small(method)
     stop_after(ticks, tmp_path, cell, match=f"micro-batch {ticks} of 33")
     assert not (tmp_path / "result.json").exists()
@@ -168,7 +168,7 @@ def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path, whole, method, ti
 
 
 def test_killed_after_metrics_that_no_checkpoint_knows_of(tmp_path, whole, monkeypatch):
-    """The process died between the line of epoch 2 and the checkpoint after it: the line must not be there twice."""
+    """The process died between the line of epoch 2 and the checkpoint after it. The line must not be there twice."""
 
     class Killed(BaseException):
         pass
@@ -209,7 +209,7 @@ def test_checkpoint_seconds_bound_the_pause_after_a_slow_checkpoint(tmp_path, mo
     saved = []
     monkeypatch.setattr(training, "PAUSE", 1e9)
     monkeypatch.setattr(training, "QUICK", 0.0)
-    monkeypatch.setattr(training.Trainer, "_save_or_stop", lambda trainer: None)  # at ends of epochs alone
+    monkeypatch.setattr(training.Trainer, "_save_or_stop", lambda trainer: None)  # only at ends of epochs
     monkeypatch.setattr(training.Trainer, "save", lambda trainer: saved.append(trainer.epoch))
     run(CHAIN, tmp_path, checkpoint_seconds=0.0)
     assert saved == list(range(1, CHAIN.epochs))
@@ -224,7 +224,7 @@ def test_without_a_checkpoint_it_begins_again(tmp_path, whole):
 
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_stopped_in_an_evaluation_it_saves_the_statistics_of_training(tmp_path, whole, monkeypatch, epoch):
-    """Evaluation takes the mean of all replicas' statistics; saved there, it would be what training goes on from."""
+    """Evaluation uses the mean of all replicas' statistics. If it were saved there, training would resume from it."""
     begun, evaluating = [], []
 
     @contextlib.contextmanager
@@ -268,8 +268,8 @@ def test_the_pipeline_is_full_between_epochs_and_drained_at_the_end(tmp_path, mo
     record, _ = run(SMALL, tmp_path)
     assert in_flight == [11, 18, 0]
     assert all(line["train_loss"] is not None for line in record.metrics())
-    record, _ = run(dataclasses.replace(SMALL, batch_size=300), tmp_path / "short")  # 4 micro-batches an epoch
-    assert all(line["train_loss"] is not None for line in record.metrics()), "each is known in its own step"
+    record, _ = run(dataclasses.replace(SMALL, batch_size=300), tmp_path / "short")  # 4 micro-batches per epoch
+    assert all(line["train_loss"] is not None for line in record.metrics()), "each is known in the same step"
 
 
 def test_methods_share_initialisation_and_order(tmp_path, monkeypatch):
@@ -298,7 +298,7 @@ def test_bf16_is_another_result(tmp_path, whole):
 
 def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_checkpoint_kept(tmp_path, monkeypatch):
     cell = dataclasses.replace(SMALL, learning_rate=30.0, warmup_epochs=0)
-    record, state = run(cell, tmp_path / "at once")
+    record, state = run(cell, tmp_path / "whole")
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
     assert state.result["data"]["dataset"] == "digits", "a failure says of which data, too"
     result = record.result()
@@ -310,7 +310,7 @@ def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_che
     assert all(
         bool(torch.isfinite(tensor).all()) for worker in state["workers"] for tensor in worker["module"].values()
     )
-    # As on a GPU, where losses are looked at in groups: the mean of an epoch with such a loss is no number.
+    # As on a GPU, where losses are checked in groups: the mean of an epoch with such a loss is not a number.
     monkeypatch.setattr(PendingLosses, "add", lambda losses, *given, **_: losses._waiting.append(given))
     record, state = run(cell, tmp_path / "late")
     assert (state.status, state.reason, record.result()["stage"]) == (Status.FAILED, "diverged", None)
@@ -359,7 +359,7 @@ def test_out_of_memory_is_recorded_and_another_error_is_not_taken_for_it(tmp_pat
     assert str(error) in record.result()["detail"]
 
     cause, error = error, torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")
-    error.__context__ = cause  # as the end of a capture raises it
+    error.__context__ = cause  # as at the end of a capture
     record.retry()
     assert run(CHAIN, tmp_path)[1].reason == "out of memory"
     assert str(cause) in record.result()["detail"]
@@ -372,7 +372,7 @@ def test_out_of_memory_is_recorded_and_another_error_is_not_taken_for_it(tmp_pat
 
 
 def test_what_ran_out_of_memory_is_gone_before_memory_is_given_back(tmp_path, monkeypatch):
-    """The error held the frames in which the pipeline was, and so all its memory, for as long as it was handled."""
+    """The error once kept the frames of the pipeline, and so all its memory, while it was handled."""
     pipelines = []
 
     def fail(pipeline, *_):
@@ -391,7 +391,7 @@ def test_what_ran_out_of_memory_is_gone_before_memory_is_given_back(tmp_path, mo
 
 
 def test_a_real_allocation_that_is_too_large_is_out_of_memory(tmp_path):
-    # 158 TB for one convolution: more than the address space, so refused whatever the system promises.
+    # 158 TB for one convolution is more than the address space, so every system refuses it.
     _, state = run(dataclasses.replace(SMALL, width=2**21), tmp_path)
     assert state.reason == "out of memory"
 
@@ -457,7 +457,7 @@ EXACT = dataclasses.replace(CHAIN, method="BACKPROPAGATION")
 
 def test_the_learning_rate_warms_up_and_drops_with_the_epochs(tmp_path):
     record, _ = run(dataclasses.replace(EXACT, warmup_epochs=1.0, drops=(2,)), tmp_path)
-    rates = [line["learning_rate"] / EXACT.learning_rate for line in record.metrics()]  # of the last micro-batch
+    rates = [line["learning_rate"] / EXACT.learning_rate for line in record.metrics()]  # rates of the last micro-batch
     assert rates == pytest.approx([(BATCHES - 1) / BATCHES, 1.0, EXACT.drop_factor])
 
 
@@ -509,7 +509,7 @@ def test_the_optimizer_has_the_settings_of_the_cell(changes, expected):
 
 
 def test_a_checkpoint_that_a_kill_left_beside_a_result_is_removed(tmp_path):
-    """By whatever finds it: on the networks of the paper it has a gigabyte."""
+    """The next command that finds it removes it: for the paper's networks it has a gigabyte."""
     record, _ = run(EXACT, Record.of(EXACT, tmp_path).path)
     for again in (
         lambda: run(EXACT, record.path),
@@ -518,7 +518,7 @@ def test_a_checkpoint_that_a_kill_left_beside_a_result_is_removed(tmp_path):
         record.checkpoint.write_bytes(b"left by a kill")
         again()
         assert not record.checkpoint.exists()
-        assert Record.of(EXACT, tmp_path).state().status is Status.DONE  # in its folder, and then in its volume
+        assert Record.of(EXACT, tmp_path).state().status is Status.DONE  # first in its folder, then in its volume
 
 
 def test_seeds_do_not_share_the_numbers_of_dropout(tmp_path):

@@ -1,1 +1,1 @@
-"""Tests of `reproduce/modelling`."""
+"""Test `reproduce/modelling`."""

@@ -1,4 +1,4 @@
-"""From the costs of stages to a cut, to what is printed of it, and to the files."""
+"""Test the way from stage costs to a partition, to its printed form, and to the files."""
 
 import dataclasses
 import re
@@ -25,7 +25,7 @@ CELL = dataclasses.replace(
 
 @pytest.fixture
 def costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four stages of which the first takes as long as the others together; who times them is not asked."""
+    """Set the costs of four stages, of which the first takes as long as the others together."""
     monkeypatch.setattr(stage_costs, "timed", lambda *arguments: made_up([3.0, 1.0, 1.0, 1.0])["stages"])
 
 
@@ -98,40 +98,40 @@ def test_the_command() -> None:
     for line in (
         "even: 2,1,1",
         "expected: 1.50 times one device, efficiency 50%",
-        "simulated: 12000.000 ms a micro-batch, 1.50 times one device, efficiency 50%",
+        "simulated: 12000.000 ms per micro-batch, 1.50 times one device, efficiency 50%",
         "balanced: 1,1,2",
-        "simulated: 9000.000 ms a micro-batch, 2.00 times one device, efficiency 67%",
-        "to train so: --processes 3 --partition 1,1,2",
+        "simulated: 9000.000 ms per micro-batch, 2.00 times one device, efficiency 67%",
+        "to use this partition: --processes 3 --partition 1,1,2",
         "lockstep: staleness 6, 4, 2, 0",
-        "full speed over such links, 9000.000 ms a micro-batch, with 3 stages of 1,1,2 blocks needs the staleness "
+        "full speed over such links, 9000.000 ms per micro-batch, with 3 stages of 1,1,2 blocks requires the staleness "
         "1, 0, 0",
-        "lockstep has 4, 2, 0 with these stages, 6 at stage 0 with every block its own stage",
-        "to train with it (another result): --timing 1f1b --stages 1,1,2",
+        "lockstep has 4, 2, 0 with these stages, 6 at stage 0 with one stage per block",
+        "to train with it (changes the result): --timing 1f1b --stages 1,1,2",
     ):
         assert line in said.output.splitlines()
     more = CliRunner().invoke(main, [*arguments, "--threads", "2"], catch_exceptions=False).output
-    assert "to train so: --processes 3 --partition 1,1,2 --threads 2" in more.splitlines()
+    assert "to use this partition: --processes 3 --partition 1,1,2 --threads 2" in more.splitlines()
     far = CliRunner().invoke(main, [*arguments, "--latency", "4s", "--bandwidth", "1MB/s"], catch_exceptions=False)
-    assert "needs the staleness 4, 2, 0" in far.output
-    assert "to train with it (another result): --timing 1f1b+0.51 --stages 1,1,2" in far.output.splitlines()
+    assert "requires the staleness 4, 2, 0" in far.output
+    assert "to train with it (changes the result): --timing 1f1b+0.51 --stages 1,1,2" in far.output.splitlines()
     few = CliRunner().invoke(main, [*arguments, "--timing", "1f1b", "--stages", "2"], catch_exceptions=False).output
     assert "--stages 2 is 2,2: blocks of each stage, by predicted costs" in few
     assert "asynchronous 1F1B, 2 stages: staleness 1, 1, 0, 0" in few.splitlines()
     link = ["--processes", "2", "--method", "backpropagation", "--bandwidth", "1MB/s", "--latency", "1s"]
     slow = CliRunner().invoke(main, [*arguments, *link], catch_exceptions=False).output
-    assert "simulated: 23000.000 ms a micro-batch" in slow, "9 and 9 s of work, 1 MB up, 2 down, twice the latency"
+    assert "simulated: 23000.000 ms per micro-batch" in slow, "9 and 9 s of work, 1 MB up, 2 down, twice the latency"
     full = CliRunner().invoke(main, [*arguments, "--memory-limit", "0.001MB"])
     assert "stays below 1,000 bytes" in full.output
 
 
 def test_what_is_timed_is_the_network_that_is_trained() -> None:
-    """BDIA's blocks have two streams where a plain ViT's have one: twice the bytes between two of them."""
+    """BDIA's blocks have two streams, and a plain ViT's have one: twice the bytes between two blocks."""
     arguments = ["partition", "--model", "vit_micro2", "--repetitions", "1", "--coupling"]
     up = {}
     for coupling, called in (("own", "vit_micro2"), ("bdia", "vit_micro2-bdia")):
         lines = CliRunner().invoke(main, [*arguments, coupling], catch_exceptions=False).output.splitlines()
         head = next(place for place, line in enumerate(lines) if line.startswith(f"{called}, width 48, "))
-        up[coupling] = float(lines[head + 2].split()[-2])  # of stage 0, MB
+        up[coupling] = float(lines[head + 2].split()[-2])  # stage 0, in MB
     assert up["own"] > 0.05
     assert up["bdia"] == pytest.approx(2 * up["own"], abs=0.02)
 
@@ -142,7 +142,7 @@ def test_a_limit_of_memory_does_not_refuse_a_transformer_for_the_plain_kernel_of
     said = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert said.exit_code == 0, said.output  # the pipeline holds 8.6 MB at its largest stage, 40.4 MB at all
     lines = said.output.splitlines()
-    assert any(line.endswith("memory as predicted for cpu") for line in lines)
+    assert any(line.endswith("memory predicted for cpu") for line in lines)
     held = [float(line.split()[4]) for line in lines if line[:5].strip().isdigit()]
     assert 30 < sum(held) < 45
 
@@ -158,7 +158,7 @@ def test_training_starts_processes_that_all_know_the_cut(monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.argv", ["reproduce", *arguments])
     said = CliRunner().invoke(main, arguments)
     assert said.exit_code == 0
-    assert "--partition balanced is 1,3, from what the stages cost here and now" in said.output
+    assert "--partition balanced is 1,3, from the measured costs of the stages" in said.output
     assert started == [(2, [*arguments, "--partition", "1,3"])]
 
 
@@ -166,7 +166,7 @@ def test_with_fewer_turns_than_an_update_takes_there_is_one_all_the_same() -> No
     tiny = ["--model", "chain2", "--width", "2", "--dataset", "digits", "--image-size", "8", "--batch-size", "2"]
     said = CliRunner().invoke(main, ["partition", *tiny, "-k", "8", "--repetitions", "1"], catch_exceptions=False)
     assert said.exit_code == 0
-    assert "to train so: --processes 2" in said.output
+    assert "to use this partition: --processes 2" in said.output
 
 
 def test_a_wrong_command_line_is_told() -> None:
@@ -175,17 +175,17 @@ def test_a_wrong_command_line_is_told() -> None:
         assert said.exit_code == 2
         return said.output
 
-    assert "--processes 100: the network has 10 stages" in fails("--processes", "100")
+    assert "--processes 100: the network has only 10 stages" in fails("--processes", "100")
     assert "there is no data set 'cifar11'" in fails("--dataset", "cifar11")
     assert "model 'revnet19'" in fails("--model", "revnet19")
-    assert "PAREPROP is not simulated; REVERSIBLE_BACKPROPAGATION is" in fails("--method", "PAREPROP")
+    assert "PAREPROP is not simulated; REVERSIBLE_BACKPROPAGATION does" in fails("--method", "PAREPROP")
     assert "raise k to 9 or more" in fails("--method", "PIPEDREAM_2BW", "-k", "4")
     assert "raise k to 18 or more" in fails("--method", "PIPEDREAM_2BW", "-k", "4", "--timing", "lockstep")
     assert "PACI runs at asynchronous 1F1B, got timing 'lockstep'" in fails("--method", "PACI", "--timing", "lockstep")
     assert "stages 11: revnet18 has 10 blocks" in fails("--stages", "11")
-    assert "is no memory: a number and GB, MB, GiB, MiB, such as 8GB" in fails("--memory-limit", "8 apples")
+    assert "is not a memory: expected a number and GB, MB, GiB, MiB, such as 8GB" in fails("--memory-limit", "8 apples")
     for wrong in ("8", "GB", "-1GB", "0GB", "1.2.3GB", "8GBs", "infGB"):
-        assert "is no memory" in fails("--memory-limit", wrong)
+        assert "is not a memory" in fails("--memory-limit", wrong)
 
 
 def test_quantities_have_a_unit_in_whatever_case() -> None:

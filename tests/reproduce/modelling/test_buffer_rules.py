@@ -1,4 +1,4 @@
-"""The rules of Table 3: the published digits from the real networks, and what a consistent count gives."""
+"""Test the rules of Table 3: the published digits from the real networks, and the result of a consistent count."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Measurements in the units of Table 1: what is measured on a chain of equal stages follows the published formulas."""
+"""Test measurements in the units of Table 1: on a chain of equal stages they follow the published formulas."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def run(method: Method, depth: int, k: int) -> Run[Cell]:
 
 
 def one(method: Method, depth: int, k: int, changes: Mapping[str, Any] | None = None) -> Measured:
-    """The measurement, with some entries of its result changed."""
+    """Return the measurement, with some entries of its result changed."""
     alone = run(method, depth, k)
     exact = run(methods.BACKPROPAGATION, depth, k)
     both = measured([exact, replace(alone, result={**alone.result, **(changes or {})})])

@@ -1,4 +1,4 @@
-"""The published formulas, evaluated as they are printed."""
+"""Test the published formulas, evaluated as they are printed."""
 
 import pytest
 
@@ -31,10 +31,10 @@ def test_every_published_formula_has_a_value() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("2(J-x)", r"holds 'x'; there are values for J, j, k, FG"),
+        ("2(J-x)", r"contains 'x'; there are values for J, j, k, FG"),
         ("2(J-j", "is not a formula"),
-        ("J.real", "holds more than numbers"),
-        ("f(J)", "holds more than numbers"),
+        ("J.real", "contains more than numbers"),
+        ("f(J)", "contains more than numbers"),
     ],
 )
 def test_what_is_no_formula_is_refused(text: str, message: str) -> None:

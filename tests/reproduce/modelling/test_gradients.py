@@ -1,4 +1,4 @@
-"""Structure of the networks as the engine runs it; parts of the training; gains."""
+"""Test the structure of the networks as the engine runs them, the parts of the training, and gains."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_micro_batches_one_by_one_make_finer_parts(probes: int, count: int, tmp_
 
 
 def profile(ours: Sequence[float | None], delayed: Sequence[float | None], measure: str) -> DataFrame:
-    """The last stage is the head."""
+    """Make a profile whose last stage is the head."""
     rows = [
         {"seed": 0, "stage": stage, "head": stage == len(ours) - 1, "pair": pair, "measure": measure, "value": value}
         for pair, values in ((METHOD, ours), (DELAYED, delayed))
@@ -77,4 +77,4 @@ def test_a_gain_is_positive_where_petra_is_closer_and_the_head_has_none() -> Non
     error = gradients.gains(profile([0.2, 1.5, 1.0, 0.0], [0.5, 1.0, 1.0, 0.0], "relative_error"))
     assert list(error["value"]) == pytest.approx([0.3, -0.5, 0.0])
     assert gradients.gains(profile([1.1, 1.0], [1.0, 1.0], "norm_ratio")).empty
-    assert list(gradients.over_stages(cosine)["value"]) == pytest.approx([0.05])  # of what is defined
+    assert list(gradients.over_stages(cosine)["value"]) == pytest.approx([0.05])  # over the defined values

@@ -1,4 +1,4 @@
-"""What latency costs at each timing, from the stage costs that this suite has recorded."""
+"""Test the price of latency at each timing, from the stage costs that this suite has recorded."""
 
 from functools import cache
 from pathlib import Path
@@ -16,19 +16,19 @@ from reproduce.records import results
 from reproduce.records.results import Run
 
 RECORDS = Path(__file__).parents[3] / "reports" / "records"
-LATENCIES = (0.0, 0.05, 0.10)  # of a message, in ticks: micro-batches of the slowest device
+LATENCIES = (0.0, 0.05, 0.10)  # latency of a message in ticks: micro-batches of the slowest device
 
 
 @cache
 def networks() -> dict[str, Modelled]:
-    """Those of width 64 whose stages were timed, by title."""
+    """Return the networks of width 64 whose stages were timed, by title."""
     runs = (run for run in results.read(RECORDS).runs if isinstance(run.cell, StageCostCell) and run.done)
     found = (Modelled(cast("Run[StageCostCell]", run)) for run in runs)
     return {network.title: network for network in found if network.run.cell.width == 64}
 
 
 def periods(costs: list[Cost], staleness: tuple[int, ...]) -> list[float]:
-    """In ticks at each latency: as simulated, which is held to the arithmetic on cycles."""
+    """Return the periods in ticks at each latency, simulated, and compared with the arithmetic on cycles."""
     tick = max(cost.forward + cost.backward + cost.update for cost in costs)
     found = []
     for latency in LATENCIES:
@@ -66,7 +66,7 @@ def test_smallest_staleness_at_full_speed(title: str, at_stage_0: tuple[int, ...
 
 
 def test_a_few_processes_without_merging_pay_at_most_a_latency_a_micro_batch_at_asynchronous_1f1b() -> None:
-    """A process needs the gradient of its highest block first, for which it waits as merged stages do."""
+    """A process needs the gradient of its highest block first, and waits for it as merged stages do."""
     costs = networks()["RevNet-18"].costs
     for cut in ((5, 5), (2, 2, 3, 3)):
         merged = orders.merged(costs, cut)

@@ -32,7 +32,7 @@ def test_the_pace_is_that_of_the_events(stages: int, k: int, link: Link, fall: i
 
 
 def test_a_thousand_stages() -> None:
-    """Two micro-batches a stage are under way, so a way up and back of 3 + 2 * 7 takes half as long for each."""
+    """Two micro-batches per stage are in flight, so a round trip of 3 + 2 * 7 takes half as long for each."""
     assert pace([Cost(1, 2)] * 1000) == pytest.approx(3)
     assert pace([Cost(1, 2, up=2, down=2)] * 200, Link(latency=5, bandwidth=1)) == pytest.approx(8.5, abs=0.1)
     assert pace([Cost(1, 2, up=4)] * 200, Link(bandwidth=1)) == pytest.approx(4, abs=0.01), "the link is the slowest"

@@ -1,4 +1,4 @@
-"""Pipelines that one would use instead of PETRA, against their own formulas, from made-up stage costs."""
+"""Test competing pipelines against their formulas, from made-up stage costs."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.reproduce.exhibits.test_table5 import cells, made_up
 
 @pytest.fixture
 def network(tmp_path: Path) -> Modelled:
-    """All stages of RevNet-18 cost 0.1 s forward and 0.2 s backward, graphs rebuilt."""
+    """Return RevNet-18 with all stages at 0.1 s forward and 0.2 s backward, with reconstructed graphs."""
     cell = cells("smoke")[0]
     fake_records.begin(cell, tmp_path).finish(made_up([0.1] * 10))
     (run,) = results.read(tmp_path).runs
@@ -24,7 +24,7 @@ def network(tmp_path: Path) -> Modelled:
 
 
 def test_simulation_and_arithmetic_agree_in_the_steady_state() -> None:
-    """Without overlap all work and the last update in a row; in the full pipeline the slowest turn."""
+    """Without overlap, all work and the last update are in a row. In the full pipeline, the slowest stage counts."""
     costs = (Cost(1, 3, 0.5), Cost(2, 5, 0.25), Cost(0.5, 1.5, 0.25), Cost(0.25, 0.75, 0.5))
     assert seconds_without_overlap(costs) == pytest.approx(4 + 7 + 2 + 1 + 0.5)
     assert seconds_without_overlap(costs, 4) == pytest.approx(4 + 7 + 2 + 1 + 0.5 / 4)
@@ -53,7 +53,7 @@ def test_what_keeps_its_graph_saves_a_forward_and_sends_less() -> None:
 
 
 def test_rivals_are_as_efficient_as_their_formulas(network: Modelled) -> None:
-    """Blocks of 0.1 s and 0.1 s, but the head's backward is 0.2 s: the last device sets the pace of some."""
+    """Blocks take 0.1 s and 0.1 s, but the head's backward takes 0.2 s, so the last device limits some rivals."""
     chain = rivals.RivalChain(network, 10)
     assert len(chain.blocks) == 20
     assert [cost.down for cost in chain.blocks[:3]] == [0, 10**6, 2 * 10**6]
@@ -66,7 +66,7 @@ def test_rivals_are_as_efficient_as_their_formulas(network: Modelled) -> None:
     assert by_title["GPipe, checkpointing"].efficiency == pytest.approx(work / 10 / (0.6 * (32 + 9) / 32))
     assert by_title["GPipe"].efficiency == pytest.approx(work / 10 / ((0.4 * 9 + 0.5 * 32) / 32))
     assert by_title["Data parallelism"].efficiency == pytest.approx(1)
-    # A hop holds d_j - d_{j+1} messages: in lockstep, of blocks as narrow as these, more than checkpoints hold.
+    # A hop holds d_j - d_{j+1} messages: in lockstep, for such narrow blocks, more than checkpoints hold.
     of = {title: outcome.peak for title, outcome in by_title.items()}
     assert of["PETRA, asynchronous 1F1B"] < of["1F1B, checkpointing"] < of["1F1B"] < of["GPipe"]
     assert of["PETRA, asynchronous 1F1B"] < of["PETRA, lockstep"] < of["1F1B"]

@@ -1,4 +1,4 @@
-"""What ways to train cost on several devices, on a network of equal stages where it can be said by hand."""
+"""Test the costs of training strategies on several devices, on equal stages with known results."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from reproduce.grids.plans.tradeoff import cells
 from reproduce.modelling.balance import Balance
 from reproduce.modelling.tradeoff import WAYS, Way, costs_of, front, taken
 
-STAGES = 10  # of RevNet-18
-#: Forward 1, backward with a second evaluation 3, no update: one device takes 3 without it.
+STAGES = 10  # stages of RevNet-18
+#: Forward 1, backward with recomputation 3, no update. Without recomputation, one device takes 3.
 EQUAL = (Cost(1.0, 3.0, 0.0, 1, 1, 1),) * (STAGES - 1) + (Cost(1.0, 2.0, 0.0, 1, 1, 1),)
 BY_TITLE = {way.title: way for way in WAYS}
 
@@ -31,20 +31,20 @@ def test_one_device_a_stage_is_as_fast_as_its_slowest_stage_where_nothing_waits(
     assert seconds(BY_TITLE["PETRA"], STAGES) == pytest.approx(4.0)
     assert seconds(BY_TITLE["Delayed gradients"], STAGES) == pytest.approx(3.0)
     assert seconds(BY_TITLE["Approximate inputs"], STAGES) == pytest.approx(5.0)
-    # One at a time: devices do not help.
+    # With one micro-batch at a time, devices do not help.
     assert seconds(BY_TITLE["Backpropagation"], STAGES) == pytest.approx(3 * STAGES)
 
 
 @pytest.mark.parametrize("k", [4, 16])
 def test_updates_count_as_often_as_they_come(k: int) -> None:
-    """Where all wait for one device, it has k turns and an update again and again."""
+    """If all wait for one device, it repeats k turns and an update."""
     costs = (Cost(1.0, 3.0, 5.0, 1, 1, 1), *EQUAL[1:])
     assert seconds(BY_TITLE["PETRA"], STAGES, k, costs) == pytest.approx(4.0 + 5.0 / k, rel=1e-9)
 
 
 @pytest.mark.parametrize("title", ["GPipe", "1F1B"])
 def test_a_synchronous_pipeline_fills_and_drains_at_every_update(title: str) -> None:
-    """(k + P - 1) / k times the pace of a full pipeline."""
+    """The time is (k + P - 1) / k times that of a full pipeline."""
     assert seconds(BY_TITLE[title], STAGES, k=20) == pytest.approx(3.0 * (20 + STAGES - 1) / 20, rel=0.02)
 
 
@@ -67,5 +67,5 @@ def test_only_what_reconstructs_sends_inputs_down() -> None:
 def test_the_front_is_what_nothing_beats_in_everything() -> None:
     points = [(1.0, 5.0), (2.0, 4.0), (2.0, 6.0), (1.0, 5.0), (3.0, 4.0)]
     assert front(points, lambda better, other: points[better] != points[other]) == [True, True, False, True, False]
-    # To be better in the first alone may be chance.
+    # Being better only in the first coordinate may be chance.
     assert front(points, lambda better, other: False) == [True, True, False, True, True]

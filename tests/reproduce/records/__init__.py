@@ -1,1 +1,1 @@
-"""Tests of `reproduce/records`."""
+"""Test `reproduce/records`."""

@@ -1,4 +1,4 @@
-"""Records of benchmarks: what is written is read again, what is damaged is named."""
+"""Test records of benchmarks: written ones can be read, and damaged ones are reported."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ RATE = "throughput"
 
 
 def benchmark(*comparisons: Comparison, name: str = "race", patch: str = "") -> Benchmark:
-    """Ratios fast / slow of 2, 3, 4 within the rounds; of the medians 300 / 20 = 15."""
+    """Return a benchmark with ratios fast / slow of 2, 3, 4 within the rounds; medians give 300 / 20 = 15."""
     return Benchmark(
         name=name,
         title="A race",
@@ -92,14 +92,17 @@ def test_ratios_are_of_one_round_and_held_against_aims() -> None:
     [
         (lambda: Series("track", FAST, RATE, "laps/s", ()), "finite values of at least 0, got .."),
         (lambda: Series("track", FAST, RATE, "laps/s", (1.0, float("nan"))), "finite values"),
-        (lambda: benchmark(Comparison("track", RATE, FAST, "snail")), "throughput of snail .track. is to be judged"),
+        (
+            lambda: benchmark(Comparison("track", RATE, FAST, "snail")),
+            "throughput of snail .track. has a goal or comparison",
+        ),
         (
             lambda: dataclasses.replace(benchmark(), goals=(Goal("track", MEMORY, SLOW, high=1),)),
-            "memory of slow .track. is to be judged and is not there",
+            "memory of slow .track. has a goal or comparison, but was not measured",
         ),
         (lambda: benchmark(name="../race"), "letters, digits and hyphens, got '../race'"),
         (lambda: dataclasses.replace(benchmark(), series=benchmark().series[:1] * 2), "was given twice"),
-        (lambda: with_slow(1, 0, 1), "has a value of 0: there is no ratio"),
+        (lambda: with_slow(1, 0, 1), "has the value 0: no ratio"),
         (lambda: with_slow(1.0), "fast has 3 values and slow 1"),
     ],
 )
@@ -111,8 +114,9 @@ def test_what_makes_no_sense_is_refused(make, message) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 99}, "is of format 99, this version reads format 1"),
-        ({"name": "other"}, "it is that of 'other'"),
+        ({"schema": 99}, "format 99, this version reads format 1. It was left as it is; update this clone"),
+        ({"schema": 0}, "format 0, this version reads format 1. It was left as it is; run the benchmark again"),
+        ({"name": "other"}, "it belongs to 'other'"),
         ({"title": None}, "title is None, expected a str"),
         ({"series": [{"group": "track"}]}, "series: it lacks name, quantity, unit, values, at"),
         ({"timelines": {"a lap": {"devices": 2, "events": ["1 F 2"]}}}, "is damaged: ValueError"),

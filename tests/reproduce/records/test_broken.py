@@ -1,4 +1,4 @@
-"""A run is broken if it has not learned, whatever its loss."""
+"""Test that a run counts as broken if it has not learned, whatever its loss."""
 
 from pathlib import Path
 
@@ -22,12 +22,12 @@ CIFAR100 = recipes.cell("smoke", dataset="cifar100", image_size=32, scale="custo
             25.9,
             2.41,
             "",
-        ),  # the loss is the mean of an epoch, and the first steps' spike is in it
+        ),  # the loss is the mean of an epoch, including the spike of the first steps
         (recipes.cell("smoke"), 20.1, 1e9, ""),
         (recipes.cell("smoke"), 20.0, 0.5, "below twice chance"),
         (recipes.cell("smoke"), 16.0, 2.06, "below twice chance"),
         (recipes.cell("smoke"), 10.0, None, "below twice chance"),
-        (CIFAR100, 9.0, 4.0, ""),  # of whose classes a guess hits one in a hundred
+        (CIFAR100, 9.0, 4.0, ""),  # a guess is right for one class in a hundred
         (CIFAR100, 2.0, 4.0, "below twice chance"),
     ],
 )

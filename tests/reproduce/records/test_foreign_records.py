@@ -1,4 +1,4 @@
-"""Records of strangers: nothing of this machine gets into a page or a record, and no value takes anything else down."""
+"""Test foreign records: no file of this machine gets into a page or record, and no value breaks anything else."""
 
 import copy
 import dataclasses
@@ -29,12 +29,13 @@ from tests.reproduce.records.test_records import snapshot
 
 ROOT = Path(__file__).resolve().parents[3]
 CELL = recipes.cell("smoke")
+OTHER = recipes.cell("smoke", seed=1)
 SECRET = "what only this user may read"
 
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Record:
-    """A whole record of somebody else, with a patch."""
+    """Return a complete record of someone else, with a patch."""
     return fake_records.in_folder(
         fake_records.train(CELL, tmp_path / "theirs", 90.0, code=fake_records.DIRTY, patch="-a\n+b\n")
     )
@@ -48,7 +49,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 def edit(file: Path, **changes: Any) -> None:
-    """Change values of a JSON file, of its first entry where it has entries."""
+    """Change values of a JSON file, or of its first entry if it has entries."""
     values = json.loads(file.read_text())
     (values["entries"][0] if "entries" in values else values).update(changes)
     file.write_text(json.dumps(values))
@@ -78,7 +79,7 @@ def test_the_difference_of_a_record_is_a_file_of_that_record(
 def test_a_record_consists_of_regular_files(
     tmp_path: Path, foreign: Record, secret: Path, name: str, kind: str
 ) -> None:
-    """A link leads to any file of this machine, a pipe and /dev/zero have no end."""
+    """A link may lead to any file of this machine; a pipe and /dev/zero have no end."""
     file = foreign.path / name
     file.unlink()
     if kind == "a pipe":
@@ -87,7 +88,7 @@ def test_a_record_consists_of_regular_files(
         file.symlink_to(secret if kind == "a link" else "/dev/zero")
     assert merged(tmp_path / "theirs", tmp_path / "ours") == [Decision.UNREADABLE]
     (problem,) = results.read(tmp_path / "theirs").problems
-    assert f"{name}: cannot be read: it is a" in str(problem) or "is named by code.json and cannot be read" in str(
+    assert f"{name}: cannot be read: it is a" in str(problem) or "is listed in code.json and cannot be read" in str(
         problem
     )
     assert not list((tmp_path / "ours").glob("*/*"))
@@ -95,12 +96,12 @@ def test_a_record_consists_of_regular_files(
 
 @pytest.mark.parametrize("place", ["notes.txt", "checkpoint/latest.json", "checkpoint", "checkpoint.pt"])
 def test_no_content_of_a_link_is_copied(tmp_path: Path, foreign: Record, secret: Path, place: str) -> None:
-    (foreign.path / "result.json").unlink()  # a finished one is not copied, but appended to a volume
+    (foreign.path / "result.json").unlink()  # a finished record is not copied, but appended to a volume
     link = foreign.path / place
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(secret.parent if place == "checkpoint" else secret)
     decisions = merged(tmp_path / "theirs", tmp_path / "ours")
-    # A file that no record has is left out, and does no harm.
+    # A file that does not belong to a record is skipped and harmless.
     assert decisions == [Decision.BROUGHT if place == "notes.txt" else Decision.UNREADABLE]
     assert not any(SECRET in content.decode("utf-8", "replace") for content in snapshot(tmp_path / "ours").values())
 
@@ -120,7 +121,7 @@ def test_what_cannot_be_read_is_named_and_the_others_are_merged(
     tmp_path: Path, foreign: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder without permission, which `glob` leaves out; and a file without it."""
-    closed = fake_records.in_folder(fake_records.train(recipes.cell("smoke", seed=1), tmp_path / "theirs", 91.0)).path
+    closed = fake_records.in_folder(fake_records.train(OTHER, tmp_path / "theirs", 91.0)).path
     other = fake_records.train(recipes.cell("smoke", seed=2), tmp_path / "theirs", 92.0, epochs=2).path
     scandir, copy2 = os.scandir, shutil.copy2
 
@@ -154,7 +155,7 @@ def test_an_accuracy_is_a_percentage_and_that_of_the_last_epoch(tmp_path: Path, 
     assert len(results.read(tmp_path / "theirs").problems) == 1
     edit(foreign.path / "result.json", test_accuracy=89.5)
     (problem,) = results.read(tmp_path / "theirs").problems
-    assert "test_accuracy is 89.5, and the last line of metrics.jsonl has 90.0" in str(problem)
+    assert "test_accuracy is 89.5, but the last line of metrics.jsonl has 90.0" in str(problem)
 
 
 ODD: tuple[Any, ...] = (
@@ -164,7 +165,7 @@ ODD: tuple[Any, ...] = (
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of every value within a JSON value; of a list, those of its first entry."""
+    """Yield the paths of all values within a JSON value; for a list, those of its first entry."""
     if path:
         yield path
     entries = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
@@ -182,7 +183,7 @@ def changed(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
 
 
 def show(read: Results, folder: Path) -> None:
-    """Make of records what is made of all of them together: tables, Provenance, files of an export, lines of a list."""
+    """Make everything that combines records: tables, the section Provenance, exported files, lines of a list."""
     problems = [str(problem) for problem in (*read.problems, *read.benchmark_problems)]
     "\n".join([*problems, *(f"{run.cell.name}: {run.state}" for run in read.runs)]).encode()
     frames = Frames(read)
@@ -192,10 +193,10 @@ def show(read: Results, folder: Path) -> None:
 
 
 def shown_one_by_one(variants: Sequence[tuple[str, Results]], folder: Path) -> None:
-    """Show all together; if that fails, find out which it is."""
+    """Show all variants together. If that fails, find the variant that fails."""
     together = Results(
         runs=tuple(
-            dataclasses.replace(run, cell=dataclasses.replace(run.cell, seed=number))  # type: ignore[call-arg]  # all have one
+            dataclasses.replace(run, cell=dataclasses.replace(run.cell, seed=number))  # type: ignore[call-arg]  # all cells have a seed
             for number, (_, read) in enumerate(variants)
             for run in read.runs
         ),
@@ -222,7 +223,7 @@ def shown_one_by_one(variants: Sequence[tuple[str, Results]], folder: Path) -> N
 @pytest.mark.parametrize("name", ["config.json", "environment.json", "code.json", "metrics.jsonl", "result.json"])
 @pytest.mark.parametrize("kind", ["training", "complexity"])
 def test_no_value_of_a_record_takes_anything_else_down(tmp_path: Path, name: str, kind: str) -> None:
-    """Every field of every file, with every odd value."""
+    """Test every field of every file with every invalid value."""
     root = tmp_path / "records"
     if kind == "training":
         record = fake_records.train(CELL, root, 90.0, code=fake_records.DIRTY, patch="-a\n+b\n")
@@ -248,7 +249,7 @@ def test_no_value_of_a_record_takes_anything_else_down(tmp_path: Path, name: str
 
 @pytest.mark.parametrize("part", ["cell", "epoch", "result", "environment", "code"])
 def test_no_value_of_a_volume_takes_anything_else_down(tmp_path: Path, part: str) -> None:
-    """Every field of every line, with every odd value, under the hash that belongs to it."""
+    """Test every field of every line with every invalid value, under the matching hash."""
     root = tmp_path / "records"
     fake_records.train(CELL, root, 90.0, code=fake_records.DIRTY, patch="-a\n+b\n")
     volume = volumes.path_of(CELL, root)
@@ -268,7 +269,7 @@ def test_no_value_of_a_volume_takes_anything_else_down(tmp_path: Path, part: str
         block = [text(line, odd) for line in lines]
         start = f'{{"id":"{CELL.identity}","run":"{volumes._run_of(block)}",'
         volume.write_text("".join(f"{start}{line}\n" for line in block))
-        volumes._READ.clear()  # files of one size that are written within a tick of the clock look the same
+        volumes._READ.clear()  # files of equal size and time look unchanged
 
     first = copy.deepcopy(lines[0])
     write(target)
@@ -312,6 +313,55 @@ def test_a_volume_is_a_regular_file(tmp_path: Path, secret: Path, which: str, ki
     (problem,) = results.read(tmp_path / "theirs").problems
     assert f"{file}: cannot be read: it is a" in str(problem)
     assert SECRET not in str(problem)
+
+
+UNPRINTABLE_NAME = os.fsdecode(b"\xff\x1b]0;owned\x07")
+
+
+@pytest.mark.parametrize("what", ["a folder", "a volume", "a benchmark", "a result of asv", "a machine of asv"])
+def test_a_name_that_cannot_be_printed_takes_nothing_else_down(tmp_path: Path, what: str) -> None:
+    """Such as one that is not UTF-8, or that has an escape sequence of terminals."""
+    root = tmp_path / "records"
+    file = root / "smoke" / f"{UNPRINTABLE_NAME}.jsonl"
+    if what == "a folder":
+        file = root / "smoke" / UNPRINTABLE_NAME / "config.json"
+    elif what == "a benchmark":
+        file = root / "benchmarks" / f"{UNPRINTABLE_NAME}.json"
+    elif what == "a result of asv":
+        file = tmp_path / "asv" / "kernels-x" / f"{UNPRINTABLE_NAME}.json"
+    elif what == "a machine of asv":
+        file = tmp_path / "asv" / f"kernels-{UNPRINTABLE_NAME}" / "ab-x.json"
+    file.parent.mkdir(parents=True)
+    committed = sorted((ROOT / "reports" / "asv").glob("kernels-*/*-py3.11.json"))[0].read_text()
+    file.write_text(committed if what == "a machine of asv" else "{\n")
+    read = results.read(root)
+    problems = (*read.problems, *read.benchmark_problems)
+    shown = [
+        *map(str, problems),
+        *(problem.args[1] for problem in problems),
+        *(problem.place for problem in read.problems),
+    ]
+    shown += [tracked.machine for tracked in read.history]
+    assert any("udcff" in words for words in shown)
+    assert not any(reading.UNPRINTABLE.search(words) for words in shown)
+    show(read, tmp_path / "export")
+    if root.exists():
+        done = CliRunner().invoke(main, ["records", "merge", str(root), "--records", str(tmp_path / "ours")])
+        assert not reading.UNPRINTABLE.search(done.output)
+
+
+@pytest.mark.parametrize("end", [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000, b"\xff", b"{}"])
+@pytest.mark.parametrize("which", ["volume", "provenance"])
+def test_the_end_of_a_volume_hides_no_record(tmp_path: Path, which: str, end: bytes) -> None:
+    """Text without a newline is the rest of an interrupted append, or anything that somebody else wrote."""
+    fake_records.train(CELL, tmp_path, 90.0)
+    file = volumes.path_of(CELL, tmp_path)
+    file = file if which == "volume" else file.with_name(volumes.PROVENANCE)
+    with file.open("ab") as volume:
+        volume.write(end)
+    assert len(results.read(tmp_path).runs) == 1
+    fake_records.train(OTHER, tmp_path, 91.0)  # an append continues after it
+    assert len(results.read(tmp_path).runs) == 2
 
 
 def test_a_merge_takes_from_a_volume_only_what_the_report_can_show(tmp_path: Path, foreign: Record) -> None:
@@ -376,7 +426,7 @@ def test_a_file_that_no_record_has_is_too_large_to_be_read(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["draft.tmp", "thesis.docx.tmp", "model.pt", "config.json.1.tmp.bak"])
 def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path, name: str) -> None:
-    """`train --output .` once deleted every *.tmp in it, and wrote over model.pt."""
+    """`train --output .` once deleted every *.tmp in it, and overwrote model.pt."""
     (tmp_path / name).write_text("mine")
     before = snapshot(tmp_path)
     with pytest.raises(RecordError, match=rf"is not a record .* contains .*{name}.* choose another folder"):
@@ -388,7 +438,7 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path, name: str) -
 
 
 def test_a_checkpoint_folder_of_somebody_else_is_kept_and_other_folders_do_no_harm(tmp_path: Path) -> None:
-    """That folder goes once a cell is finished."""
+    """A record's checkpoint folder is removed when a cell is finished."""
     (tmp_path / "notes").mkdir()
     check_free(tmp_path)
     (tmp_path / "checkpoint").mkdir()
@@ -422,7 +472,7 @@ def test_an_output_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_patch_is_kept_byte_for_byte(tmp_path: Path) -> None:
-    """CRLF and Latin-1 among it: else it applies without an error and gives another file."""
+    """Include CRLF and Latin-1, since a changed patch applies without an error but gives another file."""
     data = b"-a\r\n+\xe4\xf6\r\n"
     record = Record(tmp_path / "r", CELL)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Runs are found by the cell that a plan means, whatever the seed, the loader and the precision; nothing slips in."""
+"""Test that runs are found by the planned cell, whatever the seed, loader and precision, and that no others are."""
 
 import csv
 import errno
@@ -54,7 +54,7 @@ def test_precisions_images_of_torchvision_and_data_sets_are_sheets_apart(tmp_pat
     fake_records.train(cells[0], tmp_path / "data", 70.0)
     begun = [(sheet.dataset, sheet.begun) for sheet in sheets(tmp_path / "data", "paper", cells)]
     assert begun == [("cifar10", True), ("cifar100", False)]
-    # Of two loaders with the same bits the finished run counts.
+    # Of two bitwise equal loaders, the finished run counts.
     cell = recipes.cell("small")
     fake_records.train(cell, tmp_path / "loaders", 70.0)
     fake_records.train(replace(cell, loader="ffcv"), tmp_path / "loaders", 20.0, epochs=1)
@@ -107,6 +107,23 @@ def test_tables_can_be_had_as_files(tmp_path: Path) -> None:
     assert len(files[1].read_text().splitlines()) == 1 + recipes.cell("small").epochs
 
 
+def test_an_export_replaces_its_own_tables_and_nobody_elses(tmp_path: Path) -> None:
+    fake_records.train(recipes.cell("small"), tmp_path, 60.0)
+    export = ["records", "export", str(tmp_path / "tables"), "--records", str(tmp_path)]
+    for _ in range(2):
+        assert CliRunner().invoke(main, export).exit_code == 0
+    series, runs = (tmp_path / "tables" / f"{name}.csv" for name in ("series", "runs"))
+    series.write_text("my,series\n")
+    runs.write_text("cell,of an earlier export\n")
+    result = CliRunner().invoke(main, export)
+    assert result.exit_code == 1
+    assert f"{series} is there already, and this command did not write it" in result.output
+    assert series.read_text() == "my,series\n"
+    assert runs.read_text() == "cell,of an earlier export\n", "nothing is written before all is checked"
+    series.unlink()
+    assert CliRunner().invoke(main, export).exit_code == 0
+
+
 def test_a_table_for_which_there_is_no_room_is_not_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -146,7 +163,7 @@ def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_de
         fake_records.begin(cell, tmp_path, environment=earlier)
         fake_records.train(cell, tmp_path, 60.0)
     (sheet,) = sheets(tmp_path, "small", cells)
-    assert sheet.described().endswith(", float32, of 3 runs 1 on NVIDIA H200 and a CPU")  # where it went on
+    assert sheet.described().endswith(", float32, of 3 runs 1 on NVIDIA H200 and a CPU")  # where it resumed
     for seed in (1, 2):
         cells.append(recipes.cell("small", method=methods.BACKPROPAGATION, seed=seed))
         record = fake_records.in_folder(fake_records.train(cells[-1], tmp_path, 60.0))
@@ -159,7 +176,7 @@ def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_de
 
 
 def test_measures_are_averaged_over_micro_batches_and_what_is_not_defined_does_not_count() -> None:
-    # An epoch of two micro-batches, one of six; stage 0 keeps its input in the second.
+    # One epoch has two micro-batches, the other six; stage 0 keeps its input in the second.
     rows = [("a", 0, 1, 0.5, 2, 0, "error", 1.0), ("a", 0, 2, 1.5, 6, 0, "error", None)]
     rows += [("a", 0, 1, 0.5, 2, 1, "error", 1.0), ("a", 0, 2, 1.5, 6, 1, "error", 5.0)]
     lines = DataFrame.from_records(rows, columns=list(LINES)).assign(k=None)

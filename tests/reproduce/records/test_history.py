@@ -1,4 +1,4 @@
-"""asv's history: what is read of its files, what is not comparable, and what the report says of a change."""
+"""Test asv's history: reading its files, skipping incomparable values, and reporting changes."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def write(
     name: str = "cost.track_bytes",
     machine: str = "kernels-avx2",
 ) -> None:
-    """The file of a commit, as asv writes it."""
+    """Write the file of a commit, as asv does."""
     folder = root / "asv" / machine
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "machine.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""Locks: one holder on one machine and on several, however a holder ends."""
+"""Test locks: there is one holder, on one machine or several, however a holder ends."""
 
 import contextlib
 import errno
@@ -26,7 +26,7 @@ PATIENCE = 120
 
 
 def be_machine(name, stale=STALE):
-    """Make this process one of machine `name`, with short times."""
+    """Make this process one of machine `name`, with short timeouts."""
     locks.STALE_SECONDS, locks.HEARTBEAT_SECONDS = stale, stale / 5
     locks._kernel_lock = lambda folder: filelock.FileLock(folder / f"record.lock.{name}")
     locks._lease.cache_clear()
@@ -35,7 +35,7 @@ def be_machine(name, stale=STALE):
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch):
-    """What `be_machine` sets is undone, and this process waits as briefly."""
+    """Undo the settings of `be_machine`, and use short timeouts in this process."""
     monkeypatch.setattr(locks, "STALE_SECONDS", STALE)
     monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", STALE / 5)
     monkeypatch.setattr(locks, "_kernel_lock", locks._kernel_lock)
@@ -47,7 +47,7 @@ def short_times(monkeypatch):
 
 @pytest.fixture(params=[True, False], ids=["files can be exchanged", "not, as on NFS"])
 def shared(request, tmp_path, monkeypatch):
-    """A folder of a file system with or without the exchange of files."""
+    """Return a folder of a file system with or without the atomic exchange of files."""
     if not request.param:
         monkeypatch.setattr("filelock._soft.exchange_names", lambda *_: False)
     yield tmp_path
@@ -63,7 +63,7 @@ def _hold(machine, stale, folder, ready, release):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Start a process of another machine that holds the folder; gives the process and the event that ends it."""
+    """Start a process of another machine that holds the folder; return the process and the event that ends it."""
     started = []
 
     def start(name="beta", stale=STALE):
@@ -95,7 +95,7 @@ def test_nobody_else_holds_what_is_held_and_nothing_is_left_of_the_lease(tmp_pat
 
 @pytest.mark.parametrize("where", ["mkdir", "record.lock", "record.lease"])
 def test_a_full_disk_is_told_as_one(tmp_path, monkeypatch, where):
-    """And not as a problem of this cell, since it is one of all."""
+    """A full disk concerns all cells and is not a problem of this cell."""
     if where == "mkdir":
         monkeypatch.setattr(Path, "mkdir", no_room)
     elif where == "record.lock":
@@ -108,7 +108,7 @@ def test_a_full_disk_is_told_as_one(tmp_path, monkeypatch, where):
 def test_a_living_machine_keeps_its_lock_and_is_named(shared, machine):
     machine("beta")
     be_machine("alpha")
-    end = time.monotonic() + 3 * STALE  # long enough to take over, if nobody refreshed the lease
+    end = time.monotonic() + 3 * STALE  # long enough to take over, if nothing refreshed the lease
     while time.monotonic() < end:
         with (
             pytest.raises(LockedError, match=r"process \d+ on beta .* after 1 s without .* life$"),
@@ -143,7 +143,7 @@ def test_the_lock_of_a_machine_that_died_is_taken_over_after_a_while_and_a_relea
 
 def test_the_lock_of_a_process_that_died_here_is_taken_over_at_once(shared, machine):
     here = socket.gethostname()
-    process, _ = machine(here, stale=1000)  # nothing but the death of the process tells
+    process, _ = machine(here, stale=1000)  # only the death of the process shows it
     be_machine(here, stale=1000)
     assert not holder(shared).gone
     process.kill()
@@ -226,17 +226,17 @@ def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(shared):
     process.start()
     try:
         assert ready.wait(PATIENCE)
-        os.kill(process.pid, signal.SIGSTOP)  # as a suspended computer
+        os.kill(process.pid, signal.SIGSTOP)  # as on a suspended computer
         be_machine("alpha")
         end = time.monotonic() + PATIENCE
         while True:
             try:
                 with hold(shared) as held:
                     os.kill(process.pid, signal.SIGCONT)
-                    go_on.set()  # which waits for a process that is waiting
+                    go_on.set()  # ends a process that is waiting
                     assert "has taken this cell over" in said.get(timeout=PATIENCE)
                     process.join()
-                    held.check()  # the loser has not taken the lease away on its way out
+                    held.check()  # the loser has not removed the lease when it ended
                 break
             except LockedError:
                 assert time.monotonic() < end, "waited in vain"
@@ -246,9 +246,9 @@ def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(shared):
         process.join()
 
 
-@pytest.mark.parametrize("then", ["another has it", "nobody else has", "it was renewed"])
+@pytest.mark.parametrize("then", ["another has it", "no other has", "it was renewed"])
 def test_a_lease_that_changes_between_the_look_and_the_renaming_is_put_back(tmp_path, machine, monkeypatch, then):
-    """Where files cannot be exchanged; unless a third process has a lease by then, and the other learns that."""
+    """Files cannot be exchanged here. If a third process has a lease by then, the former holder learns that."""
     monkeypatch.setattr("filelock._soft.exchange_names", lambda *_: False)
     process, _ = machine("beta", stale=1000)
     process.kill()
@@ -272,7 +272,7 @@ def test_a_lease_that_changes_between_the_look_and_the_renaming_is_put_back(tmp_
     monkeypatch.setattr(Path, "rename", changed)
     with pytest.raises(LockedError, match="on beta"), hold(tmp_path):
         pass
-    assert lease.read_text() == {"another has it": third, "nobody else has": newer, "it was renewed": stale}[then]
+    assert lease.read_text() == {"another has it": third, "no other has": newer, "it was renewed": stale}[then]
     assert [file.name for file in tmp_path.iterdir() if "lock" not in file.name] == ["record.lease"]
 
 
@@ -291,7 +291,7 @@ def test_a_lease_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path, monkeypa
 
 @pytest.mark.parametrize("content", ["", "x", "a damaged\nlease\n", "\0" * 158])
 def test_a_lease_that_names_nobody_is_taken_over_once_it_is_stale(shared, content):
-    """As a process leaves it that is killed between the creation of the file and its first byte."""
+    """A process that is killed between the creation of the file and its first byte leaves such a lease."""
     (shared / "record.lease").write_text(content)
     assert str(holder(shared)).startswith("a process that left an unreadable lease")
     assert not holder(shared).gone, "somebody may be writing it"
@@ -310,7 +310,7 @@ def test_a_lease_that_names_nobody_is_taken_over_once_it_is_stale(shared, conten
 
 
 def test_an_old_lease_that_names_nobody_is_taken_over_by_the_first_who_asks(shared):
-    """A command that is given once cannot watch the file for minutes: the clock of the file server tells."""
+    """A command that runs only once cannot watch the file for minutes, so the clock of the file server decides."""
     lease = shared / "record.lease"
     lease.touch()
     before = time.time() - 2 * STALE
@@ -330,7 +330,7 @@ def _hold_again_and_again(folder, ready):
 
 @pytest.mark.slow
 def test_no_kill_locks_a_cell_for_ever(tmp_path):
-    """Killed 200 times at any instant, also between the creation of a lease and its writing."""
+    """Kill a process 200 times at any instant, including between the creation of a lease and its writing."""
     folders = []
     for number in range(200):
         ready = FORKED.Event()
@@ -348,14 +348,14 @@ def test_no_kill_locks_a_cell_for_ever(tmp_path):
 
 
 def test_a_lock_of_another_user_is_named_with_the_remedy(tmp_path, monkeypatch):
-    """And is a problem of this cell, not a traceback and not a lock that is waited for."""
+    """The lock is a problem of this cell. It causes no traceback and no waiting."""
 
     def forbidden(**_):
         raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "record.lock"))
 
     (tmp_path / "record.lock").touch()
     monkeypatch.setattr(locks, "_kernel_lock", lambda _: SimpleNamespace(acquire=forbidden))
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everything
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write all files
     with (
         pytest.raises(StorageError, match=r"belongs to another user \(.+\).* give the group .* umask 002"),
         hold(tmp_path),
@@ -372,7 +372,7 @@ def test_a_folder_that_was_removed_is_not_called_taken_over(tmp_path):
 
 
 def test_an_old_filelock_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine on which nothing can be installed: it would be found out after the data set was read."""
+    """Without this check, a machine without installer would report it only after reading the data set."""
     monkeypatch.setitem(sys.modules, "filelock", SimpleNamespace(__version__="3.20.0"))
     with pytest.raises(ImportError, match=r"filelock 3.20.0 is too old .* expected 3.30 or newer"):
         runpy.run_path(locks.__file__)

@@ -1,4 +1,4 @@
-"""The list of commits that nobody can look up is that of the repository's history."""
+"""Test that the list of lost commits agrees with the repository's history."""
 
 import subprocess
 from pathlib import Path

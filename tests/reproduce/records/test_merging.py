@@ -1,9 +1,10 @@
-"""Merging: nothing finished is lost, nothing that may count is written over, and a kill does no harm."""
+"""Test merging: no finished record is lost, no valid record is overwritten, and a kill is harmless."""
 
 import dataclasses
 import errno
 import json
 import multiprocessing
+import os
 import shutil
 import subprocess
 import tarfile
@@ -46,7 +47,7 @@ def partial(root, epochs, checkpoint=b"checkpoint", cell=CELL):
 
 
 def shared(root, epochs):
-    """Left by several processes: each wrote a part of the checkpoint."""
+    """Write a record of several processes, each of which wrote a part of the checkpoint."""
     record = partial(root, epochs, b"")
     record.shards.mkdir()
     for number in range(2):
@@ -167,7 +168,7 @@ def test_what_somebody_works_on_is_left(there, here, side):
 
 
 def test_a_copy_that_is_not_whole_is_not_brought(there, here, monkeypatch):
-    """Somebody without a lock that we can see writes while we copy."""
+    """Another process, whose lock is not visible here, writes during the copy."""
     partial(there, 2)
     copy = shutil.copy2
 
@@ -184,7 +185,7 @@ def test_a_copy_that_is_not_whole_is_not_brought(there, here, monkeypatch):
 
 
 def test_a_record_that_goes_on_while_it_is_copied_is_not_brought(there, here, monkeypatch):
-    """Another machine has begun to work on it: what we saw of it a moment ago is gone."""
+    """Another machine begins to work on the record after it was read."""
     record = shared(there, 2)
     copy = shutil.copy2
 
@@ -281,8 +282,37 @@ def test_a_record_is_held_while_it_is_replaced_and_its_checkpoint_comes_last(the
     assert all(moved.values())
 
 
+def test_a_replacement_removes_only_files_that_a_record_has(there, here):
+    partial(there, 3)
+    ours = partial(here, 1).path
+    (ours / "result.json.12.tmp").touch()  # of a write that was killed
+    (ours / "notes.txt").write_text("mine")
+    (ours / "thesis.tmp").write_text("mine")
+    assert decisions(there, here) == [Decision.REPLACED]
+    assert {file.name for file in ours.iterdir()} - {"notes.txt", "thesis.tmp"} <= {
+        *(file.name for file in Record.of(CELL, there).path.iterdir()),
+        *locks.FILES,
+    }
+    assert (ours / "notes.txt").read_text() == (ours / "thesis.tmp").read_text() == "mine"
+
+
+def test_a_checkpoint_that_cannot_be_read_is_named(there, here, monkeypatch):
+    scandir, closed = os.scandir, str(shared(there, 2).shards)
+
+    def look(path):
+        if str(path) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", closed)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", look)
+    ((decision, _, detail),) = merge(there, here)
+    assert decision is Decision.UNREADABLE
+    assert closed in detail
+    assert not Record.of(CELL, here).path.exists()
+
+
 def _merge_slowly(there, here):
-    """Killed by the parent while it replaces files one by one."""
+    """Merge slowly, so that the parent can kill the process while it replaces files one by one."""
     replace = Path.replace
 
     def slowly(self, target):
@@ -303,6 +333,19 @@ def test_copies_of_killed_merges_are_removed_and_that_of_one_that_runs_is_not(th
         assert not killed.exists()
         assert (running / "checkpoint.pt").exists()
     assert [folder.name for folder in here.iterdir()] == ["live"]
+
+
+def test_a_copy_of_another_users_killed_merge_stops_no_merge(there, here, monkeypatch):
+    partial(there, 2)
+    (here / ".merge-theirs").mkdir(parents=True)
+
+    def rmtree(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(merging.shutil, "rmtree", rmtree)
+        list(merge(here.with_name("nothing"), here))
+    assert decisions(there, here) == [Decision.BROUGHT]
 
 
 def test_what_runs_leave_for_a_while_is_not_committed():
@@ -349,13 +392,13 @@ def test_the_command_tells_what_it_did_and_ends_with_1_on_a_conflict(there, here
     assert planned.exit_code == 1
     assert [line.split(":")[0] for line in planned.stdout.splitlines() if not line.startswith("BROUGHT")] == [
         "3 would be brought",
-        "2 there already",
-        "1 in conflict",
+        "2 already present",
+        "1 in conflict with another result of the same name; both were kept",
     ]
     assert not here.exists()
     result = call("merge", there, elsewhere, "--records", here)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "3 brought")
-    assert call("merge", there, elsewhere, "--records", here).output == "3 there already\n"
+    assert call("merge", there, elsewhere, "--records", here).output == "3 already present\n"
 
     volumes.remove(other, here)
     train(other, here, 50.0)
@@ -363,8 +406,8 @@ def test_the_command_tells_what_it_did_and_ends_with_1_on_a_conflict(there, here
     assert result.exit_code == 1
     assert f"CONFLICT {volumes.path_of(other, there)}: {other.name}: done, and " in result.stderr
     assert result.stdout.splitlines() == [
-        "1 there already",
-        "1 in conflict: another result of the same name is there, and both were left",
+        "1 already present",
+        "1 in conflict with another result of the same name; both were kept",
     ]
 
 
@@ -392,12 +435,31 @@ def test_an_archive_is_brought_as_the_folder_in_it(there, here, tmp_path):
     result = call("merge", tmp_path / "day.tar.gz", "--records", here)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "1 brought")
     assert snapshot(here) == snapshot(there)
-    assert "no folder `records` in this archive" in call("merge", tmp_path / "other.tar.gz", "--records", here).output
+    assert (
+        "this archive contains no folder `records`"
+        in call("merge", tmp_path / "other.tar.gz", "--records", here).output
+    )
     torn = tmp_path / "torn.tar.gz"
     whole = (tmp_path / "day.tar.gz").read_bytes()
-    for length in (50, len(whole) // 2):
-        torn.write_bytes(whole[:length])
+    wrong = bytes(byte ^ 1 for byte in whole[-8:-4])  # the checksum
+    for data in (whole[:50], whole[: len(whole) // 2], whole[:-5], whole[:-8] + wrong + whole[-4:]):
+        torn.write_bytes(data)
         assert f"{torn} cannot be unpacked: " in call("merge", torn, "--records", here).output
+
+
+def test_a_full_disk_is_no_fault_of_an_archive(there, here, tmp_path, monkeypatch):
+    train(CELL, there, 95.0)
+    with tarfile.open(tmp_path / "day.tar.gz", "w:gz") as archive:
+        archive.add(there, "records")
+
+    def extractall(self, *arguments, **options):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
+    said = call("merge", tmp_path / "day.tar.gz", "--records", here).output
+    assert "no room to unpack" in said
+    assert "TMPDIR" in said
+    assert "copy is whole" not in said
 
 
 @pytest.mark.parametrize("archived", [False, True])
@@ -412,7 +474,7 @@ def test_finished_folders_of_before_there_were_volumes_are_brought_into_volumes(
     result = call("merge", source, "--records", here)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "1 brought")
     assert snapshot(here) == snapshot(tmp_path / "elsewhere")
-    assert call("merge", source, "--records", here).output == "1 there already\n"
+    assert call("merge", source, "--records", here).output == "1 already present\n"
 
 
 def test_a_merge_publishes_finished_records_that_are_still_in_folders(there, here):
@@ -437,16 +499,16 @@ def test_finished_folders_of_older_code_are_listed_and_moved_to_volumes_without_
     assert not folder.exists()
     assert snapshot(here) == snapshot(tmp_path / "elsewhere")
     assert "in a folder" not in call("list", "--records", here).output
-    assert call("merge", "--records", here).output == f"no finished record in {here} is in a folder\n"
+    assert call("merge", "--records", here).output == f"{here} has no finished record in a folder\n"
 
 
 def test_the_command_refuses_what_makes_no_sense_and_a_folder_that_cannot_be_written_to(here, tmp_path):
     here.mkdir()
-    assert "name the others" in call("merge", here, "--records", here).output
+    assert "name the sources" in call("merge", here, "--records", here).output
     result = call("merge", tmp_path / "missing", "--records", here)
     assert result.exit_code == 2
     assert "there is no folder" in result.output
-    assert "there is no record in" in call("merge", tmp_path, "--records", here).output
+    assert "no records in" in call("merge", tmp_path, "--records", here).output
     train(CELL, here, 95.0)
     file = tmp_path / "file"
     file.write_text("")
@@ -459,7 +521,7 @@ def test_the_command_refuses_what_makes_no_sense_and_a_folder_that_cannot_be_wri
     ):
         result = CliRunner().invoke(main, list(map(str, arguments)))
         assert result.exit_code == 2, arguments
-        assert f"nothing can be written to {file}" in result.stderr
+        assert f"cannot write to {file}" in result.stderr
 
 
 def test_list_and_check(here):
@@ -469,7 +531,7 @@ def test_list_and_check(here):
     assert f"smoke/{damaged.path.name}: 2 of 4 epochs" in call("list", "--records", here).output
     with damaged.lock():
         assert ": 2 of 4 epochs, locked by process" in call("list", "--records", here).output
-    assert "there is no record in it" in call("check", "--records", here / "smoke").output
+    assert "no records found" in call("check", "--records", here / "smoke").output
     (damaged.path / "config.json").write_text("{")
     result = call("check", "--records", here)
     assert result.exit_code == 1

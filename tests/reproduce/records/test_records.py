@@ -1,4 +1,4 @@
-"""Records: only a valid result counts as done; what cannot be understood is named and left alone."""
+"""Test records: only a valid result counts as done, and an unreadable file is reported and left unchanged."""
 
 import dataclasses
 import errno
@@ -37,7 +37,7 @@ def begun(record, epochs=0):
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
-    """All files below a folder, locks apart."""
+    """Return all files below a folder, except locks."""
     ours = (file for file in root.rglob("*") if file.is_file() and file.name not in ("record.lock", "record.lease"))
     return {str(file.relative_to(root)): file.read_bytes() for file in ours}
 
@@ -98,7 +98,7 @@ def test_a_patch_that_is_missing_is_damage(record):
     changed = {"commit": "abc", "clean": False}
     record.begin(ENVIRONMENT, changed, "--- a\n")
     (record.path / "diff-1.patch").unlink()
-    with pytest.raises(RecordError, match=r"diff-1.patch: is named by code.json and is missing"):
+    with pytest.raises(RecordError, match=r"diff-1.patch: is listed in code.json and is missing"):
         record.begin(ENVIRONMENT, changed, "--- b\n")
 
 
@@ -147,12 +147,12 @@ def metrics_are_a_folder(folder):
     ("harm", "file", "message"),
     [
         (damage("result.json", '{"schema": 1,'), "result.json", "is damaged"),
-        (edit("result.json", schema=99), "result.json", "format 99, this version reads format 1"),
+        (edit("result.json", schema=99), "result.json", "format 99, but this version reads format 1"),
         (edit("result.json", identity="f"), "result.json", "result of another cell"),
         (edit("result.json", status="nearly"), "result.json", "status 'nearly'"),
-        (edit("result.json", status="failed"), "result.json", "failed cell and has the reason None"),
+        (edit("result.json", status="failed"), "result.json", "failed cell, but has the reason None"),
         (edit("config.json", cell={"kind": "dance"}), "config.json", "no cell that this version knows"),
-        *((edit("config.json", cell=cell), "config.json", "this version .*by name") for cell in (None, "abc", [1])),
+        *((edit("config.json", cell=cell), "config.json", "this version .*mapping") for cell in (None, "abc", [1])),
         (edit_cell, "config.json", "edited by hand"),
         (lambda folder: (folder / "config.json").unlink(), "result.json", "no config.json"),
         (damage("metrics.jsonl", '{"epoch": 0}\nrubbish\n{"epoch": 2}\n'), "metrics.jsonl", "line 2 is damaged"),
@@ -190,7 +190,7 @@ def test_the_folder_has_the_whole_configuration_and_another_cell_is_refused_with
 
 @contextmanager
 def full_disk(room: int = 100):
-    """Files can grow to `room` bytes only: the operating system itself refuses the rest, in the middle of a write."""
+    """Limit files to `room` bytes, so that the operating system refuses the rest in the middle of a write."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
@@ -238,7 +238,7 @@ def test_the_environment_is_json_without_folders_and_hosts():
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A small checkout that `provenance` takes for its own."""
+    """Make a small checkout that `provenance` uses as its checkout."""
     (tmp_path / "reproduce").mkdir()
     file = tmp_path / "reproduce" / "provenance.py"
     file.write_text("one\n")
@@ -256,7 +256,7 @@ def test_the_code_is_the_commit_and_what_was_changed_but_for_records(checkout):
     git = ["git", "-C", str(checkout), "-c", "user.name=n", "-c", "user.email=e@example.org"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
         subprocess.run([*git, *command], check=True)
-    race.write_text('{"faster": true}')  # a record that is written anew is no change of the code
+    race.write_text('{"faster": true}')  # a new record does not change the code
     entry, patch = provenance.code()
     assert len(entry["commit"]) == 40
     assert (entry["clean"], patch) == (True, "")
@@ -272,7 +272,7 @@ def test_the_code_is_the_commit_and_what_was_changed_but_for_records(checkout):
 
 @pytest.fixture
 def committed(checkout):
-    """The small checkout with a commit, and a function that runs git in it."""
+    """Make the small checkout with a commit, and a function that runs git in it."""
 
     def git(*arguments):
         command = ["git", "-C", str(checkout), "-c", "user.name=n", "-c", "user.email=e@example.org", *arguments]
@@ -337,7 +337,7 @@ def test_changed_code_is_never_called_clean(committed, flag):
 
 
 def test_a_patch_has_nothing_but_code(committed):
-    """A token that was added to another file is nobody's business."""
+    """A token in another file must not get into a patch."""
     checkout, git = committed
     (checkout / ".env").write_text("TOKEN=1\n")
     git("add", "-A")
@@ -376,11 +376,17 @@ def test_a_checkout_of_somebody_else_is_said_to_be_one(checkout, monkeypatch):
 def test_variables_that_choose_kernels_are_recorded(monkeypatch):
     plain = provenance.environment(torch.device("cpu"))
     assert "kernel_variables" not in plain or "ONEDNN_MAX_CPU_ISA" not in plain["kernel_variables"]
-    for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_NUM_THREADS", "ONEDNN_VERBOSE"):
+    which_do = {"ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "CUDNN_LIB_CONFIG", "CUBLASLT_HEURISTICS"}
+    which_do |= {"TORCH_BLAS_PREFER_CUBLASLT", "DISABLE_ADDMM_CUDA_LT"}
+    which_do_not = {"MKL_NUM_THREADS", "ONEDNN_VERBOSE", "CUBLAS_LOGINFO_DBG", "CUDNN_LOGDEST_DBG"}
+    for name in which_do | which_do_not:
         monkeypatch.setenv(name, "1")
-    chosen = provenance.environment(torch.device("cpu"))["kernel_variables"]
-    assert {"ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_CBWR"} <= chosen.keys()
-    assert not {"MKL_NUM_THREADS", "ONEDNN_VERBOSE"} & chosen.keys(), "which do not"
+    for value, recorded in ((":4096:8", False), (":16:8", True)):  # the first is the suite's own setting
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", value)
+        chosen = provenance.environment(torch.device("cpu"))["kernel_variables"]
+        assert ("CUBLAS_WORKSPACE_CONFIG" in chosen) is recorded
+        assert which_do <= chosen.keys()
+        assert not which_do_not & chosen.keys()
 
 
 def test_without_git_the_record_says_so(checkout, monkeypatch):

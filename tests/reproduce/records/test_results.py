@@ -1,4 +1,4 @@
-"""Records as the tables want them: every one that can be read, and every other as a problem that hides none."""
+"""Test reading records for the tables: readable ones are returned, and each other is a problem that hides none."""
 
 import json
 import shutil
@@ -29,11 +29,11 @@ from tests import fake_records
         ("result.json", lambda v: v | {"data": "cifar10"}, "data is 'cifar10', expected a JSON object with dataset"),
         ("result.json", lambda v: v | {"test_accuracy": float("nan")}, "expected finite numbers, got nan"),
         ("result.json", lambda v: v | {"train_loss": "x"}, "train_loss is 'x', expected null or a number"),
-        ("environment.json", lambda v: v | {"entries": []}, "is missing or empty: nobody can say where"),
-        ("code.json", lambda v: v | {"entries": []}, "is missing or empty: nobody can say where"),
+        ("environment.json", lambda v: v | {"entries": []}, "is missing or empty, so the origin"),
+        ("code.json", lambda v: v | {"entries": []}, "is missing or empty, so the origin"),
         ("environment.json", lambda v: v | {"entries": [{}]}, "it lacks device, processor, cores"),
-        ("environment.json", lambda v: v | {"entries": [5]}, "no list of entries, each a JSON object"),
-        ("code.json", lambda v: v | {"entries": [5]}, "no list of entries, each a JSON object"),
+        ("environment.json", lambda v: v | {"entries": [5]}, "has no list of JSON objects"),
+        ("code.json", lambda v: v | {"entries": [5]}, "has no list of JSON objects"),
         (
             "code.json",
             lambda v: v | {"entries": [{"diff": "gone.patch"}]},
@@ -74,7 +74,7 @@ def test_metrics_have_a_line_for_each_epoch_in_order_and_tables_are_lists(tmp_pa
     first, second, *others = file.read_text().splitlines()
     file.write_text("\n".join([first, first, *others]) + "\n")
     (problem,) = results.read(tmp_path).problems
-    assert "metrics.jsonl: is damaged: line 2 is of epoch 1" in str(problem)
+    assert "metrics.jsonl: is damaged: line 2 belongs to epoch 1" in str(problem)
     file.write_text("\n".join([first, second, *others]) + "\n")
     assert not results.read(tmp_path).problems
     fake_records.measure(tmp_path)
@@ -93,8 +93,8 @@ def test_of_two_unfinished_folders_of_a_cell_the_one_in_its_place_counts(tmp_pat
     read = results.read(tmp_path)
     assert [run.state.epochs_done for run in read.runs] == [2]
     (problem,) = read.problems
-    assert f"{copy}/config.json: is a second record of its cell, beside {record.path}; move" in str(problem)
-    record.path.rename(record.path.with_name("mmm"))  # none in its place: one of them counts
+    assert f"{copy}/config.json: is a second record of the cell in {record.path}; move" in str(problem)
+    record.path.rename(record.path.with_name("mmm"))  # neither is in its place: one of them counts
     read = results.read(tmp_path)
     assert (len(read.runs), len(read.problems)) == (1, 1)
 

@@ -1,4 +1,4 @@
-"""Times left: sums of recorded times of comparable cells, and unknown where there are none."""
+"""Test the remaining time: a sum of recorded times of comparable cells, or unknown without any."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from tests.fake_records import ENVIRONMENT, complexity_cell
 
 HERE = speed.device(ENVIRONMENT)
 CELL = recipes.cell("smoke")
-EPOCH = 1.6  # seconds, of training and evaluation in the fake records
+EPOCH = 1.6  # seconds of training and evaluation in the fake records
 
 
 def recorded(root):

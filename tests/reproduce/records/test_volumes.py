@@ -1,12 +1,14 @@
-"""Volumes: every finished record once, whatever is killed, torn, repeated, edited or merged."""
+"""Test volumes: they contain every finished record once, after any kill, partial write, repetition, edit or merge."""
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pandas
 import pytest
@@ -17,7 +19,7 @@ from reproduce.records import locks, volumes
 from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, RecordError, Status, scan
-from reproduce.records.storage import StorageFullError
+from reproduce.records.storage import StorageError, StorageFullError
 from tests import fake_records
 from tests.conftest import ROOT
 from tests.fake_records import CLEAN, DIRTY, ENVIRONMENT, PATCH, complexity_cell, finish, in_folder, train
@@ -29,12 +31,12 @@ CELL = recipes.cell("smoke")
 OTHER, THIRD = (dataclasses.replace(CELL, seed=seed) for seed in (5, 6))
 VOLUME = "smoke/training-digits-revnet18-petra.jsonl"
 KILLED = 57
-#: What Python reports before it does it; `os.fsync` is counted too, so that a kill may follow a write.
+#: Events that Python reports before an operation. `os.fsync` is counted too, so that a kill may follow a write.
 OPERATIONS = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime", "shutil.rmtree"}
 
 
 def accuracies(root):
-    """The test accuracy of every finished record; nothing may be damaged."""
+    """Return the test accuracy of every finished record, after checking that nothing is damaged."""
     scanned = scan(root)
     assert scanned.problems == ()
     return [run.result["test_accuracy"] for run in scanned.records if run.done]
@@ -50,14 +52,14 @@ def test_a_folder_that_is_published_and_unpacked_has_the_same_bytes(tmp_path, ki
         fields = {"rows": [{"stage": 0, "bytes": 0.1 + 0.2}], "memory": [], "note": "ä"}
     else:
         code, patch = (CLEAN, "") if kind == "clean" else (DIRTY, PATCH)
-        if kind == "bytes":  # no text, for no terminal
+        if kind == "bytes":  # not text
             patch = b"-a\r\n+\xe4\xf6\x00\x1b[2J\r\n".decode("utf-8", "surrogateescape")
         record = train(CELL, tmp_path, 95.0, epochs=4, code=code, patch=patch)
-    if kind == "several":  # of three versions, two have one patch
+    if kind == "several":  # of three versions, two have the same patch
         record.begin(ENVIRONMENT | {"threads": 7}, dict(CLEAN))
         record.begin(ENVIRONMENT, {**DIRTY, "version": "1"}, PATCH)
         record.begin(ENVIRONMENT, {**DIRTY, "version": "2"}, "diff\r\n+ä\n")
-    record.root = None  # it stays in its folder
+    record.root = None  # the record stays in its folder
     if kind == "complexity":
         record.finish(fields)
     elif kind == "diverged":
@@ -120,7 +122,7 @@ def test_what_ran_out_of_memory_is_not_finished_and_stays_in_its_folder(tmp_path
     assert not (tmp_path / VOLUME).exists()
     elsewhere = tmp_path / "elsewhere"
     train(CELL, elsewhere, 95.0)
-    shutil.copytree(elsewhere / "smoke", tmp_path / "smoke", dirs_exist_ok=True)  # as git brings it
+    shutil.copytree(elsewhere / "smoke", tmp_path / "smoke", dirs_exist_ok=True)  # as git checks it out
     assert record.state().status is Status.DONE
     assert accuracies(tmp_path) == [95.0]
     with record.lock():
@@ -174,10 +176,10 @@ def test_a_line_that_was_edited_or_removed_costs_its_record_only_and_is_named(tm
     scanned = scan(tmp_path)
     assert [run.cell for run in scanned.records] == [OTHER]
     (problem,) = scanned.problems
-    assert "were edited or are not all there. It was left as it is; delete its lines and the cell" in str(problem)
+    assert "were edited or are incomplete. It was not changed; delete its lines and the cell" in str(problem)
     assert line == 0 or problem.name == CELL.name
     before = file.read_bytes()
-    with pytest.raises(RecordError, match="were edited or are not all there"):
+    with pytest.raises(RecordError, match="were edited or are incomplete"):
         Record.of(CELL, tmp_path).state()
     assert Record.of(CELL, tmp_path).has_result
     assert file.read_bytes() == before
@@ -202,11 +204,11 @@ def test_a_record_of_another_format_or_in_another_volume_is_named(tmp_path, monk
     file = tmp_path / VOLUME
     file.rename(file.with_name("training-digits-revnet18-dsp.jsonl"))
     (problem,) = scan(tmp_path).problems
-    assert f"{CELL.name} does not belong here but in {file}" in str(problem)
+    assert f"{CELL.name} belongs in {file}" in str(problem)
     file.with_name("training-digits-revnet18-dsp.jsonl").rename(file)
     monkeypatch.setattr("reproduce.records.run.SCHEMA", 0)
     (problem,) = scan(tmp_path).problems
-    assert f"{CELL.name} is of format 1, this version reads format 0. It was left as it is; update this" in str(problem)
+    assert f"{CELL.name} has format 1, but this version reads format 0. It was not changed; update this" in str(problem)
 
 
 def test_two_different_results_are_a_conflict_wherever_they_are_and_both_stay(tmp_path):
@@ -254,8 +256,13 @@ def test_two_equal_results_with_other_times_count_once(tmp_path):
 
 
 def kill_at(number, work):
-    """Do the work in a process that is killed before its file operation of that number. Returns: its exit code."""
-    with warnings.catch_warnings():  # of Python 3.12, about threads: those of this process hold no lock that we need
+    """Run the function in a process that is killed before its n-th file operation.
+
+    Returns:
+        The exit code of the process.
+
+    """
+    with warnings.catch_warnings():  # Python 3.12 warns of threads; those of this process hold no lock that we need
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -272,7 +279,7 @@ def kill_at(number, work):
             step("open", ())
             sync(file)
 
-        locks._lease.cache_clear()  # which belongs to the process that made it
+        locks._lease.cache_clear()  # the cache belongs to the parent process
         os.fsync = fsync
         sys.addaudithook(step)
         code = 1
@@ -287,7 +294,7 @@ def kill_at(number, work):
 
 
 def let_time_pass(root):
-    """Make empty leases old: a kill right after the creation of a lease leaves one, and age proves its holder dead."""
+    """Make empty leases old. A kill right after the creation of a lease leaves one; age proves its holder dead."""
     for lease in root.rglob("record.lease"):
         if not lease.read_bytes():
             os.utime(lease, (0, 0))
@@ -300,7 +307,7 @@ def begun(root):
 
 
 def finish_it(root):
-    """The end of a run; after a kill, the next run."""
+    """Complete a run, or after a kill the next run."""
     record = Record.of(CELL, root)
     with record.lock():
         if record.state().final:
@@ -346,7 +353,7 @@ def test_killed_at_any_operation_nothing_is_lost_or_counted_twice(tmp_path, act,
         shutil.rmtree(root)
         if code == 0:
             break
-    assert number > 30, "there are so many operations"
+    assert number > 30, "the append has many operations"
 
 
 def make(root, act, *, first):
@@ -387,7 +394,7 @@ def test_torn_at_any_byte_the_append_is_completed_by_repeating_it(tmp_path):
         for length in [*range(start, len(text), 29), len(text) - 1]:
             for file, data in whole.items():
                 (tmp_path / file).write_bytes(data if file != name or length > len(text) else text[:length])
-            if name != VOLUME:  # it is written before the volume
+            if name != VOLUME:  # provenance is written before the volume
                 (tmp_path / VOLUME).write_bytes(b"")
             volumes._READ.clear()
             assert scan(tmp_path).problems == ()
@@ -407,7 +414,7 @@ def test_a_merge_that_was_stopped_within_an_append_is_completed_by_repeating_it(
     whole = snapshot(here)
     for length in range(0, len(whole[name]), 53):
         (here / name).write_bytes(whole[name][:length])
-        if name != VOLUME:  # it is written before the volume
+        if name != VOLUME:  # provenance is written before the volume
             (here / VOLUME).unlink()
         volumes._READ.clear()
         assert accuracies_and_problems(here)[0] == []
@@ -425,6 +432,22 @@ def test_without_room_the_volume_is_as_it_was_and_the_record_stays_in_its_folder
         record.publish()
     assert snapshot(tmp_path) == before
     assert accuracies(tmp_path) == [95.0, 90.0]
+
+
+def test_a_volume_of_another_user_is_named_and_the_record_stays_in_its_folder(tmp_path, monkeypatch):
+    record = in_folder(train(CELL, tmp_path, 95.0))
+    (tmp_path / "smoke").rename(tmp_path / "elsewhere")
+    mkdir = Path.mkdir
+
+    def forbidden(self, *arguments, **options):
+        if self == tmp_path / "smoke":
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        mkdir(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", forbidden)
+    with pytest.raises(StorageError, match=rf"no permission to write .*{VOLUME}.*; give this user write permission"):
+        record.publish()
+    assert accuracies(tmp_path) == [95.0]
 
 
 # --- several processes, machines and branches

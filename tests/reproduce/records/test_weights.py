@@ -1,4 +1,4 @@
-"""Means of what probes measured, weighed by the micro-batches behind them."""
+"""Test means of what probes measured, weighted by numbers of micro-batches."""
 
 import pytest
 from pandas import DataFrame, concat

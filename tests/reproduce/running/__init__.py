@@ -1,1 +1,1 @@
-"""Tests of `reproduce/running`."""
+"""Test `reproduce/running`."""

@@ -1,4 +1,4 @@
-"""Devices: every GPU that is asked for gets a worker, on machines with any number of them."""
+"""Test devices: every requested GPU gets a worker, on machines with any number of GPUs."""
 
 import pytest
 
@@ -34,14 +34,14 @@ def test_one_worker_a_gpu_or_as_many_as_fit_the_processor():
 
 
 def test_a_device_that_is_taken_is_the_current_one(monkeypatch):
-    """What names no device, the capture of a graph for one, would be on the first."""
+    """Otherwise code that names no device, such as the capture of a graph, would use the first one."""
     current, parts = [], []
     monkeypatch.setattr(devices, "cuda_devices", lambda: 2)
     monkeypatch.setattr("torch.cuda.set_device", lambda device: current.append(str(device)))
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", lambda *given: parts.append(given))
     assert [str(take(name)) for name in ("cuda", "cuda:1", "cpu")] == ["cuda:0", "cuda:1", "cpu"]
     assert current == ["cuda:0", "cuda:1"]
-    assert not parts, "alone a process has all the memory there is"
+    assert not parts, "a single process may use all memory"
     taken = [take(name, 4) for name in ("cpu", "cuda:1")]
     assert parts == [(0.25, taken[1])]
 

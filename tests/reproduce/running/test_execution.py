@@ -1,4 +1,4 @@
-"""Running a cell: what is said where it goes on otherwise than it began, and what float32 means."""
+"""Test the execution of a cell: notices about changed conditions after a resume, and the meaning of float32."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from tests.reproduce.measures.test_training import SMALL, StopAfter, run
 
 
 def told(folder: Path) -> list[str]:
-    """What is said in one tick more."""
+    """Return the notices of another tick."""
     stop, notices = StopAfter(1), []
     stop.notice = notices.append  # type: ignore[method-assign]
     with pytest.raises(Stopped):
@@ -25,7 +25,7 @@ def told(folder: Path) -> list[str]:
 
 
 def ran_on(folder: Path, *threads: int, device: str = "cpu") -> None:
-    """Let the record say that it ran in so many threads, one number after the other."""
+    """Make the record state that it ran with these numbers of threads, one after the other."""
     file = folder / "environment.json"
     values = json.loads(file.read_text())
     values["entries"] = [{**values["entries"][0], "threads": number, "device": device} for number in threads]
@@ -33,7 +33,7 @@ def ran_on(folder: Path, *threads: int, device: str = "cpu") -> None:
 
 
 def test_going_on_with_another_number_of_threads_is_told_where_a_bit_depends_on_it(tmp_path: Path) -> None:
-    assert told(tmp_path) == told(tmp_path) == []  # begun and gone on with in one thread, as all tests are
+    assert told(tmp_path) == told(tmp_path) == []  # begun and resumed in one thread, as in all tests
     ran_on(tmp_path, 3)
     [words] = told(tmp_path)
     assert words.startswith(
@@ -42,20 +42,20 @@ def test_going_on_with_another_number_of_threads_is_told_where_a_bit_depends_on_
     assert words.endswith("it began with --threads 3")
     file = tmp_path / "environment.json"
     values = json.loads(file.read_text())
-    file.write_text(json.dumps(values | {"entries": [{}, *values["entries"]]}))  # of one damaged nothing is known
-    [words] = told(tmp_path)  # whoever began it has one more chance to see it
+    file.write_text(json.dumps(values | {"entries": [{}, *values["entries"]]}))  # a damaged entry is ignored
+    [words] = told(tmp_path)  # the notice is repeated
     assert "resumes with --threads 1, after 3 and 1: " in words
     ran_on(tmp_path, 3, device="an accelerator")
     [words] = told(tmp_path)
     assert "continues in another environment (device 'an accelerator', now 'cpu'" in words
     ran_on(tmp_path, 3)
-    (tmp_path / "checkpoint.pt").unlink()  # then it begins anew
+    (tmp_path / "checkpoint.pt").unlink()  # the training then starts from the beginning
     assert told(tmp_path) == []
 
 
 @pytest.mark.parametrize("tf32", [False, True])
 def test_on_a_gpu_float32_is_tf32_only_where_that_is_asked_for(tf32: bool) -> None:
-    """Left to itself torch multiplies in TF32 in convolutions, and not in products of matrices."""
+    """By default, torch uses TF32 in convolutions, but not in matrix products."""
     backends = torch.backends.cudnn, torch.backends.cuda.matmul
     before = [backend.allow_tf32 for backend in backends]
     with deterministic(torch.device("cuda"), tf32=tf32):

@@ -1,4 +1,4 @@
-"""Signals as orders: which of them are only noted, and which end the process."""
+"""Test which signals are only recorded, and which end the process."""
 
 import signal
 import subprocess
@@ -13,7 +13,7 @@ from reproduce.running.interrupts import SIGNALS, Interrupt, ignored
 
 
 def test_the_first_signal_is_noted_and_sigterm_any_number_of_times() -> None:
-    """Under Slurm a process of torchrun gets SIGTERM from both; the second one used to end it while it saved."""
+    """Under Slurm a process of torchrun gets SIGTERM from both. The second one used to end it while it saved."""
     before = signal.getsignal(signal.SIGTERM)
     with Interrupt() as interrupt:
         assert not interrupt.received
@@ -26,7 +26,7 @@ def test_the_first_signal_is_noted_and_sigterm_any_number_of_times() -> None:
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_after_a_signal_has_its_usual_effect(first: signal.Signals) -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
     try:
         with Interrupt() as interrupt:
             signal.raise_signal(first)
@@ -50,7 +50,7 @@ def test_the_exit_code_is_that_of_the_first_signal_and_of_sigterm_without_any() 
 
 
 def test_a_process_that_is_started_while_signals_are_ignored_ignores_them_from_its_birth() -> None:
-    """Without a handler of Python's own, which Ctrl-C in the seconds of its imports would end with a traceback."""
+    """Without Python's handler, which would end it with a traceback on Ctrl-C during its imports."""
     before = [signal.getsignal(number) for number in SIGNALS]
     said = "import signal; print([signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGTERM)])"
     with ignored():
@@ -63,7 +63,7 @@ def test_a_process_that_is_started_while_signals_are_ignored_ignores_them_from_i
 def test_a_run_that_waits_is_ended_by_a_signal_all_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As for files of a server that does not answer: nobody looks at the signal, and the lease is renewed for ever."""
+    """A run may wait for files of a server that does not answer. It does not check the signal, but renews its lease."""
     monkeypatch.setattr(interrupts, "GRACE_SECONDS", 0.2)
     before = signal.getsignal(signal.SIGALRM)
     with Interrupt():

@@ -1,4 +1,4 @@
-"""Observers: one that fails is dropped with a notice, and the run goes on."""
+"""Test observers: a failing one is dropped with a notice, and the run continues."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from reproduce.running.progress import Observers
 
 
 class Full(Observer):
-    """As TensorBoard's files on a disk that is full."""
+    """Fail as TensorBoard's files do on a full disk."""
 
     title = "--tensorboard"
 

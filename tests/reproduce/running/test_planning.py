@@ -1,4 +1,4 @@
-"""The plan: every cell counted once, hours that are sums of known times, and nothing invented."""
+"""Test the plan: every cell is counted once, and hours are sums of known times."""
 
 from types import SimpleNamespace
 
@@ -34,7 +34,7 @@ def entries(text, start):
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch):
-    """Four seconds after the last sign of life of `ALIVE`."""
+    """Set the clock to four seconds after the last sign of life of `ALIVE`."""
     monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: 1004.0))
 
 

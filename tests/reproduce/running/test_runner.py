@@ -1,8 +1,9 @@
-"""The grid: killed, stopped, shared or damaged, the same command ends with the same records."""
+"""Test the grid: after a kill, a stop, sharing or damage, the same command gives the same records."""
 
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import multiprocessing
 import os
 import shutil
@@ -25,7 +26,7 @@ from reproduce.running.interrupts import Interrupt
 from reproduce.running.messages import Alive, DiskFull, Finished, Notice, Problem, Progress, Waiting
 from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import Settings, work
-from tests.fake_records import in_folder
+from tests.fake_records import begin, in_folder, train
 from tests.processes import Command, children, wait_for
 from tests.reproduce.measures.test_training import SMALL, records
 from tests.reproduce.running.test_worker import kinds, reports
@@ -38,13 +39,13 @@ def settings(root, **changes):
 
 
 def lines(root):
-    """Finished epochs of the whole grid."""
+    """Return the number of finished epochs of the whole grid."""
     return sum(len(run.metrics) for run in scan(root).records)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder of the grid, run without a disturbance."""
+    """Return the folder of the grid after an undisturbed run."""
     root = tmp_path_factory.mktemp("whole")
     assert kinds(reports(CELLS, root)) == [(Finished, 0), (Finished, 1), (Finished, 2)]
     assert len(records(root)) == 3
@@ -52,9 +53,9 @@ def whole(tmp_path_factory):
 
 
 def grid(cells, root, jobs):
-    """Run the grid as a command does, in this process; its workers are forked from it."""
+    """Run the grid in this process, as a command does. Its workers are forked from it."""
 
-    def as_a_started_program() -> None:  # which has no handlers of its parent's, but ignores what that ignored
+    def as_a_started_program() -> None:  # without the handlers of its parent, but with its ignored signals
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
@@ -66,7 +67,7 @@ def grid(cells, root, jobs):
 
 @pytest.fixture
 def command(tmp_path):
-    """Start the grid as a command of its own, in a process group of its own."""
+    """Start the grid as a command in a new process group."""
     with contextlib.ExitStack() as started:
 
         def start(cells=CELLS, **how):
@@ -80,7 +81,7 @@ def command(tmp_path):
 def test_after_kill_9_the_same_command_ends_with_the_same_records(tmp_path, whole, command):
     killed = command(jobs=2)
     wait_for(lambda: lines(tmp_path) >= 2)
-    os.killpg(killed.pid, signal.SIGKILL)  # the workers too, each in the middle of a cell
+    os.killpg(killed.pid, signal.SIGKILL)  # including the workers, each in the middle of a cell
     assert len(records(tmp_path)) < 3, "the kill came too late to test anything"
     killed.said()
     again = command(jobs=2)
@@ -95,7 +96,7 @@ def test_after_kill_9_the_same_command_ends_with_the_same_records(tmp_path, whol
 def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, command):
     process = command()
     wait_for(lambda: lines(tmp_path) >= 1)
-    process.send_signal(signal.SIGKILL)  # the parent alone
+    process.send_signal(signal.SIGKILL)  # only the parent
     process.said()
     left = Record.of(CELLS[0], tmp_path)
 
@@ -115,7 +116,7 @@ def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, command):
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_to_every_process_saves(tmp_path, whole, command, number, code):
-    """As a terminal sends it after Ctrl-C, and Slurm before the time is over."""
+    """A terminal sends such signals after Ctrl-C, and Slurm before the time is over."""
     process = command()
     wait_for(lambda: lines(tmp_path) >= 1)
     os.killpg(process.pid, number)
@@ -144,14 +145,14 @@ def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, comm
     wait_for((first / "metrics.jsonl").exists)
     os.kill(next(pid for pid in children(process.pid) if holds(pid)), signal.SIGKILL)
     said = process.said()
-    # The survivor takes over the dead worker's cell too, from its checkpoint.
+    # The surviving worker also takes over the dead worker's cell, from its checkpoint.
     assert process.returncode == 0, said
     assert all(Record.of(cell, tmp_path).state().status is Status.DONE for cell in cells)
     assert f"a worker died while it ran {cells[0].slug} (exit code -9" in said
 
 
 def grid_with_a_broken_device(cells, root):
-    """As `grid`, by workers that break off at the second cell; each notes which cells it was at."""
+    """Run the grid with workers that fail at the second cell. Each records the cells that it has tried."""
 
     def execute(record, context):
         with (root / str(os.getpid())).open("a") as file:
@@ -165,7 +166,7 @@ def grid_with_a_broken_device(cells, root):
 
 
 def test_a_worker_whose_device_is_broken_is_followed_by_another(tmp_path):
-    """It went on, and made a problem of every cell after that one: the device repeats its error to that process."""
+    """The worker once continued, and every later cell became a problem: the device repeats its error there."""
     with contextlib.closing(Command(grid_with_a_broken_device, CELLS, tmp_path)) as process:
         said = process.said()
     assert process.returncode == 1
@@ -270,7 +271,7 @@ def test_finished_cells_start_no_worker_and_failed_ones_only_if_asked(tmp_path, 
     started = []
     monkeypatch.setattr(runner, "_supervise", lambda todo, given, *_: started.append((todo, given.jobs)))
     assert run_grid(CELLS, settings(whole)).exit_code == 0
-    left = Record.of(CELLS[0], whole).checkpoint  # by a kill between the result and its removal
+    left = Record.of(CELLS[0], whole).checkpoint  # left by a kill between the result and the removal
     left.parent.mkdir(parents=True)
     left.write_bytes(b"checkpoint")
     assert run_grid(CELLS, settings(whole)).exit_code == 0
@@ -313,7 +314,7 @@ def _silent(pipe):
 
 
 def test_a_worker_that_gives_no_sign_of_life_is_named_and_killed_once_the_run_is_to_end(monkeypatch):
-    """As one that was stopped: SIGTERM to the command once waited for it for ever."""
+    """The worker behaves like a stopped process. SIGTERM to the command once waited for it without end."""
     monkeypatch.setattr(runner, "SILENT_SECONDS", 0.5)
     monkeypatch.setattr(runner, "GRACE_SECONDS", 0.5)
     ours, theirs = multiprocessing.Pipe(duplex=False)
@@ -365,6 +366,36 @@ def test_a_grid_says_for_whom_it_waits_unless_that_is_its_own_worker(tmp_path, m
     listener.handle(1, Progress(1, 0.5))
     listener.handle(0, Waiting(1, "another worker has it"))
     assert len(told) == 1
+
+
+def test_a_folder_that_cannot_be_looked_into_is_a_problem_of_its_cell(tmp_path, monkeypatch):
+    """With a umask of 077, for example."""
+    closed, stat = begin(CELLS[0], tmp_path).path, os.stat
+
+    def look(path, **options):
+        if isinstance(path, str | os.PathLike) and str(path).startswith(f"{closed}{os.sep}"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", look)
+    monkeypatch.setattr("reproduce.records.record.read", lambda file: look(file) and b"")
+    outcome = run_grid(CELLS[:1], settings(tmp_path))
+    assert "config.json: cannot be read: Permission denied. Let this user read it" in outcome.problems[CELLS[0]]
+
+
+def test_a_folder_of_another_user_is_a_problem_of_a_retry_and_none_of_a_finished_cell(tmp_path, monkeypatch):
+    begin(CELLS[0], tmp_path).fail("out of memory", "in stage 1")
+    assert in_folder(train(CELLS[1], tmp_path, 95.0)).path.exists()  # a kill left it there
+
+    @contextlib.contextmanager
+    def forbidden(folder):
+        raise StorageError(errno.EACCES, "record.lock belongs to another user")
+        yield
+
+    monkeypatch.setattr("reproduce.records.record.hold", forbidden)
+    outcome = run_grid(CELLS[:2], settings(tmp_path), retry_failed=True)
+    assert outcome.problems == {CELLS[0]: "record.lock belongs to another user"}
+    assert outcome.states[CELLS[1]].status is Status.DONE
 
 
 def test_a_folder_of_another_user_is_a_problem_of_its_cell(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""A worker: what it does with cells that it cannot run, and when its time ends."""
+"""Test a worker: cells that it cannot run, and the end of its time."""
 
 import dataclasses
 import itertools

@@ -1,1 +1,1 @@
-"""Tests of `reproduce/teams`."""
+"""Test `reproduce/teams`."""

@@ -1,4 +1,4 @@
-"""`train --processes`: the same weights as one process, whoever is killed, and an end with one clear message."""
+"""Test `train --processes`: the weights of one process, after any kill, and an end with one clear message."""
 
 import atexit
 import contextlib
@@ -29,7 +29,7 @@ from tests.petra_core.distributed.test_distributed import in_processes
 from tests.processes import PATIENCE, ROOT, Command, children, free_port, reproduce, wait_for
 
 CELL = ("--model", "chain4", "--stem", "stride2", "--width", "4", "--batch-size", "48", "--epochs", "3", "-k", "2")
-#: Without --threads: what is promised of the results of several processes is promised of what is there by default.
+#: Without --threads: the promise for results of several processes includes the default.
 OPTIONS = (*CELL, "--learning-rate", "0.02", "--checkpoint-minutes", "0")
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ Start = Callable[..., Command]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts `python -m reproduce` with arguments, in processes that are forked."""
+    """Start `python -m reproduce` with arguments, in forked processes."""
     with contextlib.ExitStack() as started:
 
         def begin(*arguments: str, **environment: str) -> Command:
@@ -50,7 +50,7 @@ def start() -> Iterator[Start]:
 
 
 def python(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """Python as it is started from a shell: where that is the point, since each process takes seconds to import."""
+    """Start Python as from a shell, for tests that need it, since each process takes seconds to import."""
     return subprocess.Popen(
         [sys.executable, *arguments], cwd=ROOT, env=os.environ | environment, text=True, stderr=subprocess.PIPE
     )
@@ -61,9 +61,10 @@ def said(process: subprocess.Popen[str]) -> str:
 
 
 def outcome(output: Path) -> tuple[Any, Any]:
-    """Weights, and metrics without times.
+    """Return weights, and metrics without times.
 
-    Without peak bytes too: a process counts a message from another one when it takes it, so fewer wait in its inbox.
+    Peak bytes are excluded, too: a process counts a message from another one when it takes it, so fewer wait in its
+    inbox.
     """
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     timed = ("train_seconds", "evaluation_seconds", "images_per_second", "peak_bytes")
@@ -73,7 +74,7 @@ def outcome(output: Path) -> tuple[Any, Any]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    output = tmp_path_factory.mktemp("alone") / "run"
+    output = tmp_path_factory.mktemp("one_process") / "run"
     with contextlib.closing(Command(reproduce, "train", *OPTIONS, "--output", str(output))) as process:
         text = process.said()
         assert process.returncode == 0, text
@@ -115,11 +116,11 @@ def test_stopped_with_two_processes_it_goes_on_with_three_and_ends_with_one(
         running = start("train", *OPTIONS, "--output", str(tmp_path), *sharing)
         before = (tmp_path / "checkpoint" / "latest.json").read_text() if processes == "3" else ""
         latest = tmp_path / "checkpoint" / "latest.json"
-        wait_for(lambda: latest.exists() and latest.read_text() != before)  # noqa: B023  # is called at once
+        wait_for(lambda: latest.exists() and latest.read_text() != before)  # noqa: B023  # is called immediately
         running.send_signal(signal.SIGINT)
         text = running.said()
         assert running.returncode == 130, text
-        assert "saved, the same command goes on from there" in text
+        assert "saved, and the same command resumes from there" in text
     last = start("train", *OPTIONS, "--output", str(tmp_path))
     text = last.said()
     assert last.returncode == 0, text
@@ -207,7 +208,7 @@ def test_ranks_that_differ_are_refused(tmp_path: Path, start: Start) -> None:
 
 
 def end(last: str, group: bool) -> None:
-    atexit.register(os.abort)  # what threads of the group may do while Python ends
+    atexit.register(os.abort)  # threads of the group may do this while Python ends
     if group:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     with leaving_at_once():
@@ -233,7 +234,7 @@ def test_a_process_in_a_group_leaves_without_the_end_of_python() -> None:
 
 
 def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path, start: Start) -> None:
-    """One that is killed while all meet: the others have lost it, and all start again."""
+    """One process is killed while all connect. The others lose it, and all start again."""
     where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
     process = start("train", *OPTIONS, "--patience", "0.05", "--output", str(tmp_path / "run"), **where)
     text = process.said()
@@ -261,7 +262,7 @@ def test_all_go_on_from_one_place_and_wait_as_long_as_the_leader_says_so() -> No
 def test_one_exit_code_for_all() -> None:
     for codes, received, verdict in (
         ([0, 0], [], 0),
-        ([0, 0], [signal.SIGTERM], 0),  # which came when all had finished
+        ([0, 0], [signal.SIGTERM], 0),  # the signal came when all had finished
         ([130, 143], [signal.SIGINT], 130),
         ([-9, LOST], [], LOST),
         ([LOST, 1], [], 1),
@@ -271,7 +272,7 @@ def test_one_exit_code_for_all() -> None:
 
 
 class Polled:
-    """Stands for a process that has these exit codes, one after the other as it is asked, then the last."""
+    """Stand in for a process that returns these exit codes one after the other, and then the last one."""
 
     def __init__(self, *codes: int | None) -> None:
         self._codes, self.signals = list(codes), list[int]()
@@ -295,7 +296,7 @@ def test_how_long_processes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
         assert hangs.signals == received[:1]
     saves = Polled(*[None] * 9, 143)
     assert watched([signal.SIGTERM, signal.SIGTERM], saves, Polled(143)) == 143
-    assert saves.poll() == 143, "who is told to stop has time to save, though another one has ended"
+    assert saves.poll() == 143, "a process that receives a stop has time to save, although another one has ended"
     assert saves.signals == [signal.SIGTERM], "once"
     assert watched([], Polled(None), Polled(1)) == 1
 
@@ -308,7 +309,7 @@ def test_a_terminal_that_is_closed_ends_all() -> None:
         assert process.stdout is not None
         process.stdout.readline()  # until it is ready
         process.stdout.close()
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a CI may run all with `nohup`
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # CI may run all tests with `nohup`
     try:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGHUP)).start()
         with launch._signals() as received:
@@ -319,7 +320,7 @@ def test_a_terminal_that_is_closed_ends_all() -> None:
 
 
 def test_a_team_whose_launcher_is_killed_saves_and_ends(tmp_path: Path, start: Start) -> None:
-    """Otherwise it would hold the cell against the command that is given again."""
+    """Otherwise it would hold the cell against a repeated command."""
     process = start("train", *OPTIONS, "--epochs", "1000", "--output", str(tmp_path), "--processes", "2")
     wait_for((tmp_path / "checkpoint" / "latest.json").exists)
     process.send_signal(signal.SIGKILL)
@@ -330,7 +331,7 @@ def test_a_team_whose_launcher_is_killed_saves_and_ends(tmp_path: Path, start: S
         return False
 
     wait_for(free)
-    assert "saved, the same command goes on from there" in process.said()
+    assert "saved, and the same command resumes from there" in process.said()
 
 
 def test_a_process_that_cannot_be_started_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +362,7 @@ def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path, s
     (tmp_path / "file").write_text("")
     for wrong, message in (
         (("--cuda-graphs", "4"), "needs a CUDA device"),
-        (("--output", str(tmp_path / "file" / "run")), "--output: nothing can be written to"),
+        (("--output", str(tmp_path / "file" / "run")), "--output: cannot write to"),
     ):
         process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", *wrong)
         text = process.said()
@@ -375,7 +376,7 @@ def test_under_torchrun_one_process_tells_in_each_attempt(monkeypatch: pytest.Mo
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(kept.port))
     assert first_to_report()
-    assert first_to_report()  # nothing says that torchrun keeps a store there
+    assert first_to_report()  # nothing indicates that torchrun keeps a store there
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     assert [first_to_report() for _ in range(3)] == [True, False, False]
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
@@ -385,7 +386,7 @@ def test_under_torchrun_one_process_tells_in_each_attempt(monkeypatch: pytest.Mo
 
 
 def test_a_failure_is_told_though_there_is_no_place_for_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Systems remove what has lain in their folder for temporary files for days."""
+    """Systems remove files that have been in their folder for temporary files for days."""
     monkeypatch.setenv(MARKS, str(tmp_path / "gone"))
     assert first_to_report()
     monkeypatch.setenv(MARKS, str(tmp_path))

@@ -1,4 +1,4 @@
-"""Sharing a network's stages among processes."""
+"""Test the partition of a network's stages among processes."""
 
 import pytest
 

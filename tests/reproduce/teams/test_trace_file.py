@@ -1,4 +1,4 @@
-"""`train --trace`: a Chrome trace of the full pipeline, and the same weights."""
+"""Test `train --trace`: a Chrome trace of the full pipeline, and the same weights."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_it_begins_when_the_pipeline_is_full_and_changes_nothing(tmp_path: Path)
 
 
 def test_nothing_is_noted_any_more_when_the_file_is_written(tmp_path: Path) -> None:
-    """It would be kept in memory to the end of the run."""
+    """Otherwise it would stay in memory until the end of the run."""
     pipeline, traced = toys.pipeline(toys.network(3)), []
     file = TraceFile(tmp_path / "trace.json", 2, ALONE)
     for x, y in toys.batches(12):
@@ -60,7 +60,7 @@ def test_a_run_that_is_shorter_leaves_what_there_is_or_says_that_nothing_was_tra
     file = tmp_path / "trace.json"
     trained(tmp_path / "run", "--trace", str(file), "--trace-micro-batches", "1000")
     numbers = {event["args"]["micro_batch"] for event in json.loads(file.read_text())["traceEvents"]}
-    assert max(numbers) == 1797 * 4 // 5 // 64 - 1  # the training set's last whole micro-batch
+    assert max(numbers) == 1797 * 4 // 5 // 64 - 1  # the last complete micro-batch of the training set
     more = ("--batch-size", "600", "--output", str(tmp_path / "short"), "--trace", str(tmp_path / "none.json"))
     outcome = CliRunner().invoke(main, [*OPTIONS, *more])
     assert outcome.exit_code == 0, outcome.output

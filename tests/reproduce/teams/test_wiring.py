@@ -1,4 +1,4 @@
-"""Gloo or NCCL, decided from where the processes are."""
+"""Test the choice of Gloo or NCCL from the placement of the processes."""
 
 import os
 from datetime import timedelta
@@ -30,7 +30,7 @@ def test_nccl_takes_a_gpu_each_on_several_machines_too() -> None:
 
 
 def test_a_gpu_is_known_by_itself_not_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each process sees one GPU alone, all of them are cuda:0."""
+    """If each process sees only one GPU, all of them are cuda:0."""
     seen = iter(["one", "two", "two"])
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=next(seen)))
     names = [processes._name(torch.device("cuda:0")) for _ in range(3)]
@@ -40,7 +40,7 @@ def test_a_gpu_is_known_by_itself_not_by_its_number(monkeypatch: pytest.MonkeyPa
 
 
 def test_threads_are_compared_of_processes_on_a_processor_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One without a GPU, beside one with: the first had threads to compare, the other did not."""
+    """A process without a GPU has threads to compare; one with a GPU does not."""
 
     def everybodys(mine: tuple[dict[str, object], object, bool]) -> list[object]:
         theirs = {name: value for name, value in mine[0].items() if name != "threads"}
@@ -61,7 +61,7 @@ def test_a_team_decides_now_and_then_and_says_when_another_process_is_lost(monke
     monkeypatch.setattr(processes.dist, "broadcast", lost)
     team = object.__new__(Processes)
     team.rank, team._channel, team._patience = 1, None, timedelta(minutes=1)
-    assert team.decide(5, stop=True, save=True) == (False, False), "nobody is asked"
+    assert team.decide(5, stop=True, save=True) == (False, False), "no other process is asked"
     words = r"^all stages on rank 1 lost another process after micro-batch 32, .* for 60 s \(connection reset\)$"
     with pytest.raises(ChannelError, match=words) as caught:
         team.decide(32, stop=True, save=True)
@@ -71,7 +71,7 @@ def test_a_team_decides_now_and_then_and_says_when_another_process_is_lost(monke
 
 
 def met(rank: int, folder: str, lies: bool) -> None:
-    """Tell one another something, as processes of a launch; the second may not know its secret."""
+    """Exchange a value as processes of a launch do. The second one may not know the secret."""
     os.environ["PETRA_LAUNCH_MARKS"] = folder
     if rank == 1 and lies:
         processes.launch_secret = lambda: b"another one"
@@ -103,6 +103,6 @@ def test_processes_prove_a_secret_and_tell_one_another_plain_values(tmp_path: Pa
 
 
 def test_no_process_unpickles_what_another_one_sends() -> None:
-    """A stranger who sits in the place of one would run code as the user."""
+    """A stranger in the place of a process could run code as the user."""
     for module in (processes, launch):
         assert "_object(" not in Path(module.__file__).read_text("utf-8")
