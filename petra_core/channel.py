@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from petra_core.recipe import OptimizerFactory
+from petra_core.optimizers import OptimizerFactory
 from petra_core.schedule import Action
 from petra_core.stages import Stage
 from petra_core.tape import Streams

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import staleness as staleness_of
+from petra_core.arguments import check_int
 from petra_core.channel import Channel, check_channel
 from petra_core.checkpoint import copied
 from petra_core.checks import (
@@ -40,9 +41,9 @@ from petra_core.errors import CheckpointError
 from petra_core.finite import PendingLosses, check_states, check_weights
 from petra_core.inspection import Inspection
 from petra_core.ledger import MemoryReport
-from petra_core.methods import Method, check_accumulation
+from petra_core.methods import Method
+from petra_core.optimizers import OptimizerFactory, set_rate
 from petra_core.randomness import capture_all, restore_all
-from petra_core.recipe import OptimizerFactory, set_rate
 from petra_core.schedule import Action, Kind, backward_actions
 from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
 from petra_core.tape import Value, as_streams, as_value
@@ -58,7 +59,7 @@ class Pipeline:
         stages: stage 0 takes the micro-batch, the last is the head (`HeadStage`). Trained are those parameters that
             require gradients when the pipeline is made: freeze some before, not later.
         method: one of `petra_core.methods`.
-        accumulation: k in 1..32. Each stage updates after every k of its backwards, with the mean of their gradients.
+        accumulation: k, at least 1. Each stage updates after every k of its backwards, with their mean gradient.
         staleness: of each stage, the micro-batches that enter between the forward and the backward of one
             (`petra_core.staleness`). None: lockstep for pipelined methods; the others have 0 everywhere.
         optimizer: called once a stage with the list of its parameters; returns their optimizer. A function of two
@@ -129,7 +130,7 @@ class Pipeline:
         self.stages = tuple(stages)
         check_stages(self.stages)
         self.method = method
-        self.accumulation = check_accumulation(accumulation)
+        self.accumulation = check_int("accumulation", accumulation, 1)
         check_settings(method, optimizer, forward_weights, correction, autocast)
         check_delay_settings(method, forward_weights, correction)
         check_clip(clip, method)

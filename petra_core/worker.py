@@ -30,9 +30,9 @@ from petra_core.inspection import Inspection
 from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.lookahead import check_predictable, predicted
 from petra_core.methods import Method
+from petra_core.optimizers import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.part import Ahead, Held, Part
 from petra_core.randomness import RandomStream, replay
-from petra_core.recipe import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.schedule import Kind
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams

@@ -102,7 +102,7 @@ def of_footprints(
     Args:
         footprints: of each stage.
         method: that trains them.
-        accumulation: k in 1..32.
+        accumulation: k, at least 1.
         staleness: as for `Pipeline`.
         forward_weights: as for `Pipeline`.
         correction: as for `Pipeline`.

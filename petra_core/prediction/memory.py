@@ -28,11 +28,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from petra_core.arguments import check_int
 from petra_core.delay import Correction, ForwardWeights
 from petra_core.ledger import SavedTensors, payload
-from petra_core.methods import Method, check_accumulation
+from petra_core.methods import Method
+from petra_core.optimizers import OptimizerFactory, optimizer_of
 from petra_core.prediction.footprint import Footprint, StagePrediction, joined, of_footprints
-from petra_core.recipe import OptimizerFactory, optimizer_of
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams
 from petra_core.targets import Target, converted, flattened
@@ -95,7 +96,7 @@ def predict(
         method: the method.
         inputs: a micro-batch; only shapes and dtypes are used.
         target: its target, of which only shape and dtype are used.
-        accumulation: k in 1..32.
+        accumulation: k, at least 1.
         staleness: as for `Pipeline`.
         optimizer: as for `Pipeline`.
         autocast: as for `Pipeline`.
@@ -106,10 +107,10 @@ def predict(
             have are unknown here: a warning says so, and the prediction is the one for the CPU.
 
     Raises:
-        ValueError: k is not in 1..32.
+        ValueError: k is below 1.
 
     """
-    check_accumulation(accumulation)
+    check_int("accumulation", accumulation, 1)
     per_stage = footprints(stages, method, inputs, target, optimizer=optimizer, autocast=autocast, device=device)
     return of_footprints(
         per_stage,

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from petra_core import delay, methods
-from petra_core.forward_gradients import settings as forward
 from reproduce.cells import catalogue, transformers
 from reproduce.cells import timing as timings
 from reproduce.cells.base import Cell, CellError, near_matches
+from reproduce.forward_gradients import settings as forward
 
 __all__ = [
     "REMOVED",
@@ -40,6 +40,7 @@ __all__ = [
     "near_matches",
 ]
 
+MAX_ACCUMULATION = 32  # largest k of the paper's sweep
 PRECISIONS = ("float32", "tf32", "bf16")
 OPTIMIZERS = ("sgd", "adamw", "nadam")
 FORWARD_WEIGHTS = tuple(weights.value for weights in delay.ForwardWeights)
@@ -47,7 +48,7 @@ RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
 FAMILIES = ("revnet", "resnet", "invertible_revnet")
 RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (18, 34, 50))
-#: Networks with auxiliary networks, and their numbers of blocks (`petra_core.models.blocks`).
+#: Networks with auxiliary networks, and their numbers of blocks (`reproduce.forward_gradients.blocks`).
 BLOCK_MODELS = {"resnet18_8b": 8, "resnet18_16b": 16}
 AUXILIARIES = ("cnn", "mlp", "linear")
 #: Removed settings, with the default that all records have.
@@ -68,7 +69,7 @@ class NetworkCell(Cell):
     image_size: int  # height and width of the images in pixels; for text, tokens of a sequence
     width: int  # channels of the first blocks, per stream (64 in the paper)
     method: str
-    accumulation: int  # k, number of micro-batches whose gradients are averaged for one update, 1..32
+    accumulation: int  # k, number of micro-batches whose gradients are averaged for one update: 1..MAX_ACCUMULATION
     batch_size: int  # samples per micro-batch
     seed: int  # of initialisation, data order, augmentation and dropout, equal for all methods; or of random images
     #: Coupling of blocks: that of the model, or for a ViT `bdia` or `bdia_float` (`petra_core.models.bdia`).
@@ -91,11 +92,15 @@ class NetworkCell(Cell):
         """Check the method and its settings, and normalise its name.
 
         Raises:
-            ValueError: The method or one of its settings is wrong.
+            ValueError: The method is unknown, a setting is wrong, or k is out of the paper's range.
 
         """
         object.__setattr__(self, "method", methods.by_name(self.method).name)
-        methods.check_accumulation(self.accumulation)
+        if self.accumulation not in range(1, MAX_ACCUMULATION + 1):
+            raise CellError(
+                f"accumulation k={self.accumulation} is outside 1..{MAX_ACCUMULATION}, the range of the paper; for a "
+                f"larger effective batch, raise the micro-batch size instead"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +245,7 @@ class ReconstructionCell(ProbedCell):
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardGradientCell(TrainedCell):
-    """Train by forward gradients (`petra_core.forward_gradients`), and record the accuracy and the quality of guesses.
+    """Train by forward gradients (`reproduce.forward_gradients`), and record the accuracy and the quality of guesses.
 
     Every batch is an update, without delay: settings of the pipeline stay at their defaults.
     """

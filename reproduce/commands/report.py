@@ -25,22 +25,28 @@ from reproduce.records.storage import StorageError, StorageFullError
     show_default="the CPU cores, at most 8",
     help="Worker processes.",
 )
+@click.option("--readme", type=FILE, help="Also write the results and pictures of this README.")
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 @click.pass_context
-def report(context: click.Context, root: Path, output: Path, jobs: int, opened: bool) -> None:
+def report(context: click.Context, root: Path, output: Path, jobs: int, readme: Path | None, opened: bool) -> None:
     """Write the report: one page with every table and figure of the existing records."""
     # Without any run, the page shows the published values. But a folder that was named and does not exist is a mistake.
     if not root.exists() and context.get_parameter_source("root") is not ParameterSource.DEFAULT:
         raise click.UsageError(f"there is no folder {root}: give --records the same folder as to `run`")
     check_writable(output.parent, "--output")
+    if readme is not None and not readme.is_file():
+        raise click.UsageError(f"--readme: there is no file {readme}")
     from reproduce.report import build  # pandas, seaborn and jinja2 take seconds to import
+    from reproduce.report.readme import ReadmeError
 
     try:
-        build(root, output, jobs=jobs)
+        build(root, output, jobs=jobs, readme=readme)
     except StorageFullError as error:
         raise click.ClickException(f"no space left to write {output}; an existing page is unchanged") from error
     except StorageError as error:
         raise click.ClickException(error.strerror or str(error)) from error
+    except ReadmeError as error:
+        raise click.UsageError(f"--readme: {error}") from error
     click.echo(f"wrote {output}; open {output.resolve().as_uri()}")
     if opened:
         click.launch(output.resolve().as_uri())

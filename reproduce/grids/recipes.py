@@ -13,9 +13,9 @@ delays no longer matter.
 from typing import Any
 
 from petra_core import methods
-from petra_core.recipe import learning_rate
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
+from reproduce.cells.rates import learning_rate
 
 ACCUMULATIONS = (2, 1, 4, 8, 16, 32)  # the paper's; 2 comes first, because the authors' command lines use it
 DATASETS = ("cifar10", "imagenet32", "imagenet")  # of Table 2

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from petra_core.methods import Method
-from petra_core.recipe import OptimizerFactory
+from petra_core.optimizers import OptimizerFactory
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, as_streams, as_value, detached
 from petra_core.worker import Message, Worker, devices_of

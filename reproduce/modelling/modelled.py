@@ -120,8 +120,8 @@ def seconds_without_overlap(costs: tuple[Cost, ...], accumulation: int = 1) -> f
 
 @cache
 def seconds_when_full(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1, fall: int = 2) -> float:
-    """Return the seconds per micro-batch in a full pipeline, one stage per device (`petra_core.prediction.pace`)."""
-    from petra_core.prediction.pace import pace  # numpy is slow to import, and the plan of a grid does not need it
+    """Return the seconds per micro-batch in a full pipeline, one stage per device (`reproduce.modelling.pace`)."""
+    from reproduce.modelling.pace import pace  # numpy is slow to import, and the plan of a grid does not need it
 
     return pace(costs, link, accumulation=accumulation, fall=fall)
 

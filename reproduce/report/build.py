@@ -42,6 +42,7 @@ from reproduce.records.results import Results, read
 from reproduce.records.storage import write_atomically
 from reproduce.report import citing, layout, overview
 from reproduce.report.headline import Answer, Headline, first_screen
+from reproduce.report.readme import contents, update
 from reproduce.report.reproducibility import Reproducibility, counted, reproducibility
 from reproduce.show.content import Figure, Finding, Listing, Section, Table, Tone
 from reproduce.show.statements import ClaimVerdict
@@ -56,35 +57,49 @@ PATIENCE_SECONDS = 60.0  # for a helper, until it is said that it is waited for
 SLOW = ("scale_study", "table3", "tradeoff", "benchmarks", "figure5")
 
 
-def build(records_root: Path, output: Path, *, jobs: int = 1) -> Path:
+def build(records_root: Path, output: Path, *, jobs: int = 1, readme: Path | None = None) -> Path:
     """Write the report on all records under `records_root` to the file `output`, and return that path.
 
     Args:
-        records_root: the folder of records.
-        output: the page.
-        jobs: processes that draw its sections.
+        records_root: Folder of the records.
+        output: The page.
+        jobs: Number of processes that draw its sections.
+        readme: README whose results and pictures are written too; None for none.
 
     Raises:
-        StorageFullError: there was no room.
+        StorageFullError: If there is no room.
+        ReadmeError: If the README has no place for the results.
 
     """
     expected = [cell for name in scales.SCALES for cell in grid_of(name)]
     report = render(read(records_root, expected), jobs=jobs)
+    if readme is not None:
+        update(readme, contents(report.top.answers, report.top.headlines, report.top.judged))
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, report.html.encode())
     write_atomically(output.with_name(VERDICTS), report.verdicts.encode())
     return output
 
 
+class Top(NamedTuple):
+    """What is made of all records together."""
+
+    answers: list[Answer]
+    headlines: list[Headline]
+    judged: list[claims.Judged]
+    reproducibility: Reproducibility
+
+
 class Report(NamedTuple):
-    """The page as HTML, and the verdicts as JSON."""
+    """The page as HTML, the verdicts as JSON, and what stands at the top of the page."""
 
     html: str
     verdicts: str
+    top: Top
 
 
 def render(results: Results, *, jobs: int = 1) -> Report:
-    """Return the page and the verdicts."""
+    """Return the report on what was read."""
     sections, top = _made(results, jobs)
     claims_of = claims.by_exhibit(top.judged)
     sections = [replace(of, standing=claims.standing(claims_of.get(of.key, []))) for of in sections]
@@ -117,16 +132,7 @@ def render(results: Results, *, jobs: int = 1) -> Report:
     script = page.rpartition("<script>")[2].partition("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     verdicts = json.dumps({"verdicts": [of.to_dict() for of in top.judged]}, indent=2, ensure_ascii=False) + "\n"
-    return Report(page.replace(SCRIPT_PLACE, digest, 1), verdicts)
-
-
-class Top(NamedTuple):
-    """What is made of all records together."""
-
-    answers: list[Answer]
-    headlines: list[Headline]
-    judged: list[claims.Judged]
-    reproducibility: Reproducibility
+    return Report(page.replace(SCRIPT_PLACE, digest, 1), verdicts, top)
 
 
 def _made(results: Results, jobs: int) -> tuple[list[Section], Top]:

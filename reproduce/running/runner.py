@@ -28,6 +28,17 @@ from reproduce.records.record import Record, RecordError, State, Status
 from reproduce.records.storage import StorageError
 from reproduce.running import worker
 from reproduce.running.interrupts import Interrupt, ignored
+from reproduce.running.messages import (
+    DeviceLost,
+    DiskFull,
+    Finished,
+    Message,
+    Notice,
+    OfCell,
+    Problem,
+    Progress,
+    Waiting,
+)
 from reproduce.running.progress import GridBar
 from reproduce.running.worker import REPORT_SECONDS, Settings
 
@@ -204,7 +215,7 @@ class _Listener:
                 assert isinstance(ready, Connection)
                 number, process = workers[ready]
                 try:
-                    message, index, *rest = ready.recv()
+                    message: Message = ready.recv()
                 except (EOFError, OSError):  # OSError if the worker died in the middle of a message
                     process.join()
                     del workers[ready]
@@ -216,9 +227,34 @@ class _Listener:
                     _note_death(process, self._running.pop(number, None), self._outcome, self._bar)
                     continue
                 self._heard[number] = time.monotonic()
-                if message not in ("share", "notice", "waiting", "alive"):
-                    self._running.pop(number, None)
-                getattr(self, f"_{message}")(number, index, *rest)
+                if isinstance(message, OfCell):  # otherwise it is a sign of life, which has been noted
+                    self.handle(number, message)
+
+    def handle(self, number: int, message: OfCell) -> None:
+        """Process what worker `number` sends about a cell."""
+        cell = self._cells[message.index]
+        if isinstance(message, Finished | Problem):
+            self._running.pop(number, None)
+        match message:
+            case Progress(share=share):
+                self._running[number] = cell
+                self._bar.show(number, cell.slug, share)
+            case Finished(state=state):
+                if not self._outcome.states[cell].final:  # otherwise another worker has reported it already
+                    self._outcome.states[cell] = state
+                    self._bar.finish(cell.slug, state.reached, worker=number)
+            case Notice(text=text):
+                self._notice(text)
+            case Waiting(text=text):
+                if cell not in self._running.values():  # otherwise it waits for another worker of this grid
+                    self._notice(text)
+            case Problem(text=text):
+                self._note_problem(cell, text)
+                if isinstance(message, DeviceLost):
+                    self._ended.add(number)
+                    self._harmful.add(message.index)
+                elif isinstance(message, DiskFull):
+                    self._stop.value = True
 
     def _look_for_silent(self, workers: dict[Connection, tuple[int, BaseProcess]]) -> None:
         """Report workers that give no sign of life, and kill them if the run is to end."""
@@ -231,8 +267,6 @@ class _Listener:
             doing = f", which runs {cell.slug}," if cell is not None else ""
             if silent >= SILENT_SECONDS:
                 self._notice(
-                    number,
-                    0,
                     f"worker {number} (process {process.pid}){doing} has given no sign of life for "
                     f"{SILENT_SECONDS:.0f} s: it may be suspended, or the machine may be out of memory",
                 )
@@ -241,45 +275,18 @@ class _Listener:
                 self._heard.pop(number)
                 process.kill()
 
-    def _alive(self, number: int, index: int) -> None:
-        """Do nothing: `listen` has recorded the sign of life."""
-
-    def _waiting(self, number: int, index: int, text: str) -> None:
-        """Report the process that a worker waits for, unless that is another worker of this grid."""
-        if self._cells[index] not in self._running.values():
-            self._notice(number, index, text)
-
-    def _share(self, number: int, index: int, share: float) -> None:
-        self._running[number] = self._cells[index]
-        self._bar.show(number, self._cells[index].slug, share)
-
-    def _end(self, number: int, index: int, state: State) -> None:
-        cell = self._cells[index]
-        if not self._outcome.states[cell].final:  # otherwise another worker has reported it already
-            self._outcome.states[cell] = state
-            self._bar.finish(cell.slug, state.reached, worker=number)
-
-    def _notice(self, number: int, index: int, text: str) -> None:
+    def _notice(self, text: str) -> None:
         """Report each notice only once. The same notice may hold for many cells."""
         if text not in self._notices:
             self._notices.add(text)
             self._bar.notice(f"NOTE {text}")
 
-    def _problem(self, number: int, index: int, text: str) -> None:
+    def _note_problem(self, cell: Cell, text: str) -> None:
         """Report each problem only once. A missing data set, for example, is a problem of many cells."""
-        cell, problems = self._cells[index], self._outcome.problems
+        problems = self._outcome.problems
         if text not in problems.values():
             self._bar.notice(f"PROBLEM {cell.slug}: {text}")
         problems.setdefault(cell, text)
-
-    def _broken(self, number: int, index: int, text: str) -> None:
-        self._problem(number, index, text)
-        self._ended.add(number)
-        self._harmful.add(index)
-
-    def _full(self, number: int, index: int, text: str) -> None:
-        self._problem(number, index, text)
-        self._stop.value = True
 
 
 def _note_death(process: BaseProcess, cell: Cell | None, outcome: GridOutcome, bar: GridBar) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +27,17 @@ from reproduce.records.record import Record, RecordError
 from reproduce.records.storage import StorageError, StorageFullError
 from reproduce.running import devices
 from reproduce.running.execution import execute
+from reproduce.running.messages import (
+    Alive,
+    DeviceLost,
+    DiskFull,
+    Finished,
+    Message,
+    Notice,
+    Problem,
+    Progress,
+    Waiting,
+)
 from reproduce.teams.team import UnsupportedError
 
 POLL_SECONDS = 0.5  # interval at which a worker checks cells that other processes hold
@@ -35,7 +45,7 @@ REPORT_SECONDS = 0.2  # interval at which a worker reports its progress
 ALIVE_SECONDS = 5.0  # interval at which a worker sends a sign of life, even if a cell has no ticks
 WAITING_SECONDS = 10.0  # time that a worker waits for other processes before it reports that it waits
 
-Report = Callable[..., None]
+Report = Callable[[Message], None]
 
 
 @dataclass(frozen=True)
@@ -67,16 +77,16 @@ class _Reporter(Observer):
         self._last = 0.0
 
     def begin(self) -> None:
-        self._report("share", self._index, 0.0)
+        self._report(Progress(self._index, 0.0))
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
         now = time.monotonic()
         if now - self._last >= REPORT_SECONDS:
             self._last = now
-            self._report("share", self._index, done / total)
+            self._report(Progress(self._index, done / total))
 
     def notice(self, text: str) -> None:
-        self._report("notice", self._index, text)
+        self._report(Notice(self._index, text))
 
 
 def main(
@@ -99,7 +109,7 @@ def main(
 
     lock = threading.Lock()
 
-    def report(*message: Any) -> None:
+    def report(message: Message) -> None:
         with lock, contextlib.suppress(OSError):  # the parent died, which `should_stop` detects
             pipe.send(message)
 
@@ -107,7 +117,7 @@ def main(
 
     def give_signs_of_life() -> None:
         while not ended.wait(ALIVE_SECONDS):
-            report("alive", 0)
+            report(Alive())
 
     alive = threading.Thread(target=give_signs_of_life, daemon=True)
     alive.start()
@@ -136,12 +146,7 @@ def work(
     Args:
         cells: Cells of the grid.
         settings: Options of the run.
-        report: Function that is called with one of these messages:
-            ("share", index, completed fraction), ("end", index, state), ("problem", index, text),
-            ("notice", index, text);
-            ("waiting", index, text) if other processes hold all remaining cells;
-            ("full", index, text) if the disk is full, which ends this worker;
-            ("broken", index, text) if the CUDA device failed, which ends this worker.
+        report: Function that is called with every message. `DiskFull` and `DeviceLost` end this worker.
         should_stop: Function that is called between cells, and within them as in `Context`. If it returns true, the
             work is stopped.
         device: Device to train on.
@@ -164,11 +169,11 @@ def work(
             except Stopped:
                 return
             except StorageFullError as error:
-                report("full", index, str(error))
+                report(DiskFull(index, str(error)))
                 return
             except torch.AcceleratorError:
                 # After most of these errors, every later CUDA call of this process fails with the same error.
-                report("broken", index, traceback.format_exc())
+                report(DeviceLost(index, traceback.format_exc()))
                 return
         if len(held) == len(left):
             waiting = waiting or time.monotonic()
@@ -185,7 +190,8 @@ def _say_for_whom(cells: Sequence[Cell], held: Sequence[int], root: Path, report
         folder = Record.of(cells[index], root).path
         if (owner := holder(folder)) is not None:
             since = time.strftime("%Y-%m-%d %H:%M", time.localtime(owner.touched))
-            report("waiting", index, f"{cells[index].slug} is held by {owner.words}, which {_touch(owner, since)}")
+            text = f"{cells[index].slug} is held by {owner.words}, which {_touch(owner, since)}"
+            report(Waiting(index, text))
 
 
 def _touch(owner: Holder, since: str) -> str:
@@ -203,16 +209,16 @@ def _attempt(cell: Cell, settings: Settings, context: Context, report: Report, i
             from reproduce.data.sources import check  # not needed if there is nothing to train
 
             check(cell, settings.how.data_root)
-        report("end", index, execute(record, context))
+        report(Finished(index, execute(record, context)))
     except LockedError:
         return False
     except LockLostError as error:
-        report("notice", index, str(error))
+        report(Notice(index, str(error)))
         return False
     except (Stopped, StorageFullError, torch.AcceleratorError):
         raise
     except (RecordError, CheckpointError, DataError, StorageError, UnsupportedError) as error:
-        report("problem", index, error.strerror if isinstance(error, StorageError) else str(error))
+        report(Problem(index, (isinstance(error, StorageError) and error.strerror) or str(error)))
     except Exception:  # an unknown problem of one cell must not end the others
-        report("problem", index, traceback.format_exc())
+        report(Problem(index, traceback.format_exc()))
     return True

@@ -10,8 +10,8 @@ released code.
 from typing import Any
 
 from petra_core import methods
-from petra_core.forward_gradients.settings import AXES, Derivative, ForwardGradient, Guess, Scaling, Space, Target
 from reproduce.cells.kinds import AUXILIARIES, BLOCK_MODELS, FORWARD_GRADIENT, Cell, ForwardGradientCell, TrainingCell
+from reproduce.forward_gradients.settings import AXES, Derivative, ForwardGradient, Guess, Scaling, Space, Target
 from reproduce.grids import recipes
 
 NOISE = (Guess.GAUSSIAN, Guess.RADEMACHER)

@@ -22,12 +22,13 @@ from reproduce.records.record import Record, State, Status, scan
 from reproduce.records.storage import StorageError, StorageFullError
 from reproduce.running import runner, worker
 from reproduce.running.interrupts import Interrupt
+from reproduce.running.messages import Alive, DiskFull, Finished, Notice, Problem, Progress, Waiting
 from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import Settings, work
 from tests.fake_records import in_folder
 from tests.processes import Command, children, wait_for
 from tests.reproduce.measures.test_training import SMALL, records
-from tests.reproduce.running.test_worker import reports
+from tests.reproduce.running.test_worker import kinds, reports
 
 CELLS = [dataclasses.replace(SMALL, method=method) for method in ("PETRA", "BACKPROPAGATION", "DSP")]
 
@@ -45,7 +46,7 @@ def lines(root):
 def whole(tmp_path_factory):
     """Return the folder of the grid after an undisturbed run."""
     root = tmp_path_factory.mktemp("whole")
-    assert [message[:2] for message in reports(CELLS, root)] == [("end", 0), ("end", 1), ("end", 2)]
+    assert kinds(reports(CELLS, root)) == [(Finished, 0), (Finished, 1), (Finished, 2)]
     assert len(records(root)) == 3
     return root
 
@@ -190,9 +191,9 @@ def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
     order = []
     release = threading.Event()
 
-    def report(message, index, *_):
-        if message == "end":
-            order.append(index)
+    def report(message):
+        if isinstance(message, Finished):
+            order.append(message.index)
             if len(order) == 2:
                 release.set()
 
@@ -217,8 +218,8 @@ def test_a_damaged_record_is_left_alone_and_the_others_are_run(tmp_path, whole):
     file.write_text("{")
     volumes.remove(CELLS[2], tmp_path)
     messages = reports(CELLS, tmp_path)
-    assert [message[:2] for message in messages] == [("end", 0), ("problem", 1), ("end", 2)]
-    assert str(file) in messages[1][2]
+    assert kinds(messages) == [(Finished, 0), (Problem, 1), (Finished, 2)]
+    assert str(file) in messages[1].text
     assert file.read_text() == "{"
 
     result = run_grid(CELLS, settings(tmp_path))
@@ -242,10 +243,10 @@ def test_an_unexpected_error_does_not_stop_the_others_and_a_full_disk_or_an_orde
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(worker, "execute", fail_once)
     messages = reports(CELLS[:2], tmp_path)
-    assert [message[:2] for message in messages] == [("problem", 0), ("end", 1)]
-    assert "ZeroDivisionError: a slip" in messages[0][2]
+    assert kinds(messages) == [(Problem, 0), (Finished, 1)]
+    assert "ZeroDivisionError: a slip" in messages[0].text
     monkeypatch.setattr(worker, "execute", full)
-    assert [message[:2] for message in reports(CELLS, tmp_path / "other")] == [("full", 0)]
+    assert kinds(reports(CELLS, tmp_path / "other")) == [(DiskFull, 0)]
 
 
 def test_exit_codes_and_what_many_cells_have_to_say_is_told_once():
@@ -259,9 +260,9 @@ def test_exit_codes_and_what_many_cells_have_to_say_is_told_once():
     assert GridOutcome({a: done}, signal=signal.SIGINT).exit_code == 0
     assert GridOutcome({a: done}, {b: "damaged"}).exit_code == 1
     told = []
-    listener = runner._Listener([], GridOutcome(), SimpleNamespace(notice=told.append), None, None)
+    listener = runner._Listener(CELLS, GridOutcome(), SimpleNamespace(notice=told.append), None, None)
     for index in range(3):
-        listener._notice(0, index, "ticks of DSP cannot be recorded")
+        listener.handle(0, Notice(index, "ticks of DSP cannot be recorded"))
     assert told == ["NOTE ticks of DSP cannot be recorded"]
 
 
@@ -289,9 +290,9 @@ def test_a_cell_counts_once_whoever_tells_of_it_and_a_full_disk_stops_every_work
     bar = SimpleNamespace(notice=lambda _: None, finish=lambda *_, **__: finished.append(1))
     listener = runner._Listener(CELLS, GridOutcome({CELLS[0]: State(Status.NOT_RUN)}), bar, stop, None)
     for number in range(2):
-        listener._end(number, 0, State(Status.DONE))
+        listener.handle(number, Finished(0, State(Status.DONE)))
     assert len(finished) == 1
-    listener._full(0, 1, "no room")
+    listener.handle(0, DiskFull(1, "no room"))
     assert stop.value
 
 
@@ -307,7 +308,7 @@ def test_a_worker_that_is_killed_within_a_message_holds_up_nobody():
 
 
 def _silent(pipe):
-    pipe.send(("share", 0, 0.5))
+    pipe.send(Progress(0, 0.5))
     signal.pause()
 
 
@@ -344,7 +345,7 @@ def test_signs_of_life_are_given_whatever_a_cell_does(monkeypatch):
     ours, theirs = multiprocessing.Pipe(duplex=False)
     stop = multiprocessing.RawValue(ctypes.c_bool, False)
     worker.main(CELLS, settings("nowhere"), 0, theirs, stop, os.getppid())
-    assert ours.recv() == ("alive", 0)
+    assert ours.recv() == Alive()
 
 
 def test_a_grid_says_for_whom_it_waits_unless_that_is_its_own_worker(tmp_path, monkeypatch):
@@ -353,16 +354,16 @@ def test_a_grid_says_for_whom_it_waits_unless_that_is_its_own_worker(tmp_path, m
     with record.lock():
         messages = reports(CELLS[:1], tmp_path, should_stop=lambda: next(asked, None) is None)
     assert messages, "nothing was said"
-    assert all(message[:2] == ("waiting", 0) for message in messages)
-    assert f"{CELLS[0].slug} is held by process {os.getpid()} on " in messages[0][2]
+    assert set(kinds(messages)) == {(Waiting, 0)}
+    assert f"{CELLS[0].slug} is held by process {os.getpid()} on " in messages[0].text
     told = []
     bar = SimpleNamespace(notice=told.append, show=lambda *_: None)
     listener = runner._Listener(CELLS, GridOutcome(), bar, None, None)
-    listener._waiting(0, 0, messages[0][2])
-    listener._waiting(0, 0, messages[0][2])
-    assert told == [f"NOTE {messages[0][2]}"]
-    listener._share(1, 1, 0.5)
-    listener._waiting(0, 1, "another worker has it")
+    listener.handle(0, messages[0])
+    listener.handle(0, messages[0])
+    assert told == [f"NOTE {messages[0].text}"]
+    listener.handle(1, Progress(1, 0.5))
+    listener.handle(0, Waiting(1, "another worker has it"))
     assert len(told) == 1
 
 
@@ -374,5 +375,5 @@ def test_a_folder_of_another_user_is_a_problem_of_its_cell(tmp_path, monkeypatch
 
     monkeypatch.setattr(worker, "execute", forbidden)
     messages = reports(CELLS[:2], tmp_path)
-    assert [message[:2] for message in messages] == [("problem", 0), ("end", 1)]
-    assert messages[0][2] == "record.lock belongs to another user"
+    assert kinds(messages) == [(Problem, 0), (Finished, 1)]
+    assert messages[0].text == "record.lock belongs to another user"

@@ -13,6 +13,7 @@ from reproduce.measures.how import How
 from reproduce.records.locks import LockLostError
 from reproduce.records.record import Record, State, Status
 from reproduce.running import worker
+from reproduce.running.messages import DeviceLost, Finished, Notice, Problem, Progress
 from reproduce.running.worker import Settings, work
 from tests.fake_records import complexity_cell
 from tests.reproduce.measures.test_probed_cells import probed
@@ -23,39 +24,43 @@ PROBED = probed(GradientsCell, model="chain5", stem="stride2", width=4)
 
 
 def reports(cells, root, should_stop=lambda: False, **how):
-    """Return the reports of one worker in this process, without its shares."""
+    """Return the reports of one worker in this process, without its progress."""
     messages = []
     settings = Settings(root, jobs=1, how=How(data_root=root / "data", **how))
-    work(cells, settings, lambda *message: messages.append(message), should_stop, torch.device("cpu"))
-    return [message for message in messages if message[0] != "share"]
+    work(cells, settings, messages.append, should_stop, torch.device("cpu"))
+    return [message for message in messages if not isinstance(message, Progress)]
+
+
+def kinds(messages):
+    """Return the type of each message and the index of its cell."""
+    return [(type(message), message.index) for message in messages]
 
 
 def test_a_missing_data_set_says_how_to_get_it_and_the_other_cells_go_on(tmp_path):
     missing = [recipes.cell("small", seed=seed) for seed in range(2)]
     messages = reports([missing[0], CELLS[0], missing[1], CELLS[1]], tmp_path)
-    assert [message[:2] for message in messages] == [("problem", 0), ("end", 1), ("problem", 2), ("end", 3)]
-    assert "python -m reproduce data prepare cifar10" in messages[0][2]
-    assert messages[0][2] == messages[2][2], "so that it can be told once"
+    assert kinds(messages) == [(Problem, 0), (Finished, 1), (Problem, 2), (Finished, 3)]
+    assert "python -m reproduce data prepare cifar10" in messages[0].text
+    assert messages[0].text == messages[2].text, "so that it can be told once"
     assert Record.of(missing[0], tmp_path).state().status is Status.NOT_RUN, "no record of a run that never began"
 
 
 def test_a_loader_that_is_not_installed_says_which_others_there_are(tmp_path, monkeypatch):
     monkeypatch.setattr("reproduce.cells.catalogue.ffcv_installed", lambda: False)
     monkeypatch.setattr("reproduce.data.sources._verified", lambda folder, loader: None)
-    [(message, index, text)] = reports([recipes.cell("paper")], tmp_path)
-    assert (message, index) == ("problem", 0)
-    assert "the loader is ffcv, which is not installed. Choose --loader memory" in text
+    [message] = reports([recipes.cell("paper")], tmp_path)
+    assert kinds([message]) == [(Problem, 0)]
+    assert "the loader is ffcv, which is not installed. Choose --loader memory" in message.text
 
 
 def test_a_worker_measures_what_is_not_trained(tmp_path):
-    ((message, index, state),) = reports([complexity_cell(methods.PETRA)], tmp_path)
-    assert (message, index, state.status) == ("end", 0, Status.DONE)
+    assert reports([complexity_cell(methods.PETRA)], tmp_path) == [Finished(0, State(Status.DONE))]
 
 
 @pytest.mark.parametrize("cell", [CELLS[0], PROBED], ids=["training", "gradients"])
 def test_in_pieces_a_cell_ends_with_the_same_record(tmp_path, cell):
     whole = tmp_path / "whole"
-    assert [message[0] for message in reports([cell], whole)] == ["end"]
+    assert kinds(reports([cell], whole)) == [(Finished, 0)]
     pieces, root = 0, tmp_path / "pieces"
     while not records(root):
         pieces += 1
@@ -77,8 +82,8 @@ def test_a_cell_that_another_machine_took_over_is_theirs(tmp_path, monkeypatch):
 
     monkeypatch.setattr(worker, "execute", lose_once)
     messages = reports(CELLS[:1], tmp_path)
-    assert [message[:2] for message in messages] == [("notice", 0), ("end", 0)]
-    assert "beta" in messages[0][2]
+    assert kinds(messages) == [(Notice, 0), (Finished, 0)]
+    assert "beta" in messages[0].text
 
 
 @pytest.mark.parametrize("message", ["CUDA error: device-side assert triggered", "something else"])
@@ -88,9 +93,9 @@ def test_it_ends_where_the_device_repeats_its_error_to_it(tmp_path, monkeypatch,
 
     monkeypatch.setattr(worker, "execute", fail)
     messages = reports(CELLS, tmp_path)
-    kinds = [("broken", 0)] if message.startswith("CUDA") else [("problem", index) for index in range(3)]
-    assert [report[:2] for report in messages] == kinds
-    assert message in messages[0][2]
+    expected = [(DeviceLost, 0)] if message.startswith("CUDA") else [(Problem, index) for index in range(3)]
+    assert kinds(messages) == expected
+    assert message in messages[0].text
 
 
 def test_records_say_how_many_workers_shared_a_gpu(tmp_path):

@@ -1,4 +1,4 @@
-"""Arrays against events: the same pace."""
+"""Test that arrays and events give the same speed."""
 
 import random
 
@@ -6,9 +6,9 @@ import pytest
 
 from petra_core import methods
 from petra_core.prediction import orders
-from petra_core.prediction.pace import pace
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.staleness import per_device
+from reproduce.modelling.pace import pace
 
 SLOW = Link(latency=0.5, bandwidth=8)
 
@@ -32,10 +32,12 @@ def test_the_pace_is_that_of_the_events(stages: int, k: int, link: Link, fall: i
 
 
 def test_a_thousand_stages() -> None:
-    """Two micro-batches a stage are under way, so a way up and back of 3 + 2 * 7 takes half as long for each."""
+    """Two micro-batches per stage are in flight, so a round trip of 3 + 2 * 7 takes half as long for each."""
     assert pace([Cost(1, 2)] * 1000) == pytest.approx(3)
     assert pace([Cost(1, 2, up=2, down=2)] * 200, Link(latency=5, bandwidth=1)) == pytest.approx(8.5, abs=0.1)
     assert pace([Cost(1, 2, up=4)] * 200, Link(bandwidth=1)) == pytest.approx(4, abs=0.01), "the link is the slowest"
     assert pace([Cost(1, 2)] * 1000, fall=1) == pytest.approx(3)
     with pytest.raises(ValueError, match=r"falls by 2 .* or 1 .*, got 3"):
         pace([Cost(1, 2)], fall=3)
+    with pytest.raises(ValueError, match="accumulation must be at least 1, got 0"):
+        pace([Cost(1, 1)], accumulation=0)

@@ -1,4 +1,4 @@
-"""Checkpoints of several processes: whole or not there, and read by any number of them."""
+"""Test checkpoints of several processes: they are complete or absent, and any number of processes reads them."""
 
 import contextlib
 import hashlib
@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from petra_core import CheckpointError
-from petra_core.distributed import sharded
-from petra_core.distributed.sharded import Folder
 from reproduce.records.storage import StorageFullError, explain_full_disk
+from reproduce.teams import sharded
+from reproduce.teams.sharded import Folder
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.distributed.test_distributed import in_processes
 
@@ -47,7 +47,7 @@ def test_what_is_saved_is_loaded_part_by_part(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def killed_at(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> Iterator[None]:
-    """Context whose work ends in a kill where it calls this function."""
+    """Kill the work of the context where it calls this function."""
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -61,7 +61,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> Iter
 def test_a_kill_in_a_second_save_of_one_number_leaves_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As at the end of an epoch: saved after its last micro-batch, and after its evaluation."""
+    """At the end of an epoch, a checkpoint is saved after its last micro-batch, and after its evaluation."""
     folder = Folder(tmp_path)
     for _ in range(2):
         folder.save(16, PARTS)
@@ -95,7 +95,7 @@ def refused(rank: int, path: Path) -> None:
         Folder(path / str(rank)).save(1, {f"stage_{rank}": 1})
     assert not list((path / "1").glob("step-*"))
     (path / "file").touch()
-    with pytest.raises(NotADirectoryError):  # met by rank 0 alone, which makes the folder
+    with pytest.raises(NotADirectoryError):  # raised in rank 0 only, which makes the folder
         Folder(path / "file" / "below").save(1, {f"stage_{rank}": 1})
     folder = Folder(path / "one")
     with pytest.raises(CheckpointError, match=r"could not be encoded: .*local object"):
@@ -103,7 +103,7 @@ def refused(rank: int, path: Path) -> None:
     folder.save(1, {f"stage_{rank}": 1})
     if rank == 0:
         (path / "one" / "latest.json").unlink()
-        (path / "one" / "latest.json").mkdir()  # the pointer cannot be written, by rank 0 alone
+        (path / "one" / "latest.json").mkdir()  # the pointer cannot be written, in rank 0 only
     with pytest.raises(IsADirectoryError):
         folder.save(2, {f"stage_{rank}": 1})
 
@@ -156,7 +156,7 @@ def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
 
 
 def test_a_flipped_bit_anywhere_is_found_by_the_name_of_its_file(tmp_path: Path) -> None:
-    """In the table of contents it was a MemoryError, an AttributeError, or not noticed."""
+    """Damage in the table of contents once caused a MemoryError, an AttributeError, or no error."""
     folder = Folder(tmp_path)
     folder.save(1, PARTS)
     for file in (tmp_path / "step-000000001").iterdir():
@@ -175,7 +175,7 @@ class MakesFolder:
 
 
 def write(rank: int, path: Path) -> None:
-    """The second number twice: all write into the folder that the first rank has chosen for it."""
+    """Save the second number twice: all ranks write into the folder that the first rank has chosen."""
     folder = Folder(path)
     for turn, number in enumerate((1, 2, 2)):
         folder.save(number, {f"stage_{rank}": torch.full((2,), float(10 * turn + rank))})

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from petra_core.forward_gradients.layers import Layer, observing
-from petra_core.forward_gradients.settings import EPS, Guess, Scaling, Target
 from petra_core.ledger import Ledger
 from petra_core.randomness import RandomStream
 from petra_core.stages import Stage
+from reproduce.forward_gradients.layers import Layer, observing
+from reproduce.forward_gradients.settings import EPS, Guess, Scaling, Target
 
 __all__ = ["BlockEvaluation", "Guessed", "LocalBlock", "dot", "factors", "trainable"]
 
@@ -77,7 +77,7 @@ class LocalBlock:
         index: Index of the block.
         stage: The stage that the block trains.
         layers: Layers with parameters; empty if the space is ACTIVATIONS, and for the last block.
-        auxiliary: Auxiliary network that is trained on its own loss.
+        auxiliary: Auxiliary network that is trained on a separate loss.
         drawn: Randomly drawn auxiliary network that is never trained and only provides guesses.
         optimizer: Optimizer of stage and auxiliary network; None if there is nothing to train.
         stream: Source of noise, dropout masks and redrawn networks, independent of the order of the blocks.

@@ -1,7 +1,7 @@
-"""Sharded checkpoints: each process writes its own part, and any number of processes can read them.
+"""Sharded checkpoints: each process writes one part, and any number of processes can read them.
 
 Gathering the state on one rank would need the memory of the whole network there. torch.distributed.checkpoint lets
-every rank write its own file, but does not record which of several checkpoints is complete. Here each checkpoint is a
+every rank write one file, but does not record which of several checkpoints is complete. Here each checkpoint is a
 separate folder. A pointer file, replaced atomically once all ranks have finished, names the current one:
 
     <folder>/
@@ -64,7 +64,7 @@ class Folder:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a complete checkpoint."""
+        """Return whether there is a complete checkpoint."""
         return self._pointer.is_file()
 
     def save(self, number: int, parts: Mapping[str, Any]) -> None:
@@ -120,7 +120,7 @@ class Folder:
         names = (f"step-{number:09d}{suffix}" for suffix in ("", "-again"))
         current = None
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # the pointer is missing or damaged
-            current = json.loads(self._pointer.read_text())["checkpoint"]
+            current = json.loads(self._pointer.read_text(encoding="utf-8"))["checkpoint"]
         name = next(name for name in names if name != current)
         shutil.rmtree(self.path / name, ignore_errors=True)
         return name
@@ -177,7 +177,7 @@ class Folder:
     def _pointed(self) -> tuple[Path, dict[str, str]]:
         """Return the folder of the last complete checkpoint, and the SHA-256 of its files by name."""
         try:
-            pointer = json.loads(self._pointer.read_text())
+            pointer = json.loads(self._pointer.read_text(encoding="utf-8"))
             name, hashes = pointer["checkpoint"], pointer["sha256"]
             if not re.fullmatch(r"step-\d+(-again)?", name):
                 raise ValueError(f"it names {name!r}, expected a folder next to it such as step-000000120")

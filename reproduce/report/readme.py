@@ -1,0 +1,118 @@
+"""Write the results of the README: the answers with three pictures, and the verdicts on the paper's main claims.
+
+They are generated from records like the report, so nobody types a number and no picture is older than its records.
+Pictures are SVG files beside the documentation. Each text stands in the README between two comments:
+
+    <!-- answers: written by `python -m reproduce report --readme README.md` -->
+    ...
+    <!-- answers: end -->
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from reproduce.exhibits.claims import Judged
+from reproduce.records.storage import write_atomically
+from reproduce.report.headline import Answer, Headline
+from reproduce.report.reproducibility import counted
+from reproduce.show.content import NARROW_SPACE
+
+__all__ = ["Contents", "ReadmeError", "contents", "update"]
+
+PICTURES = "docs/results"
+BEGIN, END = "<!-- {}: written by `python -m reproduce report --readme README.md` -->", "<!-- {}: end -->"
+LINE = 120  # characters of a line of text
+#: Exhibits whose claims the README lists; the report has all.
+EXHIBITS = ("table2", "table3", "table4", "table5", "figure4", "figure5", "figure6")
+MIXED = "‡: the two sides ran on different devices, processors or versions."
+
+
+class ReadmeError(ValueError):
+    """The README has no place for the results."""
+
+
+class Contents(NamedTuple):
+    """What is written.
+
+    Attributes:
+        texts: Texts by the names of their places.
+        pictures: SVG files by their names.
+
+    """
+
+    texts: Mapping[str, str]
+    pictures: Mapping[str, bytes]
+
+
+def contents(answers: list[Answer], headlines: list[Headline], judged: list[Judged]) -> Contents:
+    """Return the texts and the pictures.
+
+    Args:
+        answers: Those of the report's first screen.
+        headlines: Pictures of the report's first screen.
+        judged: All claims with their verdicts. Claims without runs are counted, not listed.
+
+    """
+    pictures, parts = {}, [_wrapped(f"**{answer.title}** {answer.text}") for answer in answers]
+    for headline in headlines:
+        name = f"{headline.figure.key.removeprefix('headline-')}.svg"
+        pictures[name] = _on_white(headline.figure.svg).encode()
+        parts.append(f"![{headline.figure.title}]({PICTURES}/{name})")
+        parts.append(_wrapped(f"{headline.sentence} ({headline.figure.caption})"))
+    chosen = [of for of in judged if of.claim.exhibit in EXHIBITS and of.evidence]
+    rows = [f"| {of.claim.sentence} | {of.found} | {of.verdict.value} |" for of in chosen]
+    table = "\n".join(["| the paper | this suite | verdict |", "|---|---|---|", *rows])
+    lead = _wrapped(f"{counted(judged)} Those of the paper's tables and figures with a run:")
+    texts = {"answers": "\n\n".join(parts), "verdicts": f"{lead}\n\n{table}"}
+    for name, text in texts.items():
+        plain = text.replace(NARROW_SPACE, " ")
+        texts[name] = f"{plain}\n\n{MIXED}" if "‡" in plain else plain
+    return Contents(texts, pictures)
+
+
+def update(readme: Path, new: Contents) -> None:
+    """Write the results into a README and the pictures beside it.
+
+    Args:
+        readme: The file.
+        new: What to write. Other SVG files in the folder of the pictures are removed.
+
+    Raises:
+        ReadmeError: If the file does not have the two comments of every text.
+        StorageError: If a file cannot be written.
+
+    """
+    page = readme.read_text(encoding="utf-8")
+    for name, text in new.texts.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        before, found, rest = page.partition(begin)
+        _, ended, after = rest.partition(end)
+        if not found or not ended:
+            raise ReadmeError(f"{readme} has no place for the {name}: put the lines {begin!r} and {end!r} into it")
+        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    folder = readme.parent / PICTURES
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in new.pictures.items():
+        write_atomically(folder / name, content)
+    for file in set(folder.glob("*.svg")) - {folder / name for name in new.pictures}:
+        file.unlink()
+    write_atomically(readme, page.encode())
+
+
+def _wrapped(text: str) -> str:
+    """Break a text into lines at spaces. An asterisk would begin a list or emphasis, so it is escaped."""
+    lines = [""]
+    for word in re.sub(r"(?<!\*)\*(?!\*)", r"\\*", text).split(" "):
+        if len(lines[-1]) + 1 + len(word) > LINE:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines)
+
+
+def _on_white(svg: str) -> str:
+    """Add a white background, since the colours are those for a light page and a README may be shown on a dark one."""
+    head, close, rest = svg.partition(">")
+    return f'{head}{close}<rect width="100%" height="100%" fill="#fff"/>{rest}'

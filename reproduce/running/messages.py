@@ -1,0 +1,88 @@
+"""Define the messages that a worker process sends to the parent that shows the progress of a grid.
+
+Alive                       every few seconds, also while a cell has no ticks
+Progress                    while a cell runs
+Notice, Waiting             what a user may want to know; the cell continues or is tried again
+Finished, Problem           the end of a cell
+DiskFull, DeviceLost        the end of a cell and of its worker
+"""
+
+from dataclasses import dataclass
+
+from reproduce.records.record import State
+
+
+@dataclass(frozen=True)
+class Alive:
+    """A sign of life of the worker."""
+
+
+@dataclass(frozen=True)
+class OfCell:
+    """Base of the messages about one cell.
+
+    Attributes:
+        index: Index of the cell in the grid.
+
+    """
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Progress(OfCell):
+    """The cell runs.
+
+    Attributes:
+        share: Completed fraction.
+
+    """
+
+    share: float
+
+
+@dataclass(frozen=True)
+class Finished(OfCell):
+    """The cell has a result.
+
+    Attributes:
+        state: State of its record.
+
+    """
+
+    state: State
+
+
+@dataclass(frozen=True)
+class WithText(OfCell):
+    """Base of the messages that users read.
+
+    Attributes:
+        text: What they read.
+
+    """
+
+    text: str
+
+
+class Notice(WithText):
+    """Something that does not end the cell."""
+
+
+class Waiting(WithText):
+    """Other processes hold all cells that are left; the text names the holder of this one."""
+
+
+class Problem(WithText):
+    """The cell cannot be read or run."""
+
+
+class DiskFull(Problem):
+    """The disk is full, which ends the run."""
+
+
+class DeviceLost(Problem):
+    """The CUDA device failed, which ends the worker."""
+
+
+Message = Alive | Progress | Finished | Notice | Waiting | Problem

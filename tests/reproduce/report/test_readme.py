@@ -1,0 +1,54 @@
+"""The results of the README: they follow the committed records, and a README without a place for them is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from reproduce.exhibits import claims
+from reproduce.grids import scales
+from reproduce.grids.grid import grid_of
+from reproduce.records.frames import Frames
+from reproduce.records.results import read
+from reproduce.report.headline import first_screen
+from reproduce.report.readme import BEGIN, END, PICTURES, Contents, ReadmeError, contents, update
+
+ROOT = Path(__file__).resolve().parents[3]
+RECORDS = ROOT / "reports" / "records"
+
+
+def test_readme_is_current(tmp_path):
+    frames = Frames(read(RECORDS, [cell for name in scales.SCALES for cell in grid_of(name)]))
+    answers, headlines = first_screen(frames)
+    assert len(answers) == len(headlines) == 3
+    copy = tmp_path / "README.md"
+    copy.write_bytes((ROOT / "README.md").read_bytes())
+    update(copy, contents(answers, headlines, claims.judge(frames)))
+
+    remedy = "run `python -m reproduce report --readme README.md` and commit what it changes"
+    assert copy.read_text() == (ROOT / "README.md").read_text(), remedy
+    ours, committed = (
+        {file.name: file.read_bytes() for file in (root / PICTURES).iterdir()} for root in (tmp_path, ROOT)
+    )
+    assert ours == committed, remedy
+
+
+PLACE = (BEGIN.format("a"), END.format("a"))
+
+
+def test_update_replaces_the_results_and_removes_older_pictures(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n{}\nold\n{}\nafter\n".format(*PLACE))
+    update(readme, Contents({"a": "first"}, {"old.svg": b"<svg/>"}))
+    update(readme, Contents({"a": "new\N{NO-BREAK SPACE}%"}, {"new.svg": b"<svg></svg>"}))
+    assert readme.read_text() == "before\n{}\n\nnew\N{NO-BREAK SPACE}%\n\n{}\nafter\n".format(*PLACE)
+    assert [file.name for file in (tmp_path / PICTURES).iterdir()] == ["new.svg"]
+
+
+@pytest.mark.parametrize("text", ["", PLACE[0], PLACE[1], PLACE[1] + PLACE[0]], ids=["none", "no end", "end", "order"])
+def test_update_refuses_a_readme_without_a_place(tmp_path, text):
+    readme = tmp_path / "README.md"
+    readme.write_text(text)
+    with pytest.raises(ReadmeError, match="has no place for the a: put the lines"):
+        update(readme, Contents({"a": "text"}, {"a.svg": b""}))
+    assert readme.read_text() == text
+    assert not (tmp_path / "docs").exists()
