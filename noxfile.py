@@ -275,6 +275,8 @@ def benchmarks(session: nox.Session) -> None:
 @nox.session(name="benchmarks-html")
 def benchmarks_html(session: nox.Session) -> None:
     """Make pages of the history and of the local results of `asv run`, in reports/benchmarks."""
+    if session.run("git", "rev-parse", "--is-shallow-repository", silent=True, external=True) == "true\n":
+        session.error("this clone is shallow, so the pages would have no points: run `git fetch --unshallow` first")
     install(session, "benchmarks")
     asv_machine(session)
     # asv publishes the benchmarks that it discovered last: with the full profile, all that may have results.

@@ -8,6 +8,7 @@ import contextlib
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -30,6 +31,7 @@ __all__ = [
     "network_name",
     "paper_method",
     "parse_quick",
+    "path",
     "positive",
     "whole_number",
 ]
@@ -61,6 +63,14 @@ def positive(given: str) -> float:
         if 0 < (number := float(given)) < math.inf:
             return number
     raise argparse.ArgumentTypeError(f"got {given}, expected a number above 0")
+
+
+def path(given: str) -> Path:
+    """Parse a path; `~` is expanded here, since shells leave it in `--option=~/folder`."""
+    try:
+        return Path(given).expanduser()
+    except RuntimeError:
+        raise argparse.ArgumentTypeError(f"{given}: it begins with the home folder of an unknown user") from None
 
 
 def paper_method(given: str) -> Method:

@@ -45,7 +45,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.arguments import positive
+from benchmarks.arguments import path, positive
 from petra_core.files import replacing
 from reproduce.cells.kinds import Cell
 from reproduce.grids import selection
@@ -418,15 +418,22 @@ def pack(hour: QuarterHour, options: argparse.Namespace) -> None:
     files = [file for file in files if "checkpoint" not in (file.stem, file.parent.name)]  # a gigabyte
     with replacing(options.bring / ARCHIVE) as to, tarfile.open(fileobj=to, mode="w:gz") as archive:
         for file in (*files, hour.output / "state.json", hour.output / "summary.txt"):
-            archive.add(file, str(file.relative_to(hour.output)))
+            archive.add(file, str(file.relative_to(hour.output)), filter=_nameless)
     if (hour.output / "inductor").is_dir():
         whole = hour.output / CACHE
         with tarfile.open(whole, mode="w:gz", compresslevel=1) as archive:
-            archive.add(hour.output / "inductor", "inductor")
+            archive.add(hour.output / "inductor", "inductor", filter=_nameless)
         with whole.open("rb") as file:
             for number, part in enumerate(iter(lambda: file.read(PART), b"")):
                 (options.bring / f"{CACHE}.{number:02d}").write_bytes(part)
         whole.unlink()
+
+
+def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return a member of an archive without the user and the group that own the file."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
 
 
 def unpack_cache(parts: Sequence[Path], output: Path) -> None:
@@ -468,12 +475,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=positive, default=870, help="total seconds from the first call (default 870)")
     parser.add_argument("--call-seconds", type=positive, default=590, help="seconds of this call (default 590)")
-    parser.add_argument("--output", type=Path, required=True, help="folder that keeps the state between calls")
-    parser.add_argument("--bring", type=Path, help="folder of the archive (default --output)")
-    parser.add_argument("--source", type=Path, help="folder with cifar-10-batches-bin; without it no cell is trained")
+    parser.add_argument("--output", type=path, required=True, help="folder that keeps the state between calls")
+    parser.add_argument("--bring", type=path, help="folder of the archive (default --output)")
+    parser.add_argument("--source", type=path, help="folder with cifar-10-batches-bin; without it no cell is trained")
     parser.add_argument("--unofficial", metavar="REASON", help="accept a CIFAR-10 that is not the official one")
     parser.add_argument(
-        "--inductor", type=Path, nargs="+", default=[], help="parts of a compiler's cache to start with"
+        "--inductor", type=path, nargs="+", default=[], help="parts of a compiler's cache to start with"
     )
     parser.add_argument(
         "--precision", choices=("float32", "tf32", "bf16"), default="bf16", help="precision (default bf16)"

@@ -9,14 +9,16 @@ import datetime
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
+from benchmarks.arguments import path
 from petra_core.timeline import Timeline
 from reproduce.records import provenance
-from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Series, check_name, write
+from reproduce.records.benchmarks import FOLDER, Benchmark, Comparison, Goal, Series, check_name, write
 from reproduce.records.reading import UNPRINTABLE
 from reproduce.records.record import DEFAULT_ROOT
 
@@ -38,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
         help=f"write a record for the report; choose another name than {name} to keep another machine's record",
     )
     parser.add_argument(
-        "--records", type=Path, default=DEFAULT_ROOT, help=f"folder of records (default {DEFAULT_ROOT})"
+        "--records", type=path, default=DEFAULT_ROOT, help=f"folder of records (default {DEFAULT_ROOT})"
     )
 
 
@@ -66,6 +68,23 @@ def about(docstring: str | None) -> str:
     return " ".join((docstring or "").partition("Usage")[0].partition("\n\n")[2].split())
 
 
+def _check_writable(folder: Path) -> None:
+    """Check that a record can be written, before anything is measured.
+
+    Raises:
+        SystemExit: It cannot be written.
+
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SystemExit(
+            f"--records: nothing can be written to {folder} ({error.strerror}); name another folder"
+        ) from error
+
+
 class Recorder:
     """Collect the measured values of a benchmark.
 
@@ -83,6 +102,8 @@ class Recorder:
     ) -> None:
         self._title, self._about, self._command = title, about, command
         self._name, self._root = options.record, options.records
+        if self._name:
+            _check_writable(self._root / FOLDER)
         chosen = {name: value for name, value in vars(options).items() if name not in ("record", "records")}
         self.setting = {
             name: value if isinstance(value, bool | int | float) else _text(value) for name, value in chosen.items()

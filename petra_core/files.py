@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -12,6 +12,9 @@ __all__ = ["replacing"]
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file for writing and atomically rename it to `path` on success.
+
+    The file and its name are flushed to the disk: what is removed afterwards, such as a checkpoint after the result, is
+    not needed after a crash of the machine.
 
     On an error the previous file at `path` is preserved, and the temporary file is removed.
 
@@ -29,3 +32,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    with suppress(OSError):  # not every system can flush a folder
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -3,4 +3,5 @@
 import os
 
 # Deterministic kernels need it, and torch reads it once, at the first use of cuBLAS in a process, whoever makes that.
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+os.environ.setdefault(*WORKSPACE)

@@ -77,3 +77,16 @@ def test_pareprop_is_measured_then_shown(options, commands):
     session = Session(*options)
     noxfile.reproduce_pareprop.func(session)
     assert session.commands == commands
+
+
+def test_pages_of_the_history_need_the_history():
+    class Shallow:
+        def run(self, *command, **_):
+            assert command == ("git", "rev-parse", "--is-shallow-repository")
+            return "true\n"
+
+        def error(self, message):
+            raise ValueError(message)
+
+    with pytest.raises(ValueError, match="git fetch --unshallow"):
+        noxfile.benchmarks_html.func(Shallow())

@@ -20,7 +20,18 @@ from petra_core.sizes import HierarchicalSize
 from reproduce.cells import transformers
 from reproduce.cells.base import CellError
 
-__all__ = ["LOCKSTEP", "ONE_F_ONE_B", "blocks", "check", "covering", "of_system", "slack", "title", "vector"]
+__all__ = [
+    "LOCKSTEP",
+    "ONE_F_ONE_B",
+    "blocks",
+    "canonical",
+    "check",
+    "covering",
+    "of_system",
+    "slack",
+    "title",
+    "vector",
+]
 
 LOCKSTEP, ONE_F_ONE_B = "lockstep", "1f1b"
 
@@ -66,6 +77,19 @@ def slack(timing: str) -> float:
         f"timing must be {LOCKSTEP}, {ONE_F_ONE_B}, or {ONE_F_ONE_B}+S with a slack S such as {ONE_F_ONE_B}+0.5, "
         f"got {timing!r}"
     )
+
+
+def canonical(timing: str) -> str:
+    """Return the one name of a timing that people may write in several ways: `1f1b+1.0` is `lockstep`.
+
+    Raises:
+        CellError: there is no such timing.
+
+    """
+    if (known := {1.0: LOCKSTEP, 0.0: ONE_F_ONE_B}.get(slack(timing))) is not None:
+        return known
+    whole, _, part = timing.removeprefix(f"{ONE_F_ONE_B}+").partition(".")
+    return f"{ONE_F_ONE_B}+{'.'.join(filter(None, (str(int(whole)), part.rstrip('0'))))}"
 
 
 def of_system(method: str, timing: str | None) -> str:

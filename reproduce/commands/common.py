@@ -1,6 +1,7 @@
 """Share what several commands need: option types, and errors of the command line as click shows them."""
 
 import dataclasses
+import errno
 import functools
 import os
 import tempfile
@@ -17,7 +18,10 @@ from reproduce.records.record import DEFAULT_ROOT, RecordError, check_free
 
 
 class UserPath(click.Path):
-    """Accept a path and expand `~`, which shells do not expand in `--option=~/folder`."""
+    """Accept a path and expand `~`, which shells do not expand in `--option=~/folder`.
+
+    A path that this user may not read is refused here, once for all commands.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(path_type=Path, **settings)
@@ -26,13 +30,20 @@ class UserPath(click.Path):
         """Return the path.
 
         Raises:
-            click.BadParameter: The path does not fit the option, or `~NAME` names no user.
+            click.BadParameter: The path does not fit the option, `~NAME` names no user, or this user may not read it.
 
         """
         try:
             expanded = Path(value).expanduser()
         except RuntimeError:
             self.fail(f"{str(value)!r} begins with the home folder of a user that does not exist", param, ctx)
+        try:
+            closed = expanded.is_dir() and not os.access(expanded, os.R_OK | os.X_OK)
+        except OSError as error:
+            closed = error.errno in (errno.EACCES, errno.EPERM)
+        if closed:
+            fix = "let this user read it (docs/running.md, several users), or name another one"
+            self.fail(f"no permission to read {str(expanded)!r}: {fix}", param, ctx)
         return super().convert(expanded, param, ctx)
 
 

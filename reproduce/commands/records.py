@@ -14,11 +14,13 @@ from typing import Any
 import click
 
 from reproduce.commands.common import FOLDER, RECORDS, UserPath, check_writable
-from reproduce.records import merging, results
+from reproduce.records import merging, reading, results
 from reproduce.records.locks import holder
 from reproduce.records.merging import Decision
 from reproduce.records.record import scan
-from reproduce.records.storage import StorageError
+from reproduce.records.storage import StorageError, explain_full_disk
+
+BLOCK = 1 << 20  # bytes
 
 
 @click.group()
@@ -78,7 +80,8 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
             for decision, path, detail in chain(*merges or [merging.publish_finished(root, dry_run=dry_run)]):
                 decisions[decision] += 1
                 if decision.to_be_told or verbose:
-                    click.echo(f"{decision.name} {path}{f': {detail}' if detail else ''}", err=decision.bad)
+                    line = f"{decision.name} {path}{f': {detail}' if detail else ''}"
+                    click.echo(reading.printable(line), err=decision.bad)
         except StorageError as error:
             raise click.ClickException(error.strerror or str(error)) from error
     done = "would be " if dry_run else ""
@@ -103,8 +106,14 @@ def _folder_of(source: Path) -> Iterator[Path]:
                 raise click.UsageError(
                     f"there is no folder {source}: SOURCE is a folder such as reports/records, or an archive of one"
                 )
-            with tarfile.open(source) as archive:
+            fix = "free some space, or set TMPDIR to a folder of another disk"
+            with tarfile.open(source) as archive, explain_full_disk(f"to unpack {source}", fix):
                 archive.extractall(unpacked, filter="data")
+                assert archive.fileobj is not None
+                while archive.fileobj.read(BLOCK):  # to the checksum, which is at the end of a compressed file
+                    pass
+        except StorageError as error:
+            raise click.ClickException(error.strerror or str(error)) from error
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
             raise click.UsageError(f"{source} cannot be unpacked: {error}; check that the copy is complete") from error
         if not (folder := Path(unpacked) / "records").is_dir():

@@ -271,7 +271,8 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
         values["drops"] = tuple(int(drop) for drop in values["drops"].split(",") if drop.strip())
     except ValueError:
         raise CellError(f"--drops: expected epochs separated by commas, got {values['drops']!r}") from None
-    values["timing"] = timing.of_system(values["method"], values["timing"])
+    chosen = values["timing"] and timing.canonical(values["timing"])
+    values["timing"] = timing.of_system(values["method"], chosen)
     stages, values["stages"] = values["stages"] or "", ()
     if not values["drops"]:
         values["drop_factor"] = DEFAULTS.drop_factor  # has no effect: equal trainings must have equal identities

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 from reproduce.cells.catalogue import TORCHVISION, Channels, Dataset, again
 from reproduce.data.errors import DataError
-from reproduce.records.reading import parse_json, read_file
+from reproduce.records import reading
+from reproduce.records.reading import dict_of, list_of, object_of, parse_json, read_file, text, whole
 
 NAME = "manifest.json"
 SCHEMA = 1
@@ -177,13 +178,16 @@ def read(folder: Path) -> Manifest:
     try:
         values = parse_json(read_file(path))
         if (schema := values.pop("schema")) != SCHEMA:
-            raise DataError(path, f"is of format {schema!r}, this version reads format {SCHEMA}", again(folder))
+            newer = isinstance(schema, int) and schema > SCHEMA
+            fix = "Update this clone of the suite to read it" if newer else again(folder)
+            raise DataError(path, f"is of format {schema!r}, this version reads format {SCHEMA}", fix)
+        _check_values(values)
         findings = values.pop("findings")
         histograms = {name: tuple(map(int, findings["splits"][name]["histogram"])) for name in SPLITS}
         splits = {name: Split(findings["splits"][name]["samples"], counts) for name, counts in histograms.items()}
         left_out = (f"without {path}" for path in findings.get("skipped", ()))  # only in older manifests
         deviations = (*findings["deviations"], *left_out)
-        channels = {name: tuple(findings[name]) for name in ("mean", "deviation")}
+        channels = {name: tuple(findings[name]) for name in _CHANNELS}
         notes = tuple(map(str, findings.get("notes", ())))  # missing in older manifests
         content = Findings(splits=splits, deviations=deviations, notes=notes, **channels)
         files = {name: Written(**file) for name, file in values.pop("files").items()}
@@ -194,6 +198,36 @@ def read(folder: Path) -> Manifest:
         raise _closed(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(path, f"is damaged ({error!r})", again(folder)) from error
+
+
+_CHANNELS = ("mean", "deviation")
+_MANIFEST: Mapping[str, reading.Check] = {
+    **dict.fromkeys(("dataset", "source", "reason"), text),
+    "files": dict_of(object_of({"bytes": whole, "sha256": text})),
+    "findings": object_of({}),
+}
+_FINDINGS: Mapping[str, reading.Check] = {
+    "splits": object_of(dict.fromkeys(SPLITS, object_of({"samples": whole, "histogram": list_of(whole)}))),
+    "deviations": reading.STRINGS,
+    **dict.fromkeys(_CHANNELS, list_of(reading.number)),
+}
+
+
+def _check_values(values: Any) -> None:
+    """Check the values of a manifest.
+
+    Raises:
+        ValueError: A value is missing or makes no sense.
+
+    """
+    wrong = reading.problem(values, {}, needed=_MANIFEST) or reading.problem(values["findings"], {}, needed=_FINDINGS)
+    if wrong:
+        raise ValueError(wrong)
+    if outside := [name for name in values["files"] if Path(name).name != name]:
+        raise ValueError(f"files names {outside[0]!r}, expected files of this folder")
+    if not all(len(values["findings"][name]) == 3 for name in _CHANNELS) or min(values["findings"]["deviation"]) <= 0:
+        means, deviations = (values["findings"][name] for name in _CHANNELS)
+        raise ValueError(f"mean is {means}, deviation {deviations}, expected 3 numbers each, the deviations above 0")
 
 
 def obstacle(folder: Path, manifest: Manifest, loader: str) -> DataError | None:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from reproduce.cells import timing as timings
 from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
 from reproduce.grids.plans import IN_ORDER, PLANS
 
@@ -102,7 +103,7 @@ def with_settings(
         CellError: A data set has no such loader, or the precision or timing is unknown, or a cell does not support it.
 
     """
-    given = {"loader": loader, "precision": precision, "timing": timing}
+    given = {"loader": loader, "precision": precision, "timing": timing and timings.canonical(timing)}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     changed: dict[Cell, None] = {}
     refused: dict[str, str] = {}  # by kind of cell

@@ -28,6 +28,7 @@ from reproduce.records.reading import (
     list_of,
     or_null,
     parse_json,
+    printable,
     problem,
     read_file,
     scalar,
@@ -47,14 +48,21 @@ LARGEST_PREDICTED, LARGEST_FOUND = "largest batch, predicted", "largest batch, f
 
 
 class BenchmarkError(Exception):
-    """The file `path` of a benchmark is damaged or of another version. It was not changed."""
+    """The file `path` of a benchmark is damaged or of another version. It was left as it is.
 
-    def __init__(self, path: Path, message: str) -> None:
-        super().__init__(path, message)  # so that it can be pickled
+    Args:
+        path: The file.
+        message: The problem.
+        fix: What to do about it.
+
+    """
+
+    def __init__(self, path: Path, message: str, fix: str = "run the benchmark again to replace it") -> None:
+        super().__init__(path, printable(message), fix)  # in this form it can be pickled
         self.path = path
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.args[1]}. It was left as it is; run the benchmark again to replace it"
+        return f"{printable(str(self.path))}: {self.args[1]}. It was left as it is; {self.args[2]}"
 
 
 @dataclass(frozen=True)
@@ -289,7 +297,9 @@ def read(path: Path) -> Benchmark:
         raise BenchmarkError(path, f"cannot be read: {error}") from error
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         schema = values.get("schema") if isinstance(values, dict) else type(values).__name__
-        raise BenchmarkError(path, f"is of format {schema!r}, this version reads format {SCHEMA}")
+        newer = isinstance(schema, int) and schema > SCHEMA
+        fix = ("update this clone of the suite to read it",) * newer
+        raise BenchmarkError(path, f"is of format {schema!r}, this version reads format {SCHEMA}", *fix)
     try:
         return _benchmark(path.stem, values)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:

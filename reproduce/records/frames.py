@@ -42,7 +42,7 @@ from reproduce.records.broken import broken
 from reproduce.records.lost_commits import LOST
 from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
-from reproduce.records.storage import explain_full_disk
+from reproduce.records.storage import check_own, explain_full_disk
 from reproduce.show.statistics import ResidualStudy, pool
 from reproduce.words import conjunction, count
 
@@ -164,8 +164,11 @@ class Frames:
     def export(self, folder: Path) -> Iterator[Path]:
         """Write every table as a CSV file into a folder, which is created if needed, and yield the files.
 
+        A file of the same name is replaced if an earlier export wrote it.
+
         Raises:
             StorageFullError: There was no room.
+            StorageError: A file of the same name is no table of an export, or nothing can be written.
 
         """
         names = list(self.by_name)
@@ -177,6 +180,8 @@ class Frames:
             "series": self.series,
             "history": self.history,
         }
+        for name, table in tables.items():
+            check_own(folder / f"{name}.csv", f"{table.columns[0]},".encode())
         with explain_full_disk(f"to write {folder}", "free some space and give the same command again"):
             folder.mkdir(parents=True, exist_ok=True)
             for name, table in tables.items():

@@ -13,7 +13,7 @@ from typing import Any
 
 from petra_core import methods
 from reproduce.records.benchmarks import BenchmarkError
-from reproduce.records.reading import parse_json, read_file
+from reproduce.records.reading import parse_json, printable, read_file
 
 FOLDER = "asv"  # next to the folder of records
 KERNELS = "kernels-"  # prefix of folders with machine-independent values; other folders contain seconds
@@ -51,7 +51,8 @@ def read(root: Path) -> tuple[tuple[Tracked, ...], tuple[BenchmarkError, ...]]:
         if file.name != "machine.json":
             try:
                 run = parse_json(read_file(file), nan=True)
-                commits.append((int(run["date"]), str(run["commit_hash"]), file.parent.name, dict(_versions(run))))
+                machine = printable(file.parent.name)
+                commits.append((int(run["date"]), str(run["commit_hash"]), machine, dict(_versions(run))))
             except (AttributeError, IndexError, KeyError, OSError, OverflowError, TypeError, ValueError) as error:
                 problems.append(BenchmarkError(file, f"is not a result of asv: {type(error).__name__}: {error}"))
     commits.sort(key=lambda commit: commit[0])

@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from reproduce.cells.kinds import Cell
-from reproduce.records import benchmarks, locks, volumes
+from reproduce.records import benchmarks, volumes
 from reproduce.records.benchmarks import BenchmarkError
 from reproduce.records.locks import LockedError, LockLostError, hold, holder
 from reproduce.records.reading import read_file
-from reproduce.records.record import FILES, Record, RecordError, Run, Status, scan
+from reproduce.records.record import FILES, LEFTOVER, Record, RecordError, Run, Status, scan
 from reproduce.records.results import check
 from reproduce.records.storage import StorageFullError, explain_full_disk, write_atomically
 
@@ -91,7 +91,7 @@ def merge(source: Path, root: Path, *, dry_run: dict[Path, Any] | None = None) -
     """
     if dry_run is None:
         for left in root.glob(f"{COPIES}*"):  # left by killed merges; a running merge holds a lock on its folder
-            with contextlib.suppress(LockedError), hold(left):
+            with contextlib.suppress(LockedError, OSError), hold(left):  # another user's cannot be removed, or locked
                 shutil.rmtree(left)
     scanned = scan(source)
     for problem in scanned.problems:
@@ -193,8 +193,15 @@ def _files(folder: Path) -> list[Path]:
     shards = folder / "checkpoint"
     if shards.is_symlink():
         return [*here, shards]
-    below = (Path(place, name) for place, folders, names in os.walk(shards) for name in (*folders, *names))
+    walk = os.walk(shards, onerror=_stop)
+    below = (Path(place, name) for place, folders, names in walk for name in (*folders, *names))
     return here + [file for file in below if file.suffix != ".tmp" and (file.is_symlink() or not file.is_dir())]
+
+
+def _stop(error: OSError) -> None:
+    """Raise the error about a folder that cannot be read, unless there is no such folder."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _regular(file: Path) -> bool:
@@ -273,8 +280,8 @@ def _copy(theirs: Run[Cell], ours: Record) -> bool:
 def _replace(theirs: Run[Cell], ours: Record) -> None:
     with _copied(theirs, ours) as copy:
         ours.remove_checkpoint()
-        for file in ours.path.iterdir():  # files that the copy lacks, such as the metrics of another run of the cell
-            if file.is_file() and file.name not in locks.FILES and not (copy / file.name).exists():
+        for file in ours.path.iterdir():  # what the copy lacks, such as the metrics of another run of the cell
+            if (FILES.fullmatch(file.name) or LEFTOVER.fullmatch(file.name)) and not (copy / file.name).exists():
                 file.unlink()
         for file in sorted(copy.iterdir(), key=lambda file: file.name in LAST):
             file.replace(ours.path / file.name)

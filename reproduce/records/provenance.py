@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import petra_core
+import reproduce
 
 if TYPE_CHECKING:
     import torch
@@ -34,8 +35,9 @@ DIFF = (
 )
 #: Environment variables that select kernels of libraries, and with them the last bits of a result.
 KERNEL_VARIABLES = re.compile(
-    r"(ONEDNN|DNNL|MKL)_(?!VERBOSE|NUM_THREADS|DYNAMIC)\w+|ATEN_CPU_CAPABILITY|OPENBLAS_CORETYPE|NVIDIA_TF32_OVERRIDE"
-    r"|NPY_(DIS|EN)ABLE_CPU_FEATURES"
+    r"(ONEDNN|DNNL|MKL)_(?!VERBOSE|NUM_THREADS|DYNAMIC)\w+|ATEN_CPU_CAPABILITY|OPENBLAS_CORETYPE|BLIS_ARCH_TYPE"
+    r"|NPY_(DIS|EN)ABLE_CPU_FEATURES|NVIDIA_TF32_OVERRIDE|CUBLAS(LT)?_(?!LOG)\w+|CUDNN_(?!LOG)\w+"
+    r"|TORCH_(BLAS|LINALG)_PREFER_\w+|DISABLE_ADDMM_CUDA_LT"
 )
 BETTER_HEURISTICS = "TORCH_CUDNN_USE_HEURISTIC_MODE_B"  # read by torch; selects the better heuristics of cuDNN
 
@@ -66,8 +68,9 @@ def environment(device: "torch.device") -> dict[str, Any]:
 
 
 def _kernel_variables() -> dict[str, str]:
-    """Return the variables that are set and select kernels, by name."""
-    return {name: value[:80] for name, value in sorted(os.environ.items()) if KERNEL_VARIABLES.fullmatch(name)}
+    """Return the variables that choose kernels and differ from what the suite sets, by name."""
+    chosen = {name: value[:80] for name, value in sorted(os.environ.items()) if KERNEL_VARIABLES.fullmatch(name)}
+    return {name: value for name, value in chosen.items() if (name, value) != reproduce.WORKSPACE}
 
 
 def device_name(device: str) -> str:

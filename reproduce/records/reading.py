@@ -99,6 +99,11 @@ def _check_plain(value: Any, depth: int, nan: bool) -> None:
             _check_plain(entry, depth + 1, nan)
 
 
+def printable(text: str) -> str:
+    """Return a text with escapes for what cannot be printed or encoded, as names of files may contain it."""
+    return UNPRINTABLE.sub(lambda character: ascii(character[0])[1:-1], text)
+
+
 def short(value: Any) -> str:
     """Return the beginning of a value, for an error."""
     text = ascii(value)

@@ -45,6 +45,7 @@ from reproduce.records.run import (
     Status,
     check_schema,
     state_of,
+    unreadable,
 )
 from reproduce.records.storage import append_line, write_atomically, write_json
 from reproduce.words import some
@@ -92,7 +93,7 @@ class Record:
         An older version may have left a folder in that of the scale. Such a record is continued there.
         """
         before = root / cell.scale / cell.name
-        return cls(before if before.is_dir() else root / volumes.LIVE / cell.name, cell, root)
+        return cls(before if os.path.isdir(before) else root / volumes.LIVE / cell.name, cell, root)
 
     @classmethod
     def load(cls, path: Path) -> "Record":
@@ -130,7 +131,7 @@ class Record:
     @property
     def has_result(self) -> bool:
         """Return whether there is a result, whether good, bad or damaged. It is not read."""
-        if (self.path / "result.json").exists():
+        if os.path.exists(self.path / "result.json"):
             return True
         return self.root is not None and volumes.contains(self.cell, self.root)
 
@@ -211,6 +212,8 @@ class Record:
             own = self._own_run()
         except RecordError as error:
             damage = error
+        except OSError as error:  # such as a folder of another user
+            damage = unreadable(self.path / "config.json", error)
         published = None if self.root is None else volumes.published(self.cell, self.root)
         if published is not None and (own is not None or not (self.path / "result.json").exists()):
             if own is not None and own.state.finished and own.content != published.content:
@@ -535,7 +538,7 @@ def _folders(root: Path) -> tuple[list[Path], list[RecordError]]:
         except FileNotFoundError:  # another process has just published it
             continue
         except OSError as error:
-            problems.append(RecordError(Path(folder.path), f"cannot be read: {error.strerror}"))
+            problems.append(unreadable(Path(folder.path), error))
             continue
         if names & {"config.json", "result.json"}:
             found.append(Path(folder.path))
@@ -571,6 +574,6 @@ def read(file: Path) -> bytes:
     except FileNotFoundError as error:
         raise RecordError(file, "is missing") from error
     except OSError as error:
-        raise RecordError(file, f"cannot be read: {error.strerror}") from error
+        raise unreadable(file, error) from error
     except ValueError as error:
         raise RecordError(file, f"cannot be read: {error}") from error

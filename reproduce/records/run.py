@@ -1,6 +1,7 @@
 """The content of a record, wherever it is stored: in the folder of a running cell or in a volume."""
 
 import enum
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from reproduce.cells.catalogue import SOURCE
 from reproduce.cells.kinds import Cell
+from reproduce.records import reading
 
 SCHEMA = 1
 DIVERGED, OUT_OF_MEMORY = "diverged", "out of memory"  # the reasons of failures
@@ -36,7 +38,8 @@ class RecordError(Exception):
     """
 
     def __init__(self, path: Path, message: str, fix: str = "", record: str = "") -> None:
-        super().__init__(path, message, fix, record)  # in this form it can be pickled
+        # In this form it can be pickled. Messages may contain paths, and terminals and pages show them.
+        super().__init__(path, reading.printable(message), reading.printable(fix), record)
         self.path = path
         self.record = record
 
@@ -47,12 +50,19 @@ class RecordError(Exception):
 
     @property
     def place(self) -> str:
-        """Path without the folder of records."""
-        return "/".join(self.path.parts[-2 if self.record else -3 :])
+        """The path without that of the folder of records."""
+        return reading.printable("/".join(self.path.parts[-2 if self.record else -3 :]))
 
     def __str__(self) -> str:
         remove = "delete its lines" if self.record else "move the folder away (or delete it, if you are sure)"
-        return f"{self.path}: {self.args[1]}. {self.args[2] or LEFT.format(remove)}"
+        return f"{reading.printable(str(self.path))}: {self.args[1]}. {self.args[2] or LEFT.format(remove)}"
+
+
+def unreadable(path: Path, error: OSError, record: str = "") -> RecordError:
+    """Return the error that the system cannot read a file or folder; what is in it may be whole."""
+    closed = error.errno in (errno.EACCES, errno.EPERM)
+    fix = "Let this user read it (docs/running.md, several users)" if closed else "Check the disk or the file server"
+    return RecordError(path, f"cannot be read: {error.strerror}", fix, record)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,28 @@ def explain_full_disk(what: str, consequence: str = GO_ON) -> Iterator[None]:
         raise
 
 
+def check_own(path: Path, start: bytes) -> None:
+    """Check that a file whose name no user chose can be written: it does not exist, or begins as the suite's files do.
+
+    Raises:
+        StorageError: There is another file, which would be lost.
+
+    """
+    try:
+        with path.open("rb") as file:
+            own = file.read(len(start)) == start
+    except FileNotFoundError:
+        return
+    except OSError:
+        own = False
+    if not own:
+        raise StorageError(
+            errno.EEXIST,
+            f"{path} is there already, and this command did not write it. It was left as it is; move it away, or "
+            f"choose another folder",
+        )
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to `path` completely, on disk, or not at all.
 

@@ -39,7 +39,7 @@ from reproduce.cells.kinds import Cell, CellError, from_dict
 from reproduce.records import reading
 from reproduce.records.locks import Hold, LockedError, hold
 from reproduce.records.reading import parse_json
-from reproduce.records.run import SCHEMA, RecordError, Run, check_schema, state_of
+from reproduce.records.run import SCHEMA, RecordError, Run, check_schema, state_of, unreadable
 from reproduce.records.storage import append_line, explain_full_disk, write_atomically
 
 LIVE = "live"  # the folder of running cells, below the root
@@ -238,7 +238,7 @@ def listing(root: Path, problems: list[RecordError]) -> list[os.DirEntry[str]]:
         except FileNotFoundError:
             return []
         except OSError as error:
-            problems.append(RecordError(folder, f"cannot be read: {error.strerror}"))
+            problems.append(unreadable(folder, error))
             return []
 
     scales = [scale for scale in entries(root) if scale.is_dir() and not scale.name.startswith(".")]
@@ -309,7 +309,8 @@ def publish(run: Run[Cell], root: Path) -> RecordError | None:
     path = path_of(run.cell, root)
     entries, lines = _lines(run)
     with _held(root) as held:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with explain_full_disk(f"to write {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
         known = read(path).runs(run.cell.identity)
         if known:
             return next((conflict(other, run) for other in known if other.content != run.content), None)
@@ -472,7 +473,7 @@ def _cached(path: Path, parse: Any) -> Any:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RecordError(path, f"cannot be read: {error.strerror}", record=path.name) from error
+        raise unreadable(path, error, record=path.name) from error
     except ValueError as error:
         raise RecordError(path, f"cannot be read: {error}", record=path.name) from error
     return _READ[path][1]
@@ -487,7 +488,7 @@ def _texts(data: bytes) -> list[str]:
 def _is_json(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -39,7 +39,7 @@ from reproduce.grids.grid import grid_of
 from reproduce.records import reading
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
-from reproduce.records.storage import write_atomically
+from reproduce.records.storage import check_own, write_atomically
 from reproduce.report import citing, layout, overview
 from reproduce.report.headline import Answer, Headline, first_screen
 from reproduce.report.readme import contents, update
@@ -68,9 +68,11 @@ def build(records_root: Path, output: Path, *, jobs: int = 1, readme: Path | Non
 
     Raises:
         StorageFullError: If there is no room.
+        StorageError: If a file that no report wrote has the name of the verdicts.
         ReadmeError: If the README has no place for the results.
 
     """
+    check_own(output.with_name(VERDICTS), b'{\n  "verdicts"')
     expected = [cell for name in scales.SCALES for cell in grid_of(name)]
     report = render(read(records_root, expected), jobs=jobs)
     if readme is not None:

@@ -110,7 +110,11 @@ def _todo(cells: Sequence[Cell], root: Path, outcome: GridOutcome, *, retry_fail
         if state is None:
             continue
         if state.status is Status.FAILED and retry_failed:
-            outcome.states[cell] = state = _retry(Record.of(cell, root))
+            try:
+                outcome.states[cell] = state = _retry(Record.of(cell, root))
+            except OSError as error:
+                outcome.problems[cell] = (error.strerror if isinstance(error, StorageError) else None) or str(error)
+                continue
         if not state.final:
             todo.append(cell)
         elif state.finished:
@@ -121,8 +125,8 @@ def _todo(cells: Sequence[Cell], root: Path, outcome: GridOutcome, *, retry_fail
 def _tidy(record: Record) -> None:
     """Publish a finished record that a kill left in its folder, unless another command holds the lock."""
     if record.path.exists():
-        # Its result counts in the folder too, which is therefore no reason to stop.
-        with contextlib.suppress(LockedError, LockLostError, StorageError), record.lock():
+        # Its result counts in the folder too. So a folder of another user, for example, is no reason to stop.
+        with contextlib.suppress(LockedError, LockLostError, OSError), record.lock():
             record.publish()
 
 

@@ -120,7 +120,7 @@ def launch_secret() -> bytes | None:
 def launcher_gone() -> bool:
     """Return whether this process was started by `launch` and the launcher has died."""
     launcher = os.environ.get(LAUNCHER)
-    return launcher is not None and int(launcher) != os.getppid()
+    return launcher is not None and launcher != str(os.getppid())
 
 
 def meeting_place() -> Any:

@@ -26,6 +26,19 @@ def _number(name: str) -> int:
     return int(text)
 
 
+def _local_rank() -> int:
+    """Return the number of this process on its machine.
+
+    Raises:
+        CellError: LOCAL_RANK is not a number.
+
+    """
+    text = os.environ.get("LOCAL_RANK", "0")
+    if not (text.isascii() and text.isdigit()):
+        raise CellError(f"the environment variable LOCAL_RANK is {text!r}, expected a number of at least 0: unset it")
+    return int(text)
+
+
 def team_size() -> int:
     """Return the number of processes of the run."""
     return _number("WORLD_SIZE")
@@ -65,4 +78,4 @@ def local_device(name: str) -> str:
 
     if not torch.cuda.is_available():
         return name
-    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    return f"cuda:{_local_rank() % torch.cuda.device_count()}"

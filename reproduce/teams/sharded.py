@@ -46,6 +46,7 @@ from petra_core.files import replacing
 
 __all__ = ["Folder"]
 
+OWN_NAME = re.compile(r"step-\d{9,}(-again)?")  # of the folder of a checkpoint; others are not removed
 TABLE = ".metadata"  # torch's name for the table of contents
 ZIP_WRITER = "inline_container.cc"  # source file of torch.save's writer, which its RuntimeError names
 
@@ -111,8 +112,8 @@ class Folder:
                 merged = {name: value for rank_hashes in hashes for name, value in rank_hashes.items()}
                 with replacing(self._pointer) as file:
                     file.write(json.dumps({"checkpoint": target.name, "sha256": merged}).encode())
-                for other in self.path.glob("step-*"):
-                    if other != target:
+                for other in self.path.iterdir():
+                    if OWN_NAME.fullmatch(other.name) and other != target:
                         shutil.rmtree(other)
 
     def _free_name(self, number: int) -> str:
@@ -179,7 +180,7 @@ class Folder:
         try:
             pointer = json.loads(self._pointer.read_text(encoding="utf-8"))
             name, hashes = pointer["checkpoint"], pointer["sha256"]
-            if not re.fullmatch(r"step-\d+(-again)?", name):
+            if not OWN_NAME.fullmatch(name):
                 raise ValueError(f"it names {name!r}, expected a folder next to it such as step-000000120")
             return self.path / name, dict(hashes)
         except FileNotFoundError as error:

@@ -180,10 +180,9 @@ def _load(record: Record, own_stages: range, replica: int) -> tuple[dict[str, An
 def _check(common: Mapping[str, Any], path: Path) -> None:
     """Raise CheckpointError if another version wrote the checkpoint."""
     if (schema := common.get("schema", SCHEMA)) != SCHEMA:
-        raise CheckpointError(
-            f"{path} is a checkpoint of format {schema!r}, this version reads format {SCHEMA}; move it away to start "
-            f"from the beginning"
-        )
+        newer = isinstance(schema, int) and schema > SCHEMA
+        fix = "update this clone of the suite to continue" if newer else "move it away to start from the beginning"
+        raise CheckpointError(f"{path} is a checkpoint of format {schema!r}, this version reads format {SCHEMA}; {fix}")
 
 
 def stage_name(index: int, replica: int) -> str:

@@ -24,6 +24,7 @@ from benchmarks import (
     pareprop,
     pipelining,
     quarter_hour,
+    recording,
     throughput,
     tick,
     timeline,
@@ -199,6 +200,29 @@ def test_all_sides_of_a_tick_have_the_precision(tmp_path: Path, precision: str, 
         hook.remove()
     assert computed == {dtype}
     assert read(tmp_path / "benchmarks" / "tick.json").setting["precision"] == precision
+
+
+def test_a_home_folder_is_expanded_where_the_shell_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder called `~` invites `rm -r ~`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parser = argparse.ArgumentParser()
+    recording.add_options(parser, "x")
+    assert parser.parse_args(["--records=~/there"]).records == tmp_path / "there"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--records=~no-such-user/there"])
+    for module in ("recording", "quarter_hour"):
+        assert "type=Path" not in (ROOT / "benchmarks" / f"{module}.py").read_text(), "a path is of the type `path`"
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    recording.add_options(parser, "x")
+    (tmp_path / "file").touch()
+    for given in (["--record", "--records", str(tmp_path / "file")], ["--record", "--records", "/proc/records"]):
+        with pytest.raises(SystemExit, match=r"--records: nothing can be written to .*; name another folder"):
+            Recorder("", "", "", parser.parse_args(given))
+    Recorder("", "", "", parser.parse_args(["--records", str(tmp_path / "file")]))
+    Recorder("", "", "", parser.parse_args(["--record", "--records", str(tmp_path / "new")]))
 
 
 def test_where_the_record_goes_is_not_in_it() -> None:

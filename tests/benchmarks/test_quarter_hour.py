@@ -265,6 +265,7 @@ def test_checkpoints_stay_where_they_are(tmp_path, call) -> None:
     assert call([], [], []) == 0
     with tarfile.open(tmp_path / "hour" / quarter_hour.ARCHIVE) as archive:
         assert archive.getnames() == ["records/scale/cell/metrics.jsonl", "state.json", "summary.txt"]
+        assert {(file.uid, file.gid, file.uname, file.gname) for file in archive} == {(0, 0, "", "")}, "of no user"
 
 
 def test_several_processes_share_a_gpu_through_mps(tmp_path, call, monkeypatch) -> None:

@@ -3,6 +3,8 @@
 import contextlib
 import errno
 import io
+import os
+import stat
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,18 @@ def test_a_foreign_file_cannot_run_code(tmp_path: Path) -> None:
         archive.writestr("readme.txt", "no weights")
     with pytest.raises(CheckpointError, match=r"c\.pt is not a checkpoint"):
         checkpoint.load(tmp_path / "c.pt")
+
+
+def test_the_file_and_then_its_name_are_flushed_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a crash of the machine may lose a result whose checkpoint has been removed."""
+    flushed = []
+
+    def fsync(file: int) -> None:
+        flushed.append((stat.S_ISDIR(os.fstat(file).st_mode), (tmp_path / "state.pt").exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    checkpoint.save(tmp_path / "state.pt", {"a": 1})
+    assert flushed == [(False, False), (True, True)]
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

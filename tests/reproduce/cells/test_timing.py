@@ -55,6 +55,21 @@ def test_wrong_timing_is_refused(settings: dict[str, object], message: str) -> N
         at(**settings)
 
 
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        *(("lockstep", "lockstep"), ("1f1b+1", "lockstep"), ("1f1b+1.00", "lockstep")),
+        *(("1f1b", "1f1b"), ("1f1b+0", "1f1b"), ("1f1b+0.0", "1f1b")),
+        *(("1f1b+0.5", "1f1b+0.5"), ("1f1b+00.50", "1f1b+0.5"), ("1f1b+10", "1f1b+10"), ("1f1b+2.0", "1f1b+2")),
+    ],
+)
+def test_a_timing_has_one_name(written: str, name: str) -> None:
+    assert timing.canonical(written) == name
+    assert timing.slack(written) == timing.slack(name)
+    with pytest.raises(CellError, match="timing must be"):
+        timing.canonical("1f1b+")
+
+
 def test_title_of_a_timing() -> None:
     assert timing.title("lockstep") == "lockstep"
     assert timing.title("1f1b", (3, 2, 2, 3)) == "asynchronous 1F1B, 4 stages"

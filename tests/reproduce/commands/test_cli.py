@@ -1,12 +1,14 @@
 """Test the command line: complete help, errors with suggestions, and a run that a user can follow and stop."""
 
 import dataclasses
+import errno
 import io
 import os
 import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -328,6 +330,9 @@ def test_one_training_has_one_identity_however_its_settings_are_written():
     assert identity(weight_decay=0.0) == identity(weight_decay=-0.0)
     assert identity(drop_factor=0.5) == identity(drop_factor=0.1), "without drops it has no effect"
     assert identity(drops="1", drop_factor=0.5) != identity(drops="1", drop_factor=0.1)
+    assert identity(timing="1f1b+1.0") == identity(timing="lockstep") == identity()
+    assert identity(timing="1f1b+0") == identity(timing="1f1b") != identity(timing="1f1b+0.5")
+    assert identity(timing="1f1b+0.50") == identity(timing="1f1b+0.5")
     for batch_size in range(1, 100):
         for k in (1, 3):
             size = {"batch_size": batch_size, "accumulation": k}
@@ -346,6 +351,31 @@ def test_a_home_folder_is_expanded_where_the_shell_leaves_it(tmp_path, monkeypat
     nobody = CliRunner().invoke(main, [*command, f"{option}=~no-user-of-this-name/there"])
     assert nobody.exit_code == 2
     assert "the home folder of a user that does not exist" in nobody.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("records list --records", "records check --records", "records merge", "report --records"),
+        *("run smoke --dry-run --records", "train --dataset digits --output", "data list --data-root"),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True], ids=["a closed folder", "a folder within it"])
+def test_a_path_that_this_user_may_not_read_is_named(tmp_path, monkeypatch, command, inside):
+    """Some systems raise PermissionError when a closed folder is examined, which every command did at another place."""
+    stat, access, closed = os.stat, os.access, tmp_path / "closed"
+    closed.mkdir()
+
+    def look(path, **options):
+        if isinstance(path, str | Path) and closed in Path(path).parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", look)
+    monkeypatch.setattr(os, "access", lambda path, mode, **options: path != closed and access(path, mode, **options))
+    done = CliRunner().invoke(main, [*command.split(), str(closed / "in" if inside else closed)])
+    assert done.exit_code == 2
+    assert re.search(r"no permission to read '.*closed.*': let this user read it", " ".join(done.output.split()))
 
 
 def test_every_path_of_the_command_line_is_of_one_type():

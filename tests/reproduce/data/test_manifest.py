@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 
 import pytest
 
@@ -80,10 +81,41 @@ def test_damage_to_the_manifest_itself_is_an_error_wherever_it_is(made, tmp_path
         with pytest.raises(DataError, match=f"is damaged .*{key}"):
             manifest.read(tmp_path)
     file.write_text(json.dumps({**values, "schema": 2}))
-    with pytest.raises(DataError, match="of format 2, this version reads format 1"):
+    with pytest.raises(DataError, match=r"of format 2, this version reads format 1. Update this clone of the suite"):
         manifest.read(tmp_path)
     file.unlink()
     with pytest.raises(DataError, match=r"no prepared data set \(no manifest.json\).*reproduce data prepare"):
+        manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (
+            ("files",),
+            {"../train.beton": {"bytes": 1, "sha256": "ab"}},
+            "files names '../train.beton', expected files of",
+        ),
+        (("files",), {"/etc/passwd": {"bytes": 1, "sha256": "ab"}}, "files names '/etc/passwd'"),
+        (("files",), {"train.beton": {"bytes": -1, "sha256": "ab"}}, "files is"),
+        (("source",), 5, "source is 5, expected a text"),
+        (("findings",), [], "findings is"),
+        (("findings", "mean"), ["a", "b", "c"], "mean is"),
+        (("findings", "mean"), [float("nan")] * 3, "expected finite numbers, got nan"),
+        (("findings", "deviation"), [0.0, 0.1, 0.1], "the deviations above 0"),
+        (("findings", "deviation"), [0.1], "expected 3 numbers each"),
+        (("findings", "splits", "train", "samples"), -1, "splits is"),
+        (("findings", "splits", "test", "histogram"), [10**400], "a number has 1329 bits"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_damage(made, tmp_path, place, value, message):
+    file = tmp_path / manifest.NAME
+    values = inner = json.loads(file.read_text())
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    file.write_text(json.dumps(values))
+    with pytest.raises(DataError, match=rf"manifest.json: is damaged .*{re.escape(message)}"):
         manifest.read(tmp_path)
 
 

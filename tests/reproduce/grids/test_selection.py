@@ -141,6 +141,7 @@ def test_another_loader_or_precision_makes_other_cells():
     assert selection.with_settings(CELLS) == CELLS
     timed = selection.with_settings([recipes.cell("smoke")], timing="1f1b")
     assert timed == [recipes.cell("smoke", timing="1f1b")]
+    assert timed == selection.with_settings([recipes.cell("smoke")], timing="1f1b+0.0")
     with pytest.raises(CellError, match="BACKPROPAGATION passes one micro-batch at a time"):
         selection.with_settings([recipes.cell("smoke", method=methods.BACKPROPAGATION)], timing="1f1b")
     twins = [CELLS[0], dataclasses.replace(CELLS[0], loader="memory")]

@@ -29,6 +29,7 @@ from tests.reproduce.records.test_records import snapshot
 
 ROOT = Path(__file__).resolve().parents[3]
 CELL = recipes.cell("smoke")
+OTHER = recipes.cell("smoke", seed=1)
 SECRET = "what only this user may read"
 
 
@@ -119,8 +120,8 @@ def test_an_archive_is_no_way_around(tmp_path: Path, foreign: Record, secret: Pa
 def test_what_cannot_be_read_is_named_and_the_others_are_merged(
     tmp_path: Path, foreign: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Test a folder without permission, which `glob` would leave out, and a file without permission."""
-    closed = fake_records.in_folder(fake_records.train(recipes.cell("smoke", seed=1), tmp_path / "theirs", 91.0)).path
+    """A folder without permission, which `glob` leaves out; and a file without it."""
+    closed = fake_records.in_folder(fake_records.train(OTHER, tmp_path / "theirs", 91.0)).path
     other = fake_records.train(recipes.cell("smoke", seed=2), tmp_path / "theirs", 92.0, epochs=2).path
     scandir, copy2 = os.scandir, shutil.copy2
 
@@ -312,6 +313,55 @@ def test_a_volume_is_a_regular_file(tmp_path: Path, secret: Path, which: str, ki
     (problem,) = results.read(tmp_path / "theirs").problems
     assert f"{file}: cannot be read: it is a" in str(problem)
     assert SECRET not in str(problem)
+
+
+UNPRINTABLE_NAME = os.fsdecode(b"\xff\x1b]0;owned\x07")
+
+
+@pytest.mark.parametrize("what", ["a folder", "a volume", "a benchmark", "a result of asv", "a machine of asv"])
+def test_a_name_that_cannot_be_printed_takes_nothing_else_down(tmp_path: Path, what: str) -> None:
+    """Such as one that is not UTF-8, or that has an escape sequence of terminals."""
+    root = tmp_path / "records"
+    file = root / "smoke" / f"{UNPRINTABLE_NAME}.jsonl"
+    if what == "a folder":
+        file = root / "smoke" / UNPRINTABLE_NAME / "config.json"
+    elif what == "a benchmark":
+        file = root / "benchmarks" / f"{UNPRINTABLE_NAME}.json"
+    elif what == "a result of asv":
+        file = tmp_path / "asv" / "kernels-x" / f"{UNPRINTABLE_NAME}.json"
+    elif what == "a machine of asv":
+        file = tmp_path / "asv" / f"kernels-{UNPRINTABLE_NAME}" / "ab-x.json"
+    file.parent.mkdir(parents=True)
+    committed = sorted((ROOT / "reports" / "asv").glob("kernels-*/*-py3.11.json"))[0].read_text()
+    file.write_text(committed if what == "a machine of asv" else "{\n")
+    read = results.read(root)
+    problems = (*read.problems, *read.benchmark_problems)
+    shown = [
+        *map(str, problems),
+        *(problem.args[1] for problem in problems),
+        *(problem.place for problem in read.problems),
+    ]
+    shown += [tracked.machine for tracked in read.history]
+    assert any("udcff" in words for words in shown)
+    assert not any(reading.UNPRINTABLE.search(words) for words in shown)
+    show(read, tmp_path / "export")
+    if root.exists():
+        done = CliRunner().invoke(main, ["records", "merge", str(root), "--records", str(tmp_path / "ours")])
+        assert not reading.UNPRINTABLE.search(done.output)
+
+
+@pytest.mark.parametrize("end", [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000, b"\xff", b"{}"])
+@pytest.mark.parametrize("which", ["volume", "provenance"])
+def test_the_end_of_a_volume_hides_no_record(tmp_path: Path, which: str, end: bytes) -> None:
+    """Text without a newline is the rest of an interrupted append, or anything that somebody else wrote."""
+    fake_records.train(CELL, tmp_path, 90.0)
+    file = volumes.path_of(CELL, tmp_path)
+    file = file if which == "volume" else file.with_name(volumes.PROVENANCE)
+    with file.open("ab") as volume:
+        volume.write(end)
+    assert len(results.read(tmp_path).runs) == 1
+    fake_records.train(OTHER, tmp_path, 91.0)  # an append continues after it
+    assert len(results.read(tmp_path).runs) == 2
 
 
 def test_a_merge_takes_from_a_volume_only_what_the_report_can_show(tmp_path: Path, foreign: Record) -> None:

@@ -99,6 +99,23 @@ def test_tables_can_be_had_as_files(tmp_path: Path) -> None:
     assert len(files[1].read_text().splitlines()) == 1 + recipes.cell("small").epochs
 
 
+def test_an_export_replaces_its_own_tables_and_nobody_elses(tmp_path: Path) -> None:
+    fake_records.train(recipes.cell("small"), tmp_path, 60.0)
+    export = ["records", "export", str(tmp_path / "tables"), "--records", str(tmp_path)]
+    for _ in range(2):
+        assert CliRunner().invoke(main, export).exit_code == 0
+    series, runs = (tmp_path / "tables" / f"{name}.csv" for name in ("series", "runs"))
+    series.write_text("my,series\n")
+    runs.write_text("cell,of an earlier export\n")
+    result = CliRunner().invoke(main, export)
+    assert result.exit_code == 1
+    assert f"{series} is there already, and this command did not write it" in result.output
+    assert series.read_text() == "my,series\n"
+    assert runs.read_text() == "cell,of an earlier export\n", "nothing is written before all is checked"
+    series.unlink()
+    assert CliRunner().invoke(main, export).exit_code == 0
+
+
 def test_a_table_for_which_there_is_no_room_is_not_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import multiprocessing
+import os
 import shutil
 import subprocess
 import tarfile
@@ -281,6 +282,35 @@ def test_a_record_is_held_while_it_is_replaced_and_its_checkpoint_comes_last(the
     assert all(moved.values())
 
 
+def test_a_replacement_removes_only_files_that_a_record_has(there, here):
+    partial(there, 3)
+    ours = partial(here, 1).path
+    (ours / "result.json.12.tmp").touch()  # of a write that was killed
+    (ours / "notes.txt").write_text("mine")
+    (ours / "thesis.tmp").write_text("mine")
+    assert decisions(there, here) == [Decision.REPLACED]
+    assert {file.name for file in ours.iterdir()} - {"notes.txt", "thesis.tmp"} <= {
+        *(file.name for file in Record.of(CELL, there).path.iterdir()),
+        *locks.FILES,
+    }
+    assert (ours / "notes.txt").read_text() == (ours / "thesis.tmp").read_text() == "mine"
+
+
+def test_a_checkpoint_that_cannot_be_read_is_named(there, here, monkeypatch):
+    scandir, closed = os.scandir, str(shared(there, 2).shards)
+
+    def look(path):
+        if str(path) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", closed)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", look)
+    ((decision, _, detail),) = merge(there, here)
+    assert decision is Decision.UNREADABLE
+    assert closed in detail
+    assert not Record.of(CELL, here).path.exists()
+
+
 def _merge_slowly(there, here):
     """Merge slowly, so that the parent can kill the process while it replaces files one by one."""
     replace = Path.replace
@@ -303,6 +333,19 @@ def test_copies_of_killed_merges_are_removed_and_that_of_one_that_runs_is_not(th
         assert not killed.exists()
         assert (running / "checkpoint.pt").exists()
     assert [folder.name for folder in here.iterdir()] == ["live"]
+
+
+def test_a_copy_of_another_users_killed_merge_stops_no_merge(there, here, monkeypatch):
+    partial(there, 2)
+    (here / ".merge-theirs").mkdir(parents=True)
+
+    def rmtree(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(merging.shutil, "rmtree", rmtree)
+        list(merge(here.with_name("nothing"), here))
+    assert decisions(there, here) == [Decision.BROUGHT]
 
 
 def test_what_runs_leave_for_a_while_is_not_committed():
@@ -398,9 +441,25 @@ def test_an_archive_is_brought_as_the_folder_in_it(there, here, tmp_path):
     )
     torn = tmp_path / "torn.tar.gz"
     whole = (tmp_path / "day.tar.gz").read_bytes()
-    for length in (50, len(whole) // 2):
-        torn.write_bytes(whole[:length])
+    wrong = bytes(byte ^ 1 for byte in whole[-8:-4])  # the checksum
+    for data in (whole[:50], whole[: len(whole) // 2], whole[:-5], whole[:-8] + wrong + whole[-4:]):
+        torn.write_bytes(data)
         assert f"{torn} cannot be unpacked: " in call("merge", torn, "--records", here).output
+
+
+def test_a_full_disk_is_no_fault_of_an_archive(there, here, tmp_path, monkeypatch):
+    train(CELL, there, 95.0)
+    with tarfile.open(tmp_path / "day.tar.gz", "w:gz") as archive:
+        archive.add(there, "records")
+
+    def extractall(self, *arguments, **options):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
+    said = call("merge", tmp_path / "day.tar.gz", "--records", here).output
+    assert "no room to unpack" in said
+    assert "TMPDIR" in said
+    assert "copy is whole" not in said
 
 
 @pytest.mark.parametrize("archived", [False, True])

@@ -376,11 +376,17 @@ def test_a_checkout_of_somebody_else_is_said_to_be_one(checkout, monkeypatch):
 def test_variables_that_choose_kernels_are_recorded(monkeypatch):
     plain = provenance.environment(torch.device("cpu"))
     assert "kernel_variables" not in plain or "ONEDNN_MAX_CPU_ISA" not in plain["kernel_variables"]
-    for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_NUM_THREADS", "ONEDNN_VERBOSE"):
+    which_do = {"ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "CUDNN_LIB_CONFIG", "CUBLASLT_HEURISTICS"}
+    which_do |= {"TORCH_BLAS_PREFER_CUBLASLT", "DISABLE_ADDMM_CUDA_LT"}
+    which_do_not = {"MKL_NUM_THREADS", "ONEDNN_VERBOSE", "CUBLAS_LOGINFO_DBG", "CUDNN_LOGDEST_DBG"}
+    for name in which_do | which_do_not:
         monkeypatch.setenv(name, "1")
-    chosen = provenance.environment(torch.device("cpu"))["kernel_variables"]
-    assert {"ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_CBWR"} <= chosen.keys()
-    assert not {"MKL_NUM_THREADS", "ONEDNN_VERBOSE"} & chosen.keys(), "which do not"
+    for value, recorded in ((":4096:8", False), (":16:8", True)):  # the first is the suite's own setting
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", value)
+        chosen = provenance.environment(torch.device("cpu"))["kernel_variables"]
+        assert ("CUBLAS_WORKSPACE_CONFIG" in chosen) is recorded
+        assert which_do <= chosen.keys()
+        assert not which_do_not & chosen.keys()
 
 
 def test_without_git_the_record_says_so(checkout, monkeypatch):

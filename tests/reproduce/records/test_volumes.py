@@ -1,12 +1,14 @@
 """Test volumes: they contain every finished record once, after any kill, partial write, repetition, edit or merge."""
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pandas
 import pytest
@@ -17,7 +19,7 @@ from reproduce.records import locks, volumes
 from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, RecordError, Status, scan
-from reproduce.records.storage import StorageFullError
+from reproduce.records.storage import StorageError, StorageFullError
 from tests import fake_records
 from tests.conftest import ROOT
 from tests.fake_records import CLEAN, DIRTY, ENVIRONMENT, PATCH, complexity_cell, finish, in_folder, train
@@ -430,6 +432,22 @@ def test_without_room_the_volume_is_as_it_was_and_the_record_stays_in_its_folder
         record.publish()
     assert snapshot(tmp_path) == before
     assert accuracies(tmp_path) == [95.0, 90.0]
+
+
+def test_a_volume_of_another_user_is_named_and_the_record_stays_in_its_folder(tmp_path, monkeypatch):
+    record = in_folder(train(CELL, tmp_path, 95.0))
+    (tmp_path / "smoke").rename(tmp_path / "elsewhere")
+    mkdir = Path.mkdir
+
+    def forbidden(self, *arguments, **options):
+        if self == tmp_path / "smoke":
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        mkdir(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", forbidden)
+    with pytest.raises(StorageError, match=rf"no permission to write .*{VOLUME}.*; give this user write permission"):
+        record.publish()
+    assert accuracies(tmp_path) == [95.0]
 
 
 # --- several processes, machines and branches

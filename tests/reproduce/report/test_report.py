@@ -20,9 +20,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from click.testing import CliRunner
 
 from petra_core import methods
 from reproduce import published
+from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.records.record import Record
 from reproduce.report import build
@@ -243,6 +245,18 @@ def test_provenance_names_machine_and_command_of_every_cell_and_records_that_can
     (said,) = (item.text for item in section.all("li") if "damaged or foreign" in item.text)
     assert said.count("result.json") == 1
     assert "format 99" in said
+
+
+@pytest.mark.parametrize("theirs", ["mine", "", '{"verdicts of a jury": []}'])
+def test_verdicts_of_somebody_else_beside_the_page_are_kept(tmp_path: Path, theirs: str) -> None:
+    (tmp_path / "verdicts.json").write_text(theirs)
+    (tmp_path / "records").mkdir()
+    given = ["report", "--output", str(tmp_path / "index.html"), "--records", str(tmp_path / "records")]
+    done = CliRunner().invoke(main, given)
+    assert done.exit_code == 1
+    assert "verdicts.json is there already, and this command did not write it" in done.output
+    assert not (tmp_path / "index.html").exists()
+    assert (tmp_path / "verdicts.json").read_text() == theirs
 
 
 def test_without_records_the_page_says_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import multiprocessing
 import os
 import shutil
@@ -25,7 +26,7 @@ from reproduce.running.interrupts import Interrupt
 from reproduce.running.messages import Alive, DiskFull, Finished, Notice, Problem, Progress, Waiting
 from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import Settings, work
-from tests.fake_records import in_folder
+from tests.fake_records import begin, in_folder, train
 from tests.processes import Command, children, wait_for
 from tests.reproduce.measures.test_training import SMALL, records
 from tests.reproduce.running.test_worker import kinds, reports
@@ -365,6 +366,36 @@ def test_a_grid_says_for_whom_it_waits_unless_that_is_its_own_worker(tmp_path, m
     listener.handle(1, Progress(1, 0.5))
     listener.handle(0, Waiting(1, "another worker has it"))
     assert len(told) == 1
+
+
+def test_a_folder_that_cannot_be_looked_into_is_a_problem_of_its_cell(tmp_path, monkeypatch):
+    """With a umask of 077, for example."""
+    closed, stat = begin(CELLS[0], tmp_path).path, os.stat
+
+    def look(path, **options):
+        if isinstance(path, str | os.PathLike) and str(path).startswith(f"{closed}{os.sep}"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", look)
+    monkeypatch.setattr("reproduce.records.record.read", lambda file: look(file) and b"")
+    outcome = run_grid(CELLS[:1], settings(tmp_path))
+    assert "config.json: cannot be read: Permission denied. Let this user read it" in outcome.problems[CELLS[0]]
+
+
+def test_a_folder_of_another_user_is_a_problem_of_a_retry_and_none_of_a_finished_cell(tmp_path, monkeypatch):
+    begin(CELLS[0], tmp_path).fail("out of memory", "in stage 1")
+    assert in_folder(train(CELLS[1], tmp_path, 95.0)).path.exists()  # a kill left it there
+
+    @contextlib.contextmanager
+    def forbidden(folder):
+        raise StorageError(errno.EACCES, "record.lock belongs to another user")
+        yield
+
+    monkeypatch.setattr("reproduce.records.record.hold", forbidden)
+    outcome = run_grid(CELLS[:2], settings(tmp_path), retry_failed=True)
+    assert outcome.problems == {CELLS[0]: "record.lock belongs to another user"}
+    assert outcome.states[CELLS[1]].status is Status.DONE
 
 
 def test_a_folder_of_another_user_is_a_problem_of_its_cell(tmp_path, monkeypatch):

@@ -1,9 +1,11 @@
 """Test what the launcher's environment tells about the processes that compute together."""
 
+import os
+
 import pytest
 
 from reproduce.cells.kinds import CellError
-from reproduce.teams import launched
+from reproduce.teams import launch, launched
 
 
 def test_processes_are_shared_among_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +32,21 @@ def test_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launched.local_device("cuda") == "cuda:1"  # two processes share a GPU
     assert launched.local_device("cuda:0") == "cuda:0"
     assert launched.local_device("cpu") == "cpu"
+    monkeypatch.setenv("LOCAL_RANK", "-1")
+    with pytest.raises(CellError, match="LOCAL_RANK is '-1', expected a number of at least 0: unset it"):
+        launched.local_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gone"), [(None, False), (str(os.getppid()), False), ("1e9", True), ("abc", True)]
+)
+def test_a_launcher_that_is_not_the_parent_is_gone(
+    monkeypatch: pytest.MonkeyPatch, launcher: str | None, gone: bool
+) -> None:
+    monkeypatch.delenv("PETRA_LAUNCHER", raising=False)
+    if launcher is not None:
+        monkeypatch.setenv("PETRA_LAUNCHER", launcher)
+    assert launch.launcher_gone() is gone
 
 
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "LOCAL_WORLD_SIZE"])

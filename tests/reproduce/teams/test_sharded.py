@@ -73,6 +73,17 @@ def test_a_kill_in_a_second_save_of_one_number_leaves_the_first(
     assert len(list(tmp_path.iterdir())) == 2, "the pointer, and what it names"
 
 
+def test_folders_of_somebody_else_are_kept(tmp_path: Path) -> None:
+    """Other programs name checkpoints step-100, too."""
+    for name in ("step-100", "step-000000001.bak", "step-size"):
+        (tmp_path / name).mkdir()
+    folder = Folder(tmp_path)
+    for number in (1, 2):
+        folder.save(number, PARTS)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"latest.json", "step-000000002", "step-100", "step-000000001.bak", "step-size"}
+
+
 def full(rank: int, path: Path, room: int) -> None:
     folder = Folder(path)
     folder.save(1, {f"stage_{rank}": 1})
@@ -95,7 +106,7 @@ def refused(rank: int, path: Path) -> None:
         Folder(path / str(rank)).save(1, {f"stage_{rank}": 1})
     assert not list((path / "1").glob("step-*"))
     (path / "file").touch()
-    with pytest.raises(NotADirectoryError):  # raised in rank 0 only, which makes the folder
+    with pytest.raises(NotADirectoryError):  # only on rank 0, which makes the folder
         Folder(path / "file" / "below").save(1, {f"stage_{rank}": 1})
     folder = Folder(path / "one")
     with pytest.raises(CheckpointError, match=r"could not be encoded: .*local object"):
@@ -103,7 +114,7 @@ def refused(rank: int, path: Path) -> None:
     folder.save(1, {f"stage_{rank}": 1})
     if rank == 0:
         (path / "one" / "latest.json").unlink()
-        (path / "one" / "latest.json").mkdir()  # the pointer cannot be written, in rank 0 only
+        (path / "one" / "latest.json").mkdir()  # rank 0 cannot write the pointer
     with pytest.raises(IsADirectoryError):
         folder.save(2, {f"stage_{rank}": 1})
 
@@ -175,7 +186,7 @@ class MakesFolder:
 
 
 def write(rank: int, path: Path) -> None:
-    """Save the second number twice: all ranks write into the folder that the first rank has chosen."""
+    """Save the second number twice: all ranks write into the folder that the first rank chose."""
     folder = Folder(path)
     for turn, number in enumerate((1, 2, 2)):
         folder.save(number, {f"stage_{rank}": torch.full((2,), float(10 * turn + rank))})

@@ -28,5 +28,10 @@ def test_a_checkpoint_of_another_format_is_named_and_one_that_names_none_is_the_
         assert (load(record, range(1)) or ())[1] == [5]
     save({"schema": SCHEMA + 1})
     where = record.shards if several else record.checkpoint
-    with pytest.raises(CheckpointError, match=f"{where} is a checkpoint of format 2, this version reads format 1"):
+    with pytest.raises(
+        CheckpointError, match=f"{where} is .* format 2, this version reads format 1; update this clone"
+    ):
+        load(record, range(1))
+    save({"schema": SCHEMA - 1})
+    with pytest.raises(CheckpointError, match="format 0, this version reads format 1; move it away"):
         load(record, range(1))
