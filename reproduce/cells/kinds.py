@@ -70,7 +70,7 @@ class NetworkCell(Cell):
     image_size: int  # height and width of the images in pixels; for text, tokens of a sequence
     width: int  # channels of the first blocks, per stream (64 in the paper)
     method: str
-    accumulation: int  # k, micro-batches whose gradients are averaged for one update: 1..MAX_ACCUMULATION
+    accumulation: int  # k, number of micro-batches whose gradients are averaged for one update: 1..MAX_ACCUMULATION
     batch_size: int  # samples per micro-batch
     seed: int  # of initialisation, data order, augmentation and dropout, equal for all methods; or of random images
     #: Coupling of blocks: that of the model, or for a ViT `bdia` or `bdia_float` (`petra_core.models.bdia`).
@@ -90,10 +90,10 @@ class NetworkCell(Cell):
             raise CellError(f"seed must be at most 2^64 - 1, got {self.seed}")
 
     def _check_algorithm(self) -> None:
-        """Check the method and its settings, and write its name as the engine does.
+        """Check the method and its settings, and normalise its name.
 
         Raises:
-            ValueError: If the method is unknown, or k is out of the paper's range.
+            ValueError: The method is unknown, a setting is wrong, or k is out of the paper's range.
 
         """
         object.__setattr__(self, "method", methods.by_name(self.method).name)
@@ -246,7 +246,7 @@ class ReconstructionCell(ProbedCell):
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardGradientCell(TrainedCell):
-    """Train by forward gradients (`reproduce.forward_gradients`), and record the accuracy and how good guesses are.
+    """Train by forward gradients (`reproduce.forward_gradients`), and record the accuracy and the quality of guesses.
 
     Every batch is an update, without delay: settings of the pipeline stay at their defaults.
     """

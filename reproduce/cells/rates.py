@@ -1,9 +1,9 @@
-"""The learning rate: as a function of the samples per update, and of the micro-batch.
+"""Compute the learning rate: as a function of the samples per update, and of the micro-batch.
 
 The rate of SGD is proportional to the samples per update (Goyal et al. 2017), which is the paper's rule (arXiv
 2406.02052, section 4.1). AdamW divides by the size of its gradients, so its rate follows their noise and grows with the
 square root of the samples (Malladi et al. 2022, arXiv 2205.10287). Cells that differ only in batch or k follow one rule
-from one reference, and only such cells may be in one table.
+from one reference, and only such cells may share a table.
 
 During training the rate is a function of the *micro-batch* number and not of the update number. The stages of a
 pipeline are at different updates at the same time, but they all see the same entering micro-batch. Its number therefore
@@ -78,10 +78,10 @@ def rate(optimizer: str, batch_size: int, accumulation: int) -> float:
     """Return the usual learning rate for updates of `accumulation` micro-batches of `batch_size` samples.
 
     Raises:
-        ValueError: If a number is out of range.
+        ValueError: A number is out of range.
 
     """
-    share = learning_rate(batch_size, accumulation, reference=1.0)  # of 256 samples; checks the numbers
+    share = learning_rate(batch_size, accumulation, reference=1.0)  # fraction of 256 samples; checks the numbers
     return REFERENCES[optimizer] * _growth(optimizer, share)
 
 

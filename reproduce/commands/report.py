@@ -26,10 +26,10 @@ from reproduce.records.storage import StorageError, StorageFullError
     help="Worker processes.",
 )
 @click.option("--readme", type=FILE, help="Also write the results and pictures of this README.")
-@click.option("--open", "opened", is_flag=True, help="Show the page in the browser.")
+@click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 @click.pass_context
 def report(context: click.Context, root: Path, output: Path, jobs: int, readme: Path | None, opened: bool) -> None:
-    """Write the report, one page with every table and figure, from the records that are there."""
+    """Write the report: one page with every table and figure of the existing records."""
     # Without any run, the page shows the published values. But a folder that was named and does not exist is a mistake.
     if not root.exists() and context.get_parameter_source("root") is not ParameterSource.DEFAULT:
         raise click.UsageError(f"there is no folder {root}: give --records the same folder as to `run`")

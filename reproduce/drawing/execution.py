@@ -90,7 +90,7 @@ def laid_out(actions: Sequence[tuple[int, Action]], partition: Sequence[int]) ->
             return (forward,)
         above: tuple[str, int, int] = ("B", stage + 1, number)
         if action.kind is Kind.RECONSTRUCT and ahead:
-            if (stage + 1, number) not in reconstructing:  # below the head the stage uses its own output
+            if (stage + 1, number) not in reconstructing:  # below the head the stage uses its output
                 return (forward,)
             above = ("R", stage + 1, number)
         return (forward, (above, 0))

@@ -77,7 +77,7 @@ class LocalBlock:
         index: Index of the block.
         stage: The stage that the block trains.
         layers: Layers with parameters; empty if the space is ACTIVATIONS, and for the last block.
-        auxiliary: Auxiliary network that is trained on its own loss.
+        auxiliary: Auxiliary network that is trained on a separate loss.
         drawn: Randomly drawn auxiliary network that is never trained and only provides guesses.
         optimizer: Optimizer of stage and auxiliary network; None if there is nothing to train.
         stream: Source of noise, dropout masks and redrawn networks, independent of the order of the blocks.

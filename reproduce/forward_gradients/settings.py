@@ -51,7 +51,7 @@ class Guess(enum.Enum):
 
     @property
     def is_noise(self) -> bool:
-        """Whether the guess is independent of network and batch."""
+        """Return whether the guess is independent of network and batch."""
         return self in (Guess.GAUSSIAN, Guess.RADEMACHER)
 
 
@@ -73,7 +73,7 @@ class Scaling(enum.Enum):
 
 
 class Derivative(enum.Enum):
-    """How <T, G> is computed.
+    """Way of computing <T, G>.
 
     PROJECTION computes T by reverse mode, as the released code does, and holds the graphs of all blocks at the same
     time.
@@ -125,12 +125,12 @@ class ForwardGradient:
 
     @property
     def has_auxiliary(self) -> bool:
-        """Whether target or guess is a gradient of trained auxiliary networks."""
+        """Return whether target or guess is a gradient of trained auxiliary networks."""
         return self.target is not Target.GLOBAL or self.guess in (Guess.LOCAL, Guess.NEXT)
 
     @property
     def draws_networks(self) -> bool:
-        """Whether the guess is a gradient of randomly drawn auxiliary networks that are never trained."""
+        """Return whether the guess is a gradient of randomly drawn auxiliary networks that are never trained."""
         return self.guess in (Guess.FIXED, Guess.REDRAWN)
 
     def __str__(self) -> str:

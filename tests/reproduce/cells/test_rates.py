@@ -1,4 +1,4 @@
-"""The learning rate: proportional to the samples per update for SGD, to their square root for AdamW; its schedule."""
+"""Test the learning rate: proportional to the samples per update for SGD, to their root for AdamW; its schedule."""
 
 from typing import Any
 

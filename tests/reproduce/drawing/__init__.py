@@ -1,1 +1,1 @@
-"""Tests of `reproduce/drawing`."""
+"""Test `reproduce/drawing`."""

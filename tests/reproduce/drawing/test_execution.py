@@ -1,4 +1,4 @@
-"""What is drawn as executed was executed, stage by stage in the order of its local program."""
+"""Test that the drawn execution took place, stage by stage in the order of its local program."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -24,7 +24,7 @@ def test_what_ran_are_the_local_programs(staleness: tuple[int, ...]) -> None:
 
 
 def test_pipelines_of_one_stage_per_device_are_full_at_any_staleness_that_suffices() -> None:
-    """A micro-batch takes F 1 + R 1 + B 2 at each stage, if its device waits for nobody."""
+    """A micro-batch takes F 1 + R 1 + B 2 at each stage, if its device does not wait."""
     for staleness, seconds in ((lockstep(4), 4), (one_f_one_b(4), 4), ((2, 2, 1, 0), 8)):
         timeline = laid_out(executed(methods.PETRA, 4, 40, 1, staleness), (1,) * 4)
         assert timeline.seconds_per_micro_batch(skip=10, drop=10) == pytest.approx(seconds), staleness

@@ -1,4 +1,4 @@
-"""The picture holds exactly the events that it is given, where and when they were."""
+"""Test that the picture contains exactly the given events, at their places and times."""
 
 from xml.etree import ElementTree
 
@@ -15,7 +15,7 @@ UNIT = Cost(forward=1e-3, backward=2e-3, update=0.5e-3)
 
 
 def boxes(svg: str) -> dict[str, ElementTree.Element]:
-    """By tooltip."""
+    """Return the bars by tooltip."""
     return {
         group.findtext(f"{SVG}title") or "": group.find(f"{SVG}rect")  # type: ignore[misc]
         for group in ElementTree.fromstring(svg).iterfind(f"{SVG}g")
@@ -54,7 +54,7 @@ def test_waits_of_a_real_run_are_drawn_and_are_no_work() -> None:
 
 
 def test_a_part_is_cut_at_its_edge_and_nothing_is_drawn_of_nothing() -> None:
-    """From 4 to 9 ms; idle time is that of the part."""
+    """Draw 4 to 9 ms. Idle time is that of the drawn part."""
     timeline = Timeline((Event(0, ("F", 0, 0), 0.0, 5e-3), Event(0, ("B", 0, 0), 8e-3, 8.5e-3)), 2)
     svg = to_svg(timeline, title="a < b", span=(4e-3, 9e-3))
     x, _, width, _ = numbers(boxes(svg)["F0 of stage 0: 0 ms to 5 ms"])
@@ -62,6 +62,6 @@ def test_a_part_is_cut_at_its_edge_and_nothing_is_drawn_of_nothing() -> None:
     root = ElementTree.fromstring(svg)
     assert root.get("aria-label") == root.findtext(f"{SVG}title") == "a < b"
     assert (root.findtext(f"{SVG}desc") or "").endswith("idle: device 0 70%, device 1 100%.")
-    assert not boxes(to_svg(Timeline((), 2), title="nobody did anything"))
+    assert not boxes(to_svg(Timeline((), 2), title="nothing was done"))
     with pytest.raises(ValueError, match=r"must end after it begins, got 1\.0 to 1\.0 seconds"):
         to_svg(Timeline((), 1), title="", span=(1.0, 1.0))

@@ -1,1 +1,1 @@
-"""Tests of `reproduce/forward_gradients`."""
+"""Test `reproduce/forward_gradients`."""

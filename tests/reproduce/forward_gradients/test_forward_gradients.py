@@ -1,4 +1,4 @@
-"""Forward gradients against what they are by definition, in float64."""
+"""Test forward gradients against their definition, in float64."""
 
 import copy
 import weakref
@@ -24,7 +24,7 @@ BATCH = 4
 
 
 def network(norm: bool = True, channels: int = 3) -> list[Stage]:
-    """Three blocks and a head; without norms the samples of a batch are independent."""
+    """Make three blocks and a head; without norms the samples of a batch are independent."""
     torch.manual_seed(0)
 
     def block(before: int, after: int, stride: int = 1) -> nn.Module:
@@ -55,7 +55,7 @@ def trained(
     rate: float | None = None,
     size: int = BATCH,
 ) -> ForwardGradients:
-    """After some steps, with the gradients of the last one still there."""
+    """Train some steps, and keep the gradients of the last one."""
     stages = network(norm)
     torch.manual_seed(1)
     make = None if rate is None else optimizers.sgd(rate)
@@ -66,12 +66,12 @@ def trained(
 
 
 def gradients(of: ForwardGradients) -> Tensor:
-    """Of all blocks but the last, one vector."""
+    """Return the gradients of all blocks except the last as one vector."""
     return torch.cat([p.grad.flatten() for stage in of.stages[:-1] for p in stage.parameters() if p.grad is not None])
 
 
 def exact(norm: bool = True) -> Tensor:
-    """Train the same by plain backpropagation."""
+    """Return the same vector by plain backpropagation."""
     model = nn.Sequential(*network(norm))
     ((x, y),) = toys.batches(1, size=BATCH)
     nn.functional.cross_entropy(model(x), y).backward()
@@ -103,7 +103,7 @@ def test_local_guess_of_the_local_target_is_local_learning(space: Space) -> None
 
 
 def test_every_block_below_the_last_two_has_a_next_target_of_its_own() -> None:
-    """Through the next block, and of the last block the network's loss, which is then the global one."""
+    """The target passes through the next block. For the last block it is that of the network's loss, the global one."""
     trainer = trained(ForwardGradient(Target.NEXT, Guess.NEXT))
     stages = network()
     torch.manual_seed(1)
@@ -122,10 +122,10 @@ def test_every_block_below_the_last_two_has_a_next_target_of_its_own() -> None:
 @pytest.mark.parametrize("space", Space)
 @pytest.mark.parametrize("scaling", Scaling)
 def test_guess_at_right_angles_gives_nothing(space: Space, scaling: Scaling) -> None:
-    """A guess that is zero wherever the target is not: auxiliary gradients of the first half, a loss of the other."""
+    """The guess is zero wherever the target is not: one uses the first half of the channels, the other the second."""
 
     class Half(nn.Module):
-        """Sees one of the two channels."""
+        """See only one of the two channels."""
 
         def __init__(self, channel: int) -> None:
             super().__init__()
@@ -148,7 +148,7 @@ def test_guess_at_right_angles_gives_nothing(space: Space, scaling: Scaling) -> 
 
 @pytest.mark.parametrize("space", [Space.WEIGHTS, Space.BATCH_WEIGHTS, Space.ALL_WEIGHTS])
 def test_length_is_the_targets_times_the_cosine(space: Space) -> None:
-    """Of every tensor for which there is one number, and along the target; of samples with a batch of one."""
+    """Test every tensor with one coefficient, along the target; and single samples with a batch of one."""
     size = 1 if space is Space.WEIGHTS else BATCH
     target, guess, update = (
         gradients(trained(ForwardGradient(of, along, space), norm=False, size=size))
@@ -164,7 +164,7 @@ def test_length_is_the_targets_times_the_cosine(space: Space) -> None:
 
 
 def test_projection_of_samples_is_that_of_each() -> None:
-    """In the space of weights, tensor by tensor, with each sample's gradient from autograd alone."""
+    """Test the space of weights, tensor by tensor, with the gradient of each sample from autograd."""
     stages = network(norm=False)
     torch.manual_seed(1)
     heads = [auxiliary(norm=False)(index) for index in range(3)]
@@ -189,7 +189,7 @@ def test_projection_of_samples_is_that_of_each() -> None:
     ("guess", "space"), [*((Guess.GAUSSIAN, space) for space in Space), (Guess.RADEMACHER, Space.WEIGHTS)]
 )
 def test_unnormalised_noise_is_right_on_average(guess: Guess, space: Space) -> None:
-    """Baydin's estimator, and Ren's of activations: the mean of many draws, within four of its standard errors."""
+    """Test Baydin's estimator, and Ren's of activations: the mean of many draws, within four standard errors."""
     stages, draws = network(norm=False), 600
     trainer = ForwardGradients(stages, ForwardGradient(Target.GLOBAL, guess, space, Scaling.PLAIN), seed=3)
     ((x, y),) = toys.batches(1, size=BATCH)
@@ -205,7 +205,7 @@ def test_unnormalised_noise_is_right_on_average(guess: Guess, space: Space) -> N
 
 
 def test_variance_and_bias_of_noise() -> None:
-    """One sample, one tensor of d numbers: variance (d + 1) |T|^2 unnormalised, mean T/d projected."""
+    """For one sample and one tensor of d numbers: variance (d + 1) |T|^2 unnormalised, mean T/d projected."""
     torch.manual_seed(0)
     d, draws = 6, 4000
     stages: list[Stage] = [
@@ -248,7 +248,7 @@ def test_forward_mode_is_the_projection(target: Target, space: Space, guess: Gue
 
 @pytest.mark.parametrize("space", [Space.BATCH_WEIGHTS, Space.ALL_WEIGHTS])
 def test_forward_mode_with_batch_statistics_agrees_in_the_sum(space: Space) -> None:
-    """And not sample by sample, since each one's guess moves the others' losses too."""
+    """Single samples do not agree, because the guess of each changes the losses of the others."""
     settings = ForwardGradient(space=space)
     same = [gradients(trained(replace(settings, derivative=derivative))) for derivative in Derivative]
     torch.testing.assert_close(*same, rtol=1e-8, atol=1e-12)
@@ -306,7 +306,7 @@ def test_frozen_parameters_stay_and_blocks_may_have_none(derivative: Derivative,
 
 
 def test_shares_are_exact_under_batch_statistics_too() -> None:
-    """They sum up to autograd's gradient, and are the transpose of what a change of weights does."""
+    """They sum up to autograd's gradient, and are the transpose of the effect of a change of weights."""
     torch.manual_seed(0)
     block = nn.Sequential(
         nn.Conv2d(4, 6, 3, stride=2, groups=2),
@@ -333,7 +333,7 @@ def test_shares_are_exact_under_batch_statistics_too() -> None:
 
 
 def test_forward_mode_holds_one_graph_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And projection those of all blocks: by who is alive, and by the bytes that the accounts of the blocks have."""
+    """Projection holds the graphs of all blocks, counted by live objects and by the bytes of the blocks."""
     alive: list[int] = []
     evaluations: list[weakref.ref[training.BlockEvaluation]] = []
     made = training.BlockEvaluation.__init__
@@ -380,7 +380,7 @@ def test_resumed_training_ends_with_the_same_weights(guess: Guess) -> None:
 @pytest.mark.parametrize("count", blocks.BLOCKS)
 @pytest.mark.parametrize("kind", blocks.AUXILIARIES)
 def test_networks_of_the_paper(count: int, kind: str) -> None:
-    """The full width has the paper's shapes; a narrow one learns a batch by heart under local guesses."""
+    """The full width has the paper's shapes. A narrow network memorises a batch under local guesses."""
     outputs = [(64 << 4 * index // count, 32 >> 4 * index // count) for index in range(count - 1)]
     with torch.device("meta"):
         x: Tensor = torch.zeros(2, 3, 32, 32)

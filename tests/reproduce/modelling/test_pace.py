@@ -1,4 +1,4 @@
-"""Arrays against events: the same pace."""
+"""Test that arrays and events give the same speed."""
 
 import random
 

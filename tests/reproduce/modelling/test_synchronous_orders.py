@@ -1,4 +1,4 @@
-"""Synchronous pipelines: their timelines and bytes against results by hand."""
+"""Test synchronous pipelines: their timelines and bytes against results by hand."""
 
 from collections.abc import Callable
 

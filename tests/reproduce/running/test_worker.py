@@ -24,7 +24,7 @@ PROBED = probed(GradientsCell, model="chain5", stem="stride2", width=4)
 
 
 def reports(cells, root, should_stop=lambda: False, **how):
-    """Return what one worker in this process reports, without its progress."""
+    """Return the reports of one worker in this process, without its progress."""
     messages = []
     settings = Settings(root, jobs=1, how=How(data_root=root / "data", **how))
     work(cells, settings, messages.append, should_stop, torch.device("cpu"))

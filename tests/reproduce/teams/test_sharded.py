@@ -1,4 +1,4 @@
-"""Checkpoints of several processes: whole or not there, and read by any number of them."""
+"""Test checkpoints of several processes: they are complete or absent, and any number of processes reads them."""
 
 import contextlib
 import hashlib
@@ -47,7 +47,7 @@ def test_what_is_saved_is_loaded_part_by_part(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def killed_at(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> Iterator[None]:
-    """Context whose work ends in a kill where it calls this function."""
+    """Kill the work of the context where it calls this function."""
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -61,7 +61,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> Iter
 def test_a_kill_in_a_second_save_of_one_number_leaves_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As at the end of an epoch: saved after its last micro-batch, and after its evaluation."""
+    """At the end of an epoch, a checkpoint is saved after its last micro-batch, and after its evaluation."""
     folder = Folder(tmp_path)
     for _ in range(2):
         folder.save(16, PARTS)
@@ -167,7 +167,7 @@ def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
 
 
 def test_a_flipped_bit_anywhere_is_found_by_the_name_of_its_file(tmp_path: Path) -> None:
-    """In the table of contents it was a MemoryError, an AttributeError, or not noticed."""
+    """Damage in the table of contents once caused a MemoryError, an AttributeError, or no error."""
     folder = Folder(tmp_path)
     folder.save(1, PARTS)
     for file in (tmp_path / "step-000000001").iterdir():
