@@ -22,7 +22,7 @@ COMMANDS = {
     "partition --dataset cifar11": (2, "there is no data set 'cifar11'"),
     "run smoke --dry-run --records nowhere": (0, "the time of all of them is unknown"),
 }
-HEAVY = ("torch", "numpy", "scipy", "matplotlib", "seaborn", "pandas", "sklearn", "torchvision", "jinja2", "PIL")
+HEAVY = ("torch", "numpy", "scipy", "matplotlib", "pandas", "sklearn", "torchvision", "jinja2", "PIL")
 
 #: As `python -m reproduce` runs, one command after the other: what has been imported once would be seen ever after.
 SCRIPT = """

@@ -29,7 +29,7 @@ def report(context: click.Context, root: Path, output: Path, jobs: int, opened: 
     if not root.exists() and context.get_parameter_source("root") is not ParameterSource.DEFAULT:
         raise click.UsageError(f"there is no folder {root}: --records is the one that was given to `run`")
     check_writable(output.parent, "--output")
-    from reproduce.report import build  # pandas, seaborn and jinja2 take seconds to import
+    from reproduce.report import build  # pandas, matplotlib and jinja2 take seconds to import
 
     try:
         build(root, output, jobs=jobs)

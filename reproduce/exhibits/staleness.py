@@ -482,11 +482,10 @@ def _latencies(sheet: Sheet, networks: list[Modelled]) -> Table:
 @cache
 def theory() -> str:
     """Say how near the engine's border of stability is to theory, tried here on a quadratic."""
-    from reproduce.measures.stable_rate import is_stable, largest
+    from reproduce.measures.stable_rate import are_stable, largest
 
-    held = all(
-        is_stable((1 - NEAR) * largest(tau), tau) and not is_stable((1 + NEAR) * largest(tau), tau) for tau in TAUS
-    )
+    below_and_above = (are_stable([(1 - NEAR) * largest(tau), (1 + NEAR) * largest(tau)], tau) for tau in TAUS)
+    held = all(tried == (True, False) for tried in below_and_above)
     found = f"lies within {NEAR:.0%} of it" if held else f"does not lie within {NEAR:.0%} of it"
     return (
         "Theory: gradient descent on a quadratic of curvature h, with gradients τ updates old, is stable below a rate "

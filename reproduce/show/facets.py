@@ -2,10 +2,9 @@
 
     facet(runs, [line(), dots()], key="…", x="epoch", y="test_accuracy", row="network", col="k", …)
 
-Panels are matplotlib's: seaborn's grids lay themselves out, and have no panel beside others. What is drawn in them is
-ours too: seaborn's intervals are bootstrapped, other ones at every call, and not Student's; here a band is the range of
-the runs or the interval of their mean, the same for the same data. Hues are methods, kinds of tensors, or whatever
-`Look`s are given for, the same colour and dashes in all figures.
+Panels are matplotlib's. A band is the range of the runs or the interval of their mean by Student's t, the same for the
+same data. Hues are methods, kinds of tensors, or whatever `Look`s are given for, with the same colour and dashes in all
+figures.
 """
 
 import warnings
@@ -15,7 +14,6 @@ from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
-import seaborn as sns
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -86,8 +84,9 @@ RECONSTRUCTION_LOOKS = {
 
 
 def rising(values: Sequence[float]) -> dict[Any, Look]:
-    """Looks of a quantity, such as a number of stages, that get darker as it rises."""
-    colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
+    """Return looks of a quantity, such as a number of stages, that get darker as it rises."""
+    shades = np.linspace(0, 1, len(values) + 3)[2:-1]  # without both ends, and without the palest
+    colours = [mpl.colors.to_hex(mpl.colormaps["viridis_r"](shade)) for shade in shades]
     return {value: Look(f"{value:g}", colour) for value, colour in zip(sorted(values), colours, strict=True)}
 
 
@@ -236,7 +235,6 @@ def facet(
         elif share == (True, True):
             for axes in panels:
                 axes.label_outer()
-        sns.despine(drawing)
         if legend and shown:
             handles = [_handle(look, legend) for look in shown.values()]
             longest = max(len(look.label) for look in shown.values())

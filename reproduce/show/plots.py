@@ -7,7 +7,6 @@ and Ito's palette, told apart with any colour vision; dashes also in grey print)
 
 import io
 import re
-import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
@@ -76,6 +74,9 @@ _STYLE: dict[str, Any] = {
     "grid.color": RULE,
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titley": 1.0,  # else every draw moves titles out of the way of ticks that are never on top
     "axes.facecolor": "none",  # the page has its own background
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
@@ -86,16 +87,16 @@ _STYLE: dict[str, Any] = {
     "ytick.major.width": 0.6,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+    "patch.edgecolor": "white",
+    "patch.force_edgecolor": True,
 }
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The suite's look, for drawings made inside."""
-    with mpl.rc_context(sns.axes_style("ticks") | _STYLE), warnings.catch_warnings():
-        # matplotlib 3.11 deprecates what seaborn 0.13 still calls.
-        warnings.filterwarnings("ignore", category=PendingDeprecationWarning, module="seaborn")
-        warnings.filterwarnings("ignore", category=mpl.MatplotlibDeprecationWarning)
+    """Give drawings made inside the suite's look."""
+    with mpl.rc_context(_STYLE):
         yield
 
 
