@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from functools import cache
 
 from petra_core import methods
-from petra_core.drawing.execution import executed, laid_out
 from petra_core.drawing.gantt import to_svg
 from petra_core.methods import Method
 from petra_core.schedule import written
@@ -43,7 +42,9 @@ def whole(_: Frames) -> Iterator[Shown]:
 
 @cache
 def drawn(method: Method, accumulation: int) -> Figure:
-    """The schedule of a method. No record changes it, so it is drawn once a process."""
+    """Draw the schedule of a method. No record changes it, so a process draws it once."""
+    from petra_core.drawing.execution import executed, laid_out  # torch, which only some exhibits need
+
     entered = MICRO_BATCHES[method.pipelined]
     actions = executed(method, STAGES, entered, accumulation)
     timeline = laid_out(actions, (1,) * STAGES)

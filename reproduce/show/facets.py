@@ -7,7 +7,6 @@ same data. Hues are methods, kinds of tensors, or whatever `Look`s are given for
 figures.
 """
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -183,10 +182,9 @@ def facet(
     cols = list(dict.fromkeys(frame[col])) if col else [None]
     shown = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
     across = (wrap or len(cols)) if not beside else 2
-    with plots.style(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The figure layout has changed")
+    with plots.style():
         lines = -(-len(cols) // across) if wrap else len(rows)
-        drawing = mpl.figure.Figure(figsize=(width, 0.6 + height * lines), layout="constrained")
+        drawing = mpl.figure.Figure(figsize=(width, 0.6 + height * lines), dpi=72)
         widths = (3, 2) if beside else None
         grid = drawing.subplots(
             lines,
@@ -239,7 +237,8 @@ def facet(
             handles = [_handle(look, legend) for look in shown.values()]
             longest = max(len(look.label) for look in shown.values())
             in_a_line = max(1, int(width / (0.55 + 0.078 * longest)))
-            drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), in_a_line))
+            drawing.legend(handles=handles, loc="lower center", ncols=min(len(handles), in_a_line))
+        plots.lay_out(drawing, grid, widths or (1,) * across)
         axes = " against ".join(filter(None, (ylabel, xlabel)))
         description = f"{', '.join(filter(None, (count(len(places), 'panel'), axes)))}. {'. '.join(described)}."
         if beside:
