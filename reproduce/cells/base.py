@@ -96,7 +96,7 @@ _hints = functools.cache(typing.get_type_hints)
 
 @functools.cache
 def _defaults(kind: type[Cell]) -> dict[str, Any]:
-    """Return the default of each setting of a kind of cells, in their order; `dataclasses.MISSING` where it has none."""
+    """Return the default of each setting of a kind of cells, or `dataclasses.MISSING`, in the order of the settings."""
     return {field.name: field.default for field in dataclasses.fields(kind)}
 
 

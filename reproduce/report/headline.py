@@ -27,7 +27,7 @@ from reproduce.modelling.tradeoff import WAYS, Way, taken
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets, plots
 from reproduce.show.compare import Difference, bounded, means
-from reproduce.show.content import MEGABYTE, Figure, short_title
+from reproduce.show.content import MEGABYTE, Figure, in_prose, short_title
 from reproduce.show.statistics import Verdict
 from reproduce.words import conjunction, count
 
@@ -142,10 +142,11 @@ def _reconstruction(frames: Frames, sheet: Sheet) -> str:
         seen = _seen(of_delayed)
         said = (
             f"Delayed gradients keep their inputs exactly; PETRA − delayed gradients is "
-            f"{bounded(of_delayed.accuracy)} points: {seen} on this network, where {_reconstructing(sheet)}."
+            f"{bounded(of_delayed.accuracy, unit='points')}: {seen} on this network, where {_reconstructing(sheet)}."
         )
     if of_chain.accuracy.estimate:
-        return f"{said} Where all inner stages reconstruct (chain of 16), the cost is {bounded(of_chain.accuracy)}."
+        cost = bounded(of_chain.accuracy, unit="points")
+        return f"{said} Where all inner stages reconstruct (chain of 16), PETRA − DSP is {cost}."
     return f"{said} The chain of 16, in which all inner stages reconstruct, has not been run for that long."
 
 
@@ -220,7 +221,7 @@ def _saves(frames: Frames) -> Iterator[Answer]:
         return
     ours = held[PETRA]
     less = [
-        f"{100 * (1 - ours.total / held[name].total):.0f} % less than {short_title(methods.by_name(name))}"
+        f"{100 * (1 - ours.total / held[name].total):.0f} % less than {in_prose(methods.by_name(name))}"
         for name in (DELAYED, DSP)
         if name in held
     ]
@@ -395,7 +396,7 @@ def _of_lengths(runs: DataFrame, stages: int) -> str:
     both = sorted({int(epochs) for _, epochs in reached if reached[PETRA, epochs].estimate})
     gaps = {epochs: reached[PETRA, epochs] - reached[BACKPROPAGATION, epochs] for epochs in both}
     known = {epochs: gap for epochs, gap in gaps.items() if gap.estimate and gap.estimate.low is not None} or gaps
-    said = [f"{bounded(gap)} points after {epochs} epochs" for epochs, gap in known.items()]
+    said = [f"{bounded(gap, unit='points')} after {epochs} epochs" for epochs, gap in known.items()]
     ends = conjunction(list(dict.fromkeys([said[0], said[-1]]))) if said else "not known yet"
     return f"A staleness of {2 * (stages - 1)} micro-batches changes PETRA's accuracy by {ends}."
 
@@ -445,7 +446,7 @@ def _memory(frames: Frames) -> Iterator[Headline]:
         for part, amount in ((FULLEST, of.fullest), (OTHERS, of.total - of.fullest))
     ]
     ours, against = held[PETRA], DSP if DSP in held else next(name for name in held if name != PETRA)
-    rival, name = held[against], short_title(methods.by_name(against))
+    rival, name = held[against], in_prose(methods.by_name(against))
     yield Headline(
         f"In total PETRA holds {ours.total:.0f} MB and {name} {rival.total:.0f} MB; on the fullest stage "
         f"{ours.fullest:.0f} and {rival.fullest:.0f} MB.",
@@ -486,6 +487,7 @@ def _speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
         if way != MERGED
     ]
     change = max(abs(speeds[MERGED, k, n].speed / of.speed - 1) for (way, k, n), of in speeds.items() if way == OURS)
+    at_most = f"at most {100 * change:.0f} %" if change >= 0.005 else "less than 0.5 %"
     dashes: list[tuple[float, ...]] = [(1, 1), (3, 1.5), (6, 2), ()]
     looks = {OURS: facets.TITLE_LOOKS[OURS]} | {
         f"{PIPELINE}, k = {k}": facets.Look(f"{PIPELINE}, k = {k}", "#0072b2", dashes[place], "s")
@@ -501,8 +503,8 @@ def _speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
             caption="Speed over one device that backpropagates, modelled from the stage costs of the trade-off "
             f"({network.title}, width {network.run.cell.width}, micro-batches of {network.run.cell.batch_size}; timed "
             f"on {network.machine}; links take no time). Band of PETRA: k = {low} to {high}; "
-            f"merging the stages of a device changes its speed by at most {100 * change:.0f} %. Measured stage "
-            "costs vary by about 15 %.",
+            f"merging the stages of a device changes its speed by {at_most}. Measured stage costs vary by about "
+            "15 %.",
             title=f"{network.title}, width {network.run.cell.width}: speed against devices",
             x="devices",
             y="speed",

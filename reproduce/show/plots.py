@@ -124,9 +124,7 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
     ElementTree.register_namespace("xlink", XLINK)
     short = f"f{zlib.crc32(key.encode()):x}"  # of a figure, and shorter than its key: it stands in hundreds of places
     root = ElementTree.fromstring(_prefix_ids(stream.getvalue(), short))
-    for parent in list(root.iter()):
-        for child in [c for c in parent if c.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style")]:
-            parent.remove(child)
+    _drop_unseen(root)
     root.set("stroke-linejoin", "round")  # what the removed style sheet said, to the whole page
     names = {"title": f"{key}-title", "desc": f"{key}-desc"}
     for position, (tag, words) in enumerate((("title", title), ("desc", description))):
@@ -136,13 +134,6 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
     root.set("role", "img")
     root.set("aria-labelledby", " ".join(names.values()))
     root.set("font-family", "DejaVu Sans, sans-serif")
-    for element in root.iter():
-        if not (element.tail or "").strip():
-            element.tail = None
-        if not (element.text or "").strip():
-            element.text = None
-        for name, value in element.attrib.items():
-            element.set(name, _light(name, value))
     _share_styles(root, short)
     return ElementTree.tostring(root, encoding="unicode")
 
@@ -190,6 +181,30 @@ def box_of(drawing: Drawing, axes: Axes) -> tuple[float, ...]:
     return tuple(round(float(value), 1) for value in box)
 
 
+def _drop_unseen(root: ElementTree.Element) -> None:
+    """Shorten a drawing: without metadata, white space, invisible shapes, and groups that say nothing."""
+    children = []
+    for child in root:
+        _drop_unseen(child)
+        if not (child.tail or "").strip():
+            child.tail = None
+        if not (child.text or "").strip():
+            child.text = None
+        for name, value in list(child.attrib.items()):
+            child.set(name, _light(name, value))
+        if child.get("transform", "").startswith("rotate(-0 "):
+            del child.attrib["transform"]
+        if child.tag == f"{{{SVG}}}g" and not child.attrib:
+            children += list(child)
+        elif child.tag not in UNSEEN and child.get("style") != "fill:none" and (len(child) or child.tag != DEFINITIONS):
+            children.append(child)
+    root[:] = children
+
+
+UNSEEN = (f"{{{SVG}}}metadata", f"{{{SVG}}}style")
+DEFINITIONS = f"{{{SVG}}}defs"
+
+
 def _share_styles(root: ElementTree.Element, prefix: str) -> None:
     """Say once, as a class, what many elements say each: a figure of many marks is a third of its size."""
     styles = Counter(element.get("style", "") for element in root.iter())
@@ -209,21 +224,30 @@ FONT = ";font-family:'DejaVu Sans', sans-serif"  # of every text, said once
 
 
 def _light(name: str, value: str) -> str:
-    """An attribute in fewer characters, with the page's colours where the page has others.
+    """Return an attribute in fewer characters, with the page's colours where the page has others.
 
-    A hundredth of a point is not seen; matplotlib writes a millionth.
+    A tenth of a point is not seen; matplotlib writes a millionth.
     """
     if name == "style":
         for colour, variable in THEMED.items():
             value = value.replace(colour, f"var({variable}, {colour})")
         return value.replace("; ", ";").replace(": ", ":").replace(FONT, "")
-    if name in ("d", "transform", "x", "y", "width", "height"):
-        return re.sub(r"(\d\.\d\d)\d+", r"\1", re.sub(r" +", " ", value))
+    if name in NUMBERS:
+        value = FRACTION.sub(lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), value)
+        if name == "d":
+            value = re.sub(r" ?([A-Za-z]) ?", r"\1", " ".join(value.split()))
     return value
 
 
+NUMBERS = ("d", "transform", "x", "y", "width", "height", "viewBox")
+FRACTION = re.compile(r"-?\d+\.\d+")
+
+
 def _prefix_ids(svg: str, key: str) -> str:
-    """Make ids unique in the page, drop those that nothing refers to."""
-    used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', svg))
-    svg = re.sub(r'(url\(|href=")#', rf"\1#{key}-", svg)
-    return re.sub(r' id="([^"]+)"', lambda m: f' id="{key}-{m[1]}"' if m[1] in used else "", svg)
+    """Make ids unique in the page and short, drop those that nothing refers to."""
+    used = {name: f"{key}-{place}" for place, name in enumerate(dict.fromkeys(REFERENCE.findall(svg)))}
+    svg = REFERENCE.sub(lambda match: match[0].replace(match[1], used[match[1]]), svg)
+    return re.sub(r' id="([^"]+)"', lambda match: f' id="{used[match[1]]}"' if match[1] in used else "", svg)
+
+
+REFERENCE = re.compile(r'(?:url\(|href=")#([^")]+)')

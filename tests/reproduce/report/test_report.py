@@ -233,9 +233,11 @@ def test_provenance_names_machine_and_command_of_every_cell_and_records_that_can
     by_name = {row[0]: dict(zip(heads, row, strict=True)) for row in cells}
     row = by_name[recipes.cell("smoke", "revnet18", methods.PETRA, 4, 1).name]
     assert (row["state"], row["code"], row["environment"]) == ("done", "C2", "E1")
-    assert row["command"].startswith("python -m reproduce train --model revnet18 ")  # seed 1 is in no grid
+    other = "other command"
+    assert row[other].startswith("python -m reproduce train --model revnet18 ")  # seed 1 is in no grid
     of_grid = recipes.cell("smoke", "revnet18", methods.PETRA, 4, 0).name
-    assert by_name[of_grid]["command"] == f"python -m reproduce run smoke --only name={of_grid}"
+    assert by_name[of_grid][other] == ""
+    assert "python -m reproduce run SCALE --only name=CELL" in table(tree, "cells").text
     assert "A Processor with <angle> brackets" in table(tree, "environments").text
     listing = next(e for e in tree.walk() if e.attributes.get("id") == "listing-patch-C2")
     assert fake_records.PATCH.strip() in listing.text
