@@ -344,16 +344,25 @@ def logarithmic(panel: Panel) -> None:
     panel.axes.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
-def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, marked: bool = False) -> Layer:
-    """The mean of y at every x, a line a hue, `marked` at the places where there is one.
+def line(
+    band: Literal["", "range", "interval"] = "", *, width: float = 1.6, marked: bool = False, gaps: bool = False
+) -> Layer:
+    """Draw the mean of y at every x, one line for each hue.
 
-    The band is the runs' range, or the 95 % interval of the mean.
+    Args:
+        band: The range of the runs, or the 95 % interval of the mean; empty for no band.
+        width: Width of the line in points.
+        marked: Whether each place with a mean has a mark.
+        gaps: Whether the line is interrupted where the hue has no mean and another hue of the panel has one.
+
     """
 
     def line(panel: Panel) -> None:
         for look, part in panel.by_hue():
             places = part.groupby(panel.x)
             means = places[panel.y].mean()
+            every = sorted(set(panel.part[panel.x])) if gaps else list(means.index)
+            means = means.reindex(every)
             panel.axes.plot(
                 means.index,
                 means.to_numpy(),
@@ -368,9 +377,10 @@ def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, mar
                 ends = DataFrame(
                     [(at, *_band(rows, panel.y, band)) for at, rows in places], columns=["at", "low", "high"]
                 )
-                ends = ends.astype({"low": float, "high": float}).dropna()
+                ends = ends.astype({"low": float, "high": float}).dropna().set_index("at")
+                ends = ends.reindex(every) if gaps else ends
                 panel.axes.fill_between(
-                    ends["at"], ends["low"], ends["high"], color=look.colour, alpha=0.14, linewidth=0
+                    ends.index, ends["low"], ends["high"], color=look.colour, alpha=0.14, linewidth=0
                 )
 
     return line
