@@ -12,6 +12,7 @@ from typing import Any
 from reproduce.cells.kinds import TrainedCell
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.grids import scales
+from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
 from reproduce.grids.rerun import command
 from reproduce.records.frames import Frames
@@ -140,7 +141,10 @@ def _findings(results: Results) -> Iterator[Finding]:
         runs = [run for run in of(Status.FAILED) if run.state.reason == reason]
         # That a cell diverges may be just what a study looks for; that memory ran out is never a result.
         looked_for = reason == "diverged" and {meaning(run.cell) for run in runs} <= {
-            meaning(cell) for plan in ("depth", "stability") for scale in scales.SCALES for cell in PLANS[plan](scale)
+            meaning(cell)
+            for plan in ("depth", "stability")
+            for scale in scales.SCALES
+            for cell in cells_of(PLANS[plan], scale)
         }
         names = some([f"{run.cell.name} ({run.state.detail or run.state})" for run in runs], LISTED)
         yield Finding(

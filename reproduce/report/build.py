@@ -52,11 +52,11 @@ FAILED = "This section could not be made"
 VERDICTS = "verdicts.json"  # beside the page
 SCRIPT_PLACE = "HASH-OF-THE-SCRIPT"  # in the page, until its script is known
 PATIENCE_SECONDS = 60.0  # for a helper, until it is said that it is waited for
-#: Exhibits that import torch. This process draws them, as far as the others have not finished: the import takes
-#: longer than most exhibits.
-WITH_TORCH = (
+#: Exhibits that need torch or the sheets of all plans. This process draws them as long as the others have something
+#: else to do: importing torch again takes longer than most exhibits.
+OURS = (
     *("staleness", "scale_study", "invertible", "schedules", "tradeoff", "table5", "table3", "figure5", "table6"),
-    *("table4", "couplings"),
+    *("table4", "figure6", "cost"),
 )
 
 
@@ -202,7 +202,7 @@ def _sections(frames: Frames, begun: "SynchronizedArray[int]", *, last: bool) ->
 
     """
     made: dict[str, Section] = {}
-    in_order = sorted(EXHIBITS, key=lambda exhibit: exhibit.key not in WITH_TORCH)
+    in_order = sorted(EXHIBITS, key=lambda exhibit: exhibit.key not in OURS)
     while True:
         with begun.get_lock():
             if sum(begun) >= len(in_order):

@@ -9,6 +9,7 @@ figures.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -103,7 +104,9 @@ class Panel:
     every: DataFrame  # all rows of the panel, those without a y, too
     figure: DataFrame  # all rows of the figure
 
+    @cached_property
     def by_hue(self) -> list[tuple[Look, DataFrame]]:
+        """The looks that the panel has, each with its rows."""
         parts = [(look, self.part[self.part[self.hue] == value]) for value, look in self.looks.items()]
         return [(look, part) for look, part in parts if not part.empty]
 
@@ -256,10 +259,10 @@ def _axes(axes: Axes, *, xlog: bool, ylog: bool, ticks: Sequence[float] | None) 
         axes.xaxis.set_minor_locator(ticker.NullLocator())
     if ylog:
         axes.set_yscale("log")
+        axes.yaxis.set_minor_locator(ticker.NullLocator())
         low, high = axes.get_ylim()
         if high < low * FEW_DECADES:  # powers of ten would be one or two ticks
             axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.yaxis.set_minor_locator(ticker.NullLocator())
             axes.yaxis.set_major_formatter("{x:g}")
     if ticks is not None:
         axes.xaxis.set_major_locator(ticker.FixedLocator(list(ticks)))
@@ -296,7 +299,7 @@ def seen(panel: Panel) -> str:
             ]
             return "; ".join(f"{place} {value:.4g}" for place, value in zip(places, amounts, strict=True))
     said = []
-    for look, of_hue in panel.by_hue():
+    for look, of_hue in panel.by_hue:
         means = of_hue.groupby(x)[y].mean()
         first, last = (f"{mean:.4g}" for mean in means.iloc[[0, -1]])
         said.append(f"{look.label} {first}" if len(means) < 2 else f"{look.label} from {first} to {last}")
@@ -337,11 +340,11 @@ def from_zero(panel: Panel) -> None:
 
 
 def logarithmic(panel: Panel) -> None:
-    """Make the y-axis logarithmic, of panels whose others are not, and name 1, 2 and 5 of every decade."""
+    """Make the y-axis of this panel logarithmic, and name 1, 2 and 5 of every decade."""
     panel.axes.set_yscale("log")
     panel.axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
     panel.axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-    panel.axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    panel.axes.yaxis.set_minor_locator(ticker.NullLocator())
 
 
 def line(
@@ -358,7 +361,7 @@ def line(
     """
 
     def line(panel: Panel) -> None:
-        for look, part in panel.by_hue():
+        for look, part in panel.by_hue:
             places = part.groupby(panel.x)
             means = places[panel.y].mean()
             every = sorted(set(panel.part[panel.x])) if gaps else list(means.index)
@@ -404,7 +407,7 @@ def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: s
 
     def dots(panel: Panel) -> None:
         shift = -apart * (len(panel.looks) - 1) / 2
-        for look, part in panel.by_hue():
+        for look, part in panel.by_hue:
             kinds = part[broken].fillna("").astype(bool).map({True: "x", False: look.marker}) if broken else look.marker
             rings = part[hollow].astype(bool) if hollow else False
             for (marker, ring), rows in part.assign(_marker=kinds, _ring=rings).groupby(["_marker", "_ring"]):
@@ -432,7 +435,7 @@ def rows(names: Sequence[str] = (), *, bounded: bool = False) -> Layer:
 
     def rows(panel: Panel) -> None:
         places = list(names or panel.looks)
-        for look, part in panel.by_hue():
+        for look, part in panel.by_hue:
             for y, points in part.groupby(panel.y):
                 place, mean = places.index(str(y)), points[panel.x].mean()
                 style: dict[str, Any] = {"color": look.colour, "markersize": 4.5, "alpha": 0.75, "markeredgewidth": 0}
@@ -465,7 +468,7 @@ def stack(*, sums: str = "", sideways: bool = True, mean: bool = False) -> Layer
         bars = list(dict.fromkeys(part[panel.x]))
         ends = np.zeros(len(bars))
         draw = axes.barh if sideways else axes.bar
-        for look, of_hue in panel.by_hue():
+        for look, of_hue in panel.by_hue:
             amounts = of_hue.groupby(panel.x)[panel.y].sum().reindex(bars, fill_value=0.0).to_numpy()
             draw(range(len(bars)), amounts, 0.72, ends, color=look.colour, linewidth=0)
             ends = ends + amounts

@@ -158,11 +158,15 @@ def lay_out(drawing: Drawing, grid: npt.NDArray[Any], widths: Sequence[float]) -
     lines, columns = grid.shape
     drawing.subplots_adjust(0.08, below / height + 0.08, 0.99, 0.93)  # nearly right, for the number of ticks
     around = np.zeros((4, lines, columns))  # left, right, below, above
+    labels: dict[tuple[int, ...], tuple[float, float]] = {}  # how far those of the axes are from them
     for place, axes in np.ndenumerate(grid):
         if axes.axison:
             whole, inside = axes.get_tightbbox(renderer, for_layout_only=True), axes.get_window_extent(renderer)
             sides = inside.x0 - whole.x0, whole.x1 - inside.x1, inside.y0 - whole.y0, whole.y1 - inside.y1
             around[:, *place] = np.maximum(sides, 0)
+            below_axis = inside.y0 - axes.xaxis.label.get_position()[1]
+            beside_axis = inside.x0 - axes.yaxis.label.get_position()[0]
+            labels[place] = below_axis, beside_axis
     left, right = around[:2].max(axis=1) + GAP
     under, over = around[2:].max(axis=2) + GAP
     each = (width - left.sum() - right.sum()) / sum(widths)
@@ -171,6 +175,13 @@ def lay_out(drawing: Drawing, grid: npt.NDArray[Any], widths: Sequence[float]) -
         x = left[: column + 1].sum() + right[:column].sum() + each * sum(widths[:column])
         y = height - over[: line + 1].sum() - under[:line].sum() - tall * (line + 1)
         axes.set_position((x / width, y / height, each * widths[column] / width, tall / height))
+        if (
+            line,
+            column,
+        ) in labels:  # stay where they were measured, else they are placed again, and all ticks with them
+            below_axis, beside_axis = labels[line, column]
+            axes.xaxis.set_label_coords(0.5, -below_axis / tall)
+            axes.yaxis.set_label_coords(-beside_axis / (each * widths[column]), 0.5)
 
 
 def box_of(drawing: Drawing, axes: Axes) -> tuple[float, ...]:
