@@ -236,6 +236,9 @@ def facet(
         elif share == (True, True):
             for axes in panels:
                 axes.label_outer()
+            for axes in panels[max(0, len(places) - across) : len(places)]:  # nothing is below them
+                axes.tick_params(labelbottom=True)
+                axes.set_xlabel(xlabel)
         if legend and shown:
             handles = [_handle(look, legend) for look in shown.values()]
             longest = max(len(look.label) for look in shown.values())
