@@ -52,7 +52,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         if (estimate := errors[title, BLOCKS[-1], TRAINING].estimate)
     ]
     wrecks = int((ended["broken"] != "").sum())
-    broken = f"{wrecks or 'none'} of {count(len(ended), 'run')} {'are' if wrecks > 1 else 'is'} broken"
+    of_all = f"{wrecks} of {count(len(ended), 'run')} {'is' if wrecks == 1 else 'are'} broken"
+    broken = of_all if wrecks else "no run is broken"
     yield Sentence(
         f"{sheet.after.capitalize()} under PETRA the relative error at the bottom of {BLOCKS[-1]} blocks is "
         f"{conjunction(said)}; {broken}."

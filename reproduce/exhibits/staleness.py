@@ -125,7 +125,7 @@ def _reconstruction(sheet: Sheet, places: list[Place], accuracy: Samples) -> Sen
     if not known:
         text = f"What reconstruction and current weights cost at equal staleness has not been run yet ({setting})."
         return Sentence(text, Tone.MISSING, known=False)
-    text = f"At equal staleness reconstruction and current weights change accuracy by {known} ({setting})."
+    text = f"Reconstruction and current weights change the accuracy of delayed gradients by {known} ({setting})."
     return Sentence(text, Tone.PLAIN)
 
 

@@ -60,7 +60,7 @@ KIND_COLOURS: dict[str, str] = dict(
     )
 )
 
-_STYLE: dict[str, Any] = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: read by screen readers, found by searching, small
     "svg.hashsalt": "petra-suite",
     "font.family": "sans-serif",
@@ -152,7 +152,7 @@ def lay_out(drawing: Drawing, grid: npt.NDArray[Any], widths: Sequence[float]) -
         widths: Of the columns, in any unit.
 
     """
-    renderer = FigureCanvasAgg(drawing).get_renderer()
+    renderer = FigureCanvasAgg(drawing).get_renderer()  # type: ignore[no-untyped-call]  # has no types
     width, height = (drawing.dpi * inches for inches in drawing.get_size_inches())
     below = sum(legend.get_window_extent(renderer).height for legend in drawing.legends)
     lines, columns = grid.shape

@@ -48,7 +48,7 @@ def test_methods_are_told_apart_by_colour_and_mostly_by_dashes() -> None:
 
 
 def test_panels_have_the_room_that_their_labels_leave() -> None:
-    """Of a 2 × 2 grid with long names, nothing leaves the drawing or lies on a neighbour or the legend."""
+    """Of four panels with long names, nothing leaves the drawing or lies on a neighbour or the legend."""
     with plots.style():
         figure = Figure(figsize=(6, 4), dpi=72)
         grid = figure.subplots(2, 2)
