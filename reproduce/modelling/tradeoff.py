@@ -8,6 +8,7 @@ that take no time (`petra_core.prediction.simulation`), bytes followed through t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from petra_core import methods
 from petra_core.methods import Method
@@ -58,15 +59,16 @@ class Taken:
     peak: int  # bytes on the device that holds most
 
 
-def taken(stages: Balance, invertible: Sequence[bool], way: Way, devices: int, accumulation: int) -> Taken:
-    """What a way takes on so many devices.
+@cache
+def taken(stages: Balance, invertible: tuple[bool, ...], way: Way, devices: int, accumulation: int) -> Taken:
+    """Return time and bytes of a way of training on a number of devices, simulated once for all exhibits.
 
     Args:
-        stages: the network under PETRA, with what its stages cost.
-        invertible: of each stage, whether it can be inverted.
-        way: how it is trained.
-        devices: P, at most as many as stages.
-        accumulation: k, micro-batches of an update.
+        stages: The network under PETRA, with the costs of its stages.
+        invertible: Whether each stage can be inverted.
+        way: How the network is trained.
+        devices: Number of devices P, at most the number of stages.
+        accumulation: Number of micro-batches of an update k.
 
     """
     cell = replace(stages.cell, method=way.method.name, accumulation=accumulation)

@@ -145,9 +145,11 @@ def _reconstruction(frames: Frames, sheet: Sheet) -> str:
     said = ""
     if of_delayed.accuracy.estimate:
         seen = _seen(of_delayed)
+        remains = " What remains is delay." * (of_delayed.accuracy.verdict is Verdict.EQUAL)
         said = (
             f"Delayed gradients keep their inputs exactly; PETRA − delayed gradients is "
-            f"{bounded(of_delayed.accuracy, unit='points')}: {seen} on this network, where {_reconstructing(sheet)}."
+            f"{bounded(of_delayed.accuracy, unit='points')}: {seen} on this network, where "
+            f"{_reconstructing(sheet)}.{remains}"
         )
     if of_chain.accuracy.estimate:
         cost = bounded(of_chain.accuracy, unit="points")
@@ -167,7 +169,7 @@ def _seen(comparison: Primary) -> str:
     if verdict is Verdict.LOWER and comparison.holds:
         return "reconstruction costs accuracy"
     if verdict is Verdict.EQUAL:
-        return "no cost of reconstruction is seen, and what remains is delay,"
+        return "no cost of reconstruction is seen"
     return "whether reconstruction costs accuracy is open"
 
 

@@ -2,6 +2,7 @@
 const address = new URLSearchParams(location.search);
 const bar = document.createElement("div");
 bar.className = "switches";
+bar.append("Tables and pictures of");
 for (const name of ["k", "scale"]) {
   const marked = [...document.querySelectorAll(`[data-${name}]`)];
   const values = [...new Set(marked.map((element) => element.dataset[name]))];
