@@ -68,9 +68,10 @@ PHONE = """
 """
 
 
-#: How much of what is folded has no height, but for lists of records and patches, which are not printed.
+#: How much of what is folded has no height, but for lists of records, patches and commands, which are not printed.
 FOLDED = """
-  const folded = all("details:not([open]) p").filter((e) => !e.closest("#benchmarks, #provenance, #history"));
+  const never = "#benchmarks, #provenance, #history, .commands";
+  const folded = all("details:not([open]) p").filter((e) => !e.closest(never));
   report.hidden = folded.filter((e) => e.textContent && !e.getBoundingClientRect().height).length;
 """
 

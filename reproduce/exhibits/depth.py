@@ -71,10 +71,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         for name, of in deepest.items()
         if (estimate := of.estimate)
     ]
+    lost = [f"{name}: {of.summary}" for name, of in deepest.items() if of.failures and not of.estimate]
+    failed = f" ({'; '.join(lost)})" * bool(lost)
     yield Sentence(
-        f"{sheet.after.capitalize()} a chain of {last} stages reaches {conjunction(reach)} at k = {k}."
+        f"{sheet.after.capitalize()} a chain of {last} stages reaches {conjunction(reach)} at k = {k}{failed}."
         if reach
-        else f"No run on a chain of {last} stages is finished (scale “{sheet.scale}”).",
+        else f"No run on a chain of {last} stages has an accuracy yet at k = {k}{failed}.",
         known=any(s.values for s in deepest.values()),
     )
     yield facets.facet(

@@ -295,7 +295,7 @@ def test_on_a_phone_the_page_is_as_wide_as_the_screen_and_a_link_keeps_what_was_
 
 @needs_browser
 def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) -> None:
-    """Ink on a dark page is light; what is folded is printed, but for lists of records and patches."""
+    """Ink on a dark page is light; what is folded is printed, but for records, patches and commands."""
     dark = with_script(page, tmp_path / "dark.html", "report.ink = getComputedStyle(document.body).color;")
     dark.write_text(dark.read_text().replace("prefers-color-scheme: dark", "min-width: 1px"))
     assert reported(browse(tmp_path, dark.as_uri(), "--dump-dom"))["ink"] == "rgb(232, 230, 225)"
