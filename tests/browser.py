@@ -68,9 +68,10 @@ PHONE = """
 """
 
 
-#: Counts folded elements without height. Lists of records and patches are not printed, and not counted.
+#: Counts folded elements without height. Lists of records, patches and commands are not printed, and not counted.
 FOLDED = """
-  const folded = all("details:not([open]) p").filter((e) => !e.closest("#benchmarks, #provenance, #history"));
+  const never = "#benchmarks, #provenance, #history, .commands";
+  const folded = all("details:not([open]) p").filter((e) => !e.closest(never));
   report.hidden = folded.filter((e) => e.textContent && !e.getBoundingClientRect().height).length;
 """
 

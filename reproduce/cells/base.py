@@ -28,8 +28,8 @@ class Cell(abc.ABC):
 
     def __post_init__(self) -> None:
         hints = _hints(type(self))
-        for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, _checked(field.name, getattr(self, field.name), hints[field.name]))
+        for name in _defaults(type(self)):
+            object.__setattr__(self, name, _checked(name, getattr(self, name), hints[name]))
         if not re.fullmatch(r"[a-z0-9_]+", self.scale):
             raise CellError(f"scale must be lower-case letters, digits and underscores, got {self.scale!r}")
         try:
@@ -53,8 +53,7 @@ class Cell(abc.ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return every setting with its value, `kind` first. `from_dict` is the inverse."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {"kind": self.kind, **values}
+        return {"kind": self.kind, **{name: getattr(self, name) for name in _defaults(type(self))}}
 
     def without_defaults(self) -> dict[str, Any]:
         """Return the settings without those at their defaults, `kind` first.
@@ -62,7 +61,7 @@ class Cell(abc.ABC):
         Settings added after the first records were written have defaults, which describe the earlier behaviour.
         Defaults are excluded from the identity, so older records keep theirs.
         """
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        defaults = _defaults(type(self))
         return {name: value for name, value in self.to_dict().items() if value != defaults.get(name)}
 
     def less(self, *names: str) -> str:
@@ -74,7 +73,7 @@ class Cell(abc.ABC):
         """The canonical JSON text of the configuration: no defaults, sorted keys, no spaces, ASCII."""
         return json.dumps(self.without_defaults(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    @property
+    @functools.cached_property
     def identity(self) -> str:
         """SHA-256 of the canonical text, 64 hex digits."""
         return hashlib.sha256(self.canonical.encode()).hexdigest()
@@ -93,6 +92,12 @@ def near_matches(wrong: str, names: typing.Iterable[str]) -> str:
 
 
 _hints = functools.cache(typing.get_type_hints)
+
+
+@functools.cache
+def _defaults(kind: type[Cell]) -> dict[str, Any]:
+    """Return the default of each setting of a kind of cells, or `dataclasses.MISSING`, in the order of the settings."""
+    return {field.name: field.default for field in dataclasses.fields(kind)}
 
 
 def _checked(name: str, value: object, wanted: Any) -> object:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from reproduce.cells import catalogue
 from reproduce.grids import scales
+from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show.content import Block, Figure, Finding, Listing, Section, Table, Tone
@@ -71,15 +72,16 @@ class Exhibit:
 def sheets(frames: Frames, plan: str) -> list[Sheet]:
     """Return the sheets of a plan, the largest scale first, including those of which nothing has begun."""
     if plan not in frames.by_plan:
-        cells = {scale: PLANS[plan](scale) for scale in reversed(scales.SCALES)}
+        cells = {scale: cells_of(PLANS[plan], scale) for scale in reversed(scales.SCALES)}
         frames.by_plan[plan] = [sheet for scale, of in cells.items() if of for sheet in frames.sheets(scale, of)]
     return frames.by_plan[plan]
 
 
 def commands(plan: str) -> list[str]:
-    """What runs all cells of a plan, scale by scale; nothing where it has none."""
+    """Return the commands that run all cells of a plan, scale by scale."""
     cells = PLANS.get(plan)
-    return [f"python -m reproduce run {scale} --tables {plan}" for scale in scales.SCALES if cells and cells(scale)]
+    known = [scale for scale in scales.SCALES if cells and cells_of(cells, scale)]
+    return [f"python -m reproduce run {scale} --tables {plan}" for scale in known]
 
 
 def first(sentences: Sequence[Sentence]) -> str:

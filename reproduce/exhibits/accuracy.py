@@ -13,7 +13,7 @@ from reproduce.grids.plans.accuracy import COMPARED
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
 from reproduce.show.compare import means
-from reproduce.show.content import Finding, Tone, short_title
+from reproduce.show.content import Finding, Tone, in_prose
 from reproduce.show.tables import Field, judged, mean, method, table, words
 from reproduce.words import conjunction, count, some
 
@@ -49,7 +49,7 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
     k = min(k for network, _, k in accuracy if network == networks[0])
     reached = {name: accuracy[network, name, k].estimate for network, name in rows if network == networks[0]}
     of_each = [
-        f"{estimate.mean:.1f} % with {short_title(methods.by_name(m))}" for m, estimate in reached.items() if estimate
+        f"{estimate.mean:.1f} % with {in_prose(methods.by_name(m))}" for m, estimate in reached.items() if estimate
     ]
     yield Sentence(
         f"{sheet.after.capitalize()} {networks[0].partition(',')[0]} reaches at k = {k} {conjunction(of_each)}."

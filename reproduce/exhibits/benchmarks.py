@@ -30,7 +30,7 @@ DRAWN = 2  # timelines of a benchmark, as modelled and as measured; its record h
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """Every record; of several records of one benchmark the first is explained."""
+    """Yield every record. Of several records of one benchmark the first is explained, and a patch is listed once."""
     problems = frames.results.benchmark_problems
     records = [replace(record, title=_titled(record)) for record in frames.results.benchmarks]
     if problems:
@@ -41,14 +41,15 @@ def whole(frames: Frames) -> Iterator[Shown]:
         return
     aimed = [holds for benchmark in records for *_, holds in benchmark.judged() if holds is not None]
     if aimed:
-        were = "was" if len(aimed) == 1 else "were"
-        yield Sentence(f"{sum(aimed)} of {count(len(aimed), 'aim')} for speed and memory {were} reached.")
+        reached = f"{sum(aimed) or 'none'} {'was' if sum(aimed) < 2 else 'were'} reached"
+        yield Sentence(f"Of {count(len(aimed), 'aim')} for speed and memory {reached}.")
     values, units = frames.series["value"], frames.series["unit"]
     series = frames.series.assign(
         value=values / units.map({"s": 1e-3, "B": MEGABYTE}).fillna(1.0),
         quantity=frames.series["quantity"] + ", " + units.replace({"s": "ms", "B": "MB"}),
     )
     explained: dict[str, Benchmark] = {}  # by the paragraph
+    patched: dict[str, list[str]] = {}  # names by the patch
     for benchmark in records:
         first = explained.setdefault(benchmark.about, benchmark)
         again = f", recorded as {benchmark.name}: as explained above under “{first.title}”."
@@ -56,6 +57,11 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield from _aims(benchmark)
         yield from (Finding(f"Benchmarks: {benchmark.name}: {finding}") for finding in benchmark.findings)
         yield from _shown(benchmark, series[series["benchmark"] == benchmark.name])
+        if benchmark.patch:
+            patched.setdefault(benchmark.patch, []).append(benchmark.name)
+    for patch, names in patched.items():
+        title = f"Difference to the commit: {conjunction(names)}"
+        yield Folded(Listing(f"benchmark-{names[0]}-patch", title, patch))
 
 
 def _titled(benchmark: Benchmark) -> str:
@@ -97,9 +103,6 @@ def _shown(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:
     if not tables:
         yield " ".join((f"{chosen}.", *notes))
     yield from _timelines(benchmark)
-    if benchmark.patch:
-        title = f"Difference to the commit: {benchmark.name}"
-        yield Folded(Listing(f"benchmark-{benchmark.name}-patch", title, benchmark.patch))
 
 
 def _where(benchmark: Benchmark) -> str:

@@ -259,8 +259,8 @@ def _sentence(scale: str, less: Less, shortest: int, longer: Less) -> Sentence:
     said += f"{'wins' if len(win) == 1 else 'win'} over PETRA alone{f' ({won})' * bool(won)}"
     last = max((place[2] for place in _of_petra(longer, "alone")), default=None)
     later = {place: of for place, of in _of_petra(longer, "alone").items() if place[2] == last}
-    left = [f"{place[-1]} {bounded(difference)}" for place, difference in later.items()]
-    ends = f"; after {last} epochs the gain is {conjunction(left)} points" if left else "; none was followed for longer"
+    left = [f"{bounded(difference, unit='points')} with {place[-1]}" for place, difference in later.items()]
+    ends = f"; after {last} epochs the gain is {conjunction(left)}" if left else "; none was followed for longer"
     return Sentence(f"{said}{ends}.")
 
 

@@ -17,7 +17,7 @@ from reproduce.show.compare import means, measured
 from reproduce.show.content import Finding
 from reproduce.show.facets import RECONSTRUCTION_LOOKS as CAUSES
 from reproduce.show.tables import BOTTOM, RECONSTRUCTION, Field, error, mean, number, table, words
-from reproduce.words import conjunction
+from reproduce.words import conjunction, count
 
 TRAINING = "training/input"
 INTRODUCTION = (
@@ -52,17 +52,19 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         if (estimate := errors[title, BLOCKS[-1], TRAINING].estimate)
     ]
     wrecks = int((ended["broken"] != "").sum())
-    broken = f"{wrecks} of {len(ended)} runs"
+    of_all = f"{wrecks} of {count(len(ended), 'run')} {'is' if wrecks == 1 else 'are'} broken"
+    broken = of_all if wrecks else "no run is broken"
     yield Sentence(
         f"{sheet.after.capitalize()} under PETRA the relative error at the bottom of {BLOCKS[-1]} blocks is "
-        f"{conjunction(said)}; {broken} are broken."
+        f"{conjunction(said)}; {broken}."
         if said
-        else f"No error at {BLOCKS[-1]} blocks has been measured yet; {broken} are broken.",
+        else f"No error at {BLOCKS[-1]} blocks has been measured yet; {broken}.",
         known=bool(said),
     )
     if wrecks:
         yield Finding(
-            f"Couplings: {setting}. {broken} are broken: their errors are of a network that learns little or nothing."
+            f"Couplings: {setting}. {broken.capitalize()}: {'their' if wrecks > 1 else 'its'} errors are of a network "
+            "that learns little or nothing."
         )
     yield facets.facet(
         bottom,

@@ -18,7 +18,7 @@ from reproduce.records.broken import RULE
 from reproduce.records.frames import Sheet, over_training
 from reproduce.show import facets
 from reproduce.show.compare import Difference, Sample, means, measured, summarize
-from reproduce.show.content import Finding, short_title
+from reproduce.show.content import Finding, in_prose, short_title
 from reproduce.show.facets import RECONSTRUCTION_LOOKS as LOOKS
 from reproduce.show.tables import BOTTOM, RECONSTRUCTION, Field, error, judged, mean, number, table, words
 from reproduce.words import conjunction
@@ -65,14 +65,18 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return "; ".join(f"{name}: {n} {why}" for name, reasons in broken.items() for why, n in reasons.items())
 
     k, last = places[0][0], places[-1][1]
-    deepest = {short_title(m): accuracy[k, last, m.name] for m in COMPARED}
+    deepest = {in_prose(m): accuracy[k, last, m.name] for m in COMPARED}
     reach = [
-        f"{f'{estimate.mean:.1f} % ({of.seeds})' if (estimate := of.estimate) else of.summary} with {name}"
+        f"{estimate.mean:.1f} % with {name} (seeds: {of.seeds})"
         for name, of in deepest.items()
+        if (estimate := of.estimate)
     ]
+    lost = [f"{name}: {of.summary}" for name, of in deepest.items() if of.failures and not of.estimate]
+    failed = f" ({'; '.join(lost)})" * bool(lost)
     yield Sentence(
-        f"{sheet.after.capitalize()} a chain of {last} stages reaches at k = {k} (in brackets the seeds) "
-        f"{conjunction(reach)}.",
+        f"{sheet.after.capitalize()} a chain of {last} stages reaches {conjunction(reach)} at k = {k}{failed}."
+        if reach
+        else f"No run on a chain of {last} stages has an accuracy yet at k = {k}{failed}.",
         known=any(s.values for s in deepest.values()),
     )
     yield facets.facet(

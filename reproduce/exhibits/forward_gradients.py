@@ -52,7 +52,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     for p, gain in gains.items():
         over = untrained[p]
         beside = f" ({bounded(over)} over untrained auxiliary networks)" * bool(over.estimate)
-        first.setdefault(p[5], f"{bounded(gain)} points in {p[5]}{beside}")
+        first.setdefault(p[5], f"{bounded(gain, unit='points')} in {p[5]}{beside}")
     yield Sentence(
         f"{sheet.after.capitalize()} the gradient of a local loss beats the best random guess by "
         f"{conjunction(list(first.values()))}."

@@ -63,7 +63,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     runs = sheet.done[sheet.done["k"] == PETRA.k]
     yield facets.facet(
         runs,
-        [facets.line("interval"), facets.dots(apart=0.08), facets.cut_to(runs, "final_accuracy")],
+        [facets.line("interval", gaps=True), facets.dots(apart=0.08), facets.cut_to(runs, "final_accuracy")],
         key=f"length-{sheet.key}",
         caption=f"Accuracy over the last epochs against the length of the training, k = {PETRA.k} ({setting}). Dot: a "
         "run; line: mean; band: 95 % interval; a method has a point only where it was run. Right: the difference to "
@@ -80,7 +80,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
                 {arm.title: plots.COLOURS[arm.method] for arm in ARMS},
             )
         ],
-        beside_label="− backpropagation, points",
+        beside_label="points above backpropagation",
     )
     yield table(
         key=f"length-{sheet.key}",

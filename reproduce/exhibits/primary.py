@@ -127,9 +127,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
     known = primaries(frames)
     made = [of for of in known if of.accuracy.estimate]
     yield Sentence(
-        f"Of {count(len(known), 'primary comparison')}, {len(made) or 'none'} "
-        f"{'has' if len(made) == 1 else 'have'} been run. "
-        + " ".join(f"{of.title} is {bounded(of.accuracy)} points ({of.setting})." for of in made),
+        f"Of {count(len(known), 'primary comparison')} {len(made) or 'none'} "
+        f"{'has' if len(made) < 2 else 'have'} been run."
+        + "".join(f" {of.title} is {bounded(of.accuracy, unit='points')} ({of.setting})." for of in made),
         known=bool(made),
     )
     yield table(

@@ -12,6 +12,7 @@ from typing import Any
 from reproduce.cells.kinds import TrainedCell
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.grids import scales
+from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
 from reproduce.grids.rerun import command
 from reproduce.records.frames import Frames
@@ -28,7 +29,7 @@ TONES = {Status.DONE: Tone.PLAIN, Status.FAILED: Tone.OURS, Status.PARTIAL: Tone
 INTRODUCTION = (
     "Every number above is computed from records, lines of plain text for each cell: its whole configuration, code, "
     "environment, and the metrics of every epoch. The list of cells at the end names for each the code (C), the "
-    "environment (E) and the command that runs it and no other."
+    "environment (E) and the command that runs only this cell."
 )
 
 
@@ -72,7 +73,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
     yield Folded(
         table(
             key="cells",
-            caption="Every cell that has been begun, and the command that runs it; with --records FOLDER anew.",
+            caption="Every cell that has been begun. Its command is “python -m reproduce run SCALE --only name=CELL”, "
+            "unless another one is listed; --records FOLDER repeats it in another folder.",
             rows=begun,
             fields=[
                 entry("cell", lambda run: code(run.cell.name), numeric=False),
@@ -80,12 +82,21 @@ def whole(frames: Frames) -> Iterator[Shown]:
                 words("state", lambda run: Entry(str(run.state), tone=TONES[run.state.status], hint=run.state.detail)),
                 words("code", lambda run: ", ".join(versions[text] for text in _codes(run))),
                 words("environment", lambda run: ", ".join(machines[text] for text in _machines(run))),
-                words("command", lambda run: code(command(run.cell) or "no grid has it any more")),
+                words("other command", _other_command),
             ],
         )
     )
     for patch, name in {version["patch"]: version["code"] for version in codes if version["patch"]}.items():
         yield Folded(Listing(f"patch-{name}", f"Difference of {name} to its commit", patch))
+
+
+def _other_command(run: Run[Any]) -> Entry | None:
+    """Return the command that runs a cell, where it is not the usual one."""
+    cell = run.cell
+    known = command(cell)
+    if known == f"python -m reproduce run {cell.scale} --only name={cell.name}":
+        return None
+    return code(known) if known else missing("none: no grid has the cell any more")
 
 
 def _devices(runs: Sequence[Run[Any]]) -> str:
@@ -130,7 +141,10 @@ def _findings(results: Results) -> Iterator[Finding]:
         runs = [run for run in of(Status.FAILED) if run.state.reason == reason]
         # That a cell diverges may be just what a study looks for; that memory ran out is never a result.
         looked_for = reason == "diverged" and {meaning(run.cell) for run in runs} <= {
-            meaning(cell) for plan in ("depth", "stability") for scale in scales.SCALES for cell in PLANS[plan](scale)
+            meaning(cell)
+            for plan in ("depth", "stability")
+            for scale in scales.SCALES
+            for cell in cells_of(PLANS[plan], scale)
         }
         names = some([f"{run.cell.name} ({run.state.detail or run.state})" for run in runs], LISTED)
         yield Finding(

@@ -11,7 +11,6 @@ from functools import cache
 from petra_core import methods
 from petra_core.methods import Method
 from petra_core.schedule import written
-from reproduce.drawing.execution import executed, laid_out
 from reproduce.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.records.frames import Frames
@@ -43,7 +42,9 @@ def whole(_: Frames) -> Iterator[Shown]:
 
 @cache
 def drawn(method: Method, accumulation: int) -> Figure:
-    """The schedule of a method. No record changes it, so it is drawn once a process."""
+    """Draw the schedule of a method. No record changes it, so a process draws it once."""
+    from reproduce.drawing.execution import executed, laid_out  # torch, which only some exhibits need
+
     entered = MICRO_BATCHES[method.pipelined]
     actions = executed(method, STAGES, entered, accumulation)
     timeline = laid_out(actions, (1,) * STAGES)

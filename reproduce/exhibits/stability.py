@@ -4,7 +4,7 @@ PETRA and backpropagation train at the same points, on a chain of blocks of whic
 whatever breaks under both is the learning rate's doing and not the delay's.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.stability import COMPARED
@@ -58,7 +58,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield Sentence(
         f"In {count(len(known), 'pair')} of runs of {count(sheet.example.epochs, 'epoch')} (one seed) training breaks "
         f"at {count(len(petra), 'setting')} under PETRA and at {len(exact)} under backpropagation; "
-        f"{len(petra - exact)} break only under PETRA, {len(exact - petra)} only under backpropagation.",
+        f"{_alone(petra - exact)} only under PETRA, {len(exact - petra)} only under backpropagation.",
         known=bool(known),
     )
     yield facets.facet(
@@ -89,6 +89,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ],
         notes=["Lowest run: a lower rate may be better still. Nothing is interpolated."],
     )
+
+
+def _alone(points: Collection[object]) -> str:
+    return f"{len(points)} {'breaks' if len(points) == 1 else 'break'}"
 
 
 def stable_rate(by_rate: Mapping[float, Sample]) -> Entry:

@@ -34,7 +34,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     """The ablation, and what it says to the paper's statement."""
     accuracy = means(sheet.runs, "test_accuracy", ["network", "method"])
     networks = {
-        n: f"{k.count('R')} of {len(k)} stages compute with a reconstructed input" for n, k in kinds_of(sheet).items()
+        n: f"{(amount := k.count('R'))} of {len(k)} stages {'computes' if amount == 1 else 'compute'} with a "
+        "reconstructed input"
+        for n, k in kinds_of(sheet).items()
     }
     less = {(n, m): accuracy[n, m] - accuracy[n, FULL] for n in networks for m in (WEIGHTS, INPUTS, PETRA)}
     halves = {network: accuracy[network, INPUTS] - accuracy[network, WEIGHTS] for network in networks}

@@ -15,7 +15,7 @@ from reproduce.modelling.modelled import Modelled, timed_networks
 from reproduce.published import Row
 from reproduce.records.frames import Frames, Sheet
 from reproduce.show import facets
-from reproduce.show.content import MEGABYTE, TIMES, Table, missing
+from reproduce.show.content import MEGABYTE, TIMES, Entry, Table, missing
 from reproduce.show.tables import amount, entry, number, published_value, table, words
 from reproduce.words import conjunction
 
@@ -35,25 +35,40 @@ def largest(frames: Frames) -> Sheet | None:
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """The published values beside what is modelled at the paper's scale, and other ways at the largest."""
-    papers = sheets(frames, "table5")[0]
-    states = papers.runs.set_index("model")["state"]
-    speedups = {m.run.cell.model: m.speedup for m in timed_networks(papers)}
+    """Yield the published values beside what is modelled of networks of the paper's size, and ways to use devices.
+
+    Stages of that size may have been timed at any scale; of several the largest is shown.
+    """
+    every = sheets(frames, "table5")
+    states = every[0].runs.set_index("model")["state"]
+    timed = [m for sheet in reversed(every) for m in timed_networks(sheet) if _of_the_papers_size(m)]
+    modelled = {m.run.cell.model: m for m in timed}
+
+    def speedup(row: Row) -> float | Entry:
+        model = modelled.get(row["model"])
+        return model.speedup if model else missing(states[row["model"]])
+
+    used = dict.fromkeys(m.run.cell.scale for m in modelled.values()) or ("paper",)
     yield table(
         key="table5",
-        caption="Time of an iteration without overlap over that of PETRA, CIFAR-10, one device a stage; modelled: at "
-        f"batch {SETTINGS['paper'][1]}, scale “paper”.",
+        caption="Time of an iteration without overlap over that of PETRA, CIFAR-10, one device a stage; modelled at "
+        f"batch {SETTINGS['paper'][1]}, width {PAPER_WIDTH}, scale {conjunction([f'“{scale}”' for scale in used])}.",
         rows=published_tables.read("table5_speed"),
         fields=[
             words("network", lambda row: row["model"].replace("revnet", "RevNet-")),
             number("J", lambda row: row.number("devices")),
             entry("published", lambda row: published_value(row, SPEEDUP, TIMES), group="speed-up"),
             amount("measured on J devices", lambda _: None, 2, group="speed-up", without="not run"),
-            amount("modelled", lambda r: speedups.get(r["model"], missing(states[r["model"]])), 2, group="speed-up"),
+            amount("modelled", speedup, 2, group="speed-up"),
         ],
     )
     if sheet := largest(frames):
         yield _arrangements(sheet)
+
+
+def _of_the_papers_size(network: Modelled) -> bool:
+    cell = network.run.cell
+    return (cell.width, cell.batch_size) == (PAPER_WIDTH, SETTINGS["paper"][1])
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:

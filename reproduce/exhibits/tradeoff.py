@@ -118,7 +118,7 @@ def _worth(sheet: Sheet, points: DataFrame, accuracy: Samples) -> Sentence:
     ours, plain = (points[points["way"] == title].set_index("devices") for title in (methods.PETRA.title, "1F1B"))
     if ours.empty or plain.empty:
         return Sentence("PETRA and backpropagation have not both been trained.", known=False)
-    lost = bounded(accuracy[methods.PETRA.name] - accuracy[methods.BACKPROPAGATION.name])
+    lost = bounded(accuracy[methods.PETRA.name] - accuracy[methods.BACKPROPAGATION.name], unit="points")
     on = [str(devices) for devices in DEVICES if not ours["beaten"][devices]]
     better = [
         str(devices)
@@ -132,7 +132,7 @@ def _worth(sheet: Sheet, points: DataFrame, accuracy: Samples) -> Sentence:
         f"In the model PETRA with its stages kept apart is on the front of accuracy, bytes and time {front}{beaten}. "
         f"On {most} devices PETRA takes {ours['milliseconds'][most]:.1f} ms and {ours['megabytes'][most]:.0f} MB, 1F1B "
         f"{plain['milliseconds'][most]:.1f} ms and {plain['megabytes'][most]:.0f} MB; {sheet.after} PETRA − "
-        f"backpropagation is {lost} points."
+        f"backpropagation is {lost}."
     )
 
 

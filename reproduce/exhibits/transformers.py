@@ -34,7 +34,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     setting += f", text {sheet.text[:12]}…" * bool(sheet.text)
     key = f"{'language' if known.text else 'transformers'}-{sheet.key}"
     of_petra = {k: gaps[k, methods.PETRA.name] for k in ks}
-    said = [f"{bounded(gap, trailing=True)} points at k = {k}" for k, gap in of_petra.items() if gap.estimate]
+    said = [f"{bounded(gap, trailing=True, unit='points')} at k = {k}" for k, gap in of_petra.items() if gap.estimate]
     yield Sentence(
         f"{sheet.after.capitalize()} PETRA trails backpropagation on {title} by {conjunction(said)}."
         if said

@@ -5,7 +5,13 @@ from functools import cache
 
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.grids import scales
-from reproduce.grids.plans import PLANS
+from reproduce.grids.plans import PLANS, Plan
+
+
+@cache
+def cells_of(plan: Plan, scale: str) -> tuple[Cell, ...]:
+    """Return the cells of a plan at a scale, made once: a cell knows its identity when it has been asked for it."""
+    return tuple(plan(scale))
 
 
 @cache
@@ -21,6 +27,6 @@ def grid_of(scale: str) -> tuple[Cell, ...]:
 
     """
     scales.by_name(scale)  # raises
-    cells = dict.fromkeys(cell for plan in PLANS.values() for cell in plan(scale))
+    cells = dict.fromkeys(cell for plan in PLANS.values() for cell in cells_of(plan, scale))
     measured = math.inf if scale == "smoke" else -1
     return tuple(sorted(cells, key=lambda cell: cell.seed if isinstance(cell, TrainedCell) else measured))

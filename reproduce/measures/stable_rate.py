@@ -10,6 +10,7 @@ which is 2 / h without staleness, and about pi / (2 tau h) with much of it.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,9 @@ from torch import Tensor, nn
 from petra_core import BufferedStage, HeadStage, Pipeline, methods
 from petra_core.methods import Method
 
-__all__ = ["is_stable", "largest"]
+__all__ = ["are_stable", "largest"]
 
-PERIODS = 24  # of the oscillation at the border, after which growth and decay can be distinguished
+PERIODS = 8  # of the oscillation at the border, after which growth and decay can be distinguished
 
 
 def largest(tau: int, curvature: float = 1.0) -> float:
@@ -33,33 +34,40 @@ def largest(tau: int, curvature: float = 1.0) -> float:
     return 2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature
 
 
-def is_stable(rate: float, tau: int, curvature: float = 1.0, method: Method = methods.PETRA) -> bool:
-    """Return whether the weight decays when the engine trains with this rate: two stages, the lower one trained.
+def are_stable(
+    rates: Sequence[float], tau: int, curvature: float = 1.0, method: Method = methods.PETRA
+) -> tuple[bool, ...]:
+    """Return for each learning rate whether the weight decays when the engine trains two stages.
+
+    Only the lower stage has weights. All rates are tried in one run, on one weight each: a weight only sees the product
+    of rate and curvature.
 
     Args:
-        rate: the learning rate.
-        tau: staleness of the lower stage in micro-batches, which are updates.
+        rates: The learning rates.
+        tau: Staleness of the lower stage in micro-batches, which are updates.
         curvature: h, the second derivative of the loss.
-        method: any pipelined one.
+        method: Any pipelined method.
 
     """
-    linear = nn.Linear(1, 1, bias=False, dtype=torch.float64)
-    weight = nn.init.ones_(linear.weight)
+    linear = nn.Linear(1, len(rates), bias=False, dtype=torch.float64)
+    weights = nn.init.ones_(linear.weight)
+    curvatures = curvature / max(rates) * torch.tensor(rates, dtype=torch.float64)
 
     def quadratic(output: Tensor, _: Tensor) -> Tensor:
-        return (curvature * output.square() / 2).mean()
+        return (curvatures * output.square() / 2).sum()
 
     pipeline = Pipeline(
         [BufferedStage(linear), HeadStage(nn.Identity(), quadratic)],
         method,
         staleness=(tau, 0),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=max(rates)),
     )
     inputs, target = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
     period = 2 * (2 * tau + 1)
     sizes = []
     for _ in range(PERIODS * period):
         pipeline.step(inputs, target)
-        sizes.append(abs(float(weight.detach())))
+        sizes.append(weights.detach().abs().flatten().clone())
     middle = PERIODS // 2 * period
-    return max(sizes[-period:]) < max(sizes[middle - period : middle])
+    last, before = (torch.stack(part).amax(0) for part in (sizes[-period:], sizes[middle - period : middle]))
+    return tuple((last < before).tolist())

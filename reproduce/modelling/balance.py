@@ -15,6 +15,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from petra_core import methods
+from petra_core.methods import Method
 from petra_core.prediction import full_speed
 from petra_core.prediction.footprint import Footprint, of_footprints
 from petra_core.prediction.holding import peaks
@@ -24,12 +25,12 @@ from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.shares import even_partition, runs
 from petra_core.timeline import Timeline
 from reproduce.cells import catalogue, networks
-from reproduce.cells.kinds import CellError, StageCostCell, TrainedCell
+from reproduce.cells.kinds import CellError, MemoryCell, ShapedCell, StageCostCell, TrainedCell
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Balance", "balanced", "measured", "of_training"]
+__all__ = ["Balance", "balanced", "footprints", "measured", "of_training"]
 
 REPETITIONS = 5  # timed repetitions of each stage
 
@@ -84,7 +85,7 @@ class Balance:
     @property
     def footprints(self) -> tuple[Footprint, ...]:
         """Bytes that each stage needs per micro-batch."""
-        return _footprints(replace(self.cell, accumulation=1), self.device)  # independent of k
+        return footprints(self.cell, self.device)
 
     def even(self, processes: int) -> Cut:
         """Return the partition into equal numbers of stages.
@@ -142,17 +143,40 @@ class Balance:
         return peaks(timeline, footprints, stashes_weights=method.stashes_weights and not method.double_buffered)
 
 
+def _keeping(method: Method) -> tuple[bool, bool, bool]:
+    """Return the properties of a method on which footprints depend."""
+    return method.keeps_graph, method.reconstructs, method.overlapped
+
+
+def footprints(cell: ShapedCell, device: str = "cpu") -> tuple[Footprint, ...]:
+    """Return the bytes that each stage of a network takes for a micro-batch, trained by SGD with momentum.
+
+    Args:
+        cell: The network, its images and its method.
+        device: The device with whose kernels memory is predicted.
+
+    """
+    method = methods.by_name(cell.method)
+    same = next(other for other in methods.ALL if _keeping(other) == _keeping(method))
+    settings = {field.name: getattr(cell, field.name) for field in fields(MemoryCell)}
+    settings |= {"scale": "custom", "method": same.name, "accumulation": 1, "seed": 0}
+    return _footprints(MemoryCell(**settings), device)
+
+
 @cache
-def _footprints(cell: StageCostCell, device: str) -> tuple[Footprint, ...]:
+def _footprints(cell: MemoryCell, device: str) -> tuple[Footprint, ...]:
+    """Compute the footprints of a network once for all cells that have it, whatever their k, seed or scale."""
     import torch
 
-    from petra_core.prediction.memory import footprints
-    from reproduce.measures.synthetic import SGD, micro_batch
+    from petra_core.prediction import memory
+    from reproduce.measures.synthetic import micro_batch
 
     with torch.device("meta"):
         images, labels = micro_batch(cell, catalogue.by_name(cell.dataset).num_classes)
     method, where = methods.by_name(cell.method), torch.device(device)
-    return footprints(networks.outlined(cell), method, images, labels, optimizer=SGD, device=where)
+    of_stages = memory.footprints(networks.outlined(cell), method, images, labels, device=where)
+    # Momentum takes one buffer for each trainable weight. To ask the optimizer would take two fifths of the time.
+    return tuple(replace(of, optimizer=of.trainable) for of in of_stages)
 
 
 def measured(

@@ -8,7 +8,9 @@ from functools import cache
 
 from petra_core import methods
 from petra_core.ledger import KINDS
+from petra_core.prediction.footprint import of_footprints
 from reproduce.grids.plans import table3
+from reproduce.modelling.balance import footprints
 
 __all__ = ["DEPTHS", "predicted"]
 
@@ -28,9 +30,8 @@ def predicted(family: str, depth: int) -> Mapping[str, Mapping[str, int]]:
         "peak", within a tick, each kind at its largest.
 
     """
-    from reproduce.measures import held_memory  # torch is slow to import, and the plan of a grid does not need it
-
-    stages = held_memory.predicted(table3.held("paper", "imagenet", f"{family}{depth}", methods.PETRA))
+    cell = table3.held("paper", "imagenet", f"{family}{depth}", methods.PETRA)
+    stages = of_footprints(footprints(cell), methods.PETRA, cell.accumulation)
     bytes_of = {}
     for when in ("held", "peak"):
         kinds = {kind: sum(getattr(stage, when).get(kind, 0) for stage in stages) for kind in KINDS}

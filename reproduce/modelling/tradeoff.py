@@ -9,6 +9,7 @@ event by event over links that take no time (`petra_core.prediction.simulation`)
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from petra_core import methods
 from petra_core.methods import Method
@@ -60,8 +61,9 @@ class Taken:
     peak: int  # bytes on the device that holds most
 
 
-def taken(stages: Balance, invertible: Sequence[bool], way: Way, devices: int, accumulation: int) -> Taken:
-    """Return time and bytes of a strategy on `devices` devices.
+@cache
+def taken(stages: Balance, invertible: tuple[bool, ...], way: Way, devices: int, accumulation: int) -> Taken:
+    """Return time and bytes of a strategy on `devices` devices, simulated once for all exhibits.
 
     Args:
         stages: The network under PETRA, with the costs of its stages.

@@ -101,18 +101,18 @@ class Frames:
     @cached_property
     def studies(self) -> dict[str, ResidualStudy]:
         """The studies by title, with the spread of all sound runs."""
-        studies = {}
-        done = [row for row in self._of_results if row["status"] == Status.DONE.value]
-        rows = [row for row in done if row["study"] and not row["broken"]]
-        for title in dict.fromkeys(row["study"] for row in rows):
-            study = studies[title] = ResidualStudy(title)
-            for column in SPREAD:
-                settings: dict[str, list[float]] = {}
-                for row in rows:
-                    if row["study"] == title and row[column] is not None:
-                        settings.setdefault(row["settings"], []).append(row[column])
-                if spread := pool(settings.values()):
-                    study.spreads[column] = spread
+        studies: dict[str, ResidualStudy] = {}
+        settings: dict[tuple[str, str], dict[str, list[float]]] = {}  # values by study and column, then by settings
+        for row in self._of_results:
+            if row["status"] == Status.DONE.value and row["study"] and not row["broken"]:
+                studies.setdefault(row["study"], ResidualStudy(row["study"]))
+                for column in SPREAD:
+                    if row[column] is not None:
+                        alike = settings.setdefault((row["study"], column), {})
+                        alike.setdefault(row["settings"], []).append(row[column])
+        for (title, column), values in settings.items():
+            if spread := pool(values.values()):
+                studies[title].spreads[column] = spread
         return studies
 
     @cached_property
@@ -199,18 +199,21 @@ class Frames:
         for dataset in dict.fromkeys(datasets):
             planned = {(settings_key(c), _seed(c)): c for c, of in zip(cells, datasets, strict=True) if of == dataset}
             keys = dict.fromkeys(key for key, _ in planned)
+            places = {key: place for place, key in enumerate(keys)}
             begun = [row for key in keys for row in self._begun.get(key, ())]
             for arithmetic in sorted({row["arithmetic"] for row in begun}, reverse=True) or ["float32"]:
                 runs = [row for row in begun if row["arithmetic"] == arithmetic]
                 # An unfinished run has no text yet, and is listed with every text.
                 for text in sorted({row["text"] for row in runs} - {""}) or [""]:
-                    rows = {place: _planned(cell, arithmetic) for place, cell in planned.items()}
-                    rows = {place: row | {"study": self.studies.get(row["study"])} for place, row in rows.items()}
+                    rows: dict[tuple[str, int], dict[str, Any]] = {}
                     for row in sorted(runs, key=lambda row: _ORDER.index(row["status"])):
                         if row["text"] in (text, ""):
                             rows[row["settings"], row["seed"]] = row
-                    places = list(keys)
-                    in_order = [rows[place] for place in sorted(rows, key=lambda p: (places.index(p[0]), p[1]))]
+                    for place, cell in planned.items():
+                        if place not in rows:
+                            row = _planned(cell, arithmetic)
+                            rows[place] = row | {"study": self.studies.get(row["study"])}
+                    in_order = [rows[place] for place in sorted(rows, key=lambda p: (places[p[0]], p[1]))]
                     yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
 
     @cached_property

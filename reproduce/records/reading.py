@@ -91,6 +91,8 @@ def _check_plain(value: Any, depth: int, nan: bool) -> None:
         if abs(value) >= LARGEST_INTEGER:
             raise ValueError(f"a number has {value.bit_length()} bits, expected at most 63")
     elif isinstance(value, list):
+        if set(map(type, value)) == {float} and all(map(math.isfinite, value)):
+            return  # most of what a record holds
         for entry in value:
             _check_plain(entry, depth + 1, nan)
     elif isinstance(value, dict):

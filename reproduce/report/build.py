@@ -24,7 +24,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.sharedctypes import SynchronizedArray
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,8 +53,12 @@ FAILED = "This section could not be made"
 VERDICTS = "verdicts.json"  # beside the page
 SCRIPT_PLACE = "HASH-OF-THE-SCRIPT"  # in the page, until its script is known
 PATIENCE_SECONDS = 60.0  # for a helper, until it is said that it is waited for
-#: Begun first, so that no process waits for one at the end.
-SLOW = ("scale_study", "table3", "tradeoff", "benchmarks", "figure5")
+#: Exhibits that need torch or the sheets of all plans. This process draws them as long as the others have something
+#: else to do: importing torch again takes longer than most exhibits.
+OURS = (
+    *("staleness", "scale_study", "invertible", "schedules", "tradeoff", "table5", "table3", "figure5", "table6"),
+    *("table4", "figure6", "cost"),
+)
 
 
 def build(records_root: Path, output: Path, *, jobs: int = 1, readme: Path | None = None) -> Path:
@@ -140,14 +144,14 @@ def render(results: Results, *, jobs: int = 1) -> Report:
 def _made(results: Results, jobs: int) -> tuple[list[Section], Top]:
     """Return the sections and what stands on top, made by `jobs` processes, this one included."""
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
-    begun, jobs = context.Value("i", 0), min(jobs, len(EXHIBITS))
+    begun, jobs = context.Array("i", [0, 0]), min(jobs, len(EXHIBITS))
     with ProcessPoolExecutor(jobs, context, _receive, (begun, os.getpid())) as pool, _uncollected():
         helpers = [pool.submit(_help, results) for _ in range(1, jobs)]
         frames = Frames(results)
         answers, headlines = _heads(frames)  # while the helpers import
         judged = claims.judge(frames)
         top = Top(answers, headlines, judged, reproducibility(judged, frames))
-        made = _sections(frames, begun)
+        made = _sections(frames, begun, last=False)
         for helper in helpers:
             made |= _helped(helper)
     for exhibit in EXHIBITS:  # of a helper that died
@@ -193,22 +197,34 @@ def _section(exhibit: Exhibit, frames: Frames) -> Section:
         )
 
 
-def _sections(frames: Frames, begun: "Synchronized[int]") -> dict[str, Section]:
-    """Sections by their keys: whatever no other process has begun, one after the other, the slow ones first."""
+def _sections(frames: Frames, begun: "SynchronizedArray[int]", *, last: bool) -> dict[str, Section]:
+    """Make the sections that no other process has begun, one after the other.
+
+    Args:
+        frames: The records.
+        begun: How many all processes together have begun, from the front and from the back of the same order.
+        last: Whether to take the last one each time, not the first.
+
+    Returns:
+        Sections by their keys.
+
+    """
     made: dict[str, Section] = {}
-    in_order = sorted(EXHIBITS, key=lambda exhibit: exhibit.key not in SLOW)
+    in_order = sorted(EXHIBITS, key=lambda exhibit: exhibit.key not in OURS)
     while True:
         with begun.get_lock():
-            number, begun.value = begun.value, begun.value + 1
-        if number >= len(in_order):
-            return made
-        made[in_order[number].key] = _section(in_order[number], frames)
+            if begun[0] + begun[1] >= len(in_order):
+                return made
+            place = begun[last]
+            begun[last] += 1
+        exhibit = in_order[-1 - place if last else place]
+        made[exhibit.key] = _section(exhibit, frames)
 
 
-_begun: "Synchronized[int]"  # in a helper: how many sections have been begun, by all together
+_begun: "SynchronizedArray[int]"  # of `_sections`, in a helper
 
 
-def _receive(begun: "Synchronized[int]", parent: int) -> None:
+def _receive(begun: "SynchronizedArray[int]", parent: int) -> None:
     global _begun
     _begun = begun
 
@@ -222,7 +238,7 @@ def _receive(begun: "Synchronized[int]", parent: int) -> None:
 
 def _help(results: Results) -> dict[str, Section]:
     with _uncollected():
-        return _sections(Frames(results), _begun)
+        return _sections(Frames(results), _begun, last=True)
 
 
 @contextmanager

@@ -6,28 +6,33 @@ trade-off: other records give other sentences.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from petra_core import methods
 from reproduce import published
+from reproduce.cells import timing
+from reproduce.cells.kinds import TrainedCell
 from reproduce.cells.networks import title_of
 from reproduce.exhibits import length
 from reproduce.exhibits._exhibit import sheets
 from reproduce.exhibits.primary import Primary, primaries
 from reproduce.exhibits.table2 import BEST
+from reproduce.grids.grid import cells_of
+from reproduce.grids.plans import PLANS
+from reproduce.grids.plans import staleness as plan
 from reproduce.grids.plans.length import NETWORK
 from reproduce.grids.plans.length import PETRA as ARM
 from reproduce.modelling.gradients import kinds_of
 from reproduce.modelling.modelled import Modelled, timed_networks
 from reproduce.modelling.tradeoff import WAYS, Way, taken
-from reproduce.records.frames import Frames, Sheet
+from reproduce.records.frames import Frames, Sheet, settings_key
 from reproduce.show import facets, plots
 from reproduce.show.compare import Difference, bounded, means
-from reproduce.show.content import MEGABYTE, Figure, short_title
+from reproduce.show.content import MEGABYTE, Figure, in_prose, short_title
 from reproduce.show.statistics import Verdict
 from reproduce.words import conjunction, count
 
@@ -140,12 +145,15 @@ def _reconstruction(frames: Frames, sheet: Sheet) -> str:
     said = ""
     if of_delayed.accuracy.estimate:
         seen = _seen(of_delayed)
+        remains = " What remains is delay." * (of_delayed.accuracy.verdict is Verdict.EQUAL)
         said = (
             f"Delayed gradients keep their inputs exactly; PETRA − delayed gradients is "
-            f"{bounded(of_delayed.accuracy)} points: {seen} on this network, where {_reconstructing(sheet)}."
+            f"{bounded(of_delayed.accuracy, unit='points')}: {seen} on this network, where "
+            f"{_reconstructing(sheet)}.{remains}"
         )
     if of_chain.accuracy.estimate:
-        return f"{said} Where all inner stages reconstruct (chain of 16), the cost is {bounded(of_chain.accuracy)}."
+        cost = bounded(of_chain.accuracy, unit="points")
+        return f"{said} Where all inner stages reconstruct (chain of 16), PETRA − DSP is {cost}."
     return f"{said} The chain of 16, in which all inner stages reconstruct, has not been run for that long."
 
 
@@ -161,7 +169,7 @@ def _seen(comparison: Primary) -> str:
     if verdict is Verdict.LOWER and comparison.holds:
         return "reconstruction costs accuracy"
     if verdict is Verdict.EQUAL:
-        return "no cost of reconstruction is seen, and what remains is delay,"
+        return "no cost of reconstruction is seen"
     return "whether reconstruction costs accuracy is open"
 
 
@@ -220,7 +228,7 @@ def _saves(frames: Frames) -> Iterator[Answer]:
         return
     ours = held[PETRA]
     less = [
-        f"{100 * (1 - ours.total / held[name].total):.0f} % less than {short_title(methods.by_name(name))}"
+        f"{100 * (1 - ours.total / held[name].total):.0f} % less than {in_prose(methods.by_name(name))}"
         for name in (DELAYED, DSP)
         if name in held
     ]
@@ -353,31 +361,25 @@ def _measured_speeds(frames: Frames) -> str:
 
 def _accuracy(frames: Frames) -> Iterator[Headline]:
     """Accuracy against the staleness of the first stage: what has been run, and what has not."""
-    if (sheet := _sheet(frames)) is None or (network := _timed(frames)) is None:
+    if (sheet := _sheet(frames)) is None:
         return
-    stages = len(network.costs)
-    runs = sheet.done[(sheet.done["k"] == ARM.k) & sheet.done["method"].isin([BACKPROPAGATION, PETRA, DELAYED])]
+    runs = _of_staleness(frames, sheet)
     if runs.empty:
         return
-    devices = [p for p in (2, 4, stages) if p <= stages]
-    #: Staleness with its device number: lockstep 2(P - 1), asynchronous 1F1B P - 1.
-    named = {0: "1"} | {p - 1: f"{p}*" for p in devices} | {2 * (p - 1): str(p) for p in devices}
-    places = sorted(named)
-    at = runs["method"].map(lambda name: 0 if name == BACKPROPAGATION else 2 * (stages - 1))
-    runs = runs.assign(place=[places.index(staleness) for staleness in at])
-    absent = [place for place in range(len(places)) if not (runs["place"] == place).any()]
+    named = _numbers_of_devices()
+    absent = sorted(named.keys() - set(runs["staleness"]))
     yield Headline(
-        _of_lengths(runs, stages),
+        _of_lengths(runs, named),
         facets.facet(
             runs,
-            [_lengths(runs, places, named, absent)],
+            [_lengths(runs, named, absent)],
             key="headline-accuracy",
             caption=f"Test accuracy over the last epochs against the staleness of the first stage "
             f"({sheet.described(network=True, length=False)}, k = {ARM.k}). A line for each length of training; mark: "
-            "mean, bar: 95 % interval. Below the staleness the number of devices with one block of stages each, in "
-            "lockstep, and with * under asynchronous 1F1B. The places are not to scale.",
+            "mean, bar: 95 % interval. Below the staleness the number of devices with one stage each: in lockstep, * "
+            "under asynchronous 1F1B, + under 1F1B with slack.",
             title=f"{title_of(sheet.example)}: accuracy against staleness",
-            x="place",
+            x="staleness",
             y="final_accuracy",
             xlabel="staleness, micro-batches; devices",
             ylabel="test accuracy, %",
@@ -385,49 +387,90 @@ def _accuracy(frames: Frames) -> Iterator[Headline]:
             width=WIDTH,
             legend="mark",
         ),
-        "length",
+        "staleness",
     )
 
 
-def _of_lengths(runs: DataFrame, stages: int) -> str:
-    """What PETRA loses at the shortest and the longest training that both methods have, at the largest staleness."""
-    reached = means(runs, "final_accuracy", ["method", "epochs"])
-    both = sorted({int(epochs) for _, epochs in reached if reached[PETRA, epochs].estimate})
-    gaps = {epochs: reached[PETRA, epochs] - reached[BACKPROPAGATION, epochs] for epochs in both}
-    known = {epochs: gap for epochs, gap in gaps.items() if gap.estimate and gap.estimate.low is not None} or gaps
-    said = [f"{bounded(gap)} points after {epochs} epochs" for epochs, gap in known.items()]
+def _points() -> Iterator[TrainedCell]:
+    """Yield the cells of the network at every staleness and length that are planned for the picture."""
+    parts = (plan.curve, plan.longer, plan.longest, lambda: cells_of(PLANS[length.EXHIBIT.key], SCALE))
+    for cell in (cell for part in parts for cell in part()):
+        if isinstance(cell, TrainedCell) and (cell.model, cell.accumulation) == (NETWORK, ARM.k):
+            yield cell
+
+
+def _of_staleness(frames: Frames, sheet: Sheet) -> DataFrame:
+    """Return the finished runs of the picture, of the arithmetic of a sheet."""
+    wanted = {settings_key(cell) for cell in _points()}
+    every = [*sheets(frames, length.EXHIBIT.key), *sheets(frames, "staleness")]
+    runs = concat([of.done for of in every if of.key == sheet.key and of.dataset == sheet.dataset])
+    runs = runs[runs["settings"].isin(wanted) & runs["method"].isin([BACKPROPAGATION, PETRA, DELAYED])]
+    return runs.drop_duplicates("cell").astype({"staleness": int})
+
+
+def _numbers_of_devices() -> dict[int, str]:
+    """Return for each planned staleness the number of devices with one stage each, and a mark of the timing."""
+    named = {0: "1"}
+    for cell in _points():
+        if vector := timing.vector(cell):
+            slack = timing.slack(cell.timing)
+            mark = "*" if slack == 0 else "" if slack == 1 else "+"
+            named.setdefault(vector[0], f"{len(cell.stages) or timing.blocks(cell)}{mark}")
+    return named
+
+
+def _of_lengths(runs: DataFrame, named: Mapping[int, str]) -> str:
+    """Say what PETRA loses at the largest staleness after the shortest and the longest training, and what at others."""
+    reached = means(runs, "final_accuracy", ["method", "epochs", "staleness"])
+    most = max(named)
+
+    def gap(epochs: int, staleness: int) -> Difference:
+        return reached[PETRA, epochs, staleness] - reached[BACKPROPAGATION, epochs, 0]
+
+    both = [epochs for epochs in sorted({int(epochs) for _, epochs, _ in reached}) if gap(epochs, most).estimate]
+    gaps = {epochs: gap(epochs, most) for epochs in both}
+    known = {epochs: of for epochs, of in gaps.items() if of.estimate and of.estimate.low is not None} or gaps
+    said = [f"{bounded(of, unit='points')} after {epochs} epochs" for epochs, of in known.items()]
     ends = conjunction(list(dict.fromkeys([said[0], said[-1]]))) if said else "not known yet"
-    return f"A staleness of {2 * (stages - 1)} micro-batches changes PETRA's accuracy by {ends}."
+    sentence = f"A staleness of {most} micro-batches changes PETRA's accuracy by {ends}."
+    if not both:
+        return sentence
+    less = {at: of for at in sorted(named, reverse=True) if 0 < at < most and (of := gap(both[0], at)).estimate}
+    if not less:
+        return sentence
+    changes = conjunction([bounded(of) for of in less.values()])
+    return (
+        f"{sentence} After {both[0]} epochs a staleness of {conjunction(list(map(str, less)))} changes it by {changes}."
+    )
 
 
-def _lengths(runs: DataFrame, places: list[int], named: Mapping[int, str], absent: list[int]) -> facets.Layer:
-    """A mark a method and length with its interval, joined to backpropagation of the same length by a thin line."""
+def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -> facets.Layer:
+    """Draw a line for each method and length, which begins at backpropagation of the same length."""
 
     def lengths(panel: facets.Panel) -> None:
-        reached = means(runs, "final_accuracy", ["method", "epochs", "place"])
-        exact = {epochs: of.estimate for (method, epochs, _), of in reached.items() if method == BACKPROPAGATION}
-        shift = {BACKPROPAGATION: 0.0, PETRA: -0.08, DELAYED: 0.08}
-        for (method, epochs, place), sample in reached.items():
-            known, look = sample.estimate, panel.looks[method]
-            assert known is not None  # the runs are finished
-            x = place + shift[method]
-            panel.axes.errorbar(
-                [x], [known.mean], yerr=[[known.half_width or 0.0]], fmt=look.marker, color=look.colour, markersize=4.5
-            )
-            start = exact.get(epochs)
-            if method != BACKPROPAGATION and start:
-                panel.axes.plot([0, x], [start.mean, known.mean], color=look.colour, linewidth=0.8, dashes=(4, 2))
+        reached = means(runs, "final_accuracy", ["method", "epochs", "staleness"])
+        shift = {BACKPROPAGATION: 0.0, PETRA: -0.12, DELAYED: 0.12}
+        for method, epochs in sorted({place[:2] for place in reached}):
+            own = {at: of.estimate for (*line, at), of in reached.items() if line == [method, epochs]}
+            look, start = panel.looks[method], reached[BACKPROPAGATION, epochs, 0].estimate
+            points = [(at + shift[method], known) for at, known in sorted(own.items()) if known]
+            for x, known in points:
+                bar = [[known.half_width or 0.0]]
+                panel.axes.errorbar([x], [known.mean], yerr=bar, fmt=look.marker, color=look.colour, markersize=4.5)
             if method == BACKPROPAGATION:
-                panel.axes.annotate(
-                    f"{epochs:.0f} epochs", (x, known.mean), (6, 3), textcoords="offset points", fontsize=7.5
-                )
+                for x, known in points:
+                    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5}
+                    panel.axes.annotate(f"{epochs:.0f} epochs", (x, known.mean), (6, 3), **style)
+            elif start:
+                line = [(0.0, start.mean), *((x, known.mean) for x, known in points)]
+                panel.axes.plot(*zip(*line, strict=True), color=look.colour, linewidth=0.8, dashes=(4, 2))
         low, _ = panel.axes.get_ylim()
         for place in absent:
-            panel.axes.axvspan(place - 0.35, place + 0.35, color=plots.QUIET, alpha=0.07, linewidth=0)
+            panel.axes.axvspan(place - 0.3, place + 0.3, color=plots.QUIET, alpha=0.07, linewidth=0)
             panel.axes.text(place, low, " not run", rotation=90, ha="center", va="bottom", fontsize=7.5)
-        labels = [f"{staleness}\n{named[staleness]}" for staleness in places]
-        panel.axes.set_xticks(range(len(places)), labels, fontsize=8)
-        panel.axes.set_xlim(-0.5, len(places) - 0.5)
+        labels = [f"{staleness}\n{devices}" for staleness, devices in sorted(named.items())]
+        panel.axes.set_xticks(sorted(named), labels, fontsize=7.5)
+        panel.axes.set_xlim(-0.8, max(named) + 0.8)
 
     return lengths
 
@@ -445,7 +488,7 @@ def _memory(frames: Frames) -> Iterator[Headline]:
         for part, amount in ((FULLEST, of.fullest), (OTHERS, of.total - of.fullest))
     ]
     ours, against = held[PETRA], DSP if DSP in held else next(name for name in held if name != PETRA)
-    rival, name = held[against], short_title(methods.by_name(against))
+    rival, name = held[against], in_prose(methods.by_name(against))
     yield Headline(
         f"In total PETRA holds {ours.total:.0f} MB and {name} {rival.total:.0f} MB; on the fullest stage "
         f"{ours.fullest:.0f} and {rival.fullest:.0f} MB.",
@@ -486,6 +529,7 @@ def _speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
         if way != MERGED
     ]
     change = max(abs(speeds[MERGED, k, n].speed / of.speed - 1) for (way, k, n), of in speeds.items() if way == OURS)
+    at_most = f"at most {100 * change:.0f} %" if change >= 0.005 else "less than 0.5 %"
     dashes: list[tuple[float, ...]] = [(1, 1), (3, 1.5), (6, 2), ()]
     looks = {OURS: facets.TITLE_LOOKS[OURS]} | {
         f"{PIPELINE}, k = {k}": facets.Look(f"{PIPELINE}, k = {k}", "#0072b2", dashes[place], "s")
@@ -501,8 +545,8 @@ def _speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
             caption="Speed over one device that backpropagates, modelled from the stage costs of the trade-off "
             f"({network.title}, width {network.run.cell.width}, micro-batches of {network.run.cell.batch_size}; timed "
             f"on {network.machine}; links take no time). Band of PETRA: k = {low} to {high}; "
-            f"merging the stages of a device changes its speed by at most {100 * change:.0f} %. Measured stage "
-            "costs vary by about 15 %.",
+            f"merging the stages of a device changes its speed by {at_most}. Measured stage costs vary by about "
+            "15 %.",
             title=f"{network.title}, width {network.run.cell.width}: speed against devices",
             x="devices",
             y="speed",

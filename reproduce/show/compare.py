@@ -248,12 +248,13 @@ def points(difference: Difference) -> str:
     return f"{with_sign(estimate.mean, 1)}{broken}" if estimate else NO_PAIR
 
 
-def bounded(difference: Difference, *, trailing: bool = False) -> str:
+def bounded(difference: Difference, *, trailing: bool = False, unit: str = "") -> str:
     """Format a difference as mean ± half of the 95 % interval, with the mark of mixed machines and broken runs.
 
     Args:
         difference: In points.
         trailing: Whether it stands after "trails by", so that a loss is a positive number.
+        unit: What follows the number: "points", or nothing.
 
     """
     known = difference.estimate
@@ -264,7 +265,7 @@ def bounded(difference: Difference, *, trailing: bool = False) -> str:
     text = estimate_entry(shown.estimate, 1, sign=not trailing).text
     notes = ["one run each"] * (known.half_width is None) + [f"{difference.wrecks} broken"] * bool(difference.wrecks)
     beside = f" ({'; '.join(notes)})" * bool(notes)
-    return f"{text}{MIXED * bool(difference.mixed)}{beside}"
+    return f"{text}{MIXED * bool(difference.mixed)}{f' {unit}' * bool(unit)}{beside}"
 
 
 def summarize(differences: Iterable[Difference | None]) -> str:

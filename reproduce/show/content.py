@@ -157,6 +157,12 @@ def short_title(method: Method) -> str:
     return _SHORT_TITLES.get(method, method.title)
 
 
+def in_prose(method: Method) -> str:
+    """Return the short title of a method as it is written within a sentence: "delayed gradients", "PETRA"."""
+    title = short_title(method)
+    return title.lower() if title[1:].islower() else title
+
+
 def code(value: str) -> Entry:
     """A command, a hash or a file name."""
     return Entry(value, code=True)

@@ -2,15 +2,14 @@
 
     facet(runs, [line(), dots()], key="…", x="epoch", y="test_accuracy", row="network", col="k", …)
 
-Panels are matplotlib's: seaborn's grids lay themselves out, and have no panel beside others. What is drawn in them is
-ours too: seaborn's intervals are bootstrapped, other ones at every call, and not Student's; here a band is the range of
-the runs or the interval of their mean, the same for the same data. Hues are methods, kinds of tensors, or whatever
-`Look`s are given for, the same colour and dashes in all figures.
+Panels are matplotlib's. A band is the range of the runs or the interval of their mean by Student's t, the same for the
+same data. Hues are methods, kinds of tensors, or whatever `Look`s are given for, with the same colour and dashes in all
+figures.
 """
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -86,7 +85,7 @@ RECONSTRUCTION_LOOKS = {
 
 
 def rising(values: Sequence[float]) -> dict[Any, Look]:
-    """Looks of a quantity, such as a number of stages, that get darker as it rises."""
+    """Return looks of a quantity, such as a number of stages, that get darker as it rises."""
     colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
     return {value: Look(f"{value:g}", colour) for value, colour in zip(sorted(values), colours, strict=True)}
 
@@ -105,7 +104,9 @@ class Panel:
     every: DataFrame  # all rows of the panel, those without a y, too
     figure: DataFrame  # all rows of the figure
 
+    @cached_property
     def by_hue(self) -> list[tuple[Look, DataFrame]]:
+        """The looks that the panel has, each with its rows."""
         parts = [(look, self.part[self.part[self.hue] == value]) for value, look in self.looks.items()]
         return [(look, part) for look, part in parts if not part.empty]
 
@@ -184,10 +185,9 @@ def facet(
     cols = list(dict.fromkeys(frame[col])) if col else [None]
     shown = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
     across = (wrap or len(cols)) if not beside else 2
-    with plots.style(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The figure layout has changed")
+    with plots.style():
         lines = -(-len(cols) // across) if wrap else len(rows)
-        drawing = mpl.figure.Figure(figsize=(width, 0.6 + height * lines), layout="constrained")
+        drawing = mpl.figure.Figure(figsize=(width, 0.6 + height * lines), dpi=72)
         widths = (3, 2) if beside else None
         grid = drawing.subplots(
             lines,
@@ -236,12 +236,15 @@ def facet(
         elif share == (True, True):
             for axes in panels:
                 axes.label_outer()
-        sns.despine(drawing)
+            for axes in panels[max(0, len(places) - across) : len(places)]:  # nothing is below them
+                axes.tick_params(labelbottom=True)
+                axes.set_xlabel(xlabel)
         if legend and shown:
             handles = [_handle(look, legend) for look in shown.values()]
             longest = max(len(look.label) for look in shown.values())
             in_a_line = max(1, int(width / (0.55 + 0.078 * longest)))
-            drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), in_a_line))
+            drawing.legend(handles=handles, loc="lower center", ncols=min(len(handles), in_a_line))
+        plots.lay_out(drawing, grid, widths or (1,) * across)
         axes = " against ".join(filter(None, (ylabel, xlabel)))
         description = f"{', '.join(filter(None, (count(len(places), 'panel'), axes)))}. {'. '.join(described)}."
         if beside:
@@ -259,10 +262,10 @@ def _axes(axes: Axes, *, xlog: bool, ylog: bool, ticks: Sequence[float] | None) 
         axes.xaxis.set_minor_locator(ticker.NullLocator())
     if ylog:
         axes.set_yscale("log")
+        axes.yaxis.set_minor_locator(ticker.NullLocator())
         low, high = axes.get_ylim()
         if high < low * FEW_DECADES:  # powers of ten would be one or two ticks
             axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.yaxis.set_minor_locator(ticker.NullLocator())
             axes.yaxis.set_major_formatter("{x:g}")
     if ticks is not None:
         axes.xaxis.set_major_locator(ticker.FixedLocator(list(ticks)))
@@ -299,7 +302,7 @@ def seen(panel: Panel) -> str:
             ]
             return "; ".join(f"{place} {value:.4g}" for place, value in zip(places, amounts, strict=True))
     said = []
-    for look, of_hue in panel.by_hue():
+    for look, of_hue in panel.by_hue:
         means = of_hue.groupby(x)[y].mean()
         first, last = (f"{mean:.4g}" for mean in means.iloc[[0, -1]])
         said.append(f"{look.label} {first}" if len(means) < 2 else f"{look.label} from {first} to {last}")
@@ -340,23 +343,32 @@ def from_zero(panel: Panel) -> None:
 
 
 def logarithmic(panel: Panel) -> None:
-    """Make the y-axis logarithmic, of panels whose others are not, and name 1, 2 and 5 of every decade."""
+    """Make the y-axis of this panel logarithmic, and name 1, 2 and 5 of every decade."""
     panel.axes.set_yscale("log")
     panel.axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
     panel.axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-    panel.axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    panel.axes.yaxis.set_minor_locator(ticker.NullLocator())
 
 
-def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, marked: bool = False) -> Layer:
-    """The mean of y at every x, a line a hue, `marked` at the places where there is one.
+def line(
+    band: Literal["", "range", "interval"] = "", *, width: float = 1.6, marked: bool = False, gaps: bool = False
+) -> Layer:
+    """Draw the mean of y at every x, one line for each hue.
 
-    The band is the runs' range, or the 95 % interval of the mean.
+    Args:
+        band: The range of the runs, or the 95 % interval of the mean; empty for no band.
+        width: Width of the line in points.
+        marked: Whether each place with a mean has a mark.
+        gaps: Whether the line is interrupted where the hue has no mean and another hue of the panel has one.
+
     """
 
     def line(panel: Panel) -> None:
-        for look, part in panel.by_hue():
+        for look, part in panel.by_hue:
             places = part.groupby(panel.x)
             means = places[panel.y].mean()
+            every = sorted(set(panel.part[panel.x])) if gaps else list(means.index)
+            means = means.reindex(every)
             panel.axes.plot(
                 means.index,
                 means.to_numpy(),
@@ -371,9 +383,10 @@ def line(band: Literal["", "range", "interval"] = "", *, width: float = 1.6, mar
                 ends = DataFrame(
                     [(at, *_band(rows, panel.y, band)) for at, rows in places], columns=["at", "low", "high"]
                 )
-                ends = ends.astype({"low": float, "high": float}).dropna()
+                ends = ends.astype({"low": float, "high": float}).dropna().set_index("at")
+                ends = ends.reindex(every) if gaps else ends
                 panel.axes.fill_between(
-                    ends["at"], ends["low"], ends["high"], color=look.colour, alpha=0.14, linewidth=0
+                    ends.index, ends["low"], ends["high"], color=look.colour, alpha=0.14, linewidth=0
                 )
 
     return line
@@ -397,7 +410,7 @@ def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: s
 
     def dots(panel: Panel) -> None:
         shift = -apart * (len(panel.looks) - 1) / 2
-        for look, part in panel.by_hue():
+        for look, part in panel.by_hue:
             kinds = part[broken].fillna("").astype(bool).map({True: "x", False: look.marker}) if broken else look.marker
             rings = part[hollow].astype(bool) if hollow else False
             for (marker, ring), rows in part.assign(_marker=kinds, _ring=rings).groupby(["_marker", "_ring"]):
@@ -425,7 +438,7 @@ def rows(names: Sequence[str] = (), *, bounded: bool = False) -> Layer:
 
     def rows(panel: Panel) -> None:
         places = list(names or panel.looks)
-        for look, part in panel.by_hue():
+        for look, part in panel.by_hue:
             for y, points in part.groupby(panel.y):
                 place, mean = places.index(str(y)), points[panel.x].mean()
                 style: dict[str, Any] = {"color": look.colour, "markersize": 4.5, "alpha": 0.75, "markeredgewidth": 0}
@@ -458,7 +471,7 @@ def stack(*, sums: str = "", sideways: bool = True, mean: bool = False) -> Layer
         bars = list(dict.fromkeys(part[panel.x]))
         ends = np.zeros(len(bars))
         draw = axes.barh if sideways else axes.bar
-        for look, of_hue in panel.by_hue():
+        for look, of_hue in panel.by_hue:
             amounts = of_hue.groupby(panel.x)[panel.y].sum().reindex(bars, fill_value=0.0).to_numpy()
             draw(range(len(bars)), amounts, 0.72, ends, color=look.colour, linewidth=0)
             ends = ends + amounts

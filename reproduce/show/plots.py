@@ -7,17 +7,18 @@ and Ito's palette, told apart with any colour vision; dashes also in grey print)
 
 import io
 import re
-import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
-import seaborn as sns
+import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
@@ -59,7 +60,7 @@ KIND_COLOURS: dict[str, str] = dict(
     )
 )
 
-_STYLE: dict[str, Any] = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: read by screen readers, found by searching, small
     "svg.hashsalt": "petra-suite",
     "font.family": "sans-serif",
@@ -76,6 +77,9 @@ _STYLE: dict[str, Any] = {
     "grid.color": RULE,
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titley": 1.0,  # else every draw moves titles out of the way of ticks that are never on top
     "axes.facecolor": "none",  # the page has its own background
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
@@ -86,16 +90,16 @@ _STYLE: dict[str, Any] = {
     "ytick.major.width": 0.6,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+    "patch.edgecolor": "white",
+    "patch.force_edgecolor": True,
 }
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The suite's look, for drawings made inside."""
-    with mpl.rc_context(sns.axes_style("ticks") | _STYLE), warnings.catch_warnings():
-        # matplotlib 3.11 deprecates what seaborn 0.13 still calls.
-        warnings.filterwarnings("ignore", category=PendingDeprecationWarning, module="seaborn")
-        warnings.filterwarnings("ignore", category=mpl.MatplotlibDeprecationWarning)
+    """Give drawings made inside the suite's look."""
+    with mpl.rc_context(_STYLE):
         yield
 
 
@@ -120,9 +124,7 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
     ElementTree.register_namespace("xlink", XLINK)
     short = f"f{zlib.crc32(key.encode()):x}"  # of a figure, and shorter than its key: it stands in hundreds of places
     root = ElementTree.fromstring(_prefix_ids(stream.getvalue(), short))
-    for parent in list(root.iter()):
-        for child in [c for c in parent if c.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style")]:
-            parent.remove(child)
+    _drop_unseen(root)
     root.set("stroke-linejoin", "round")  # what the removed style sheet said, to the whole page
     names = {"title": f"{key}-title", "desc": f"{key}-desc"}
     for position, (tag, words) in enumerate((("title", title), ("desc", description))):
@@ -132,15 +134,54 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
     root.set("role", "img")
     root.set("aria-labelledby", " ".join(names.values()))
     root.set("font-family", "DejaVu Sans, sans-serif")
-    for element in root.iter():
-        if not (element.tail or "").strip():
-            element.tail = None
-        if not (element.text or "").strip():
-            element.text = None
-        for name, value in element.attrib.items():
-            element.set(name, _light(name, value))
     _share_styles(root, short)
     return ElementTree.tostring(root, encoding="unicode")
+
+
+GAP = 5.0  # points around panels
+
+
+def lay_out(drawing: Drawing, grid: npt.NDArray[Any], widths: Sequence[float]) -> None:
+    """Give panels the room that their ticks, labels and titles leave, above the legend of the drawing.
+
+    matplotlib's own layout measures every panel twice, which takes as long as drawing it.
+
+    Args:
+        drawing: The drawing.
+        grid: Its panels, lines of equal lengths.
+        widths: Of the columns, in any unit.
+
+    """
+    renderer = FigureCanvasAgg(drawing).get_renderer()  # type: ignore[no-untyped-call]  # has no types
+    width, height = (drawing.dpi * inches for inches in drawing.get_size_inches())
+    below = sum(legend.get_window_extent(renderer).height for legend in drawing.legends)
+    lines, columns = grid.shape
+    drawing.subplots_adjust(0.08, below / height + 0.08, 0.99, 0.93)  # nearly right, for the number of ticks
+    around = np.zeros((4, lines, columns))  # left, right, below, above
+    labels: dict[tuple[int, ...], tuple[float, float]] = {}  # how far those of the axes are from them
+    for place, axes in np.ndenumerate(grid):
+        if axes.axison:
+            whole, inside = axes.get_tightbbox(renderer, for_layout_only=True), axes.get_window_extent(renderer)
+            sides = inside.x0 - whole.x0, whole.x1 - inside.x1, inside.y0 - whole.y0, whole.y1 - inside.y1
+            around[:, *place] = np.maximum(sides, 0)
+            below_axis = inside.y0 - axes.xaxis.label.get_position()[1]
+            beside_axis = inside.x0 - axes.yaxis.label.get_position()[0]
+            labels[place] = below_axis, beside_axis
+    left, right = around[:2].max(axis=1) + GAP
+    under, over = around[2:].max(axis=2) + GAP
+    each = (width - left.sum() - right.sum()) / sum(widths)
+    tall = (height - below - under.sum() - over.sum()) / lines
+    for (line, column), axes in np.ndenumerate(grid):
+        x = left[: column + 1].sum() + right[:column].sum() + each * sum(widths[:column])
+        y = height - over[: line + 1].sum() - under[:line].sum() - tall * (line + 1)
+        axes.set_position((x / width, y / height, each * widths[column] / width, tall / height))
+        if (
+            line,
+            column,
+        ) in labels:  # stay where they were measured, else they are placed again, and all ticks with them
+            below_axis, beside_axis = labels[line, column]
+            axes.xaxis.set_label_coords(0.5, -below_axis / tall)
+            axes.yaxis.set_label_coords(-beside_axis / (each * widths[column]), 0.5)
 
 
 def box_of(drawing: Drawing, axes: Axes) -> tuple[float, ...]:
@@ -149,6 +190,30 @@ def box_of(drawing: Drawing, axes: Axes) -> tuple[float, ...]:
     place = axes.get_position()
     box = place.x0 * width, (1 - place.y1) * height, place.width * width, place.height * height
     return tuple(round(float(value), 1) for value in box)
+
+
+def _drop_unseen(root: ElementTree.Element) -> None:
+    """Shorten a drawing: without metadata, white space, invisible shapes, and groups that say nothing."""
+    children = []
+    for child in root:
+        _drop_unseen(child)
+        if not (child.tail or "").strip():
+            child.tail = None
+        if not (child.text or "").strip():
+            child.text = None
+        for name, value in list(child.attrib.items()):
+            child.set(name, _light(name, value))
+        if child.get("transform", "").startswith("rotate(-0 "):
+            del child.attrib["transform"]
+        if child.tag == f"{{{SVG}}}g" and not child.attrib:
+            children += list(child)
+        elif child.tag not in UNSEEN and child.get("style") != "fill:none" and (len(child) or child.tag != DEFINITIONS):
+            children.append(child)
+    root[:] = children
+
+
+UNSEEN = (f"{{{SVG}}}metadata", f"{{{SVG}}}style")
+DEFINITIONS = f"{{{SVG}}}defs"
 
 
 def _share_styles(root: ElementTree.Element, prefix: str) -> None:
@@ -170,21 +235,30 @@ FONT = ";font-family:'DejaVu Sans', sans-serif"  # of every text, said once
 
 
 def _light(name: str, value: str) -> str:
-    """An attribute in fewer characters, with the page's colours where the page has others.
+    """Return an attribute in fewer characters, with the page's colours where the page has others.
 
-    A hundredth of a point is not seen; matplotlib writes a millionth.
+    A tenth of a point is not seen; matplotlib writes a millionth.
     """
     if name == "style":
         for colour, variable in THEMED.items():
             value = value.replace(colour, f"var({variable}, {colour})")
         return value.replace("; ", ";").replace(": ", ":").replace(FONT, "")
-    if name in ("d", "transform", "x", "y", "width", "height"):
-        return re.sub(r"(\d\.\d\d)\d+", r"\1", re.sub(r" +", " ", value))
+    if name in NUMBERS:
+        value = FRACTION.sub(lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), value)
+        if name == "d":
+            value = re.sub(r" ?([A-Za-z]) ?", r"\1", " ".join(value.split()))
     return value
 
 
+NUMBERS = ("d", "transform", "x", "y", "width", "height", "viewBox")
+FRACTION = re.compile(r"-?\d+\.\d+")
+
+
 def _prefix_ids(svg: str, key: str) -> str:
-    """Make ids unique in the page, drop those that nothing refers to."""
-    used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', svg))
-    svg = re.sub(r'(url\(|href=")#', rf"\1#{key}-", svg)
-    return re.sub(r' id="([^"]+)"', lambda m: f' id="{key}-{m[1]}"' if m[1] in used else "", svg)
+    """Make ids unique in the page and short, drop those that nothing refers to."""
+    used = {name: f"{key}-{place}" for place, name in enumerate(dict.fromkeys(REFERENCE.findall(svg)))}
+    svg = REFERENCE.sub(lambda match: match[0].replace(match[1], used[match[1]]), svg)
+    return re.sub(r' id="([^"]+)"', lambda match: f' id="{used[match[1]]}"' if match[1] in used else "", svg)
+
+
+REFERENCE = re.compile(r'(?:url\(|href=")#([^")]+)')

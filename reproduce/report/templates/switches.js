@@ -2,6 +2,9 @@
 const address = new URLSearchParams(location.search);
 const bar = document.createElement("div");
 bar.className = "switches";
+const label = document.createElement("span");
+label.textContent = "Tables and pictures of";
+bar.append(label);
 for (const name of ["k", "scale"]) {
   const marked = [...document.querySelectorAll(`[data-${name}]`)];
   const values = [...new Set(marked.map((element) => element.dataset[name]))];
@@ -48,4 +51,4 @@ for (const name of ["k", "scale"]) {
   const linked = address.get(name) ?? "";
   choose(values.includes(linked) ? linked : "");
 }
-if (bar.childElementCount) document.querySelector("main").before(bar);
+if (bar.childElementCount > 1) document.querySelector("main").before(bar);

@@ -183,7 +183,7 @@ def test_what_is_not_run_says_so_and_counts_in_the_correction(tmp_path: Path) ->
     assert made[4].text.startswith(MINUS)
     assert made[4].text.endswith("(3 + 3)")
     assert open_[4].text == open_[6].text == "not run"
-    assert shown.sentence.startswith(f"Of {len(found)} primary comparisons, 1 has been run.")
+    assert shown.sentence.startswith(f"Of {len(found)} primary comparisons 1 has been run.")
 
 
 def test_runs_at_commits_that_nobody_can_look_up_stay_out(tmp_path: Path) -> None:

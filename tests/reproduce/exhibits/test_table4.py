@@ -14,7 +14,7 @@ from reproduce.show.statements import ClaimVerdict
 from tests import fake_records, sections
 
 LEVEL = dict.fromkeys(METHODS, 60.0)
-REVNET = "RevNet-18, width 8: 1 of 10 stages compute with a reconstructed input"
+REVNET = "RevNet-18, width 8: 1 of 10 stages computes with a reconstructed input"
 
 
 def section(root: Path, reached: dict[Method, float], seeds: int = 3) -> Section:

@@ -8,13 +8,15 @@ import torch
 from click.testing import CliRunner
 
 from petra_core import methods
+from petra_core.prediction.footprint import of_footprints
 from petra_core.prediction.holding import peaks
 from petra_core.prediction.simulation import Cost, Link
 from reproduce.cells.kinds import CellError
 from reproduce.commands import partition
 from reproduce.commands.cli import main
 from reproduce.grids import recipes
-from reproduce.measures import stage_costs
+from reproduce.grids.plans import table3
+from reproduce.measures import held_memory, stage_costs
 from reproduce.modelling import balance
 from tests.reproduce.exhibits.test_table5 import made_up
 
@@ -67,6 +69,14 @@ def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
     assert timeline.seconds_per_micro_batch(skip=8, drop=8) == pytest.approx(9)
     for peak, bound in zip(timed.peaks(timeline), timed.best(2).bytes, strict=True):
         assert 0 < peak <= bound
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=lambda method: method.name)
+def test_footprints_that_methods_share_are_those_of_each_method(method: methods.Method) -> None:
+    """Methods that keep the same share their footprints, and the optimizer is not asked; a prediction does both."""
+    cell = dataclasses.replace(table3.held("smoke", "cifar10", "revnet18", method, 2, width=4), accumulation=32)
+    expected = held_memory.predicted(cell)
+    assert of_footprints(balance.footprints(cell), method, cell.accumulation) == expected
 
 
 @pytest.mark.usefixtures("costs")

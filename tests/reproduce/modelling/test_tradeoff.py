@@ -18,7 +18,7 @@ BY_TITLE = {way.title: way for way in WAYS}
 
 def seconds(way: Way, devices: int, k: int = 4, costs: tuple[Cost, ...] = EQUAL) -> float:
     cell = replace(cells("smoke")[0], seed=0)
-    return taken(Balance(cell, costs), [True] * STAGES, way, devices, k).seconds  # type: ignore[arg-type]  # a StageCostCell
+    return taken(Balance(cell, costs), (True,) * STAGES, way, devices, k).seconds  # type: ignore[arg-type]  # a StageCostCell
 
 
 def test_one_device_does_the_work_of_all_stages() -> None:
@@ -51,7 +51,7 @@ def test_a_synchronous_pipeline_fills_and_drains_at_every_update(title: str) -> 
 def test_checkpointing_holds_less_and_takes_longer() -> None:
     cell = cells("smoke")[0]
     plain, lean = (
-        taken(Balance(cell, EQUAL), [True] * STAGES, BY_TITLE[title], 2, 4)  # type: ignore[arg-type]  # a StageCostCell
+        taken(Balance(cell, EQUAL), (True,) * STAGES, BY_TITLE[title], 2, 4)  # type: ignore[arg-type]  # a StageCostCell
         for title in ("GPipe", "GPipe, checkpointing")
     )
     assert lean.peak < plain.peak

@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 import pytest
 
 from petra_core import methods
-from reproduce.grids.plans import length
+from reproduce.grids.plans import length, staleness
 from reproduce.records import benchmarks
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
-from reproduce.report.headline import Answer, _as_good, _measured_speeds, _title, first_screen
+from reproduce.report.headline import Answer, _accuracy, _as_good, _measured_speeds, _title, first_screen
 from reproduce.show.compare import Sample
 from reproduce.show.content import NARROW_SPACE
 from tests import fake_records
@@ -78,6 +78,21 @@ def test_a_cost_of_reconstruction_is_said(tmp_path: Path) -> None:
     assert "points: reconstruction costs accuracy on this network" in answer(tmp_path).text
 
 
+def test_runs_of_the_study_of_staleness_fill_the_first_picture(tmp_path: Path) -> None:
+    """Each staleness is "not run" until a run of it is finished, and then has a mark and stands in the sentence."""
+    for method in (methods.BACKPROPAGATION, methods.PETRA):
+        train(tmp_path, method, 3, 70.0 if method is methods.BACKPROPAGATION else 60.0)
+    (before,) = _accuracy(Frames(read(tmp_path)))
+    assert before.figure.svg.count("not run") == len({1, 3, 6, 9, 12, 14})
+    assert before.sentence.startswith("A staleness of 18 micro-batches changes PETRA's accuracy by −10.0")
+    for seed in range(3):
+        cell = staleness.trained(methods.PETRA, staleness.FREE, 1, seed)
+        fake_records.train(cell, tmp_path, 66.0 + 0.1 * seed)
+    (after,) = _accuracy(Frames(read(tmp_path)))
+    assert after.figure.svg.count("not run") == len({1, 3, 6, 12, 14})
+    assert "After 3 epochs a staleness of 9 changes it by −4.0" in after.sentence
+
+
 def test_measured_speeds_are_ratios_within_a_round_of_every_network(tmp_path: Path) -> None:
     record = benchmarks.read(dump.COMMITTED / "benchmarks" / "pipelining.json")
     said = _measured_speeds(Frames(Results((), (), (record,))))
@@ -97,7 +112,7 @@ def test_measured_speeds_are_ratios_within_a_round_of_every_network(tmp_path: Pa
 def test_every_picture_is_drawn_from_committed_records(tmp_path: Path) -> None:
     answers, shown = first_screen(Frames(read(dump.chosen(tmp_path))))
     assert [one.anchor for one in answers] == ["length", "table3", "tradeoff"]
-    assert [one.anchor for one in shown] == ["length", "table3", "tradeoff"]
+    assert [one.anchor for one in shown] == ["staleness", "table3", "tradeoff"]
     for one in shown:
         assert ElementTree.fromstring(one.figure.svg).tag.endswith("svg")
         assert len(one.sentence.split(" ")) <= 40

@@ -235,9 +235,11 @@ def test_provenance_names_machine_and_command_of_every_cell_and_records_that_can
     by_name = {row[0]: dict(zip(heads, row, strict=True)) for row in cells}
     row = by_name[recipes.cell("smoke", "revnet18", methods.PETRA, 4, 1).name]
     assert (row["state"], row["code"], row["environment"]) == ("done", "C2", "E1")
-    assert row["command"].startswith("python -m reproduce train --model revnet18 ")  # seed 1 is in no grid
+    other = "other command"
+    assert row[other].startswith("python -m reproduce train --model revnet18 ")  # seed 1 is in no grid
     of_grid = recipes.cell("smoke", "revnet18", methods.PETRA, 4, 0).name
-    assert by_name[of_grid]["command"] == f"python -m reproduce run smoke --only name={of_grid}"
+    assert by_name[of_grid][other] == ""
+    assert "python -m reproduce run SCALE --only name=CELL" in table(tree, "cells").text
     assert "A Processor with <angle> brackets" in table(tree, "environments").text
     listing = next(e for e in tree.walk() if e.attributes.get("id") == "listing-patch-C2")
     assert fake_records.PATCH.strip() in listing.text
@@ -307,7 +309,7 @@ def test_on_a_phone_the_page_is_as_wide_as_the_screen_and_a_link_keeps_what_was_
 
 @needs_browser
 def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) -> None:
-    """Ink on a dark page is light; what is folded is printed, but for lists of records and patches."""
+    """Ink on a dark page is light; what is folded is printed, but for records, patches and commands."""
     dark = with_script(page, tmp_path / "dark.html", "report.ink = getComputedStyle(document.body).color;")
     dark.write_text(dark.read_text().replace("prefers-color-scheme: dark", "min-width: 1px"))
     assert reported(browse(tmp_path, dark.as_uri(), "--dump-dom"))["ink"] == "rgb(232, 230, 225)"
