@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from petra_core.delay import Correction, ForwardWeights
 from petra_core.errors import CheckpointError
 from petra_core.methods import Method
 from petra_core.stages import HeadStage, ReversibleStage, Stage
@@ -212,7 +211,7 @@ def check_residual(residual: nn.Module) -> None:
     )
 
 
-def check_settings(method: Any, optimizer: Any, forward_weights: Any, correction: Any, autocast: Any) -> None:
+def check_settings(method: Any, optimizer: Any, autocast: Any) -> None:
     """Check the types of a pipeline's settings. Names in place of values are rejected.
 
     Raises:
@@ -220,18 +219,11 @@ def check_settings(method: Any, optimizer: Any, forward_weights: Any, correction
         ValueError: If `autocast` is a dtype that mixed precision does not support.
 
     """
-    for name, value, kind, example in (
-        ("method", method, Method, "methods.PETRA, or methods.by_name('petra')"),
-        (
-            "forward_weights",
-            forward_weights,
-            ForwardWeights,
-            "ForwardWeights.PREDICTED, or ForwardWeights('predicted')",
-        ),
-        ("correction", correction, Correction | None, "delay.RATE, or delay.CORRECTIONS['rate']"),
-    ):
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} is {value!r}, a {type(value).__name__}; give a value such as {example}")
+    if not isinstance(method, Method):
+        raise TypeError(
+            f"method is {method!r}, a {type(method).__name__}; give a value such as methods.PETRA, or "
+            f"methods.by_name('petra')"
+        )
     if optimizer is not None and not callable(optimizer):
         raise TypeError(
             f"optimizer is a {type(optimizer).__name__}, expected a function that makes one for each stage; give "

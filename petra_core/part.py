@@ -28,7 +28,6 @@ import torch
 from torch import Tensor
 
 from petra_core.buffers import FrozenBuffers
-from petra_core.corrections import Corrector
 from petra_core.environment import BackwardWatch, StageWeights, Weights, precision
 from petra_core.inspection import BlockInspection, Inspection, Projections, Structure
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
@@ -39,6 +38,7 @@ from petra_core.schedule import Kind
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Tape, as_streams, as_value, detached, fills_its_storage
 from petra_core.targets import Target
+from petra_core.update_rule import StageRules
 
 #: Backwards of a block that are watched for evaluations.
 WATCHED_BACKWARDS = 3
@@ -102,13 +102,11 @@ class Part:
         ledger: account of the stage that the block belongs to.
         device: where the block's parameters are.
         autocast: dtype of the automatic mixed precision inside the block, or None for the caller's.
+        rules: of the stage, for delay.
         index: number of the stage that the block belongs to.
-        keeps_weights: whether the weights of a forward are kept until its backward, whatever the method.
-        replaces_weights: whether evaluations have other weights than the module's own, whatever the method.
         inspection: of the pipeline, for the first micro-batches; None for no inspection.
 
     Attributes:
-        corrector: corrects late gradients and the weights of late backwards, if there is one.
         frozen: keeps the block's buffers as they are while a reconstruction is evaluated.
 
     """
@@ -120,10 +118,9 @@ class Part:
         ledger: Ledger,
         device: torch.device,
         autocast: torch.dtype | None,
+        rules: StageRules,
         *,
         index: int = 0,
-        keeps_weights: bool = False,
-        replaces_weights: bool = False,
         inspection: Inspection | None = None,
     ) -> None:
         is_head = isinstance(stage, HeadStage)
@@ -133,15 +130,16 @@ class Part:
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
         self._double_buffered = method.double_buffered
         self._stashes_weights = method.stashes_weights and (self._double_buffered or not is_head)
-        self._keeps_weights = self._stashes_weights or keeps_weights
-        self.corrector: Corrector | None = None
+        self._keeps_weights = self._stashes_weights or rules.corrects
+        replaces_weights = self._stashes_weights or rules.predicts or rules.replaces
+        self._rules = rules
         self._weights = Weights(stage.function)
         self._trainable = self._weights.trained
         self.parameters = list(self._trainable.values())
         for parameter in self.parameters:
             parameter.grad = None  # of something before: it would be part of the first update
         self._structure = Structure(stage, index)
-        if self._stashes_weights or replaces_weights:
+        if replaces_weights:
             self._structure.check_replaceable()
         # The sums of gradients that are in `.grad`, each with its version; None: an update begins.
         self._sums: list[tuple[Tensor | None, int]] | None = None
@@ -159,8 +157,7 @@ class Part:
         self._inspected: BlockInspection | None = None
         if inspection is not None:
             recomputes = not self.keeps_tape
-            replaces = self._stashes_weights or replaces_weights
-            self._inspected = inspection.block(stage, index, device, recomputes=recomputes, replaces=replaces)
+            self._inspected = inspection.block(stage, index, device, recomputes=recomputes, replaces=replaces_weights)
         self._graph_bytes: int | None = None  # of one tape; the same for all micro-batches of these shapes
         self._ledger = ledger
         self._device = device
@@ -303,7 +300,7 @@ class Part:
 
         Args:
             outputs: the part's output, if it is to be inverted.
-            delay: updates since the entry's forward, for a corrector that gives the backward other weights.
+            delay: updates since the entry's forward, for a rule that gives the backward other weights.
 
         Returns:
             The part's input, as `backward` does.
@@ -314,8 +311,9 @@ class Part:
             return entry.tape.inputs
         if self._stashes_weights:
             entry.weights = entry.predicted or self._weights_of(entry.version)
-        elif self.corrector is not None:
-            entry.weights = self.corrector.backward_weights(self._trainable, delay)
+        elif self._rules.replaces:
+            with torch.no_grad():
+                entry.weights = self._rules.backward_weights(self._trainable, delay)
             self._ledger.add("stashed_weights", payload((entry.weights or {}).values()))
         compared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._inspected is not None and entry.projections and delay == 0 and entry.weights is None:
@@ -390,8 +388,8 @@ class Part:
                 self._inspected = None
         if gradients_by_parameter is not None:
             gradients_by_parameter |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
-        if self.corrector is not None:
-            gradients = self._corrected(self.corrector, entry, gradients)
+        if self._rules.corrects:
+            gradients = self._corrected(entry, gradients)
         self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
         inputs = entry.tape.inputs
         self._ledger.add("graph", -(self._graph_bytes or 0))
@@ -564,7 +562,8 @@ class Part:
 
     def _predicted(self, version: int, ahead: Ahead) -> StageWeights | None:
         """The weights of a forward; those of the micro-batch before, if they are kept and were predicted alike."""
-        return self._shared(version, ahead.how) or ahead.predict(self._trainable)
+        with torch.no_grad():
+            return self._shared(version, ahead.how) or ahead.predict(self._trainable)
 
     def _keep_predicted(self, entry: _Entry, how: tuple[float, ...], weights: StageWeights) -> None:
         """Keep the weights of a forward with its entry, the next to come; neighbours share what is alike."""
@@ -577,21 +576,20 @@ class Part:
         last = self._memory[-1] if self._memory else None
         return last.predicted if last is not None and (last.version, last.ahead) == (version, how) else None
 
-    def _corrected(
-        self, corrector: Corrector, entry: _Entry, gradients: Sequence[Tensor | None]
-    ) -> tuple[Tensor | None, ...]:
-        """The gradients of a late micro-batch, by weights that are others than its forward had."""
+    def _corrected(self, entry: _Entry, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """Return the corrected gradients of a micro-batch whose forward had other weights than the current ones."""
         weights = self._versions.get(entry.version) if entry.predicted is None else entry.predicted
         if weights is None:
             return tuple(gradients)
-        return tuple(
-            None if gradient is None else corrector.gradient(parameter, gradient, weights[name])
-            for (name, parameter), gradient in zip(self._trainable.items(), gradients, strict=True)
-        )
+        with torch.no_grad():
+            return tuple(
+                None if gradient is None else self._rules.gradient(parameter, gradient, weights[name])
+                for (name, parameter), gradient in zip(self._trainable.items(), gradients, strict=True)
+            )
 
     def _let_weights_go(self, entry: _Entry) -> None:
         """Drop what only this entry, which has left the memory, needed of other weights than the current."""
-        if self.corrector is not None and not self._stashes_weights:
+        if self._rules.replaces:
             self._ledger.add("stashed_weights", -payload((entry.weights or {}).values()))
         if entry.predicted is not None:
             if not self._memory or self._memory[0].predicted is not entry.predicted:

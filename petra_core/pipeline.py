@@ -35,7 +35,6 @@ from petra_core.checks import (
 )
 from petra_core.clipping import Clip, check_clip, norms
 from petra_core.concurrency import Sent, conductor
-from petra_core.delay import Correction, ForwardWeights, check_delay_settings, described
 from petra_core.errors import CheckpointError
 from petra_core.finite import PendingLosses, check_states, check_weights
 from petra_core.inspection import Inspection
@@ -48,6 +47,7 @@ from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
 from petra_core.tape import Value, as_streams, as_value
 from petra_core.targets import Target, flattened, unflattened
 from petra_core.tracing import Trace
+from petra_core.update_rule import UpdateRule, check_rules, describe
 from petra_core.worker import AfterBackward, BeforeUpdate, Message, Worker, devices_of
 
 
@@ -66,10 +66,8 @@ class Pipeline:
             they are, and gradients are seen by `before_update` only.
         seed: every stage draws its random numbers (dropout) from a stream of its own, made from (seed, stage): results
             do not depend on where the other stages run. None: from torch's global generators, as plain training does.
-        forward_weights: of the forward: current, or predicted for the update at which its backward will come
-            (`petra_core.delay`); of pipelined methods under SGD or AdamW.
-        correction: of gradients, updates or weights for their delay, one of `petra_core.delay.CORRECTIONS`; of
-            pipelined methods. None: updates as the optimizer makes them.
+        delay: rules of pipelined methods that compensate for delay, such as `[PredictedWeights(), GapAware()]` of
+            `petra_core.delay`, or a rule of your own (`petra_core.update_rule`). Empty: the plain optimizer.
         autocast: dtype of automatic mixed precision inside the stages, such as torch.bfloat16; weights and
             the streams between stages stay float32. None: as the caller's own autocast context says.
         before_update: called as (stage index, version, stage) when each parameter's `.grad` holds the mean gradient of
@@ -103,8 +101,8 @@ class Pipeline:
         TypeError: something among the stages is no stage, or a setting is of another kind than it must be.
         ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
             (`petra_core.checks.check_residual`), k is out of range, the staleness is no vector of the method,
-            autocast has no such dtype, forward weights, a correction or clipping do not fit the method or the
-            optimizer, a stage's optimizer has parameters of other stages.
+            autocast has no such dtype, a rule for delay or clipping does not fit the method or the optimizer, two
+            rules for delay contradict each other, a stage's optimizer has parameters of other stages.
 
     """
 
@@ -116,8 +114,7 @@ class Pipeline:
         accumulation: int = 1,
         staleness: Sequence[int] | None = None,
         optimizer: OptimizerFactory | None = None,
-        forward_weights: ForwardWeights = ForwardWeights.CURRENT,
-        correction: Correction | None = None,
+        delay: Sequence[UpdateRule] = (),
         seed: int | None = None,
         autocast: torch.dtype | None = None,
         before_update: BeforeUpdate | None = None,
@@ -130,8 +127,8 @@ class Pipeline:
         check_stages(self.stages)
         self.method = method
         self.accumulation = check_accumulation(accumulation)
-        check_settings(method, optimizer, forward_weights, correction, autocast)
-        check_delay_settings(method, forward_weights, correction)
+        check_settings(method, optimizer, autocast)
+        delay = check_rules(delay, method)
         check_clip(clip, method)
         if clip is not None and clip.per_stage:
             before_update = clip.after(before_update)
@@ -151,7 +148,7 @@ class Pipeline:
             "method": method.name,
             "accumulation": accumulation,
             "staleness": list(self.staleness),
-            "delay": described(forward_weights, correction) or UNCORRECTED,
+            "delay": describe(delay) or UNCORRECTED,
             "autocast": None if autocast is None else str(autocast),
         }
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
@@ -164,8 +161,7 @@ class Pipeline:
                 method,
                 accumulation,
                 optimizer,
-                forward_weights=forward_weights,
-                correction=correction,
+                delay=delay,
                 seed=seed,
                 autocast=autocast,
                 hand_down=index > 0 and reconstructing[index - 1],

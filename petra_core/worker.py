@@ -24,11 +24,8 @@ import torch
 from torch import Tensor
 
 from petra_core.checks import check_optimizer, check_optimizer_state
-from petra_core.corrections import Corrector, corrector
-from petra_core.delay import AVERAGE, Correction, ForwardWeights
 from petra_core.inspection import Inspection
 from petra_core.ledger import Ledger, StageMemory, payload
-from petra_core.lookahead import check_predictable, predicted
 from petra_core.methods import Method
 from petra_core.part import Ahead, Held, Part
 from petra_core.randomness import RandomStream, replay
@@ -37,6 +34,7 @@ from petra_core.schedule import Kind
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams
 from petra_core.targets import Keys, Target, flattened, unflattened
+from petra_core.update_rule import StageRules, UpdateRule
 
 BeforeUpdate = Callable[[int, int, Stage], None]
 
@@ -143,8 +141,7 @@ class Worker:
         accumulation: k, micro-batches of an update.
         optimizer: makes the optimizer of the stage's parameters; None leaves the weights as they are.
         seed: of the stage's random stream; None for torch's global generators.
-        forward_weights: current or predicted.
-        correction: for delay, or None.
+        delay: the rules that compensate for delay.
         autocast: dtype of automatic mixed precision, or None.
         hand_down: whether the stage below reconstructs, and so needs this stage's input.
         below_head: whether the stage above is the head.
@@ -154,6 +151,7 @@ class Worker:
 
     Attributes:
         parameters: those that are trained.
+        rules: what makes an update of gradients: the optimizer, or rules that compensate for delay.
         stream: of the stage's random numbers.
         version: number of updates so far.
 
@@ -169,8 +167,7 @@ class Worker:
         optimizer: OptimizerFactory | None,
         *,
         seed: int | None,
-        forward_weights: ForwardWeights = ForwardWeights.CURRENT,
-        correction: Correction | None = None,
+        delay: Sequence[UpdateRule] = (),
         autocast: torch.dtype | None,
         hand_down: bool,
         below_head: bool = False,
@@ -183,24 +180,20 @@ class Worker:
         self.device = device
         self.ledger = Ledger()
         self.is_head = isinstance(stage.parts()[-1], HeadStage)
-        # The head's backward follows its forward at once: nothing to predict or to correct, unless double-buffering
-        # makes it one update late as all stages are.
+        self.parameters = [p for part in stage.parts() for p in part.function.parameters() if p.requires_grad]
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.rate_ratios: list[float] = []  # of the optimizer's parameter groups
+        if optimizer is not None and self.parameters:
+            names = {parameter: name for name, parameter in stage.named_parameters()}
+            self.optimizer = optimizer_of(optimizer, index, [(names[p], p) for p in self.parameters])
+            check_optimizer(self.optimizer, index, self.parameters)
+            self.rate_ratios = rate_ratios(self.optimizer)
+        # The head's backward follows its forward immediately, so it has no delay, unless double-buffering makes it one
+        # update late as all stages are.
         delayed = method.double_buffered or not self.is_head
-        keeps_weights = correction is not None and correction.keeps_weights and delayed
-        averages = correction is not None and correction.name == AVERAGE.name
-        replaces_weights = delayed and (averages or forward_weights is not ForwardWeights.CURRENT)
+        self.rules = StageRules(delay if delayed else (), self.optimizer)
         self.parts = [
-            Part(
-                part,
-                method,
-                self.ledger,
-                self.device,
-                autocast,
-                index=index,
-                keeps_weights=keeps_weights,
-                replaces_weights=replaces_weights,
-                inspection=inspection,
-            )
+            Part(part, method, self.ledger, self.device, autocast, self.rules, index=index, inspection=inspection)
             for part in stage.parts()
         ]
         self.version = 0
@@ -212,26 +205,8 @@ class Worker:
         self._forwards = 0  # number of the next micro-batch
         self._double_buffered = method.double_buffered
         self._accumulation = accumulation  # of an update
-        self.parameters = [parameter for part in self.parts for parameter in part.parameters]
-        self.optimizer: torch.optim.Optimizer | None = None
-        self.rate_ratios: list[float] = []  # of the optimizer's parameter groups
-        if optimizer is not None and self.parameters:
-            names = {parameter: name for name, parameter in stage.named_parameters()}
-            self.optimizer = optimizer_of(optimizer, index, [(names[p], p) for p in self.parameters])
-            check_optimizer(self.optimizer, index, self.parameters)
-            self.rate_ratios = rate_ratios(self.optimizer)
-        self._forward_weights = ForwardWeights.CURRENT
-        self.corrector: Corrector | None = None
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._prepared = False  # whether `.grad` holds the mean gradients of the next update
-        if self.optimizer is not None and delayed:
-            if forward_weights is not ForwardWeights.CURRENT:
-                check_predictable(self.optimizer)
-                self._forward_weights = forward_weights
-            if correction is not None:
-                self.corrector = corrector(correction, self.optimizer)
-                for part in self.parts:
-                    part.corrector = self.corrector
         self.stream = RandomStream(self.device, seed, index)
         self.hand_down = hand_down
         self._overlapped = method.overlapped
@@ -300,11 +275,6 @@ class Worker:
         if not (self._overlapped and self.hand_down):
             return None
         return Message(micro_batch, streams, ())
-
-    @property
-    def predicts(self) -> bool:
-        """Whether forwards predict their weights."""
-        return self._forward_weights is not ForwardWeights.CURRENT
 
     @property
     def draws(self) -> bool:
@@ -376,13 +346,10 @@ class Worker:
         if not self._prepared:
             self.prepare_update()
         self._prepared = False
-        if self.corrector is not None:
-            self.corrector.update(self._delays / self._accumulation)
+        with torch.no_grad():
+            self.rules.step(self._delays / self._accumulation)
+        if self.version == 0 or self.rules:
             self.ledger.set("optimizer", self._optimizer_bytes())
-        elif self.optimizer is not None:
-            self.optimizer.step()
-            if self.version == 0:
-                self.ledger.set("optimizer", self._optimizer_bytes())
         self._delays = 0
         for parameter in self.parameters:
             parameter.grad = None
@@ -462,7 +429,7 @@ class Worker:
             "random": self.stream.state,
             **{name: [dict(vars(message)) for message in inbox] for name, inbox in self._inboxes()},
             **({} if self._target_keys is None else {"target_keys": self._target_keys}),
-            **({} if self.corrector is None else {"corrector": self.corrector.state_dict(), "late": self._delays}),
+            **({"rules": self.rules.state_dict(), "late": self._delays} if self.rules else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, other_method: bool = False) -> None:
@@ -483,9 +450,12 @@ class Worker:
         self.stream.load(state["random"])
         for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
-        if self.corrector is not None and not other_method:
-            self.corrector.load_state_dict(state["corrector"])
-            self._delays = state["late"]
+        if self.rules and not other_method:
+            earlier = {
+                rule.name: state.get("corrector") for rule in self.rules
+            }  # as versions with one correction wrote
+            self.rules.load_state_dict(state.get("rules", earlier))
+            self._delays = state.get("late", 0)
         keys = state.get("target_keys")
         self._target_keys = None if keys is None else tuple(keys)
         for part, part_state in zip(self.parts, state["parts"], strict=True):
@@ -507,14 +477,12 @@ class Worker:
         due = micro_batch // self._accumulation
         if self._double_buffered:
             return max(due - 1, 0), None
-        if not self.predicts or due == self.version:
+        if not self.rules.predicts or due == self.version:
             return self.version, None
         assert self.optimizer is not None
-        updates, form = due - self.version, self._forward_weights
-        rate = 1.0 if self.corrector is None else self.corrector.rate
-        predict = partial(predicted, self.optimizer, updates=updates, form=form, rate=rate)
+        updates = due - self.version
         rates = (float(group["lr"]) for group in self.optimizer.param_groups)
-        return self.version, Ahead((updates, *rates), predict)
+        return self.version, Ahead((updates, *rates), partial(self.rules.forward_weights, updates=updates))
 
     def _inboxes(self) -> Iterator[tuple[str, deque[Message]]]:
         yield from (("from_below", self.from_below), ("from_above", self.from_above), ("targets", self.targets))
@@ -533,4 +501,4 @@ class Worker:
             return 0
         states = self.optimizer.state.values()
         kept = payload(value for state in states for value in state.values() if isinstance(value, Tensor))
-        return kept if self.corrector is None else kept + payload(self.corrector.buffers.values())
+        return kept + payload(self.rules.buffers)

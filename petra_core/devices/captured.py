@@ -398,10 +398,10 @@ def _check(pipeline: Pipeline) -> None:
             f"steps of {method} cannot be recorded: it holds graphs or weights of several micro-batches, which have no "
             f"fixed place; PETRA, DSP and the methods that let one micro-batch pass at a time can"
         )
-    if any(worker.corrector or worker.predicts for worker in pipeline.workers):
+    if any(worker.rules for worker in pipeline.workers):
         raise UnrecordableError(
-            "a correction for delay, or a prediction of weights, follows the stage's count of updates, which a "
-            "recorded step does not see; take plain steps"
+            "a rule for delay follows the stage's count of updates, which a recorded step does not see; take plain "
+            "steps"
         )
     if method.overlapped or pipeline.channel is not None:
         raise UnrecordableError(

@@ -10,7 +10,7 @@ With the staleness s of stage j and s' of the stage above it (`petra_core.stalen
     messages          s - s' gradients from above, with the output beside each if that will be inverted; within a step
                       one more, or the input from below (at the head with the target)
 
-What is done about delay (`petra_core.delay`) may take more: a stash whatever the method, one copy for every prediction
+Rules for delay (`petra_core.delay`) may take more: a stash whatever the method, one copy for every prediction
 under way in place of every version, a buffer beside the optimizer's, or weights for one evaluation of one block.
 
 What of this depends on the network and the method alone, not on staleness, is a stage's `Footprint`: with a timeline of
@@ -21,10 +21,10 @@ any schedule it gives the most bytes that are held (`petra_core.prediction.holdi
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from petra_core.delay import AVERAGE, Correction, ForwardWeights
 from petra_core.ledger import KINDS
 from petra_core.methods import Method
 from petra_core.staleness import chosen
+from petra_core.update_rule import UpdateRule, check_rules
 
 __all__ = ["Footprint", "StagePrediction", "graphs_at_once", "joined", "of_footprints"]
 
@@ -94,8 +94,7 @@ def of_footprints(
     accumulation: int = 1,
     *,
     staleness: Sequence[int] | None = None,
-    forward_weights: ForwardWeights = ForwardWeights.CURRENT,
-    correction: Correction | None = None,
+    delay: Sequence[UpdateRule] = (),
 ) -> tuple[StagePrediction, ...]:
     """Predict what each stage of a pipeline will hold, from the footprints of its stages.
 
@@ -104,15 +103,14 @@ def of_footprints(
         method: that trains them.
         accumulation: k in 1..32.
         staleness: as for `Pipeline`.
-        forward_weights: as for `Pipeline`.
-        correction: as for `Pipeline`.
+        delay: as for `Pipeline`.
 
     Raises:
-        ValueError: the staleness is not one of the method.
+        ValueError: the staleness is not one of the method, or a rule for delay contradicts it.
 
     """
     count = len(footprints)
-    settings = _Settings(method, accumulation, forward_weights is not ForwardWeights.CURRENT, correction)
+    settings = _Settings(method, accumulation, check_rules(delay, method))
     vector = (*chosen(method, count, accumulation, staleness), 0)
     return tuple(
         _of_stage(
@@ -183,19 +181,26 @@ class _Settings:
 
     method: Method
     accumulation: int
-    predicts: bool = False
-    correction: Correction | None = None
+    delay: tuple[UpdateRule, ...] = ()
+
+    def has(self, hook: str) -> bool:
+        """Return whether a rule overrides a hook."""
+        return any(rule.overrides(hook) for rule in self.delay)
 
     @property
     def stashes(self) -> bool:
         """Whether the weights of a forward are kept until its backward."""
-        return self.method.stashes_weights or (self.correction is not None and self.correction.keeps_weights)
+        return self.method.stashes_weights or self.has("gradient")
 
     @property
     def evaluates_others(self) -> bool:
         """Whether a block is evaluated with weights that are neither the current ones nor kept."""
-        averages = self.correction is not None and self.correction.name == AVERAGE.name
-        return not self.stashes and (self.predicts or averages)
+        return self.has("backward_weights") or (self.has("forward_weights") and not self.stashes)
+
+    @property
+    def buffers(self) -> int:
+        """Number of buffers that the rules keep for each parameter."""
+        return sum(rule.parameter_buffers for rule in self.delay)
 
     def copies(self, waiting: _Waiting, *, in_turn: bool) -> int:
         """Stashed copies of the weights beside the current ones, between steps or within one."""
@@ -203,7 +208,7 @@ class _Settings:
             return 1
         if not self.stashes:
             return 0
-        if self.predicts:
+        if self.has("forward_weights"):
             return self._predictions(waiting, waiting.staleness + int(in_turn))
         return -(-waiting.staleness // self.accumulation)
 
@@ -216,11 +221,10 @@ class _Settings:
 
 def _of_stage(waiting: _Waiting, footprint: Footprint, settings: _Settings) -> StagePrediction:
     stale, in_turn = waiting.staleness, waiting.staleness + 1  # in a turn F comes before B
-    buffer = footprint.trainable if settings.correction is not None and settings.correction.keeps_buffer else 0
     always = {
         "parameters": footprint.parameters,
         "buffers": footprint.buffers,
-        "optimizer": footprint.optimizer + buffer,
+        "optimizer": footprint.optimizer + settings.buffers * footprint.trainable,
     }
     held = {
         **always,

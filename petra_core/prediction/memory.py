@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from petra_core.delay import Correction, ForwardWeights
 from petra_core.ledger import SavedTensors, payload
 from petra_core.methods import Method, check_accumulation
 from petra_core.prediction.footprint import Footprint, StagePrediction, joined, of_footprints
@@ -36,6 +35,7 @@ from petra_core.recipe import OptimizerFactory, optimizer_of
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams
 from petra_core.targets import Target, converted, flattened
+from petra_core.update_rule import UpdateRule
 from petra_core.worker import devices_of
 
 __all__ = ["footprints", "predict"]
@@ -84,8 +84,7 @@ def predict(
     staleness: Sequence[int] | None = None,
     optimizer: OptimizerFactory | None = None,
     autocast: torch.dtype | None = None,
-    forward_weights: ForwardWeights = ForwardWeights.CURRENT,
-    correction: Correction | None = None,
+    delay: Sequence[UpdateRule] = (),
     device: torch.device | None = None,
 ) -> tuple[StagePrediction, ...]:
     """Predict what each stage will hold when `method` trains `stages` on micro-batches like `inputs`, `target`.
@@ -99,8 +98,7 @@ def predict(
         staleness: as for `Pipeline`.
         optimizer: as for `Pipeline`.
         autocast: as for `Pipeline`.
-        forward_weights: as for `Pipeline`.
-        correction: as for `Pipeline`.
+        delay: as for `Pipeline`.
         device: the device on which the stages will be trained, whose kernels decide what graphs save. None: the device
             of each stage, and the CPU for stages on the meta device. The kernels of a device that this machine does not
             have are unknown here: a warning says so, and the prediction is the one for the CPU.
@@ -116,8 +114,7 @@ def predict(
         method,
         accumulation,
         staleness=staleness,
-        forward_weights=forward_weights,
-        correction=correction,
+        delay=delay,
     )
 
 
