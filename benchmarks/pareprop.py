@@ -43,6 +43,7 @@ from petra_core.models import revroberta
 from petra_core.models.revroberta import SIZES as TEXT_SIZES
 from petra_core.prediction.footprint import graphs_at_once, of_footprints
 from petra_core.prediction.memory import footprints
+from petra_core.settings import Settings
 from reproduce.cells import transformers
 from reproduce.measures.synthetic import SGD
 from reproduce.published import pareprop_row
@@ -130,7 +131,7 @@ def predicted_peak(run: ParepropRun) -> int:
         stages, batch = run.stages(), run.micro_batch()
     per_stage = footprints(stages, run.method, *batch, optimizer=SGD)
     lasting = sum(f.always - f.trainable + f.kept for f in per_stage) + max(f.trainable for f in per_stage)
-    messages = [stage.peak["messages"] for stage in of_footprints(per_stage, run.method)]
+    messages = [stage.peak["messages"] for stage in of_footprints(per_stage, Settings(method=run.method))]
     beside = [*messages[1:], 0] if run.method.overlapped else [0] * len(messages)
     return lasting + max(map(sum, zip(messages, beside, strict=True))) + graphs_at_once(per_stage, run.method)
 

@@ -9,22 +9,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from petra_core.errors import CheckpointError
-from petra_core.methods import Method
+from petra_core.settings import UNCORRECTED
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
 __all__ = [
     "STATE_FORMAT",
-    "UNCORRECTED",
     "Shapes",
+    "check_factory",
     "check_optimizer",
     "check_optimizer_state",
     "check_residual",
-    "check_settings",
     "check_stages",
     "check_state",
 ]
 
-UNCORRECTED = "uncorrected"  # entry of a state without delay compensation
 STATE_FORMAT = 2  # format of `Pipeline.state_dict`, incremented when older states can no longer be read
 
 
@@ -211,26 +209,13 @@ def check_residual(residual: nn.Module) -> None:
     )
 
 
-def check_settings(method: Any, optimizer: Any, autocast: Any) -> None:
-    """Check the types of a pipeline's settings. Names in place of values are rejected.
-
-    Raises:
-        TypeError: If a setting has the wrong type.
-        ValueError: If `autocast` is a dtype that mixed precision does not support.
-
-    """
-    if not isinstance(method, Method):
-        raise TypeError(
-            f"method is {method!r}, a {type(method).__name__}; give a value such as methods.PETRA, or "
-            f"methods.by_name('petra')"
-        )
+def check_factory(optimizer: Any) -> None:
+    """Raise TypeError unless `optimizer` is None or can be called."""
     if optimizer is not None and not callable(optimizer):
         raise TypeError(
             f"optimizer is a {type(optimizer).__name__}, expected a function that makes one for each stage; give "
             f"lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
         )
-    if autocast not in (None, torch.bfloat16, torch.float16):
-        raise ValueError(f"autocast must be torch.bfloat16, torch.float16 or None, got {autocast!r}")
 
 
 def check_state(

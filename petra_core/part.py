@@ -31,10 +31,10 @@ from petra_core.buffers import FrozenBuffers
 from petra_core.environment import BackwardWatch, StageWeights, Weights, precision
 from petra_core.inspection import BlockInspection, Inspection, Projections, Structure
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
-from petra_core.methods import Method
 from petra_core.ownership import OwnedOutputs
 from petra_core.randomness import RandomState, RandomStream, capture, differ, loaded, replay
 from petra_core.schedule import Kind
+from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Tape, as_streams, as_value, detached, fills_its_storage
 from petra_core.targets import Target
@@ -98,10 +98,9 @@ class Part:
 
     Args:
         stage: the block; its `parts()` is itself.
-        method: what is kept, and which weights the backward uses.
+        settings: of the pipeline; its method says what is kept, and which weights the backward uses.
         ledger: account of the stage that the block belongs to.
         device: where the block's parameters are.
-        autocast: dtype of the automatic mixed precision inside the block, or None for the caller's.
         rules: of the stage, for delay.
         index: number of the stage that the block belongs to.
         inspection: of the pipeline, for the first micro-batches; None for no inspection.
@@ -114,16 +113,15 @@ class Part:
     def __init__(
         self,
         stage: Stage,
-        method: Method,
+        settings: Settings,
         ledger: Ledger,
         device: torch.device,
-        autocast: torch.dtype | None,
         rules: StageRules,
         *,
         index: int = 0,
         inspection: Inspection | None = None,
     ) -> None:
-        is_head = isinstance(stage, HeadStage)
+        method, is_head = settings.method, isinstance(stage, HeadStage)
         self.stage = stage
         self.keeps_tape = method.keeps_graph or is_head  # the head's backward follows its forward within the step
         self.reconstructs = method.reconstructs and stage.invertible
@@ -161,7 +159,7 @@ class Part:
         self._graph_bytes: int | None = None  # of one tape; the same for all micro-batches of these shapes
         self._ledger = ledger
         self._device = device
-        self._autocast = autocast
+        self._autocast = settings.autocast
 
     def forward(
         self,

@@ -25,29 +25,23 @@ from torch import Tensor, nn
 from petra_core import staleness as staleness_of
 from petra_core.channel import Channel, check_channel
 from petra_core.checkpoint import copied
-from petra_core.checks import (
-    STATE_FORMAT,
-    UNCORRECTED,
-    Shapes,
-    check_settings,
-    check_stages,
-    check_state,
-)
+from petra_core.checks import STATE_FORMAT, Shapes, check_factory, check_stages, check_state
 from petra_core.clipping import Clip, check_clip, norms
 from petra_core.concurrency import Sent, conductor
 from petra_core.errors import CheckpointError
 from petra_core.finite import PendingLosses, check_states, check_weights
 from petra_core.inspection import Inspection
 from petra_core.ledger import MemoryReport
-from petra_core.methods import Method, check_accumulation
+from petra_core.methods import Method
 from petra_core.randomness import capture_all, restore_all
 from petra_core.recipe import OptimizerFactory, set_rate
 from petra_core.schedule import Action, Kind, backward_actions
+from petra_core.settings import UNCORRECTED, Settings
 from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
 from petra_core.tape import Value, as_streams, as_value
 from petra_core.targets import Target, flattened, unflattened
 from petra_core.tracing import Trace
-from petra_core.update_rule import UpdateRule, check_rules, describe
+from petra_core.update_rule import UpdateRule
 from petra_core.worker import AfterBackward, BeforeUpdate, Message, Worker, devices_of
 
 
@@ -90,6 +84,7 @@ class Pipeline:
         micro_batches: how many have entered.
         drained: how many had entered at the last drain: their backwards are done.
         shapes: of the micro-batches; all are like the first, in one process only until a drain.
+        settings: the settings (`petra_core.settings`); `method`, `accumulation` and `staleness` are three of them.
         staleness: of each stage.
         lags: steps by which each stage lags behind stage 0 when `step` returns (`stagger`).
         optimizers: of the stages that have one.
@@ -125,10 +120,11 @@ class Pipeline:
     ) -> None:
         self.stages = tuple(stages)
         check_stages(self.stages)
-        self.method = method
-        self.accumulation = check_accumulation(accumulation)
-        check_settings(method, optimizer, autocast)
-        delay = check_rules(delay, method)
+        self.settings = Settings(
+            method=method, accumulation=accumulation, staleness=staleness, delay=delay, autocast=autocast, seed=seed
+        )
+        self.method, self.accumulation = method, accumulation
+        check_factory(optimizer)
         check_clip(clip, method)
         if clip is not None and clip.per_stage:
             before_update = clip.after(before_update)
@@ -138,19 +134,12 @@ class Pipeline:
         self.channel = channel
         self.conductor = conductor(method, one_process=channel is None)
         self._own_stages = range(len(self.stages)) if channel is None else channel.stages
-        self.staleness = staleness_of.chosen(method, len(self.stages), accumulation, staleness)
+        self.staleness = self.settings.vector(len(self.stages))
         if channel is not None:
             channel.staleness = self.staleness
         self.drained = 0
         self.lags = (0,) * len(self.stages)
         self._done = [0] * len(self._own_stages)  # steps that each stage of this process has done
-        self._settings = {
-            "method": method.name,
-            "accumulation": accumulation,
-            "staleness": list(self.staleness),
-            "delay": describe(delay) or UNCORRECTED,
-            "autocast": None if autocast is None else str(autocast),
-        }
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
         self._inspection = Inspection(self.stages, autocast) if inspect else None
         self.workers = [
@@ -158,12 +147,8 @@ class Pipeline:
                 self.stages[index],
                 index,
                 device,
-                method,
-                accumulation,
+                self.settings,
                 optimizer,
-                delay=delay,
-                seed=seed,
-                autocast=autocast,
                 hand_down=index > 0 and reconstructing[index - 1],
                 below_head=index == len(self.stages) - 2,
                 before_update=before_update,
@@ -175,7 +160,6 @@ class Pipeline:
             )
         ]
         self.optimizers = [worker.optimizer for worker in self.workers if worker.optimizer is not None]
-        self._seeded = seed is not None
         self.shapes = Shapes(until_drained=channel is None)  # messages over a channel have one layout
         self._losses = PendingLosses(self.workers)
         self._recordings: list[list[tuple[int, Action]]] = []
@@ -183,8 +167,8 @@ class Pipeline:
         self._unfinished_step = False
         self._learning_rate: float | None = None  # of stage 0, that was set last
         if channel is not None:
-            settings = {**self._settings, "method": method, "seed": seed, "clip": clip}
-            channel.check_settings(settings, self.stages, optimizer)
+            compared = {**self.settings.as_state(len(self.stages)), "method": method, "seed": seed, "clip": clip}
+            channel.check_settings(compared, self.stages, optimizer)
         self._host_reads = True  # whether steps may wait for what the device has computed
         self._deferred: Callable[[], None] | None = None  # brings the workers' bookkeeping up to date
         self._loading = False
@@ -555,12 +539,14 @@ class Pipeline:
         state: dict[str, Any] = copied(
             {
                 "format": STATE_FORMAT,
-                **self._settings,
+                **self.settings.as_state(len(self.stages)),
                 "micro_batches": self.micro_batches,
                 "drained": self.drained,
                 "behind": [self.micro_batches - done for done in self._done] if any(self.lags) else None,
                 "shapes": self.shapes.first,
-                "random": None if self._seeded else capture_all(worker.device for worker in self.workers),
+                "random": None
+                if self.settings.seed is not None
+                else capture_all(worker.device for worker in self.workers),
                 "workers": [own_states.get(index) for index in range(len(self.stages))],
             }
         )
@@ -591,15 +577,15 @@ class Pipeline:
                 of stages, or does not fit.
 
         """
+        own = self.settings.as_state(len(self.stages))
         check_state(
             state,
-            self._settings,
+            own,
             stages=len(self.stages),
             own_stages=self._own_stages,
-            seeded=self._seeded,
+            seeded=self.settings.seed is not None,
             other_method=other_method,
         )
-        own = self._settings
         changed = any(state.get(key, own[key]) != own[key] for key in ("method", "staleness"))
         changed = changed or state.get("delay", UNCORRECTED) != own["delay"]
         if changed and self.method.double_buffered:

@@ -26,15 +26,15 @@ from torch import Tensor
 from petra_core.checks import check_optimizer, check_optimizer_state
 from petra_core.inspection import Inspection
 from petra_core.ledger import Ledger, StageMemory, payload
-from petra_core.methods import Method
 from petra_core.part import Ahead, Held, Part
 from petra_core.randomness import RandomStream, replay
 from petra_core.recipe import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.schedule import Kind
+from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams
 from petra_core.targets import Keys, Target, flattened, unflattened
-from petra_core.update_rule import StageRules, UpdateRule
+from petra_core.update_rule import StageRules
 
 BeforeUpdate = Callable[[int, int, Stage], None]
 
@@ -137,12 +137,8 @@ class Worker:
         stage: the stage.
         index: its number j.
         device: where it computes, as `devices_of` says.
-        method: the training method.
-        accumulation: k, micro-batches of an update.
+        settings: of the pipeline.
         optimizer: makes the optimizer of the stage's parameters; None leaves the weights as they are.
-        seed: of the stage's random stream; None for torch's global generators.
-        delay: the rules that compensate for delay.
-        autocast: dtype of automatic mixed precision, or None.
         hand_down: whether the stage below reconstructs, and so needs this stage's input.
         below_head: whether the stage above is the head.
         before_update: called as (index, version, stage), when `.grad` holds the mean gradient.
@@ -162,17 +158,13 @@ class Worker:
         stage: Stage,
         index: int,
         device: torch.device,
-        method: Method,
-        accumulation: int,
-        optimizer: OptimizerFactory | None,
+        settings: Settings,
+        optimizer: OptimizerFactory | None = None,
         *,
-        seed: int | None,
-        delay: Sequence[UpdateRule] = (),
-        autocast: torch.dtype | None,
-        hand_down: bool,
+        hand_down: bool = False,
         below_head: bool = False,
-        before_update: BeforeUpdate | None,
-        after_backward: AfterBackward | None,
+        before_update: BeforeUpdate | None = None,
+        after_backward: AfterBackward | None = None,
         inspection: Inspection | None = None,
     ) -> None:
         self.stage = stage
@@ -190,10 +182,11 @@ class Worker:
             self.rate_ratios = rate_ratios(self.optimizer)
         # The head's backward follows its forward immediately, so it has no delay, unless double-buffering makes it one
         # update late as all stages are.
+        method = settings.method
         delayed = method.double_buffered or not self.is_head
-        self.rules = StageRules(delay if delayed else (), self.optimizer)
+        self.rules = StageRules(settings.delay if delayed else (), self.optimizer)
         self.parts = [
-            Part(part, method, self.ledger, self.device, autocast, self.rules, index=index, inspection=inspection)
+            Part(part, settings, self.ledger, self.device, self.rules, index=index, inspection=inspection)
             for part in stage.parts()
         ]
         self.version = 0
@@ -204,10 +197,10 @@ class Worker:
         self._target_keys: Keys = None  # of the targets
         self._forwards = 0  # number of the next micro-batch
         self._double_buffered = method.double_buffered
-        self._accumulation = accumulation  # of an update
+        self._accumulation = settings.accumulation  # of an update
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._prepared = False  # whether `.grad` holds the mean gradients of the next update
-        self.stream = RandomStream(self.device, seed, index)
+        self.stream = RandomStream(self.device, settings.seed, index)
         self.hand_down = hand_down
         self._overlapped = method.overlapped
         # This stage's R is beside the head's B, so what the head sends down comes too late: the stage keeps its own

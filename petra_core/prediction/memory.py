@@ -29,13 +29,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from petra_core.ledger import SavedTensors, payload
-from petra_core.methods import Method, check_accumulation
+from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint, StagePrediction, joined, of_footprints
 from petra_core.recipe import OptimizerFactory, optimizer_of
+from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams
 from petra_core.targets import Target, converted, flattened
-from petra_core.update_rule import UpdateRule
 from petra_core.worker import devices_of
 
 __all__ = ["footprints", "predict"]
@@ -80,12 +80,9 @@ def predict(
     inputs: Value,
     target: Target,
     *,
-    accumulation: int = 1,
-    staleness: Sequence[int] | None = None,
     optimizer: OptimizerFactory | None = None,
-    autocast: torch.dtype | None = None,
-    delay: Sequence[UpdateRule] = (),
     device: torch.device | None = None,
+    **settings: Any,
 ) -> tuple[StagePrediction, ...]:
     """Predict what each stage will hold when `method` trains `stages` on micro-batches like `inputs`, `target`.
 
@@ -94,28 +91,20 @@ def predict(
         method: the method.
         inputs: a micro-batch; only shapes and dtypes are used.
         target: its target, of which only shape and dtype are used.
-        accumulation: k in 1..32.
-        staleness: as for `Pipeline`.
         optimizer: as for `Pipeline`.
-        autocast: as for `Pipeline`.
-        delay: as for `Pipeline`.
         device: the device on which the stages will be trained, whose kernels decide what graphs save. None: the device
             of each stage, and the CPU for stages on the meta device. The kernels of a device that this machine does not
             have are unknown here: a warning says so, and the prediction is the one for the CPU.
+        **settings: `accumulation`, `staleness`, `delay` and `autocast`, as for `Pipeline`.
 
     Raises:
-        ValueError: k is not in 1..32.
+        TypeError: If a setting has the wrong type, or is unknown.
+        ValueError: If a setting is out of range, or two settings contradict each other.
 
     """
-    check_accumulation(accumulation)
-    per_stage = footprints(stages, method, inputs, target, optimizer=optimizer, autocast=autocast, device=device)
-    return of_footprints(
-        per_stage,
-        method,
-        accumulation,
-        staleness=staleness,
-        delay=delay,
-    )
+    given = Settings(method=method, **settings)
+    per_stage = footprints(stages, method, inputs, target, optimizer=optimizer, autocast=given.autocast, device=device)
+    return of_footprints(per_stage, given)
 
 
 def _places(stages: Sequence[Stage], device: torch.device | None) -> list[torch.device]:

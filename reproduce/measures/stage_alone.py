@@ -21,6 +21,7 @@ from torch import Tensor
 
 from petra_core.methods import Method
 from petra_core.recipe import OptimizerFactory
+from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, as_streams, as_value, detached
 from petra_core.worker import Message, Worker, devices_of
@@ -99,12 +100,10 @@ class StageAlone:
         optimizer: OptimizerFactory | None = None,
     ) -> None:
         self.worker = Worker(
-            *(stage, index, devices_of([stage])[0], method, accumulation, optimizer),
-            seed=0,
-            autocast=None,
+            *(stage, index, devices_of([stage])[0]),
+            Settings(method=method, accumulation=accumulation, seed=0),
+            optimizer,
             hand_down=feed.hand_down,
-            before_update=None,
-            after_backward=None,
         )
         self.bytes_up = self.bytes_down = 0
         self._feed = feed
