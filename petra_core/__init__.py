@@ -8,7 +8,7 @@
         loss = pipeline.step(x, y)
 
 Read in this order: methods (the idea), stages and tape (one evaluation), staleness and schedule (what a stage does),
-part and worker (one stage), pipeline (all of them).
+weights, block and worker (one stage), pipeline (all of them).
 
 To import torch takes seconds, and a command line asks for methods and learning rates alone. So what needs torch is
 imported when it is first asked for.

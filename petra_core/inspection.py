@@ -39,13 +39,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from petra_core.environment import StageWeights
 from petra_core.errors import Finding, StageError
 from petra_core.ownership import storage_reference
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.tape import Streams, Tape, combined
+from petra_core.weights import StageWeights
 
-__all__ = ["INSPECTED", "BlockInspection", "Inspection", "Structure"]
+__all__ = ["INSPECTED", "NO_INSPECTION", "BlockInspection", "Inspection", "NoInspection", "Structure"]
 
 INSPECTED = 3  # micro-batches of each block
 ROUNDING = 64.0
@@ -155,14 +155,69 @@ class Inspection:
         self._origins = {storage: origin for storage, origin in self._origins.items() if origin is not block}
 
 
-class BlockInspection:
+class NoInspection:
+    """The inspection of a block that has been inspected, or shall not be: it does nothing.
+
+    Attributes:
+        done: whether enough micro-batches have been inspected.
+        evaluates: whether forwards are still evaluated a second time.
+        replaces: whether evaluations may have other weights than the module's own.
+        projections: of what the block's function returned in the last forward, if that was inspected.
+
+    """
+
+    done: bool = True
+    evaluates: bool = False
+    replaces: bool = False
+    projections: Projections = ()
+
+    def evaluation(self, inputs: Streams) -> contextlib.AbstractContextManager[None]:
+        """Return a context around a forward, which sees what it reads and writes besides its input and output."""
+        return contextlib.nullcontext()
+
+    def evaluation_of_backward(
+        self, before: Projections, *, reconstructs: bool
+    ) -> contextlib.AbstractContextManager[None]:
+        """Return a context around the evaluation for a backward, whose output is compared with that of its forward.
+
+        Args:
+            before: `projections` of the forward; empty if it had other weights, so that nothing is compared.
+            reconstructs: whether the input is reconstructed, with rounding errors.
+
+        """
+        return contextlib.nullcontext()
+
+    def compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
+        """Evaluate the block a second time and compare. Attributes and generators are as before afterwards.
+
+        Args:
+            inputs: of the block.
+            outputs: of the first evaluation.
+            again: evaluates the block with a graph, and says whether it drew the random numbers of the first
+                evaluation.
+
+        Returns:
+            The tape of the second evaluation.
+
+        """
+        raise NotImplementedError
+
+    def walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
+        """See that the leaves of a graph are the block's input and its weights."""
+
+    def differentiated(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
+        """Look at the gradients of one backward; `parameters` are their names."""
+
+
+NO_INSPECTION = NoInspection()
+
+
+class BlockInspection(NoInspection):
     """The inspection of one block, as `Inspection.block` makes it.
 
     Attributes:
-        replaces: whether evaluations may have other weights than the module's own.
         index: number of the stage that the block belongs to.
         parameters: of the block.
-        projections: of what its function returned in the last forward, if that was inspected.
 
     """
 
@@ -182,13 +237,11 @@ class BlockInspection:
         self.projections: Projections = ()
 
     @property
-    def done(self) -> bool:
-        """Whether enough micro-batches have been inspected."""
+    def done(self) -> bool:  # type: ignore[override]  # computed here, constant in the base
         return not self.evaluates and self._backwards >= INSPECTED
 
     @property
-    def evaluates(self) -> bool:
-        """Whether forwards are still evaluated a second time."""
+    def evaluates(self) -> bool:  # type: ignore[override]  # computed here, constant in the base
         return self._forwards < INSPECTED
 
     @property
@@ -210,7 +263,6 @@ class BlockInspection:
 
     @contextlib.contextmanager
     def evaluation(self, inputs: Streams) -> Iterator[None]:
-        """Context around a forward, which sees what it reads and writes besides its input and output."""
         reads = _Reads(self._whole, self, inputs)
         reading = contextlib.nullcontext() if self._compiled else reads
         if not self.evaluates:  # what comes back from a later stage is read only after some more forwards
@@ -273,13 +325,9 @@ class BlockInspection:
 
     @contextlib.contextmanager
     def evaluation_of_backward(self, before: Projections, *, reconstructs: bool) -> Iterator[None]:
-        """Context around the evaluation for a backward, whose output is compared with that of its forward.
-
-        Args:
-            before: `projections` of the forward, which had the same weights.
-            reconstructs: whether the input is reconstructed, with rounding errors.
-
-        """
+        if not before:
+            yield
+            return
         outputs: list[Any] = []
         with self._function_outputs(outputs):
             yield
@@ -303,21 +351,8 @@ class BlockInspection:
                 )
 
     def compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
-        """Evaluate the block a second time and compare. Attributes and generators are as before afterwards.
-
-        A module may count its evaluations if its output does not depend on their number. So if an attribute has
-        changed, a third evaluation finds it far ahead.
-
-        Args:
-            inputs: of the block.
-            outputs: of the first evaluation.
-            again: evaluates the block with a graph, and says whether it drew the random numbers of the first
-                evaluation.
-
-        Returns:
-            The tape of the second evaluation.
-
-        """
+        # A module may count its evaluations if its output does not depend on their number. So if an attribute has
+        # changed, a third evaluation finds it far ahead.
         generators, attributes = _Generators(self._function), _attributes(self._function)
         stage, combine = self._stage, None
         if isinstance(stage, ReversibleStage):  # another `combine` may write where a message is
@@ -378,7 +413,6 @@ class BlockInspection:
         return None
 
     def walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
-        """See that the leaves of a graph are the block's input and its weights."""
         self._forwards += 1
         self._whole.stand_for_inputs(tape.leaves(), self)
         own = {id(tensor) for tensor in (*weights.values(), *tape.leaves())}
@@ -390,7 +424,6 @@ class BlockInspection:
                 self._report_leaf(leaf)
 
     def differentiated(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
-        """Look at the gradients of one backward; `parameters` are their names."""
         self._backwards += 1
         for name, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None and gradient.layout is not torch.strided:

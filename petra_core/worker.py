@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from petra_core.block import Block, Held
 from petra_core.checks import check_optimizer, check_optimizer_state
 from petra_core.inspection import Inspection
 from petra_core.ledger import Ledger, StageMemory, payload
-from petra_core.part import Ahead, Held, Part
 from petra_core.randomness import RandomStream, replay
 from petra_core.recipe import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.schedule import Kind
@@ -35,6 +35,7 @@ from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams
 from petra_core.targets import Keys, Target, flattened, unflattened
 from petra_core.update_rule import StageRules
+from petra_core.weights import WeightVersion
 
 BeforeUpdate = Callable[[int, int, Stage], None]
 
@@ -186,7 +187,7 @@ class Worker:
         delayed = method.double_buffered or not self.is_head
         self.rules = StageRules(settings.delay if delayed else (), self.optimizer)
         self.parts = [
-            Part(part, settings, self.ledger, self.device, self.rules, index=index, inspection=inspection)
+            Block(part, settings, self.ledger, self.device, self.rules, index=index, inspection=inspection)
             for part in stage.parts()
         ]
         self.version = 0
@@ -237,10 +238,10 @@ class Worker:
         self._forwards = micro_batch + 1
         streams = message.streams
         assert streams is not None
-        version, ahead = self._weights_for(micro_batch)
+        version = self._version_for(micro_batch)
         for part in self.parts:
             goal = target if part is self.parts[-1] else None
-            streams = part.forward(micro_batch, streams, goal, version, self.stream, ahead)
+            streams = part.forward(micro_batch, streams, goal, version, self.stream)
         if self.is_head:
             self._loss_gradient = Message(micro_batch, None, (torch.ones_like(streams[0]),))
             return Message(micro_batch, streams)
@@ -352,13 +353,12 @@ class Worker:
     def evaluate(self, streams: Streams, micro_batch: int | None = None) -> Streams:
         """Evaluate the stage with the current weights, or as a micro-batch's forward would be now; nothing is kept."""
         streams = tuple(stream.to(self.device) for stream in streams)
-        version, ahead, drawn_next = self.version, None, None
+        version, drawn_next = WeightVersion(self.version), None
         if micro_batch is not None:
-            version, ahead = self._weights_for(micro_batch)
-            drawn_next = self.stream.state
+            version, drawn_next = self._version_for(micro_batch), self.stream.state
         with replay(drawn_next, self.device):
             for part in self.parts:
-                streams = part.evaluate(streams, part.weights_of_forward(version, ahead))
+                streams = part.evaluate(streams, part.weights.of_forward(version))
         return streams
 
     def memory(self) -> StageMemory:
@@ -462,20 +462,19 @@ class Worker:
         self.ledger.set("gradients", payload(p.grad for p in self.parameters if p.grad is not None))
         self.ledger.set("optimizer", self._optimizer_bytes())
 
-    def _weights_for(self, micro_batch: int) -> tuple[int, Ahead | None]:
-        """The version of the weights of a forward, and how they are to be predicted, if they are.
+    def _version_for(self, micro_batch: int) -> WeightVersion:
+        """Return the version of the weights of a forward.
 
         Backwards come in the order of entry, so the backward of micro-batch m has the weights after m // k updates.
         """
         due = micro_batch // self._accumulation
         if self._double_buffered:
-            return max(due - 1, 0), None
+            return WeightVersion(max(due - 1, 0))
         if not self.rules.predicts or due == self.version:
-            return self.version, None
+            return WeightVersion(self.version)
         assert self.optimizer is not None
-        updates = due - self.version
         rates = (float(group["lr"]) for group in self.optimizer.param_groups)
-        return self.version, Ahead((updates, *rates), partial(self.rules.forward_weights, updates=updates))
+        return WeightVersion(self.version, (due - self.version, *rates))
 
     def _inboxes(self) -> Iterator[tuple[str, deque[Message]]]:
         yield from (("from_below", self.from_below), ("from_above", self.from_above), ("targets", self.targets))

@@ -304,9 +304,10 @@ def test_micro_batches_share_a_prediction_unless_the_learning_rate_has_changed()
             p.set_learning_rate(0.04)
         p.step(*data[number])
         last, new = memory[-2], memory[-1]
-        assert (last.micro_batch, new.micro_batch, last.version) == (number - 1, number, new.version)
-        assert last.predicted is not None
-        assert (new.predicted is last.predicted) == shared
+        numbers = last.version.number, new.version.number
+        assert (last.micro_batch, new.micro_batch, numbers[0]) == (number - 1, number, numbers[1])
+        assert last.version.ahead
+        assert (new.version == last.version) == shared
 
 
 class Weight(nn.Module):

@@ -65,7 +65,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(RandomStream, "__init__", no_generators)
     monkeypatch.setattr(RandomStream, "__enter__", lambda stream: None)
     monkeypatch.setattr(RandomStream, "__exit__", lambda stream, *error: None)
-    monkeypatch.setattr("petra_core.part.replay", lambda state, device: contextlib.nullcontext())
+    monkeypatch.setattr("petra_core.block.replay", lambda state, device: contextlib.nullcontext())
     monkeypatch.setattr(torch.autograd, "grad", gradients)
     with FakeTensorMode():
         yield

@@ -9,12 +9,7 @@ What that is depends on the method and on whether the block can be inverted:
 The memory is first in, first out: with one forward and one backward a step, the oldest entry is always the next to be
 used.
 
-Stashed weights. A graph, or a reconstruction to come, may need the weights of its forward although updates have
-happened since. The obvious way, a copy at every forward, holds one copy too many and copies even if nothing will
-change. Here the forward uses the current weights, and only an update that would overwrite weights still needed moves
-the parameters to new storage first (`retire_weights`); the old storage becomes the stash. So a stage with a staleness
-of s micro-batches holds ceil(s / k) copies besides the current weights, the number in Table 1 and Table 3 of the paper.
-Predicted weights belong to no version; where the backward needs them again, they are kept with the micro-batch.
+`petra_core.weights` says which weights a forward and a backward use.
 """
 
 import contextlib
@@ -22,14 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from petra_core.buffers import FrozenBuffers
-from petra_core.environment import BackwardWatch, StageWeights, Weights, precision
-from petra_core.inspection import BlockInspection, Inspection, Projections, Structure
+from petra_core.inspection import NO_INSPECTION, Inspection, NoInspection, Projections, Structure
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.ownership import OwnedOutputs
 from petra_core.randomness import RandomState, RandomStream, capture, differ, loaded, replay
@@ -39,24 +34,23 @@ from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Tape, as_streams, as_value, detached, fills_its_storage
 from petra_core.targets import Target
 from petra_core.update_rule import StageRules
+from petra_core.weights import BlockWeights, StageWeights, WeightVersion
 
 #: Backwards of a block that are watched for evaluations.
 WATCHED_BACKWARDS = 3
 
 
 @dataclass
-class _Entry:
-    """What a part keeps of one micro-batch."""
+class _InFlight:
+    """What a block keeps of one micro-batch between its forward and its backward."""
 
     micro_batch: int
-    version: int  # of the weights of the forward
+    version: WeightVersion  # of the forward
     kept: Streams  # of the input, by `Stage.keep`, or by `Stage.side` if the input will be reconstructed
     random: RandomState | None  # where the forward's random numbers began, if it drew any
     tape: Tape | None = None
     weights: StageWeights | None = None  # that the graph is of, where they are not the module's own
     buffers: Sequence[Tensor] | None = None  # copies that it was recorded with; None: the module's own
-    ahead: tuple[float, ...] = ()  # how the forward's weights were predicted (`Ahead.how`)
-    predicted: StageWeights | None = None  # those weights, where they will be needed again
     projections: Projections = ()  # of the function's output, where the forward was inspected
 
 
@@ -80,21 +74,8 @@ class Held:
     exchange: Callable[[Streams], None]
 
 
-class Ahead(NamedTuple):
-    """A forward with weights of the future.
-
-    Attributes:
-        how: the number of updates and their learning rates; alike, they give one version's weights the same future.
-        predict: the weights then from those now, by name; None if nothing is known that would change them.
-
-    """
-
-    how: tuple[float, ...]
-    predict: Callable[[Mapping[str, Tensor]], dict[str, Tensor] | None]
-
-
-class Part:
-    """A block of a stage, with one `_Entry` for every micro-batch between forward and backward.
+class Block:
+    """A block of a stage, with one `_InFlight` for every micro-batch between forward and backward.
 
     Args:
         stage: the block; its `parts()` is itself.
@@ -125,37 +106,28 @@ class Part:
         self.stage = stage
         self.keeps_tape = method.keeps_graph or is_head  # the head's backward follows its forward within the step
         self.reconstructs = method.reconstructs and stage.invertible
+        self.weights = BlockWeights(
+            stage.function, settings, rules, ledger, device, is_head=is_head, keeps_graph=self.keeps_tape
+        )
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
-        self._double_buffered = method.double_buffered
-        self._stashes_weights = method.stashes_weights and (self._double_buffered or not is_head)
-        self._keeps_weights = self._stashes_weights or rules.corrects
-        replaces_weights = self._stashes_weights or rules.predicts or rules.replaces
-        self._rules = rules
-        self._weights = Weights(stage.function)
-        self._trainable = self._weights.trained
-        self.parameters = list(self._trainable.values())
+        self.parameters = list(self.weights.trained.values())
         for parameter in self.parameters:
             parameter.grad = None  # of something before: it would be part of the first update
         self._structure = Structure(stage, index)
-        if replaces_weights:
+        if self.weights.replaces:
             self._structure.check_replaceable()
         # The sums of gradients that are in `.grad`, each with its version; None: an update begins.
         self._sums: list[tuple[Tensor | None, int]] | None = None
-        self._memory: deque[_Entry] = deque()
-        # Stashed weights: those of versions before the current one.
-        self._versions: dict[int, Mapping[str, Tensor]] = {}
-        # The current weights once more, as leaves on the same storage that no optimizer knows. Kept graphs are
-        # recorded on these: an update gives the parameters other storage before such a graph is differentiated.
-        self._current: Mapping[str, Tensor] | None = None
+        self._memory: deque[_InFlight] = deque()
         self.frozen = FrozenBuffers(stage.function)
         self._scratch = FrozenBuffers(stage.function, tracking=True)
         self._watched_backwards = WATCHED_BACKWARDS  # how many are still to be watched
         self._evaluates_again = False  # whether a backward evaluates, as torch.utils.checkpoint does
         self._owned = OwnedOutputs(stage)
-        self._inspected: BlockInspection | None = None
+        self._inspected: NoInspection = NO_INSPECTION
         if inspection is not None:
-            recomputes = not self.keeps_tape
-            self._inspected = inspection.block(stage, index, device, recomputes=recomputes, replaces=replaces_weights)
+            recomputes, replaces = not self.keeps_tape, self.weights.replaces
+            self._inspected = inspection.block(stage, index, device, recomputes=recomputes, replaces=replaces)
         self._graph_bytes: int | None = None  # of one tape; the same for all micro-batches of these shapes
         self._ledger = ledger
         self._device = device
@@ -166,9 +138,8 @@ class Part:
         micro_batch: int,
         inputs: Streams,
         target: Target,
-        version: int,
+        version: WeightVersion,
         stream: RandomStream,
-        ahead: Ahead | None = None,
     ) -> Streams:
         """Evaluate, and keep what the method keeps.
 
@@ -176,9 +147,8 @@ class Part:
             micro_batch: its number.
             inputs: of the block.
             target: of the loss, at the head.
-            version: of the weights: the current ones or, double-buffered, those before.
+            version: of the weights: the current ones, those before (double-buffered), or a prediction.
             stream: of random numbers.
-            ahead: predicts the weights to evaluate with from the current ones, if they are to be predicted.
 
         Raises:
             ValueError: the block wrote to its input in place.
@@ -186,21 +156,23 @@ class Part:
 
         """
         inspected = self._inspected
-        if inspected is not None:
+        if not inspected.done:
             self._structure.check()
         kept = self.stage.side(inputs) if self.reconstructs else detached(self.stage.keep(inputs))
         self._ledger.add(self._kept_as, payload(kept))
         tape: Tape | None = None
-        predicted = None if ahead is None else self._predicted(version, ahead)
-        weights = (predicted or self._weights_of(version)) if self.keeps_tape else None
-        with stream, contextlib.nullcontext() if inspected is None else inspected.evaluation(inputs):
+        weights = self.weights.of_forward(version)
+        predicted = weights if version.ahead else None
+        if self.keeps_tape and weights is None:
+            weights = self.weights.of_graph(version)
+        with stream, inspected.evaluation(inputs):
             if self.keeps_tape:
                 with (
                     self._precision(),
-                    self._weights.replaced(weights),
+                    self.weights.replaced(weights),
                     torch.enable_grad(),
                     self._unwritten(inputs),
-                    self._measuring(*inputs, *(predicted or {}).values()),
+                    self._measuring(*inputs, *(weights or {}).values()),
                 ):
                     tape = self._record(inputs, target)
                 assert tape.outputs is not None
@@ -210,19 +182,13 @@ class Part:
                     tape.forget()
             else:
                 with torch.no_grad():
-                    outputs = detached(self.evaluate(inputs, predicted))
-        if inspected is not None and inspected.evaluates:
-            self._inspect(inspected, inputs, outputs, stream, tape, weights or predicted)
+                    outputs = detached(self.evaluate(inputs, weights))
+        if inspected.evaluates:
+            self._inspect(inspected, inputs, outputs, stream, tape, weights)
         outputs = self._owned(outputs, inputs)
-        entry = _Entry(micro_batch, version, kept, stream.drawn, tape, weights)
-        if inspected is not None:
-            entry.projections = inspected.projections
-        if predicted is not None and ahead is not None and self._keeps_weights:
-            self._keep_predicted(entry, ahead.how, predicted)
-        elif predicted is not None:
-            copies = payload(predicted.values())
-            self._ledger.add("stashed_weights", copies)  # until here
-            self._ledger.add("stashed_weights", -copies)
+        version = self.weights.keep_prediction(version, predicted)
+        entry = _InFlight(micro_batch, version, kept, stream.drawn, tape, weights if self.keeps_tape else None)
+        entry.projections = inspected.projections
         self._memory.append(entry)
         return outputs
 
@@ -233,12 +199,12 @@ class Part:
             ValueError: the block wrote to its input in place.
 
         """
-        with self._precision(), self._weights.replaced(weights), self._unwritten(inputs):
+        with self._precision(), self.weights.replaced(weights), self._unwritten(inputs):
             return as_streams(self.stage(as_value(inputs)))
 
     def _inspect(
         self,
-        inspected: BlockInspection,
+        inspected: NoInspection,
         inputs: Streams,
         outputs: Streams,
         stream: RandomStream,
@@ -250,12 +216,12 @@ class Part:
             end = stream.state or capture(self._device)
             begin = stream.drawn or capture(self._device)
             if inspected.replaces:
-                weights = weights or self._leaves()
+                weights = weights or self.weights.leaves()
 
             def again() -> tuple[Tape, bool]:
                 with (
                     self._precision(),
-                    self._weights.replaced(weights),
+                    self.weights.replaced(weights),
                     torch.enable_grad(),
                     self.frozen,
                     replay(begin, self._device),
@@ -264,7 +230,7 @@ class Part:
                     return tape, not differ(begin if stream.drawn is None else end, capture(self._device))
 
             tape = inspected.compare(inputs, outputs, again)
-        inspected.walk(tape, inputs, self._trainable if weights is None else weights)
+        inspected.walk(tape, inputs, self.weights.trained if weights is None else weights)
 
     @contextlib.contextmanager
     def _unwritten(self, inputs: Streams) -> Iterator[None]:
@@ -291,7 +257,7 @@ class Part:
 
     def delay(self, version: int) -> int:
         """Updates since the forward of the oldest entry, when the weights are of number `version`."""
-        return version - self._memory[0].version
+        return version - self._memory[0].version.number
 
     def reconstruct(self, outputs: Streams | None, delay: int = 0) -> Streams | None:
         """Give the oldest entry its graph, if it has none: by inversion of `outputs`, or from what was kept.
@@ -307,15 +273,11 @@ class Part:
         entry = self._memory[0]
         if entry.tape is not None:
             return entry.tape.inputs
-        if self._stashes_weights:
-            entry.weights = entry.predicted or self._weights_of(entry.version)
-        elif self._rules.replaces:
-            with torch.no_grad():
-                entry.weights = self._rules.backward_weights(self._trainable, delay)
-            self._ledger.add("stashed_weights", payload((entry.weights or {}).values()))
-        compared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if self._inspected is not None and entry.projections and delay == 0 and entry.weights is None:
-            compared = self._inspected.evaluation_of_backward(entry.projections, reconstructs=self.reconstructs)
+        entry.weights = self.weights.of_backward(entry.version, delay)
+        comparable = delay == 0 and entry.weights is None
+        compared = self._inspected.evaluation_of_backward(
+            entry.projections if comparable else (), reconstructs=self.reconstructs
+        )
         with (
             compared,
             self._precision(),
@@ -328,7 +290,7 @@ class Part:
                 assert outputs is not None  # the pipeline asks the stage above to hand its input down
                 entry.tape = self._invert(outputs, entry)
             else:
-                with self._weights.replaced(entry.weights):
+                with self.weights.replaced(entry.weights):
                     entry.tape = self.stage.retrace(entry.kept)
                 entry.tape.outputs = None  # sent long ago; what the graph needs of them, the graph holds
             entry.buffers = self.frozen.copies
@@ -380,38 +342,36 @@ class Part:
                 grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
         if entry.weights is not None:
             gradients = tuple(map(_hooked, self.parameters, gradients))
-        if self._inspected is not None:
-            self._inspected.differentiated(self._trainable, gradients)
-            if self._inspected.done:
-                self._inspected = None
+        self._inspected.differentiated(self.weights.trained, gradients)
+        if self._inspected.done:
+            self._inspected = NO_INSPECTION
         if gradients_by_parameter is not None:
             gradients_by_parameter |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
-        if self._rules.corrects:
-            gradients = self._corrected(entry, gradients)
+        gradients = self.weights.corrected(entry.version, gradients)
         self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
         inputs = entry.tape.inputs
         self._ledger.add("graph", -(self._graph_bytes or 0))
         self._ledger.add(self._kept_as, -payload(entry.kept))
-        self._let_weights_go(entry)
+        self.weights.release(entry.version, entry.weights, [other.version for other in self._memory])
         return inputs, grad_inputs
 
-    def _as_recorded(self, entry: _Entry) -> contextlib.AbstractContextManager[None]:
+    def _as_recorded(self, entry: _InFlight) -> contextlib.AbstractContextManager[None]:
         """Context with the weights and buffers with which an entry's graph was recorded."""
         if entry.weights is None and (entry.buffers is None or not (entry.buffers or self.frozen.has_norms)):
             return contextlib.nullcontext()
         return self._in_its_environment(entry)
 
     @contextlib.contextmanager
-    def _in_its_environment(self, entry: _Entry) -> Iterator[None]:
+    def _in_its_environment(self, entry: _InFlight) -> Iterator[None]:
         recorded_late = entry.buffers is not None
         with (
-            self._weights.replaced(entry.weights),
+            self.weights.replaced(entry.weights),
             self.frozen.again(entry.buffers or ()) if recorded_late else contextlib.nullcontext(),
         ):
             yield
 
     def _differentiated_with_care(
-        self, entry: _Entry, grad_outputs: Streams, input_gradient: bool, stream: RandomStream | None
+        self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool, stream: RandomStream | None
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
         """Differentiate a graph that evaluates again while that is done, or may do so.
 
@@ -428,7 +388,7 @@ class Part:
             self._in_its_environment(entry),
             self._scratch if entry.buffers is None else contextlib.nullcontext(),
             torch.no_grad(),  # so that what runs with gradients is what evaluates, not the engine
-            BackwardWatch() as watch,
+            _BackwardWatch() as watch,
         ):
             grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
         added = [leaf.grad for leaf in leaves]
@@ -443,22 +403,9 @@ class Part:
         self._graph_bytes = None
 
     def retire_weights(self, version: int) -> None:
-        """Before the update that ends `version`: stash the weights if a backward to come will need them.
-
-        They stay where they are, and the parameters move to new storage, which the optimizer then overwrites. So
-        weights are copied once an update and not once a forward.
-        """
+        """Prepare for the update that ends `version`: stash the weights if a backward will need them."""
         self._sums = None
-        needed = any(entry.version == version and entry.predicted is None for entry in self._memory)
-        if self._double_buffered:  # by forwards to come; of those with the weights before, the last backward is done
-            self._drop(version - 1)
-            needed = True
-        if self._keeps_weights and needed:
-            self._versions[version] = self._current or self._leaves()
-            for parameter in self.parameters:
-                parameter.data = parameter.data.clone()
-            self._ledger.add("stashed_weights", payload(self.parameters))
-        self._current = None
+        self.weights.retire(version, [entry.version for entry in self._memory])
 
     def held(self, queue: str) -> Iterator[Held]:
         """Yield what is kept of each micro-batch, but for graphs and weights."""
@@ -474,7 +421,9 @@ class Part:
 
         def restore(steps: int, updates: int) -> None:
             self._memory = deque(
-                replace(entry, micro_batch=entry.micro_batch + steps, version=entry.version + updates)
+                replace(
+                    entry, micro_batch=entry.micro_batch + steps, version=WeightVersion(entry.version.number + updates)
+                )
                 for entry in entries
             )
             self.adopt_gradients()
@@ -487,29 +436,26 @@ class Part:
             "memory": [
                 {
                     "micro_batch": e.micro_batch,
-                    "version": e.version,
+                    "version": e.version.number,
                     "kept": e.kept,
                     "random": e.random,
-                    **({} if e.predicted is None else {"ahead": e.ahead, "predicted": dict(e.predicted)}),
+                    **self.weights.prediction(e.version),
                 }
                 for e in self._memory
             ],
-            "weights": {version: dict(weights) for version, weights in self._versions.items()},
+            "weights": self.weights.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; the module's own weights must have been loaded before."""
-        self._versions = {version: self._placed(weights) for version, weights in state["weights"].items()}
-        self._current = None
+        self.weights.load_state_dict(state["weights"], state["memory"])
         self.adopt_gradients()
         self._memory = deque()
         for e in state["memory"]:
             kept = tuple(tensor.to(self._device) for tensor in e["kept"])
             random = None if e["random"] is None else loaded(e["random"], self._device)
-            entry = _Entry(e["micro_batch"], e["version"], kept, random)
-            if "predicted" in e:
-                self._keep_predicted(entry, tuple(e["ahead"]), self._placed(e["predicted"]))
-            self._memory.append(entry)
+            version = WeightVersion(e["version"], tuple(e.get("ahead", ())))
+            self._memory.append(_InFlight(e["micro_batch"], version, kept, random))
         if self.keeps_tape:
             for _ in range(len(self._memory)):
                 self.reconstruct(None)  # the oldest; then the next oldest, until the first is the oldest again
@@ -518,97 +464,24 @@ class Part:
                 tape.forget()
                 self._memory.rotate(-1)
         self._ledger.add(self._kept_as, sum(payload(entry.kept) for entry in self._memory))
-        self._ledger.add("stashed_weights", sum(payload(weights.values()) for weights in self._versions.values()))
 
     def _record(self, inputs: Streams, target: Target) -> Tape:
         if isinstance(self.stage, HeadStage):
             return self.stage.record_loss(inputs, target)
         return self.stage.record(inputs)
 
-    def _invert(self, outputs: Streams, entry: _Entry) -> Tape:
+    def _invert(self, outputs: Streams, entry: _InFlight) -> Tape:
         """Invert by the evaluation that is the graph; if that has stashed weights, by one with the current ones."""
-        if entry.weights is None or not self._stashes_weights:
-            with self._weights.replaced(entry.weights):
+        if entry.weights is None or not self.weights.stashes:
+            with self.weights.replaced(entry.weights):
                 return self.stage.reconstruct(outputs, entry.kept)
         with torch.no_grad(), replay(entry.random, self._device):
             inputs = self.stage.reconstruct(outputs, entry.kept).inputs
         assert inputs is not None
-        with self._weights.replaced(entry.weights):
+        with self.weights.replaced(entry.weights):
             tape = self.stage.retrace(self.stage.keep(inputs))
         tape.inputs = inputs
         return tape
-
-    def _weights_of(self, version: int) -> Mapping[str, Tensor] | None:
-        """Weights for a graph of this version, in place of the module's own.
-
-        The stash, if there was an update since; leaves on the current storage, if the graph is kept beyond the next
-        update; None, if the module's own parameters will do.
-        """
-        if not self._stashes_weights:
-            return None
-        if version in self._versions:
-            return self._versions[version]
-        if self.keeps_tape:
-            # The graph must stay differentiable after the module's parameters have moved on.
-            self._current = self._current or self._leaves()
-            return self._current
-        return None
-
-    def weights_of_forward(self, version: int, ahead: Ahead | None) -> StageWeights | None:
-        """The weights that a forward would use, in place of the module's own (see `forward`)."""
-        return self._versions.get(version) if ahead is None else self._predicted(version, ahead)
-
-    def _predicted(self, version: int, ahead: Ahead) -> StageWeights | None:
-        """The weights of a forward; those of the micro-batch before, if they are kept and were predicted alike."""
-        with torch.no_grad():
-            return self._shared(version, ahead.how) or ahead.predict(self._trainable)
-
-    def _keep_predicted(self, entry: _Entry, how: tuple[float, ...], weights: StageWeights) -> None:
-        """Keep the weights of a forward with its entry, the next to come; neighbours share what is alike."""
-        shared = self._shared(entry.version, how)
-        entry.ahead, entry.predicted = how, shared or weights
-        if shared is None:
-            self._ledger.add("stashed_weights", payload(weights.values()))
-
-    def _shared(self, version: int, how: tuple[float, ...]) -> StageWeights | None:
-        last = self._memory[-1] if self._memory else None
-        return last.predicted if last is not None and (last.version, last.ahead) == (version, how) else None
-
-    def _corrected(self, entry: _Entry, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-        """Return the corrected gradients of a micro-batch whose forward had other weights than the current ones."""
-        weights = self._versions.get(entry.version) if entry.predicted is None else entry.predicted
-        if weights is None:
-            return tuple(gradients)
-        with torch.no_grad():
-            return tuple(
-                None if gradient is None else self._rules.gradient(parameter, gradient, weights[name])
-                for (name, parameter), gradient in zip(self._trainable.items(), gradients, strict=True)
-            )
-
-    def _let_weights_go(self, entry: _Entry) -> None:
-        """Drop what only this entry, which has left the memory, needed of other weights than the current."""
-        if self._rules.replaces:
-            self._ledger.add("stashed_weights", -payload((entry.weights or {}).values()))
-        if entry.predicted is not None:
-            if not self._memory or self._memory[0].predicted is not entry.predicted:
-                self._ledger.add("stashed_weights", -payload(entry.predicted.values()))
-        elif not self._double_buffered and all(later.version != entry.version for later in self._memory):
-            self._drop(entry.version)
-
-    def _drop(self, version: int) -> None:
-        if version in self._versions:
-            self._ledger.add("stashed_weights", -payload(self._versions.pop(version).values()))
-
-    def _placed(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.to(self._device).requires_grad_() for name, tensor in weights.items()}
-
-    def _leaves(self) -> dict[str, Tensor]:
-        """Graph leaves on the parameters' storage, with version counters of their own.
-
-        `.data`, not `.detach()`: the counter must not be shared with the parameter, whose later in-place updates
-        (of other storage) would otherwise count as writes to the leaf.
-        """
-        return {name: parameter.data.requires_grad_() for name, parameter in self._trainable.items()}
 
     def _accumulate(self, gradients: Sequence[Tensor | None], messages: Streams) -> None:
         # A gradient may share its storage with a message (the gradient of a bias of full shape is the message itself)
@@ -656,7 +529,7 @@ class Part:
                 for gradient, (held, version) in zip(gradients, self._sums, strict=True)
             ]
         if any(foreign):
-            raise self._structure.foreign_gradient(list(self._trainable)[foreign.index(True)])
+            raise self._structure.foreign_gradient(list(self.weights.trained)[foreign.index(True)])
 
     def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
         """Measure the bytes of the graph that is recorded inside, the first time."""
@@ -664,8 +537,8 @@ class Part:
 
     @contextlib.contextmanager
     def _measured(self, inputs: Streams) -> Iterator[None]:
-        stashed = [tensor for weights in self._versions.values() for tensor in weights.values()]
-        accounted = [*inputs, *self.stage.function.parameters(), *self.stage.function.buffers(), *stashed]
+        function = self.stage.function
+        accounted = [*inputs, *function.parameters(), *function.buffers(), *self.weights.stashed]
         with SavedTensors(accounted) as saved:
             yield
         self._graph_bytes = saved.bytes
@@ -687,3 +560,37 @@ def _sum(gradient: Tensor | None, added: Tensor | None) -> Tensor | None:
     if gradient is None or added is None:
         return added if gradient is None else gradient
     return gradient + added
+
+
+def precision(device: torch.device, autocast: torch.dtype | None) -> contextlib.AbstractContextManager[object]:
+    """Return the autocast context of a block, without autocast's cache of cast weights.
+
+    A cast made in a forward without a graph would be used again by the backward's evaluation, which would then give the
+    weight no gradient; and a cast made before an update would outlive it.
+
+    Args:
+        device: where the block computes.
+        autocast: dtype of the mixed precision; None for the caller's.
+
+    """
+    kind = device.type
+    if autocast is None and not torch.is_autocast_enabled(kind):
+        return contextlib.nullcontext()
+    return torch.autocast(kind, dtype=autocast or torch.get_autocast_dtype(kind), cache_enabled=False)
+
+
+class _BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
+    """Context around a backward that notes whether something in it evaluates with a graph.
+
+    Attributes:
+        evaluates: whether an operation ran with gradients switched on.
+
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
+        self.evaluates = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.evaluates = self.evaluates or torch.is_grad_enabled()
+        return func(*args, **(kwargs or {}))
