@@ -37,7 +37,7 @@ from benchmarks.memory import largest_batch
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import timed
 from petra_core import Pipeline, Stage, methods
-from petra_core.concurrency import InOrder
+from petra_core.execution import SequentialExecutor
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION, Method
 from petra_core.models import revroberta
 from petra_core.models.revroberta import SIZES as TEXT_SIZES
@@ -111,7 +111,7 @@ def stepping(run: ParepropRun, device: torch.device, *, side_by_side: bool = Tru
     # Without inspection, whose graphs would be in what the allocator counts.
     pipeline = Pipeline(stages, run.method, optimizer=SGD, seed=0, inspect=False)
     if not side_by_side:
-        pipeline.conductor = InOrder()
+        pipeline.executor = SequentialExecutor()
     step = partial(pipeline.step, *batch)
     step()
     return step

@@ -36,7 +36,7 @@ from petra_core.methods import Method
 from petra_core.prediction.orders import of_method
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.timeline import Event, Timeline
-from petra_core.tracing import gathered, timeline
+from petra_core.tracing import gathered, timeline, tracing
 from reproduce.measures.stage_alone import StageAlone, TurnSeconds, feeds
 from reproduce.records.benchmarks import Benchmark, Comparison
 
@@ -80,7 +80,7 @@ def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[
 
     def trace(method: Method, micro_batches: int) -> Timeline:
         """The timeline of all processes."""
-        with pipelines[method].tracing(rank) as trace_here:
+        with tracing(pipelines[method], rank) as trace_here:
             train(method, micro_batches)
         return timeline(gathered(trace_here))
 

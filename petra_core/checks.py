@@ -1,19 +1,25 @@
-"""Validate the stages, optimizers, settings, states and micro-batches of a pipeline."""
+"""Validate stages, optimizers, states and micro-batches, and detect losses and weights that are not finite."""
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from petra_core.errors import CheckpointError
+from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.settings import UNCORRECTED
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
+if TYPE_CHECKING:  # a worker checks its optimizer here
+    from petra_core.worker import Worker
+
 __all__ = [
+    "LOOKED_AT_TOGETHER",
+    "REMEDY",
     "STATE_FORMAT",
+    "PendingLosses",
     "Shapes",
     "check_factory",
     "check_optimizer",
@@ -21,6 +27,9 @@ __all__ = [
     "check_residual",
     "check_stages",
     "check_state",
+    "check_states",
+    "check_weights",
+    "group_size",
 ]
 
 STATE_FORMAT = 2  # format of `Pipeline.state_dict`, incremented when older states can no longer be read
@@ -318,3 +327,162 @@ class Shapes:
                 f"micro-batch {micro_batch} has shapes and dtypes {shapes}, earlier micro-batches had {self.first}; "
                 f"{remedy}"
             )
+
+
+# Losses and weights that are not finite
+
+#: Number of losses that are checked together on a GPU, about one epoch of CIFAR. Reading a loss synchronises host and
+#: device, and leaves the device idle until the host has launched the next step.
+LOOKED_AT_TOGETHER = 1024
+
+DATA = "values that are not finite, an empty batch, or only targets that the loss ignores)"
+REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and resume from an earlier checkpoint"
+
+
+def check_weights(micro_batch: int, workers: "Sequence[Worker]") -> None:
+    """Check that all weights and buffers are finite.
+
+    This complements the check of losses: values that broke in the last steps of a run affect no later loss, and running
+    statistics affect no training loss at all, since BatchNorm uses them only in evaluation.
+
+    Args:
+        micro_batch: Number of the last micro-batch.
+        workers: Workers of this process.
+
+    Raises:
+        NonFiniteError: If a weight, buffer or running statistic is not finite. Other buffers may be infinite, like a
+            mask, but not NaN.
+
+    """
+    for worker in reversed(workers):  # from the top, because gradients propagate non-finite values downwards
+        if name := worker.non_finite_weight() or _broken_buffer(worker):
+            raise NonFiniteError(
+                f"{name} of stage {worker.index} is not finite after {worker.version} updates and micro-batch "
+                f"{micro_batch}; {REMEDY}",
+                micro_batch=micro_batch,
+                stage=worker.index,
+            )
+
+
+def _broken_buffer(worker: "Worker") -> str:
+    """Return the name of the first floating-point buffer of a worker's stage that is not finite, or an empty string."""
+    buffers = {name: buffer for name, buffer in worker.stage.named_buffers() if buffer.is_floating_point()}
+    broken = [
+        torch.isfinite(buffer).logical_not().any() if "running_" in name else torch.isnan(buffer).any()
+        for name, buffer in buffers.items()
+    ]
+    if not broken or not torch.stack(broken).any():  # one read for all buffers: on a GPU each read synchronises
+        return ""
+    return next(f"buffer {name}" for name, is_broken in zip(buffers, broken, strict=True) if is_broken)
+
+
+def group_size(device: torch.device) -> int:
+    """Return the number of losses that are checked together on a device."""
+    return LOOKED_AT_TOGETHER if device.type == "cuda" else 1
+
+
+def check_states(micro_batch: int, states: Sequence[Mapping[str, Any] | None]) -> None:
+    """Check that all weights of a state are finite.
+
+    Args:
+        micro_batch: Number of the last micro-batch.
+        states: State of each stage; None for stages of other processes.
+
+    Raises:
+        NonFiniteError: If a weight is not finite.
+
+    """
+    for index, state in reversed([*enumerate(states)]):
+        for name, tensor in {} if state is None else state["module"].items():
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                raise NonFiniteError(
+                    f"{name} of stage {index} is not finite after {state['version']} updates and micro-batch "
+                    f"{micro_batch}; {REMEDY}",
+                    micro_batch=micro_batch,
+                    stage=index,
+                )
+
+
+class PendingLosses:
+    """Losses that have not been checked yet.
+
+    Args:
+        workers: Workers of this process, among which the origin of a non-finite loss is searched.
+
+    """
+
+    def __init__(self, workers: "Sequence[Worker]") -> None:
+        self._workers = workers
+        self._waiting: list[tuple[int, Tensor]] = []
+
+    def add(self, micro_batch: int, loss: Tensor, *, in_forward: bool = True) -> None:
+        """Add the loss of a micro-batch, and check all pending losses if the group is complete.
+
+        Args:
+            micro_batch: Number of the micro-batch.
+            loss: The loss, a scalar.
+            in_forward: Whether the caller is in the forward of this micro-batch, when the origin can still be found.
+
+        Raises:
+            NonFiniteError: If a loss is not finite.
+
+        """
+        self._waiting.append((micro_batch, loss))
+        if len(self._waiting) >= group_size(loss.device):
+            self.look(current=micro_batch if in_forward else None)
+
+    def look(self, *, current: int | None = None) -> None:
+        """Check that all pending losses are finite.
+
+        Args:
+            current: The micro-batch in whose forward this is called; None outside a forward.
+
+        Raises:
+            NonFiniteError: If a loss is not finite.
+
+        """
+        losses, self._waiting = self._waiting, []
+        if losses and not torch.isfinite(torch.stack([loss for _, loss in losses])).all():
+            micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
+            raise self.error(micro_batch, float(loss), late=micro_batch != current)
+
+    def error(self, micro_batch: int, loss: float, *, late: bool) -> NonFiniteError:
+        """Return the error of a non-finite loss, which names the stage in which it originated.
+
+        Within a few steps, gradients propagate non-finite values down to the weights of lower stages, and forwards
+        propagate them up to running statistics and messages. The origin is therefore the highest stage with non-finite
+        weights or, if there is none, the lowest stage with any non-finite value. This holds until the head's backward.
+        Afterwards all weights may be broken.
+
+        Args:
+            micro_batch: Number of the micro-batch.
+            loss: The loss.
+            late: Whether the head's backward has already run.
+
+        """
+        if late:
+            return NonFiniteError(
+                f"the loss of micro-batch {micro_batch} is {loss}; this was detected some steps later, because losses "
+                f"on a GPU are checked in groups, so the stage in which it originated is unknown; {REMEDY}",
+                micro_batch=micro_batch,
+                stage=None,
+            )
+        weights = {worker.index: name for worker in self._workers if (name := worker.non_finite_weight())}
+        others = {worker.index: name for worker in self._workers if (name := worker.non_finite_value())}
+        stage = max(weights, default=min(others, default=self._workers[-1].index))
+        what = weights.get(stage) or others.get(stage) or "the loss itself"
+        updates = next(worker.version for worker in self._workers if worker.index == stage)
+        remedy = REMEDY
+        if not weights:
+            remedy = "all weights are finite, so check the input and the targets of this micro-batch first (" + DATA
+            remedy += "" if updates == 0 else f"; if they are correct, {REMEDY}"
+        return NonFiniteError(
+            f"the loss of micro-batch {micro_batch} is {loss}; it comes from stage {stage} ({what} is not "
+            f"finite, after {updates} updates); {remedy}",
+            micro_batch=micro_batch,
+            stage=stage,
+        )
+
+    def clear(self) -> None:
+        """Discard the pending losses."""
+        self._waiting.clear()

@@ -23,15 +23,23 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import staleness as staleness_of
-from petra_core.channel import Channel, check_channel
 from petra_core.checkpoint import copied
-from petra_core.checks import STATE_FORMAT, Shapes, check_factory, check_stages, check_state
+from petra_core.checks import (
+    STATE_FORMAT,
+    PendingLosses,
+    Shapes,
+    check_factory,
+    check_stages,
+    check_state,
+    check_states,
+    check_weights,
+)
 from petra_core.clipping import Clip, check_clip, norms
-from petra_core.concurrency import Sent, conductor
 from petra_core.errors import CheckpointError
-from petra_core.finite import PendingLosses, check_states, check_weights
+from petra_core.execution import Sent, executor_of
 from petra_core.inspection import Inspection
 from petra_core.ledger import MemoryReport
+from petra_core.messages import Channel, Message, check_channel
 from petra_core.methods import Method
 from petra_core.randomness import capture_all, restore_all
 from petra_core.recipe import OptimizerFactory, set_rate
@@ -40,9 +48,8 @@ from petra_core.settings import UNCORRECTED, Settings
 from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
 from petra_core.tape import Value, as_streams, as_value
 from petra_core.targets import Target, flattened, unflattened
-from petra_core.tracing import Trace
 from petra_core.update_rule import UpdateRule
-from petra_core.worker import AfterBackward, BeforeUpdate, Message, Worker, devices_of
+from petra_core.worker import AfterBackward, BeforeUpdate, Worker, devices_of
 
 
 class Pipeline:
@@ -89,8 +96,7 @@ class Pipeline:
         lags: steps by which each stage lags behind stage 0 when `step` returns (`stagger`).
         optimizers: of the stages that have one.
         common_clip: clipping by the norm of all stages, which then update together; None without it.
-        trace: notes the times of every action while the pipeline is traced (`tracing`), else None.
-        conductor: does the actions of a step; with `petra_core.concurrency.InOrder()` none runs beside another.
+        executor: does the actions of a step; with `petra_core.execution.SequentialExecutor()` none runs beside another.
 
     Raises:
         TypeError: something among the stages is no stage, or a setting is of another kind than it must be.
@@ -132,7 +138,7 @@ class Pipeline:
         self.micro_batches = 0
         check_channel(channel, len(self.stages), seed)
         self.channel = channel
-        self.conductor = conductor(method, one_process=channel is None)
+        self.executor = executor_of(method, one_process=channel is None)
         self._own_stages = range(len(self.stages)) if channel is None else channel.stages
         self.staleness = self.settings.vector(len(self.stages))
         if channel is not None:
@@ -163,7 +169,6 @@ class Pipeline:
         self.shapes = Shapes(until_drained=channel is None)  # messages over a channel have one layout
         self._losses = PendingLosses(self.workers)
         self._recordings: list[list[tuple[int, Action]]] = []
-        self.trace: Trace | None = None
         self._unfinished_step = False
         self._learning_rate: float | None = None  # of stage 0, that was set last
         if channel is not None:
@@ -496,27 +501,6 @@ class Pipeline:
         finally:
             self._recordings = [other for other in self._recordings if other is not recording]
 
-    @contextlib.contextmanager
-    def tracing(self, device: int = 0) -> Iterator[Trace]:
-        """Note the times of what is done inside the context; `petra_core.tracing.timeline` makes a timeline of them.
-
-        Args:
-            device: number of this process among the devices of the timeline: its rank.
-
-        Raises:
-            RuntimeError: the pipeline is being traced already.
-
-        """
-        if self.trace is not None:
-            raise RuntimeError(
-                "this pipeline is being traced already: leave that context before another one is entered"
-            )
-        self.trace = trace = Trace(device, overlapped=self.method.overlapped)
-        try:
-            yield trace
-        finally:
-            self.trace = None
-
     def state_dict(self) -> dict[str, Any]:
         """A copy, on the CPU, of everything that a bitwise resume needs, also when the pipeline is full.
 
@@ -686,10 +670,10 @@ class Pipeline:
         """Do actions, whose messages arrive when all are done. Returns the loss of the head's forward, if any."""
         loss: Tensor | None = None
         sent: Sent = []
-        with self.conductor.together():
+        with self.executor.together():
             for worker, action in actions:
                 self._collect(worker, action)
-                new_loss = self.conductor.run(self._act, worker, action, sent, self.trace)
+                new_loss = self.executor.run(self._act, worker, action, sent)
                 loss = new_loss if new_loss is not None else loss
                 for recording in self._recordings:
                     recording.append((worker.index, action))
@@ -738,12 +722,7 @@ class Pipeline:
         """Deliver what an action of a worker needs from other processes; without any, all that they have sent."""
         if self.channel is None:
             return
-        trace = self.trace
-        with (
-            contextlib.nullcontext()
-            if trace is None
-            else trace.waiting(worker.index, self.micro_batches, worker.device)
-        ):
+        with self.executor.waiting(worker, self.micro_batches):
             for message in self.channel.collect(worker.index, action):
                 worker.receive(message)
 

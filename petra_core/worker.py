@@ -27,6 +27,7 @@ from petra_core.block import Block, Held
 from petra_core.checks import check_optimizer, check_optimizer_state
 from petra_core.inspection import Inspection
 from petra_core.ledger import Ledger, StageMemory, payload
+from petra_core.messages import Message
 from petra_core.randomness import RandomStream, replay
 from petra_core.recipe import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.schedule import Kind
@@ -62,52 +63,6 @@ class Backward:
 
 
 AfterBackward = Callable[[Backward], None]
-
-
-@dataclass(frozen=True)
-class Message:
-    """A message between neighbouring stages, of one micro-batch.
-
-    Upwards: `streams` is the lower stage's output, `gradients` None. Downwards: `gradients` is the gradient with
-    respect to the lower stage's output, and `streams` that output as the upper stage has it (kept or reconstructed), or
-    None where the lower stage does not reconstruct and so has no use for it.
-
-    Under a method that overlaps (PAREPROP) what comes down is in two parts: first the streams with the empty tuple as
-    `gradients`, ahead, so that the stage below can begin its R; then the gradients without streams.
-    `Worker.receive` joins them.
-    """
-
-    micro_batch: int
-    streams: Streams | None
-    gradients: Streams | None = None
-
-    @property
-    def tensors(self) -> Streams:
-        """All that the message carries."""
-        return (*(self.streams or ()), *(self.gradients or ()))
-
-    def with_tensors(self, tensors: Streams) -> "Message":
-        """The message with others for all that it carries, in the order of `tensors`."""
-        count = len(self.streams or ())
-        streams = None if self.streams is None else tensors[:count]
-        return Message(self.micro_batch, streams, None if self.gradients is None else tensors[count:])
-
-    def bytes(self) -> int:
-        """Payload of the message, in bytes."""
-        return payload(self.tensors)
-
-    def to(self, device: torch.device) -> "Message":
-        """The message on `device`; itself if it is there."""
-        if all(tensor.device == device for tensor in self.tensors):
-            return self
-        return Message(self.micro_batch, _moved(self.streams, device), _moved(self.gradients, device))
-
-
-def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
-    if streams is None:
-        return None
-    # To the CPU the host has to wait: nothing else would keep it from reading what has not arrived.
-    return tuple(stream.to(device, non_blocking=device.type != "cpu") for stream in streams)
 
 
 def _exchange(inbox: deque[Message], place: int, tensors: Streams) -> None:

@@ -34,7 +34,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from triton.backends.compiler import GPUTarget
 
-from petra_core import Pipeline, checks, finite, methods, models
+from petra_core import Pipeline, checks, methods, models
 from petra_core.devices.compiled_steps import CompiledSteps
 from petra_core.devices.operations import BranchFunction
 from petra_core.randomness import RandomStream
@@ -233,8 +233,8 @@ def tick(
     """Return the functions of a tick of PETRA, from steps on fake tensors; `staleness` is of so many stages."""
     # What looks at contents cannot be asked of tensors that have none.
     checks.check_residual = lambda residual: None
-    finite.PendingLosses.add = lambda *_, **__: None
-    finite.PendingLosses.look = lambda *_, **__: None
+    checks.PendingLosses.add = lambda *_, **__: None
+    checks.PendingLosses.look = lambda *_, **__: None
     RandomStream.__enter__ = lambda self: None
     RandomStream.__exit__ = lambda self, *error: None
     with FakeTensorMode():

@@ -23,9 +23,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from petra_core.buffers import FrozenBuffers
 from petra_core.checkpoint import copied
-from petra_core.checks import Shapes, check_stages
+from petra_core.checks import REMEDY, PendingLosses, Shapes, check_stages
 from petra_core.errors import CheckpointError, NonFiniteError
-from petra_core.finite import REMEDY, PendingLosses
 from petra_core.forward_gradients.evaluation import BlockEvaluation, Guessed, LocalBlock, dot, factors, trainable
 from petra_core.forward_gradients.layers import Layer, layers_of, shares, shifted
 from petra_core.forward_gradients.settings import Derivative, ForwardGradient, Guess, Space, Target

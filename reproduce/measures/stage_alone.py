@@ -19,12 +19,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from petra_core.messages import Message
 from petra_core.methods import Method
 from petra_core.recipe import OptimizerFactory
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, as_streams, as_value, detached
-from petra_core.worker import Message, Worker, devices_of
+from petra_core.worker import Worker, devices_of
 
 GRADIENT_SCALE = 1e-3  # scale of gradients from above; avoids denormal numbers and diverging weights
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, merge, methods
+from petra_core.checks import PendingLosses
 from petra_core.delay import Rate
-from petra_core.finite import PendingLosses
 from petra_core.methods import Method
 from petra_core.schedule import program
 from petra_core.worker import devices_of

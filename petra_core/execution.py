@@ -35,18 +35,18 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 from torch import Tensor
 
+from petra_core.messages import Message
 from petra_core.methods import Method
 from petra_core.schedule import Action, Kind
-from petra_core.tracing import Trace
-from petra_core.worker import Message, Worker
+from petra_core.worker import Worker
 
-__all__ = ["Act", "InOrder", "Sent", "SideBySide", "conductor", "shared_stream"]
+__all__ = ["Act", "OverlappedExecutor", "Sent", "SequentialExecutor", "executor_of", "shared_stream"]
 
 Sent = list[tuple[int, Message]]  # to which stage, what
 Act = Callable[[Worker, Action, Sent], Tensor | None]
 
 
-def conductor(method: Method, *, one_process: bool) -> "InOrder":
+def executor_of(method: Method, *, one_process: bool) -> "SequentialExecutor":
     """Return what does the actions under `method`: in order, or side by side where the method overlaps.
 
     Args:
@@ -58,40 +58,39 @@ def conductor(method: Method, *, one_process: bool) -> "InOrder":
 
     """
     if not method.overlapped:
-        return InOrder()
+        return SequentialExecutor()
     if not one_process:
         raise ValueError(
             f"{method} overlaps the work of stages of one process, and these are in several; use PETRA there, or "
             f"REVERSIBLE_BACKPROPAGATION, which has the same gradients"
         )
-    return SideBySide()
+    return OverlappedExecutor()
 
 
-class InOrder:
+class SequentialExecutor:
     """Does one action after the other."""
 
     def together(self) -> contextlib.AbstractContextManager[None]:
         """Surround actions that may be done at the same time; all are done when the context is left."""
         return contextlib.nullcontext()
 
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
         """Do an action of a worker, by `act`, and return its result; an exception carries a note that names the action.
 
         What the worker sends to stages of this process is added to `sent`.
         """
-        if trace is not None:
-            trace.begin(worker.index, worker.device)
         try:
-            result = act(worker, action, sent)
+            return act(worker, action, sent)
         except Exception as error:
             error.add_note(f"in {action.kind.name.lower()} {action.number} of stage {worker.index}")
             raise
-        if trace is not None:
-            trace.end(action.kind.value, worker.index, action.number, worker.device)
-        return result
+
+    def waiting(self, worker: Worker, step: int) -> contextlib.AbstractContextManager[None]:
+        """Surround a wait of a worker for messages of other processes."""
+        return contextlib.nullcontext()
 
 
-class SideBySide(InOrder):
+class OverlappedExecutor(SequentialExecutor):
     """Does a reconstruction beside the other actions that are done together with it."""
 
     def __init__(self) -> None:
@@ -114,19 +113,19 @@ class SideBySide(InOrder):
                     torch.cuda.current_stream(device).wait_stream(shared_stream(device, number))
             self._forked.clear()
 
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
         if worker.device.type == "cuda":
             with torch.cuda.stream(self._stream(worker)):
-                return super().run(act, worker, action, sent, trace)
+                return super().run(act, worker, action, sent)
         if action.kind is not Kind.RECONSTRUCT or worker.draws:
-            return super().run(act, worker, action, sent, trace)
+            return super().run(act, worker, action, sent)
         precision, team = _autocast_of_this_thread(worker.device), torch.get_num_threads()
 
         def beside() -> Tensor | None:
             if torch.get_num_threads() != team:
                 torch.set_num_threads(team)
             with precision:
-                return super(SideBySide, self).run(act, worker, action, sent, trace)
+                return super(OverlappedExecutor, self).run(act, worker, action, sent)
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="petra-reconstruction")
