@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from petra_core import NonFiniteError, Pipeline, merge, methods
+from petra_core import NonFiniteError, Pipeline, checks, merge, methods
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps, OverStreams
 from petra_core.devices.homes import period
