@@ -18,7 +18,7 @@ from benchmarks import steps
 from benchmarks.arguments import add_device, count
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import Pipeline
-from petra_core.recipe import adamw
+from petra_core.optimizers import adamw
 from reproduce.cells import catalogue, networks
 from reproduce.grids.plans import bdia
 from reproduce.grids.plans.bdia import TransformerContestant

@@ -19,9 +19,11 @@ from benchmarks.arguments import CLASSES, add_device, count
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import full_pipeline, sgd
 from petra_core import Stage, methods, models
-from petra_core.forward_gradients.settings import ForwardGradient
-from petra_core.forward_gradients.training import ForwardGradients
 from petra_core.methods import Method
+from reproduce.forward_gradients.blocks import auxiliary as auxiliary_networks
+from reproduce.forward_gradients.blocks import local_resnet
+from reproduce.forward_gradients.settings import ForwardGradient
+from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.grids.plans.forward_gradients import WAYS
 from reproduce.measures.context import MEMORY_FORMAT, laid_out
 from reproduce.records.benchmarks import Benchmark
@@ -41,7 +43,7 @@ def makers(batch: int, width: int, device: torch.device) -> dict[str, steps.Make
 
     def local() -> list[Stage]:
         torch.manual_seed(0)
-        return placed(models.local_resnet(BLOCKS, num_classes=CLASSES, width=width))
+        return placed(local_resnet(BLOCKS, num_classes=CLASSES, width=width))
 
     def reversible() -> list[Stage]:
         torch.manual_seed(0)
@@ -53,7 +55,7 @@ def makers(batch: int, width: int, device: torch.device) -> dict[str, steps.Make
 
     def forward(way: ForwardGradient) -> steps.Step:
         stages = local()
-        auxiliary = models.auxiliary("cnn", BLOCKS, num_classes=CLASSES, width=width)
+        auxiliary = auxiliary_networks("cnn", BLOCKS, num_classes=CLASSES, width=width)
         training = ForwardGradients(stages, way, auxiliary=auxiliary, optimizer=sgd, seed=0)
         training.step(images, labels)  # the first one counts bytes
         return partial(training.step, images, labels)

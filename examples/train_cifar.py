@@ -14,7 +14,7 @@ from torch import Tensor
 from torchvision import datasets, transforms
 
 from petra_core import Pipeline, checkpoint, methods, models
-from petra_core.recipe import LearningRateSchedule, learning_rate, sgd
+from petra_core.optimizers import sgd
 
 
 def images(data: Path | None, batch_size: int, *, train: bool) -> Iterator[tuple[Tensor, Tensor]]:
@@ -68,14 +68,15 @@ def main(arguments: list[str] | None = None) -> float:
     if given.checkpoint is not None and given.checkpoint.exists():
         pipeline.load_state_dict(checkpoint.load(given.checkpoint))
     length = given.epochs * given.steps
-    schedule = LearningRateSchedule(
-        learning_rate(given.batch_size, given.accumulation), length // 20, (length // 2, length * 3 // 4)
-    )
+    base = 0.1 * given.batch_size * given.accumulation / 256  # the paper's rate, proportional to the samples per update
+    warmup, drops = length // 20, (length // 2, length * 3 // 4)
     test_accuracy = 0.0
     for epoch in range(pipeline.micro_batches // given.steps, given.epochs):
         losses = []
         for x, y in itertools.islice(images(given.data, given.batch_size, train=True), given.steps):
-            pipeline.set_learning_rate(schedule(pipeline.micro_batches))
+            number = pipeline.micro_batches
+            dropped = base * 0.1 ** sum(number >= drop for drop in drops)
+            pipeline.set_learning_rate(base * number / warmup if number < warmup else dropped)
             losses.append(pipeline.step(x.to(device), y.to(device)))
         if given.checkpoint is not None:
             checkpoint.save(given.checkpoint, pipeline.state_dict())  # the full pipeline: nothing is drained

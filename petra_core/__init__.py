@@ -10,14 +10,14 @@
 Read in this order: methods (the idea), stages and tape (one evaluation), staleness and schedule (what a stage does),
 weights, block and worker (one stage), pipeline (all of them).
 
-To import torch takes seconds, and a command line asks for methods and learning rates alone. So what needs torch is
+To import torch takes seconds, and a command line needs only methods and optimizers. So what needs torch is
 imported when it is first asked for.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from petra_core import methods, recipe
+from petra_core import methods, optimizers
 from petra_core.errors import CheckpointError, NonFiniteError, PetraError, ScheduleError, StageError
 from petra_core.ledger import MemoryReport
 
@@ -49,7 +49,7 @@ __all__ = [
     "merge",
     "methods",
     "models",
-    "recipe",
+    "optimizers",
 ]
 
 #: What needs torch, by the module that has it; None: it is a module itself.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from petra_core.ledger import payload
-from petra_core.recipe import OptimizerFactory
+from petra_core.optimizers import OptimizerFactory
 from petra_core.schedule import Action
 from petra_core.stages import Stage
 from petra_core.tape import Streams

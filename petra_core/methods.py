@@ -61,6 +61,10 @@ class Weights(enum.Enum):
 class Method:
     """A training method. Methods are values, not subclasses.
 
+    A user can define others, such as PipeDream with recomputed graphs:
+
+        Method("RECOMPUTED", "Recomputed", Inputs.STASH, Weights.STASH, pipelined=True)
+
     Attributes:
         name: Identifier, as in `methods.PETRA`.
         title: Name in tables and figures.
@@ -71,6 +75,10 @@ class Method:
         overlapped: Whether a stage reconstructs concurrently with the backward of the stage above.
         double_buffered: Whether forward and backward use the weights before the last update, at every stage.
 
+    Raises:
+        TypeError: If a field has the wrong type.
+        ValueError: If the fields contradict each other.
+
     """
 
     name: str
@@ -80,6 +88,53 @@ class Method:
     pipelined: bool
     overlapped: bool = False
     double_buffered: bool = False
+
+    def __post_init__(self) -> None:
+        kinds: dict[str, tuple[type, str]] = {
+            **dict.fromkeys(("name", "title"), (str, "a str")),
+            "inputs": (Inputs, "one of " + ", ".join(map(str, Inputs))),
+            "weights": (Weights, "one of " + ", ".join(map(str, Weights))),
+            **dict.fromkeys(("pipelined", "overlapped", "double_buffered"), (bool, "True or False")),
+        }
+        for field, (kind, expected) in kinds.items():
+            value = getattr(self, field)
+            if not isinstance(value, kind):
+                raise TypeError(f"{field} of a method must be {expected}, got {value!r}")
+        if not self.name.strip():
+            raise ValueError(
+                f"name of a method must not be empty, got {self.name!r}; give an identifier such as 'MINE'"
+            )
+        self._check_combination()
+
+    def _check_combination(self) -> None:
+        """Raise ValueError if a setting contradicts another or would have no effect."""
+        inputs, weights, pipelined = f"inputs={self.inputs}", f"weights={self.weights}", f"pipelined={self.pipelined}"
+        reason = ""
+        if not self.pipelined and self.stashes_weights:
+            reason = (
+                f"{weights} has no effect with {pipelined}, because the weights do not change between the forward and "
+                f"the backward of a micro-batch; set weights={Weights.CURRENT} or pipelined=True"
+            )
+        elif self.pipelined and self.keeps_graph and not self.stashes_weights:
+            reason = (
+                f"{inputs} needs weights={Weights.STASH} with {pipelined}, because a kept graph differentiates with "
+                f"the weights of its forward, and updates come in between; for current weights, set "
+                f"inputs={Inputs.STASH} or {Inputs.RECONSTRUCTION}"
+            )
+        elif self.overlapped and (self.pipelined or not self.reconstructs):
+            reason = (
+                f"overlapped=True needs inputs={Inputs.RECONSTRUCTION} and pipelined=False, because a stage then "
+                f"reconstructs during the backward of the same micro-batch in the stage above; got {inputs} and "
+                f"{pipelined}; set overlapped=False"
+            )
+        elif self.double_buffered and not (self.pipelined and self.stashes_weights):
+            reason = (
+                f"double_buffered=True needs pipelined=True and weights={Weights.STASH}, because the second copy of "
+                f"the weights is for micro-batches in flight at an update; got {pipelined} and {weights}; set "
+                f"double_buffered=False"
+            )
+        if reason:
+            raise ValueError(f"method {self}: {reason}")
 
     @property
     def keeps_graph(self) -> bool:
@@ -112,11 +167,10 @@ class Method:
     def check_staleness(self, staleness: int, accumulation: int) -> None:
         """Raise ValueError if the first stage's staleness exceeds the maximum of this method at this k."""
         if self.double_buffered and accumulation < staleness:
-            k_can_be = staleness <= MAX_ACCUMULATION
-            raise_k = f"raise k to {staleness} or more (up to {MAX_ACCUMULATION}), or " if k_can_be else ""
             raise ValueError(
                 f"{self} keeps two versions of the weights, so the {staleness} micro-batches in flight at the first "
-                f"stage must belong to at most two updates; got k={accumulation}: {raise_k}merge stages"
+                f"stage must belong to at most two updates; got k={accumulation}: raise k to {staleness} or more, or "
+                f"merge stages"
             )
 
     def __str__(self) -> str:
@@ -171,24 +225,3 @@ def by_name(name: str) -> Method:
 def normalized(name: str) -> str:
     """A name as methods and systems are written: upper case, with underscores."""
     return name.strip().upper().replace("-", "_").replace(" ", "_")
-
-
-MAX_ACCUMULATION = 32
-
-
-def check_accumulation(accumulation: int) -> int:
-    """Return `accumulation` (k) if it is an int in 1..32, the range of the paper's sweep.
-
-    Raises:
-        TypeError: If it is not an int.
-        ValueError: If it is out of range.
-
-    """
-    if isinstance(accumulation, bool) or not isinstance(accumulation, int):
-        raise TypeError(f"accumulation k must be an int in 1..{MAX_ACCUMULATION}, got {accumulation!r}")
-    if not 1 <= accumulation <= MAX_ACCUMULATION:
-        raise ValueError(
-            f"accumulation k={accumulation} is outside 1..{MAX_ACCUMULATION}, the range of the paper; "
-            f"for a larger effective batch raise the micro-batch size instead"
-        )
-    return accumulation

@@ -41,8 +41,8 @@ from petra_core.inspection import Inspection
 from petra_core.ledger import MemoryReport
 from petra_core.messages import Channel, Message, check_channel
 from petra_core.methods import Method
+from petra_core.optimizers import OptimizerFactory, set_rate
 from petra_core.randomness import capture_all, restore_all
-from petra_core.recipe import OptimizerFactory, set_rate
 from petra_core.schedule import Action, Kind, backward_actions
 from petra_core.settings import UNCORRECTED, Settings
 from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
@@ -59,7 +59,7 @@ class Pipeline:
         stages: stage 0 takes the micro-batch, the last is the head (`HeadStage`). Trained are those parameters that
             require gradients when the pipeline is made: freeze some before, not later.
         method: one of `petra_core.methods`.
-        accumulation: k in 1..32. Each stage updates after every k of its backwards, with the mean of their gradients.
+        accumulation: k, at least 1. Each stage updates after every k of its backwards, with their mean gradient.
         staleness: of each stage, the micro-batches that enter between the forward and the backward of one
             (`petra_core.staleness`). None: lockstep for pipelined methods; the others have 0 everywhere.
         optimizer: called once a stage with the list of its parameters; returns their optimizer. A function of two

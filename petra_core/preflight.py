@@ -18,8 +18,8 @@ from torch import Tensor
 
 from petra_core.errors import Finding, PetraError, StageError
 from petra_core.methods import PETRA, Method
+from petra_core.optimizers import OptimizerFactory
 from petra_core.pipeline import Pipeline
-from petra_core.recipe import OptimizerFactory
 from petra_core.stages import HeadStage, Stage, sequential
 from petra_core.tape import Value
 from petra_core.targets import Target, converted

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from petra_core import staleness as staleness_of
-from petra_core.methods import Method, check_accumulation
+from petra_core.arguments import check_int
+from petra_core.methods import Method
 from petra_core.update_rule import UpdateRule, check_rules, describe
 
 if TYPE_CHECKING:  # keep this module importable without torch
@@ -51,7 +52,7 @@ class Settings:
                 f"method is {self.method!r}, a {type(self.method).__name__}; give a value such as methods.PETRA, or "
                 f"methods.by_name('petra')"
             )
-        check_accumulation(self.accumulation)
+        check_int("accumulation", self.accumulation, 1)
         object.__setattr__(self, "delay", check_rules(self.delay, self.method))
         if self.autocast is not None:
             import torch

@@ -28,8 +28,8 @@ from petra_core.checks import check_optimizer, check_optimizer_state
 from petra_core.inspection import Inspection
 from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.messages import Message
+from petra_core.optimizers import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.randomness import RandomStream, replay
-from petra_core.recipe import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.schedule import Kind
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage

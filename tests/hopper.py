@@ -37,8 +37,8 @@ from triton.backends.compiler import GPUTarget
 from petra_core import Pipeline, checks, methods, models
 from petra_core.devices.compiled_steps import CompiledSteps
 from petra_core.devices.operations import BranchFunction
+from petra_core.optimizers import sgd
 from petra_core.randomness import RandomStream
-from petra_core.recipe import sgd
 from petra_core.staleness import lockstep, one_f_one_b
 
 CUDA = torch.device("cuda", 0)

@@ -35,7 +35,7 @@ PACKAGE = "petra_core"
 COPIED = (PACKAGE, "reproduce", "tests", "benchmarks", "pyproject.toml")
 #: Tests of the engine in one process, which take about a minute; mutants of other folders would need other tests.
 TESTS = ("tests/petra_core",)
-LEFT_OUT = ("distributed", "drawing", "models", "prediction", "devices")  # folders of tests/petra_core
+LEFT_OUT = ("distributed", "models", "prediction", "devices")  # folders of tests/petra_core
 NUMBER, SEED, SECONDS = 200, 0, 120.0
 CAUGHT = 0.95  # share of the mutants that are not equivalent
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from petra_core import HeadStage, Pipeline, Stage, checkpoint, methods
 from petra_core.methods import Method
 from petra_core.models import sequential
+from petra_core.optimizers import OptimizerFactory
 from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
-from petra_core.recipe import OptimizerFactory
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 

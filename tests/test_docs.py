@@ -10,9 +10,9 @@ import click
 import pytest
 
 from petra_core import methods
-from petra_core.drawing.__main__ import main as draw
 from petra_core.methods import Inputs
 from reproduce.commands.cli import main as reproduce
+from reproduce.drawing.__main__ import main as draw
 from tests.conftest import ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -74,7 +74,7 @@ def check_module(words: list[str]) -> None:
         check_benchmark(module, arguments)
     else:
         assert module in {
-            "petra_core.drawing",
+            "reproduce.drawing",
             "tests.bitwise",
             "tests.hopper",
             "tests.mutants",
@@ -128,7 +128,7 @@ def test_options_that_are_named_alone_exist() -> None:
     commands = [*reproduce.commands.values()]
     commands += [part for group in commands if isinstance(group, click.Group) for part in group.commands.values()]
     known = {option for command in commands for parameter in command.params for option in parameter.opts} | FOREIGN
-    programs = (ROOT / "petra_core" / "drawing" / "__main__.py", ROOT / "tests" / "bitwise.py")
+    programs = (ROOT / "reproduce" / "drawing" / "__main__.py", ROOT / "tests" / "bitwise.py")
     for source in (*(ROOT / "benchmarks").rglob("*.py"), *programs):
         known |= set(re.findall(r'"(--[\w-]+)"', source.read_text("utf-8")))
     named = [(page, match[0]) for page, line in CODE if (match := re.match(r"--[\w-]+", line))]
@@ -186,5 +186,5 @@ def test_rooms_are_all_named_and_import_only_from_those_before() -> None:
 def test_the_committed_schedule_is_what_is_executed_today(tmp_path: Path) -> None:
     draw([str(tmp_path / "schedule.svg")])
     committed = (ROOT / "docs" / "schedule.svg").read_bytes()
-    assert committed == (tmp_path / "schedule.svg").read_bytes(), "run `python -m petra_core.drawing docs/schedule.svg`"
+    assert committed == (tmp_path / "schedule.svg").read_bytes(), "run `python -m reproduce.drawing docs/schedule.svg`"
     assert len(committed) < 200_000  # three timings of eight stages

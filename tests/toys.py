@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.methods import Method
 from petra_core.models import ConcatStreams, SplitStreams
-from petra_core.recipe import OptimizerFactory
+from petra_core.optimizers import OptimizerFactory
 from reproduce.measures.probe import Probe, Values
 
 CLASSES = 3

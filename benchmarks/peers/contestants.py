@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from petra_core import Pipeline, Stage, methods, models
 from petra_core.methods import Method
-from petra_core.recipe import OptimizerFactory
+from petra_core.optimizers import OptimizerFactory
 
 __all__ = ["CONTESTANTS", "Contestant", "PeerTrainer"]
 

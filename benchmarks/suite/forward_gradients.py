@@ -26,7 +26,7 @@ class Blocks(SuiteNetwork):
 
     def stages(self, device: torch.device) -> list[Stage]:
         """The blocks, as training has them."""
-        from petra_core.models import local_resnet
+        from reproduce.forward_gradients.blocks import local_resnet
 
         stages = local_resnet(BLOCKS, num_classes=CLASSES, width=self.width)
         return [stage.to(device).to(memory_format=torch.channels_last) for stage in stages]
@@ -42,9 +42,9 @@ def _step(way: str, device_name: str) -> Callable[[], None]:
     if way == BACKPROPAGATION.name:
         return step_of_full_pipeline(NETWORK, way, device_name)[1]
     # Not at the top: commits of before have none of it, and asv imports every module to find benchmarks.
-    from petra_core.forward_gradients.settings import Derivative, ForwardGradient, Space
-    from petra_core.forward_gradients.training import ForwardGradients
-    from petra_core.models import auxiliary
+    from reproduce.forward_gradients.blocks import auxiliary
+    from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Space
+    from reproduce.forward_gradients.training import ForwardGradients
 
     device = open_device(device_name)
     space, derivative = WAYS[way]

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from petra_core import Pipeline, methods, models
-from petra_core.recipe import sgd
+
+from .setting import sgd
 
 FILE = Path(__file__).with_name("trajectories.json")
 MICRO_BATCHES = 40

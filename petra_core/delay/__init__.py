@@ -22,7 +22,7 @@ do not run and torch's schedulers warn.
 
 "Unverified" means that the rule comes from texts and programs that quote the paper, and was not compared with the paper
 itself. NAdam with a large momentum (asynchronous Nesterov, arXiv 2505.01099) is an optimizer:
-`petra_core.recipe.nadam`.
+`petra_core.optimizers.nadam`.
 
 This package does not import torch before a rule is bound to an optimizer.
 """

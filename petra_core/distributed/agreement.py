@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from petra_core.distributed.groups import ChannelError
-from petra_core.recipe import OptimizerFactory, optimizer_of
+from petra_core.optimizers import OptimizerFactory, optimizer_of
 from petra_core.stages import Stage
 from petra_core.tape import Streams
 from petra_core.targets import flattened

@@ -39,7 +39,7 @@ from petra_core.distributed.groups import CPU, PATIENCE, new_group
 from petra_core.distributed.layout import HEADER_BYTES, dense, flat, header_of, layout_of, layouts_in
 from petra_core.distributed.peers import Inlet, Outlet
 from petra_core.messages import Channel, Message
-from petra_core.recipe import OptimizerFactory
+from petra_core.optimizers import OptimizerFactory
 from petra_core.schedule import Action, Kind
 from petra_core.shares import owned
 from petra_core.stages import Stage

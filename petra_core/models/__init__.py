@@ -1,7 +1,6 @@
 """Networks as lists of stages: those of the paper and reversible transformers, with conversion to plain models."""
 
 from petra_core.models.bdia import BdiaStage
-from petra_core.models.blocks import auxiliary, local_resnet
 from petra_core.models.chain import chain
 from petra_core.models.convert import group, load_stages_state_dict, renamed_state_dict, stages_state_dict
 from petra_core.models.invertible_revnet import invertible_revnet
@@ -25,13 +24,11 @@ __all__ = [
     "PointwiseConv2d",
     "SplitStreams",
     "TransformerSize",
-    "auxiliary",
     "chain",
     "gpt",
     "group",
     "invertible_revnet",
     "load_stages_state_dict",
-    "local_resnet",
     "renamed_state_dict",
     "resnet",
     "revmvit",

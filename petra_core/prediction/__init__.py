@@ -1,1 +1,1 @@
-"""Bytes and times of a run before anything is run: memory by stage, schedules of rivals, simulated timelines."""
+"""Bytes and times of a run before anything is run: memory by stage, schedules, simulated timelines."""

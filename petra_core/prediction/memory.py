@@ -30,8 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from petra_core.ledger import SavedTensors, payload
 from petra_core.methods import Method
+from petra_core.optimizers import OptimizerFactory, optimizer_of
 from petra_core.prediction.footprint import Footprint, StagePrediction, joined, of_footprints
-from petra_core.recipe import OptimizerFactory, optimizer_of
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams

@@ -1,10 +1,10 @@
-"""A run predicted: every action of every device with its begin and end, from measured costs and a model of the links.
+"""Simulate a run: begin and end of every action of every device, from measured costs and a model of the links.
 
-Throughput of a pipeline is often estimated by a formula, slowest stage times ticks. That leaves out what decides
-whether a schedule is worth it: who waits for whom, and for how long messages travel. Here each device does its actions
-in its order, each as soon as the device is free and what it needs has arrived; a link carries one message at a time,
-in each direction. So any schedule can be played, a synchronous one as well as PETRA's (`petra_core.prediction.orders`),
-and the result is compared with the trace of a real run (`petra_core.tracing`), which is a `Timeline` too.
+The throughput of a pipeline is often estimated as the number of ticks times the time of the slowest stage. This ignores
+waiting and the transfer of messages, which decide whether a schedule is worth it. Here each device executes its actions
+in order, each as soon as the device is free and its inputs have arrived. A link transfers one message at a time in each
+direction. This simulates any schedule: those of the engine (`petra_core.prediction.orders`) and synchronous ones. The
+result is a `Timeline` like the trace of a real run (`petra_core.tracing`), so the two can be compared.
 
 Times are in seconds, sizes in bytes.
 """

@@ -36,7 +36,7 @@ def units_per_micro_batch(method: Method, stages: int, *, overlap: bool) -> int:
 
     """
     evaluations = 2 if method.reconstructs and method.stashes_weights else 1
-    staleness = chosen(method, stages, 32 if method.double_buffered else 1, (0,) * stages)
+    staleness = chosen(method, stages, 1, (0,) * stages)
     forwards, backwards, reconstructions = [], [], []
     for stage in range(stages):
         kinds = [action.kind for action in program(method, staleness, stage, micro_batches=1)]

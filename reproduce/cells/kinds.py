@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from petra_core import delay, methods
-from petra_core.forward_gradients import settings as forward
 from petra_core.update_rule import UpdateRule, check_rules
 from reproduce.cells import catalogue, transformers
 from reproduce.cells import timing as timings
 from reproduce.cells.base import Cell, CellError, near_matches
+from reproduce.forward_gradients import settings as forward
 
 __all__ = [
     "REMOVED",
@@ -42,6 +42,7 @@ __all__ = [
     "near_matches",
 ]
 
+MAX_ACCUMULATION = 32  # largest k of the paper's sweep
 PRECISIONS = ("float32", "tf32", "bf16")
 OPTIMIZERS = ("sgd", "adamw", "nadam")
 FORWARD_WEIGHTS = ("current", *delay.PREDICTIONS)
@@ -49,7 +50,7 @@ RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
 FAMILIES = ("revnet", "resnet", "invertible_revnet")
 RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (18, 34, 50))
-#: Networks with auxiliary ones, and the number of their blocks (`petra_core.models.blocks`).
+#: Networks with auxiliary ones, and the number of their blocks (`reproduce.forward_gradients.blocks`).
 BLOCK_MODELS = {"resnet18_8b": 8, "resnet18_16b": 16}
 AUXILIARIES = ("cnn", "mlp", "linear")
 #: Settings that were removed, with the default that all records have.
@@ -70,7 +71,7 @@ class NetworkCell(Cell):
     image_size: int  # height and width of the images, pixels; of text the tokens of a sequence
     width: int  # channels of the first blocks, per stream (64 in the paper)
     method: str
-    accumulation: int  # k, micro-batches whose gradients are averaged for one update, 1..32
+    accumulation: int  # k, micro-batches whose gradients are averaged for one update: 1..MAX_ACCUMULATION
     batch_size: int  # samples in a micro-batch
     seed: int  # of initialisation, data order, augmentation and dropout, all methods alike; or of random images
     #: What makes blocks invertible: the network's own, or of a ViT `bdia` or `bdia_float` (`petra_core.models.bdia`).
@@ -90,9 +91,18 @@ class NetworkCell(Cell):
             raise CellError(f"seed must be at most 2^64 - 1, got {self.seed}")
 
     def _check_algorithm(self) -> None:
-        """Check the method and what goes with it, and write its name as the engine does. Raises: ValueError."""
+        """Check the method and its settings, and write its name as the engine does.
+
+        Raises:
+            ValueError: If the method is unknown, or k is out of the paper's range.
+
+        """
         object.__setattr__(self, "method", methods.by_name(self.method).name)
-        methods.check_accumulation(self.accumulation)
+        if self.accumulation not in range(1, MAX_ACCUMULATION + 1):
+            raise CellError(
+                f"accumulation k={self.accumulation} is outside 1..{MAX_ACCUMULATION}, the range of the paper; for a "
+                f"larger effective batch, raise the micro-batch size instead"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +245,7 @@ class ReconstructionCell(ProbedCell):
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardGradientCell(TrainedCell):
-    """Train by forward gradients (`petra_core.forward_gradients`), and record the accuracy and how good guesses are.
+    """Train by forward gradients (`reproduce.forward_gradients`), and record the accuracy and how good guesses are.
 
     Every batch is an update, and nothing is late: settings of the pipeline stay at their defaults.
     """

@@ -25,7 +25,9 @@ def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
     if cell.model in transformers.MODELS:
         return transformers.build(cell.model, cell.stem, cell.width, cell.image_size, num_classes, cell.coupling)
     if cell.model in BLOCK_MODELS:
-        return models.local_resnet(BLOCK_MODELS[cell.model], num_classes=num_classes, width=cell.width)
+        from reproduce.forward_gradients.blocks import local_resnet
+
+        return local_resnet(BLOCK_MODELS[cell.model], num_classes=num_classes, width=cell.width)
     family = cell.model.rstrip("0123456789")
     depth = int(cell.model.removeprefix(family))
     if family == "chain":

@@ -1,25 +1,87 @@
-"""The learning rate as a function of the samples of an update: another one for each optimizer.
+"""The learning rate: as a function of the samples per update, and of the micro-batch.
 
-SGD's is in proportion to them (Goyal et al. 2017), which is the paper's rule. AdamW divides by the size of its
-gradients, so its rate follows their noise, and grows with the square root (Malladi et al. 2022, arXiv 2205.10287).
-Cells that differ in batch or k alone follow one rule from one reference, and only such may stand in one table.
+The rate of SGD is proportional to the samples per update (Goyal et al. 2017), which is the paper's rule (arXiv
+2406.02052, section 4.1). AdamW divides by the size of its gradients, so its rate follows their noise and grows with the
+square root of the samples (Malladi et al. 2022, arXiv 2205.10287). Cells that differ only in batch or k follow one rule
+from one reference, and only such cells may be in one table.
+
+During training the rate is a function of the *micro-batch* number and not of the update number. The stages of a
+pipeline are at different updates at the same time, but they all see the same entering micro-batch. Its number therefore
+determines the learning rate of all stages.
 """
 
 import math
+from dataclasses import dataclass
 
-from petra_core.recipe import REFERENCE_BATCH, learning_rate
+from petra_core.arguments import check_int, check_number
 from reproduce.cells.kinds import TrainedCell
 
-#: The usual rate for 256 samples an update: of SGD the paper's, of AdamW and NAdam that of DeiT (Touvron et al. 2021).
+REFERENCE_BATCH = 256  # samples per update at which the reference learning rate holds (Goyal et al. 2017)
+
+
+def learning_rate(batch_size: int, accumulation: int = 1, *, reference: float = 0.1) -> float:
+    """Return the paper's learning rate after warm-up: reference * batch_size * k / 256.
+
+    Args:
+        batch_size: Samples per micro-batch.
+        accumulation: Micro-batches per update, k.
+        reference: Learning rate for 256 samples per update.
+
+    Raises:
+        ValueError: If a number is out of range.
+        TypeError: If an argument has the wrong type.
+
+    """
+    samples = check_int("batch_size", batch_size, 1) * check_int("accumulation", accumulation, 1)
+    return check_number("reference", reference) * samples / REFERENCE_BATCH
+
+
+@dataclass(frozen=True)
+class LearningRateSchedule:
+    """The learning rate of each micro-batch: a linear warm-up from 0 to `base`, then constant between the drops.
+
+    Attributes:
+        base: Learning rate after warm-up.
+        warmup_iterations: Micro-batches until `base` is reached; 0 for no warm-up.
+        drops: Micro-batch numbers, in increasing order, at which the rate is multiplied by `factor`.
+        factor: Factor of each drop.
+
+    """
+
+    base: float
+    warmup_iterations: int = 0
+    drops: tuple[int, ...] = ()
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_number("base", self.base)
+        check_number("factor", self.factor)
+        check_int("warmup_iterations", self.warmup_iterations, 0)
+        object.__setattr__(self, "drops", tuple(self.drops))
+        for before, drop in zip((None, *self.drops), self.drops, strict=False):
+            check_int("a drop", drop, self.warmup_iterations)
+            if before is not None and drop <= before:
+                raise ValueError(f"drops must increase, got {drop} after {before} in {self.drops}")
+
+    def __call__(self, iteration: int) -> float:
+        """Return the learning rate of micro-batch `iteration`, counted from 0 over the whole run."""
+        if iteration < self.warmup_iterations:
+            return self.base * iteration / self.warmup_iterations
+        return self.base * self.factor ** sum(iteration >= drop for drop in self.drops)
+
+
+#: The usual rate for 256 samples per update: the paper's for SGD, DeiT's for AdamW and NAdam (Touvron et al. 2021).
 REFERENCES = {"sgd": 0.1, "adamw": 2.5e-4, "nadam": 2.5e-4}
 
 
 def rate(optimizer: str, batch_size: int, accumulation: int) -> float:
-    """The usual learning rate for updates of `accumulation` micro-batches of `batch_size` samples.
+    """Return the usual learning rate for updates of `accumulation` micro-batches of `batch_size` samples.
 
-    Raises: ValueError: a number out of its range.
+    Raises:
+        ValueError: If a number is out of range.
+
     """
-    share = learning_rate(batch_size, accumulation, reference=1.0)  # of 256 samples, its numbers checked
+    share = learning_rate(batch_size, accumulation, reference=1.0)  # of 256 samples; checks the numbers
     return REFERENCES[optimizer] * _growth(optimizer, share)
 
 

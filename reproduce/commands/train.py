@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from petra_core import delay, methods
-from petra_core.forward_gradients import settings as forward
 from reproduce.cells import catalogue, networks, rates, timing, transformers
 from reproduce.cells.kinds import (
     AUXILIARIES,
@@ -29,6 +28,7 @@ from reproduce.cells.kinds import (
 )
 from reproduce.commands.common import FILE, FOLDER, THREADS, check_files, how_options, shared_by
 from reproduce.commands.options import GroupedCommand, Minutes, grouped
+from reproduce.forward_gradients import settings as forward
 from reproduce.grids import recipes
 from reproduce.measures.how import How
 from reproduce.modelling import balance, fewer_stages, work

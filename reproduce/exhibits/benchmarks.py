@@ -11,7 +11,7 @@ from typing import Any
 
 from pandas import DataFrame
 
-from petra_core.drawing.gantt import to_svg
+from reproduce.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.records.benchmarks import Benchmark
 from reproduce.records.frames import Frames

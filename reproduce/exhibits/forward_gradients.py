@@ -6,10 +6,10 @@ from statistics import fmean
 from typing import Any
 
 from petra_core import methods
-from petra_core.forward_gradients.settings import AXES, ForwardGradient, Guess
 from reproduce import published
 from reproduce.cells.kinds import FORWARD_GRADIENT
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.forward_gradients.settings import AXES, ForwardGradient, Guess
 from reproduce.grids.plans.forward_gradients import NOISE
 from reproduce.records.benchmarks import ALLOCATED, SECONDS
 from reproduce.records.frames import Frames, Sheet, over_training

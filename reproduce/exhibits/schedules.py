@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from functools import cache
 
 from petra_core import methods
-from petra_core.drawing.execution import executed, laid_out
-from petra_core.drawing.gantt import to_svg
 from petra_core.methods import Method
 from petra_core.schedule import written
+from reproduce.drawing.execution import executed, laid_out
+from reproduce.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.records.frames import Frames
 from reproduce.show.content import Figure

@@ -12,9 +12,9 @@ minutes for all of them: after the drop the weights move so little that delays n
 from typing import Any
 
 from petra_core import methods
-from petra_core.recipe import learning_rate
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
+from reproduce.cells.rates import learning_rate
 
 ACCUMULATIONS = (2, 1, 4, 8, 16, 32)  # of the paper; 2 first: it is what the authors' command lines use
 DATASETS = ("cifar10", "imagenet32", "imagenet")  # of Table 2

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from petra_core import Stage, models
-from petra_core.forward_gradients.training import ForwardGradients
+from petra_core import Stage
 from reproduce.cells.kinds import BLOCK_MODELS, Cell, ForwardGradientCell
 from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
+from reproduce.forward_gradients.blocks import auxiliary
+from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.measures.context import MEMORY_FORMAT, Context
 from reproduce.measures.training import Trainer, finished, optimizer
 from reproduce.records.record import Record
@@ -48,9 +49,7 @@ class _Trainer(Trainer):
             return ForwardGradients(
                 [stage.to(memory_format=MEMORY_FORMAT).to(context.device) for stage in stages],
                 cell.algorithm,
-                auxiliary=models.auxiliary(
-                    cell.auxiliary, BLOCK_MODELS[cell.model], num_classes=classes, width=cell.width
-                ),
+                auxiliary=auxiliary(cell.auxiliary, BLOCK_MODELS[cell.model], num_classes=classes, width=cell.width),
                 optimizer=optimizer(cell),
                 seed=derived_seed(cell.seed, DROPOUT),
             )

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from petra_core.messages import Message
 from petra_core.methods import Method
-from petra_core.recipe import OptimizerFactory
+from petra_core.optimizers import OptimizerFactory
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, as_streams, as_value, detached

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from petra_core.recipe import sgd
+from petra_core.optimizers import sgd
 from petra_core.stages import Stage
 from reproduce.cells import networks, transformers
 from reproduce.cells.kinds import MeasuredCell

@@ -43,18 +43,19 @@ from petra_core import CheckpointError, NonFiniteError, Pipeline, Stage, checkpo
 from petra_core.checks import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.delay import Rate
 from petra_core.devices import captured, compiled, compiled_steps
-from petra_core.forward_gradients.training import ForwardGradients
 from petra_core.models.revroberta import IGNORED
-from petra_core.recipe import LearningRateSchedule, OptimizerFactory, adamw, nadam, sgd
+from petra_core.optimizers import OptimizerFactory, adamw, nadam, sgd
 from petra_core.stages import sequential
 from petra_core.staleness import entering_meanwhile
 from reproduce.cells import catalogue, networks, timing
 from reproduce.cells.kinds import Cell, TrainedCell, delay_rules
+from reproduce.cells.rates import LearningRateSchedule
 from reproduce.data import manifest
 from reproduce.data.loader import Batch, InMemory
 from reproduce.data.resident import ResidentBatches
 from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
 from reproduce.data.sources import open_data
+from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.measures import saved as saved_state
 from reproduce.measures.context import MEMORY_FORMAT, Context, Stopped, laid_out
 from reproduce.measures.how import MODULES, STEPS

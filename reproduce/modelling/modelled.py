@@ -120,8 +120,8 @@ def seconds_without_overlap(costs: tuple[Cost, ...], accumulation: int = 1) -> f
 
 @cache
 def seconds_when_full(costs: tuple[Cost, ...], link: Link = INSTANT, accumulation: int = 1, fall: int = 2) -> float:
-    """Seconds for a micro-batch in a full pipeline, one device a stage (`petra_core.prediction.pace`)."""
-    from petra_core.prediction.pace import pace  # numpy, for which the plan of a grid does not wait
+    """Seconds for a micro-batch in a full pipeline, one device a stage (`reproduce.modelling.pace`)."""
+    from reproduce.modelling.pace import pace  # numpy, for which the plan of a grid does not wait
 
     return pace(costs, link, accumulation=accumulation, fall=fall)
 

@@ -6,15 +6,16 @@ from functools import cache
 from typing import TypeVar
 
 from petra_core import methods
-from petra_core.prediction import orders
 from petra_core.prediction.footprint import Footprint, joined, of_footprints
 from petra_core.prediction.holding import peaks
+from petra_core.prediction.orders import merged
 from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
 from petra_core.settings import Settings
 from petra_core.staleness import per_device
 from petra_core.timeline import Timeline
 from reproduce.grids import recipes
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
+from reproduce.modelling.synchronous_orders import CHUNKS, interleaved, zero_bubble
 from reproduce.modelling.tradeoff import PIPELINES, Way, costs_of
 
 __all__ = ["BATCH", "DATA_PARALLEL", "GIGABIT", "RIVALS", "SIMULATED", "RivalChain", "RivalOutcome"]
@@ -36,8 +37,8 @@ RIVALS = (
     Way("PETRA, asynchronous 1F1B", methods.PETRA, fall=1),
     Way("PipeDream (asynchronous 1F1B)", methods.DELAYED_GRADIENTS, fall=1),
     *PIPELINES,
-    Way("Interleaved 1F1B", methods.DELAYED_GRADIENTS, orders.interleaved, chunks=orders.CHUNKS),
-    Way("Zero-bubble (ZB-H1)", methods.DELAYED_GRADIENTS, orders.zero_bubble),
+    Way("Interleaved 1F1B", methods.DELAYED_GRADIENTS, interleaved, chunks=CHUNKS),
+    Way("Zero-bubble (ZB-H1)", methods.DELAYED_GRADIENTS, zero_bubble),
 )
 
 
@@ -164,7 +165,7 @@ class RivalChain:
         return -(-batch // self.devices) * self.devices
 
     def _on_devices(self, blocks: Sequence[Cost]) -> tuple[Cost, ...]:
-        return tuple(orders.merged(blocks, (2,) * self.devices))
+        return tuple(merged(blocks, (2,) * self.devices))
 
     def _row(self, stages: Sequence[T]) -> tuple[T, ...]:
         return (stages[0], *[stages[1]] * (2 * self.devices - 2), stages[-1])

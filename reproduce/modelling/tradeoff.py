@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.prediction import orders
 from petra_core.prediction.footprint import joined
 from petra_core.prediction.holding import peaks
-from petra_core.prediction.simulation import INSTANT, Cost, Operation, simulate
+from petra_core.prediction.orders import Devices, merged, of_method
+from petra_core.prediction.simulation import INSTANT, Cost, simulate
 from petra_core.shares import runs
 from reproduce.modelling.balance import Balance
 from reproduce.modelling.modelled import keeping_graphs
+from reproduce.modelling.synchronous_orders import gpipe, one_f_one_b
 
 __all__ = ["PIPELINES", "WAYS", "Order", "Taken", "Way", "costs_of", "front", "taken"]
 
-Order = Callable[[Sequence[Cost], Sequence[int], int], list[list[Operation]]]
+Order = Callable[[Sequence[Cost], Sequence[int], int], Devices]
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ class Way:
 
 
 PIPELINES = (
-    Way("GPipe", methods.DELAYED_GRADIENTS, orders.gpipe),
-    Way("GPipe, checkpointing", methods.DSP, orders.gpipe),
-    Way("1F1B", methods.DELAYED_GRADIENTS, orders.one_f_one_b),
-    Way("1F1B, checkpointing", methods.DSP, orders.one_f_one_b),
+    Way("GPipe", methods.DELAYED_GRADIENTS, gpipe),
+    Way("GPipe, checkpointing", methods.DSP, gpipe),
+    Way("1F1B", methods.DELAYED_GRADIENTS, one_f_one_b),
+    Way("1F1B, checkpointing", methods.DSP, one_f_one_b),
 )
 WAYS = (*(Way(method.title, method) for method in methods.PAPER), *PIPELINES)
 
@@ -77,13 +78,13 @@ def taken(stages: Balance, invertible: Sequence[bool], way: Way, devices: int, a
         timeline = balance.simulated(cut, INSTANT, 2 * steady)
         seconds = timeline.seconds_per_micro_batch(skip=steady, drop=steady // 2 - 1)  # between these, whole updates
         return Taken(seconds, max(balance.peaks(timeline)))
-    merged = tuple(orders.merged(balance.costs, cut.partition))
+    costs = tuple(merged(balance.costs, cut.partition))
     footprints = [joined(balance.footprints[part.start : part.stop]) for part in runs(cut.partition)]
     if way.order is not None:
-        timeline = simulate(way.order(merged, (1,) * devices, accumulation), INSTANT)
+        timeline = simulate(way.order(costs, (1,) * devices, accumulation), INSTANT)
         return Taken(timeline.seconds / accumulation, max(peaks(timeline, footprints)))
     steady = _steady(devices, accumulation)
-    timeline = simulate(orders.of_method(way.method, merged, (1,) * devices, 2 * steady, accumulation), INSTANT)
+    timeline = simulate(of_method(way.method, costs, (1,) * devices, 2 * steady, accumulation), INSTANT)
     held = peaks(timeline, footprints, stashes_weights=way.method.stashes_weights)
     return Taken(timeline.seconds_per_micro_batch(skip=steady, drop=steady // 2 - 1), max(held))
 

@@ -26,7 +26,6 @@ from typing import Any
 from pandas import DataFrame
 
 from petra_core.files import replacing
-from petra_core.forward_gradients import settings as forward
 from reproduce.cells import catalogue, rates, timing
 from reproduce.cells.base import Cell
 from reproduce.cells.kinds import (
@@ -38,6 +37,7 @@ from reproduce.cells.kinds import (
     TrainedCell,
 )
 from reproduce.cells.networks import title_of
+from reproduce.forward_gradients import settings as forward
 from reproduce.records.broken import broken
 from reproduce.records.lost_commits import LOST
 from reproduce.records.record import State, Status

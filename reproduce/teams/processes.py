@@ -41,7 +41,6 @@ from petra_core import checkpoint
 from petra_core.distributed import ProcessChannel
 from petra_core.distributed.groups import CPU, ChannelError, backend
 from petra_core.distributed.replicas import Replicas
-from petra_core.distributed.sharded import Folder
 from petra_core.stages import Stage
 from reproduce.cells.kinds import TrainedCell
 from reproduce.records import provenance
@@ -49,6 +48,7 @@ from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 from reproduce.teams.launch import launch_secret, meeting_place
 from reproduce.teams.partitioning import written
+from reproduce.teams.sharded import Folder
 from reproduce.teams.team import Team, UnsupportedError, stage_name
 
 LARGEST_MESSAGE = 64 << 20  # maximum bytes of a JSON message

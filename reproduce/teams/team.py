@@ -107,7 +107,7 @@ class Team:
         with explain_full_disk(f"to write {record.checkpoint}"):
             checkpoint.save(record.checkpoint, {**common, "workers": list(workers)})
         if record.shards.exists():  # if several processes began the run
-            from petra_core.distributed.sharded import Folder
+            from reproduce.teams.sharded import Folder
 
             Folder(record.shards).remove()
 
@@ -157,7 +157,7 @@ def load(record: Record, own_stages: range, replica: int = 0) -> tuple[dict[str,
 
 
 def _load(record: Record, own_stages: range, replica: int) -> tuple[dict[str, Any], list[Any]] | None:
-    from petra_core.distributed.sharded import Folder  # torch.distributed.checkpoint takes a second to import
+    from reproduce.teams.sharded import Folder  # torch.distributed.checkpoint takes a second to import
 
     shards = Folder(record.shards)
     if shards.exists:

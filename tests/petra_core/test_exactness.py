@@ -113,6 +113,11 @@ def test_training_equals_plain_training(method: Method, k: int) -> None:
     assert_trains_as_plain_training(toys.network(5), method, k, toys.batches(9))
 
 
+def test_accumulation_beyond_the_range_of_the_paper() -> None:
+    """Before the first update all methods have the weights of plain training, and k may be any number."""
+    assert_trains_as_plain_training(toys.network(3), methods.PETRA, 64, toys.batches(64))
+
+
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_one_stage_alone_is_plain_training_under_every_method(method: Method) -> None:
     assert_trains_as_plain_training(toys.network(1), method, 1, toys.batches(6))

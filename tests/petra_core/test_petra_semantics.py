@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, merge, methods, models
-from petra_core.recipe import sgd
+from petra_core.optimizers import sgd
 from petra_core.staleness import entering_meanwhile
 from tests import toys
 from tests.compare import assert_close, relative_error

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import petra_core
 from petra_core import HeadStage, Stage, methods, models
 from petra_core.methods import Method
-from petra_core.recipe import sgd
+from petra_core.optimizers import sgd
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_user_modules import Impure, Listed, batches, network
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from petra_core import Pipeline, merge, methods
+from petra_core.optimizers import adamw
 from petra_core.prediction.memory import predict
-from petra_core.recipe import adamw
 from tests import toys
 
 Named = list[tuple[str, nn.Parameter]]

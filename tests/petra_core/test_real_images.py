@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from petra_core import Pipeline, methods, models
-from petra_core.recipe import learning_rate, sgd
+from petra_core.optimizers import sgd
 
 pytestmark = pytest.mark.convolutions
 
@@ -27,7 +27,7 @@ def test_petra_learns_real_cifar10(real_cifar10: Path) -> None:
 
     torch.manual_seed(0)
     stages = models.revnet(18, num_classes=10, stem="cifar", width=4)
-    rate = learning_rate(BATCH, ACCUMULATION)
+    rate = 0.1 * BATCH * ACCUMULATION / 256
     pipeline = Pipeline(stages, methods.PETRA, accumulation=ACCUMULATION, optimizer=sgd(rate))
     losses = []
     for tick in range(TICKS):

@@ -13,7 +13,7 @@ import torch
 from petra_core import CheckpointError, Pipeline, checkpoint, methods
 from petra_core.methods import Method
 from petra_core.models import group
-from petra_core.recipe import sgd
+from petra_core.optimizers import sgd
 from petra_core.staleness import chosen, entering_meanwhile, lockstep, one_f_one_b, per_device
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close

@@ -13,7 +13,7 @@ from torch import Tensor
 from petra_core import CheckpointError, Pipeline, methods, models
 from petra_core.delay import Compensation
 from petra_core.methods import Method
-from petra_core.recipe import sgd
+from petra_core.optimizers import sgd
 from petra_core.update_rule import UpdateRule, check_rules, describe
 from tests import toys
 from tests.petra_core.test_delay import assert_follows

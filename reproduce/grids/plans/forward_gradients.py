@@ -9,8 +9,8 @@ wide that has four channels, so narrow networks have the MLP, which the released
 from typing import Any
 
 from petra_core import methods
-from petra_core.forward_gradients.settings import AXES, Derivative, ForwardGradient, Guess, Scaling, Space, Target
 from reproduce.cells.kinds import AUXILIARIES, BLOCK_MODELS, FORWARD_GRADIENT, Cell, ForwardGradientCell, TrainingCell
+from reproduce.forward_gradients.settings import AXES, Derivative, ForwardGradient, Guess, Scaling, Space, Target
 from reproduce.grids import recipes
 
 NOISE = (Guess.GAUSSIAN, Guess.RADEMACHER)

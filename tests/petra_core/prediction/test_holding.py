@@ -52,17 +52,6 @@ def test_footprints_of_stages_that_are_made_one() -> None:
         assert merged == (joined(apart[:3]), joined(apart[3:5]), joined(apart[5:]))
 
 
-def test_gpipe_keeps_a_batch_and_one_f_one_b_what_is_under_way() -> None:
-    one = [of_inputs(1, always=100)] * 6
-    costs = [UNIT] * 3
-    assert peaks(simulate(orders.gpipe(costs, (1, 1, 1), 8)), one) == (108, 108, 108)
-    assert peaks(simulate(orders.one_f_one_b(costs, (1, 1, 1), 8)), one) == (103, 102, 101)
-    assert peaks(simulate(orders.interleaved([UNIT] * 6, [1] * 6, 9)), one) == (208, 206, 204)
-    assert peaks(simulate(orders.zero_bubble(costs, (1, 1, 1), 8)), one) == (103, 103, 103)  # until its W is done
-    # Both inputs wait when the first B begins; its graph is gone when the second does.
-    assert peaks(simulate(orders.gpipe([UNIT], (1,), 2)), [of_inputs(5, passing=7, always=1)]) == (1 + 2 * 5 + 7,)
-
-
 def test_messages_are_held_by_who_waits_for_them() -> None:
     """Stage 1 is busy with micro-batch 0 until 5, while 1 and 2 have come from stage 0; alone none has to wait."""
     footprints = [Footprint(0, 0, 0, 0, 0, 0, 0, 0, above=10), Footprint(0, 0, 0, 0, 0, 0, 0, below=3, above=0)]

@@ -22,8 +22,8 @@ from petra_core.models import (
     revswin,
     revvit,
 )
+from petra_core.optimizers import adamw
 from petra_core.prediction.memory import footprints, predict
-from petra_core.recipe import adamw
 from tests import toys
 from tests.properties import assert_bytes_are_as_predicted
 

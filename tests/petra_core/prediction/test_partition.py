@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from petra_core.prediction.pace import pace
 from petra_core.prediction.partition import assess, plan
-from petra_core.prediction.simulation import Cost
 
 
 def all_cuts(count: int, devices: int) -> list[list[tuple[int, int]]]:
@@ -48,7 +46,6 @@ def test_what_a_plan_says_and_refuses() -> None:
             lambda: plan([1, 1], 2, held=[7, 1], limit=5),
             "stays below 5 bytes a device: the largest stage holds 7, all of them 8",
         ),
-        (lambda: pace([Cost(1, 1)], accumulation=0), "accumulation must be at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=message):
             make()

@@ -1,9 +1,12 @@
-"""The learning rate of an update's samples: in proportion for SGD, by the square root for AdamW."""
+"""The learning rate: proportional to the samples per update for SGD, to their square root for AdamW; its schedule."""
+
+from typing import Any
 
 import pytest
 
 from petra_core import methods
 from reproduce.cells import rates
+from reproduce.cells.rates import LearningRateSchedule, learning_rate
 from reproduce.grids import recipes
 from reproduce.grids.plans.transformers import IMAGES
 
@@ -26,3 +29,47 @@ def test_cells_that_differ_in_k_have_one_reference() -> None:
             == 0.1
         )
         assert rates.reference_of(IMAGES.cell(methods.PETRA, k)) == 0.00141421356
+
+
+def test_the_papers_schedule_on_cifar10() -> None:
+    """Batch 64, k = 4: 781 micro-batches an epoch, 5 epochs of warm-up, drops at epochs 150 and 225."""
+    for batch_size, accumulation, expected in [(64, 1, 0.025), (64, 32, 0.8), (1, 3, 0.3 / 256)]:
+        assert learning_rate(batch_size, accumulation) == pytest.approx(expected, rel=1e-15)
+    with pytest.raises(ValueError, match="accumulation must be at least 1, got 0"):
+        learning_rate(64, 0)
+    schedule = LearningRateSchedule(learning_rate(64, 4), warmup := 5 * 781, drops=(150 * 781, 225 * 781))
+    assert schedule(0) == 0
+    steps = [schedule(i + 1) - schedule(i) for i in range(warmup)]
+    assert steps == pytest.approx([0.1 / warmup] * warmup, rel=1e-9)  # linear per iteration, not per epoch
+    for iteration, expected in [
+        (warmup, 0.1),
+        (150 * 781 - 1, 0.1),
+        (150 * 781, 0.01),
+        (225 * 781 - 1, 0.01),
+        (225 * 781, 0.001),
+        (300 * 781 - 1, 0.001),
+    ]:
+        assert schedule(iteration) == pytest.approx(expected, rel=1e-12), f"micro-batch {iteration}"
+
+
+def test_other_factors_lists_of_drops_and_none_of_them() -> None:
+    assert [LearningRateSchedule(0.3)(i) for i in (0, 1, 10**6)] == [0.3] * 3
+    schedule = LearningRateSchedule(1.0, 2, [2, 5], factor=0.5)  # type: ignore[arg-type]  # a list works too
+    assert [schedule(i) for i in range(7)] == [0, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25]
+    assert hash(schedule) == hash(LearningRateSchedule(1.0, 2, (2, 5), factor=0.5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"base": -0.1}, ValueError, "base must be at least 0 and finite, got -0.1"),
+        ({"factor": -1}, ValueError, "factor must be at least 0"),
+        ({"warmup_iterations": -1}, ValueError, "warmup_iterations must be at least 0, got -1"),
+        ({"drops": (5, 5)}, ValueError, r"drops must increase, got 5 after 5 in \(5, 5\)"),
+        ({"drops": (3,), "warmup_iterations": 4}, ValueError, "a drop must be at least 4, got 3"),
+        ({"drops": (1.5,)}, TypeError, r"a drop must be an int .* got 1\.5"),
+    ],
+)
+def test_bad_schedules(settings: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        LearningRateSchedule(**{"base": 0.1} | settings)

@@ -10,7 +10,7 @@ from petra_core import BufferedStage, Pipeline, ReversibleStage, Stage, merge, m
 from petra_core.delay import PredictedWeights
 from petra_core.methods import Method
 from petra_core.models.permutation import PixelUnshuffleStage
-from petra_core.recipe import sgd
+from petra_core.optimizers import sgd
 from petra_core.sizes import TransformerSize
 from reproduce.measures.reconstruction import CAUSES, TENSORS, ReconstructionProbe, rounding_errors
 from tests import toys

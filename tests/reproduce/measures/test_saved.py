@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from petra_core import CheckpointError, Pipeline, checkpoint, checks
-from petra_core.distributed.sharded import Folder
 from reproduce.cells.kinds import ForwardGradientCell
 from reproduce.commands.train import FORWARD
 from reproduce.measures.context import Context, Observer
 from reproduce.records.record import Record, Status
 from reproduce.running.execution import execute
+from reproduce.teams.sharded import Folder
 from tests.reproduce.measures.test_training import CHAIN, run, stop_after
 
 pytestmark = pytest.mark.convolutions

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from petra_core import CheckpointError
-from petra_core.distributed.sharded import Folder
 from reproduce.records.record import Record
+from reproduce.teams.sharded import Folder
 from reproduce.teams.team import ALONE, SCHEMA, load
 from tests.reproduce.cells.test_cells import TRAINING
 

@@ -1,16 +1,16 @@
-"""Run small pipelines and draw the actions that they executed: `python -m petra_core.drawing docs/schedule.svg`."""
+"""Run small pipelines and draw the actions that they executed: `python -m reproduce.drawing docs/schedule.svg`."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from petra_core import methods
-from petra_core.drawing.execution import executed, laid_out
-from petra_core.drawing.gantt import stacked, to_svg
 from petra_core.files import replacing
 from petra_core.methods import Method
 from petra_core.shares import even_partition, run_name, runs
 from petra_core.staleness import lockstep, one_f_one_b, per_device
+from reproduce.drawing.execution import executed, laid_out
+from reproduce.drawing.gantt import stacked, to_svg
 
 WINDOW = 64  # forwards, of the axis of time
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: If an argument is invalid or the file cannot be written.
 
     """
-    parser = argparse.ArgumentParser(prog="python -m petra_core.drawing", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m reproduce.drawing", description=__doc__)
     parser.add_argument("file", type=Path, help="the SVG to write")
     parser.add_argument("--method", default="PETRA", help="such as DSP (default PETRA)")
     parser.add_argument("--stages", type=int, default=8, help="J (default 8)")

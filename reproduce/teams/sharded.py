@@ -120,7 +120,7 @@ class Folder:
         names = (f"step-{number:09d}{suffix}" for suffix in ("", "-again"))
         current = None
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # the pointer is missing or damaged
-            current = json.loads(self._pointer.read_text())["checkpoint"]
+            current = json.loads(self._pointer.read_text(encoding="utf-8"))["checkpoint"]
         name = next(name for name in names if name != current)
         shutil.rmtree(self.path / name, ignore_errors=True)
         return name
@@ -177,7 +177,7 @@ class Folder:
     def _pointed(self) -> tuple[Path, dict[str, str]]:
         """Return the folder of the last complete checkpoint, and the SHA-256 of its files by name."""
         try:
-            pointer = json.loads(self._pointer.read_text())
+            pointer = json.loads(self._pointer.read_text(encoding="utf-8"))
             name, hashes = pointer["checkpoint"], pointer["sha256"]
             if not re.fullmatch(r"step-\d+(-again)?", name):
                 raise ValueError(f"it names {name!r}, expected a folder next to it such as step-000000120")

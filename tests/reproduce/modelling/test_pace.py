@@ -6,9 +6,9 @@ import pytest
 
 from petra_core import methods
 from petra_core.prediction import orders
-from petra_core.prediction.pace import pace
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.staleness import per_device
+from reproduce.modelling.pace import pace
 
 SLOW = Link(latency=0.5, bandwidth=8)
 
@@ -39,3 +39,5 @@ def test_a_thousand_stages() -> None:
     assert pace([Cost(1, 2)] * 1000, fall=1) == pytest.approx(3)
     with pytest.raises(ValueError, match=r"falls by 2 .* or 1 .*, got 3"):
         pace([Cost(1, 2)], fall=3)
+    with pytest.raises(ValueError, match="accumulation must be at least 1, got 0"):
+        pace([Cost(1, 1)], accumulation=0)

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, CheckpointError, HeadStage, NonFiniteError, Stage, recipe
-from petra_core.forward_gradients import training
-from petra_core.forward_gradients.layers import layers_of, observing, shares, shifted
-from petra_core.forward_gradients.settings import Derivative, ForwardGradient, Guess, Scaling, Space, Target
-from petra_core.forward_gradients.training import ForwardGradients
-from petra_core.models import PointwiseConv2d, blocks
+from petra_core import BufferedStage, CheckpointError, HeadStage, NonFiniteError, Stage, optimizers
+from petra_core.models import PointwiseConv2d
 from petra_core.models.transformer import SelfAttention
+from reproduce.forward_gradients import blocks, training
+from reproduce.forward_gradients.layers import layers_of, observing, shares, shifted
+from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Scaling, Space, Target
+from reproduce.forward_gradients.training import ForwardGradients
 from tests import toys
 
 BATCH = 4
@@ -58,7 +58,7 @@ def trained(
     """After some steps, with the gradients of the last one still there."""
     stages = network(norm)
     torch.manual_seed(1)
-    make = None if rate is None else recipe.sgd(rate)
+    make = None if rate is None else optimizers.sgd(rate)
     trainer = ForwardGradients(stages, settings, auxiliary=auxiliary(norm), optimizer=make, seed=seed)
     for x, y in toys.batches(steps, size=size):
         trainer.step(x, y)
@@ -292,7 +292,7 @@ def test_frozen_parameters_stay_and_blocks_may_have_none(derivative: Derivative,
             parameter.requires_grad_(not freezes)
         torch.manual_seed(1)
         networks = partial(made, freezes=freezes)
-        trainers.append(ForwardGradients(stages, settings, auxiliary=networks, optimizer=recipe.sgd(0.1), seed=0))
+        trainers.append(ForwardGradients(stages, settings, auxiliary=networks, optimizer=optimizers.sgd(0.1), seed=0))
         frozen += [next(block.auxiliary.parameters()) for block in trainers[-1].blocks[:-1]]
     before = [parameter.clone() for parameter in frozen]
     for trainer in trainers:
@@ -367,7 +367,7 @@ def test_resumed_training_ends_with_the_same_weights(guess: Guess) -> None:
     whole = trained(settings, steps=4, rate=0.05)
     half = trained(settings, steps=2, rate=0.05)
     torch.manual_seed(5)  # of another process: what it drew does not matter
-    other = ForwardGradients(network(), settings, auxiliary=auxiliary(), optimizer=recipe.sgd(0.05), seed=0)
+    other = ForwardGradients(network(), settings, auxiliary=auxiliary(), optimizer=optimizers.sgd(0.05), seed=0)
     other.load_state_dict(copy.deepcopy(half.state_dict()))
     for x, y in data[2:]:
         other.step(x, y)
@@ -397,7 +397,7 @@ def test_networks_of_the_paper(count: int, kind: str) -> None:
         blocks.local_resnet(count, num_classes=10, width=4),
         ForwardGradient(space=Space.ACTIVATIONS),
         auxiliary=blocks.auxiliary(kind, count, num_classes=10, width=4, hidden=None if kind == "linear" else 8),
-        optimizer=recipe.sgd(0.02),
+        optimizer=optimizers.sgd(0.02),
         seed=0,
     )
     images, labels = torch.randn(16, 3, 16, 16), torch.arange(16) % 10

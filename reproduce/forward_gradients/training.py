@@ -1,4 +1,4 @@
-"""Train a list of stages by forward gradients (`petra_core.forward_gradients.settings` defines the options).
+"""Train a list of stages by forward gradients (`reproduce.forward_gradients.settings` defines the options).
 
 The stages are the blocks. Each block except the last may have an auxiliary network with a loss on its output; the last
 block trains by exact backpropagation. A step in reverse mode has two passes:
@@ -25,14 +25,14 @@ from petra_core.buffers import FrozenBuffers
 from petra_core.checkpoint import copied
 from petra_core.checks import REMEDY, PendingLosses, Shapes, check_stages
 from petra_core.errors import CheckpointError, NonFiniteError
-from petra_core.forward_gradients.evaluation import BlockEvaluation, Guessed, LocalBlock, dot, factors, trainable
-from petra_core.forward_gradients.layers import Layer, layers_of, shares, shifted
-from petra_core.forward_gradients.settings import Derivative, ForwardGradient, Guess, Space, Target
 from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
+from petra_core.optimizers import OptimizerFactory, optimizer_of, set_rate
 from petra_core.randomness import RandomStream
-from petra_core.recipe import OptimizerFactory, optimizer_of, set_rate
 from petra_core.stages import HeadStage, Loss, Stage, in_evaluation_mode, sequential
 from petra_core.worker import devices_of
+from reproduce.forward_gradients.evaluation import BlockEvaluation, Guessed, LocalBlock, dot, factors, trainable
+from reproduce.forward_gradients.layers import Layer, layers_of, shares, shifted
+from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Space, Target
 
 __all__ = ["ForwardGradients"]
 

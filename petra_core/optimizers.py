@@ -1,24 +1,16 @@
-"""The training recipe of the paper (arXiv 2406.02052, section 4.1).
+"""Make the optimizer of each stage, and set its learning rate.
 
-The recipe is SGD with Nesterov momentum 0.9, weight decay on weight tensors only, a learning rate proportional to the
-samples per update, a linear warm-up from 0, and drops by a factor of 10.
-
-The learning rate is a function of the *micro-batch* number and not of the update number. The stages of a pipeline are
-at different updates at the same time, but they all see the same entering micro-batch. Its number therefore determines
-the learning rate of all stages.
-
-The module also contains AdamW, with which transformers are usually trained, and NAdam, which asynchronous Nesterov
-(arXiv 2505.01099) uses with a large momentum to compensate for delay. They are not part of the paper's recipe.
+`sgd` is the paper's optimizer (arXiv 2406.02052, section 4.1): SGD with Nesterov momentum 0.9, and weight decay on
+weight tensors only. `adamw` is the usual optimizer of transformers. `nadam` is that of asynchronous Nesterov
+(arXiv 2505.01099), which compensates for delay with a large momentum.
 """
 
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from petra_core.arguments import check_int, check_number
-from petra_core.methods import check_accumulation
+from petra_core.arguments import check_number
 
 if TYPE_CHECKING:  # keep this module importable without torch
     import torch
@@ -26,70 +18,14 @@ if TYPE_CHECKING:  # keep this module importable without torch
     from torch.nn import Parameter
 
 __all__ = [
-    "LearningRateSchedule",
     "OptimizerFactory",
     "adamw",
-    "learning_rate",
     "nadam",
     "optimizer_of",
     "rate_ratios",
     "set_rate",
     "sgd",
 ]
-
-REFERENCE_BATCH = 256  # samples per update at which the reference learning rate holds (Goyal et al. 2017)
-
-
-def learning_rate(batch_size: int, accumulation: int = 1, *, reference: float = 0.1) -> float:
-    """Return the paper's learning rate after warm-up: reference * batch_size * k / 256.
-
-    Args:
-        batch_size: Samples per micro-batch.
-        accumulation: Micro-batches per update, k.
-        reference: Learning rate for 256 samples per update.
-
-    Raises:
-        ValueError: If a number is out of range.
-        TypeError: If an argument has the wrong type.
-
-    """
-    samples = check_int("batch_size", batch_size, 1) * check_accumulation(accumulation)
-    return check_number("reference", reference) * samples / REFERENCE_BATCH
-
-
-@dataclass(frozen=True)
-class LearningRateSchedule:
-    """The learning rate of each micro-batch: a linear warm-up from 0 to `base`, then constant between the drops.
-
-    Attributes:
-        base: Learning rate after warm-up.
-        warmup_iterations: Micro-batches until `base` is reached; 0 for no warm-up.
-        drops: Micro-batch numbers, in increasing order, at which the rate is multiplied by `factor`.
-        factor: Factor of each drop.
-
-    """
-
-    base: float
-    warmup_iterations: int = 0
-    drops: tuple[int, ...] = ()
-    factor: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_number("base", self.base)
-        check_number("factor", self.factor)
-        check_int("warmup_iterations", self.warmup_iterations, 0)
-        object.__setattr__(self, "drops", tuple(self.drops))
-        for before, drop in zip((None, *self.drops), self.drops, strict=False):
-            check_int("a drop", drop, self.warmup_iterations)
-            if before is not None and drop <= before:
-                raise ValueError(f"drops must increase, got {drop} after {before} in {self.drops}")
-
-    def __call__(self, iteration: int) -> float:
-        """Return the learning rate of micro-batch `iteration`, counted from 0 over the whole run."""
-        if iteration < self.warmup_iterations:
-            return self.base * iteration / self.warmup_iterations
-        return self.base * self.factor ** sum(iteration >= drop for drop in self.drops)
-
 
 #: Makes the optimizer of a stage from its parameters, or from its named parameters and its index.
 OptimizerFactory: TypeAlias = (

@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 import pytest
 
 from petra_core import methods
-from petra_core.drawing.__main__ import main
-from petra_core.drawing.execution import executed, laid_out
 from petra_core.errors import ScheduleError
 from petra_core.schedule import Action, Kind, program
 from petra_core.staleness import lockstep, one_f_one_b
+from reproduce.drawing.__main__ import main
+from reproduce.drawing.execution import executed, laid_out
 
 
 @pytest.mark.parametrize("staleness", [lockstep(4), one_f_one_b(4), (2, 2, 1, 0)], ids=str)

@@ -5,10 +5,10 @@ from xml.etree import ElementTree
 import pytest
 
 from petra_core import methods
-from petra_core.drawing.gantt import to_svg
 from petra_core.prediction import orders
 from petra_core.prediction.simulation import Cost, simulate
 from petra_core.timeline import Event, Timeline
+from reproduce.drawing.gantt import to_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 UNIT = Cost(forward=1e-3, backward=2e-3, update=0.5e-3)

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from petra_core.forward_gradients.layers import Layer, observing
-from petra_core.forward_gradients.settings import EPS, Guess, Scaling, Target
 from petra_core.ledger import Ledger
 from petra_core.randomness import RandomStream
 from petra_core.stages import Stage
+from reproduce.forward_gradients.layers import Layer, observing
+from reproduce.forward_gradients.settings import EPS, Guess, Scaling, Target
 
 __all__ = ["BlockEvaluation", "Guessed", "LocalBlock", "dot", "factors", "trainable"]
 

@@ -1,10 +1,10 @@
-"""The pace of a long pipeline: one stage a device, a thousand of them, turn by turn.
+"""The speed of a long pipeline: one stage per device and up to thousands of stages, computed turn by turn.
 
-`petra_core.prediction.simulation.simulate` takes one event after the other. A pipeline of a thousand stages does two
-million of them before it has filled, so its pace is found here instead, by the same arithmetic on arrays with a place
-for every stage. Where the staleness falls by f from stage to stage, stage j has the forward of its step m in turn
-2m + f j and the backward of that step in the next: what it needs was made in an earlier turn, and of the messages of a
-link the last one counts alone (f is 2 in lockstep, 1 in asynchronous 1F1B). A test holds the two to the same numbers.
+`petra_core.prediction.simulation.simulate` handles one event after the other. A pipeline of a thousand stages has two
+million events before it is full. This module therefore does the same arithmetic on arrays with one entry per stage. If
+the staleness decreases by f from stage to stage (2 in lockstep, 1 in asynchronous 1F1B), stage j has the forward of its
+step m in turn 2m + f j and the backward of that step in the next turn. What a stage needs was made in an earlier turn,
+and only the last message of a link matters. A test compares the results with those of `simulate`.
 """
 
 from collections.abc import Sequence
@@ -18,19 +18,20 @@ __all__ = ["pace"]
 
 
 def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1, fall: int = 2) -> float:
-    """Seconds for a micro-batch in the full pipeline of a method.
+    """Return the seconds per micro-batch of a pipelined method in the full pipeline, with one stage per device.
 
     Args:
-        costs: of each stage, which has a device of its own.
-        link: between neighbours.
-        accumulation: k.
-        fall: d_j - d_{j+1} of the staleness: 2 in lockstep, 1 in asynchronous 1F1B.
+        costs: Costs of the stages.
+        link: Link between neighbours.
+        accumulation: Micro-batches per update, k.
+        fall: Difference of the staleness of neighbours, d_j - d_{j+1}: 2 in lockstep, 1 in asynchronous 1F1B.
 
     Returns:
-        The mean over 32 micro-batches (rounded up to a multiple of k), after as many and twice the number of stages.
+        The mean over n micro-batches, where n is 32 rounded up to a multiple of k. The n micro-batches before them and
+        two more per stage fill the pipeline.
 
     Raises:
-        ValueError: k is below 1, or the fall is another.
+        ValueError: If k is below 1, or `fall` is neither 1 nor 2.
 
     """
     check_int("accumulation", accumulation, 1)

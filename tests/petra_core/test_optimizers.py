@@ -1,4 +1,4 @@
-"""The training recipe: learning rates by the paper's numbers, and which parameters decay."""
+"""Optimizers: which parameters decay, updates by hand, and how a rate is set."""
 
 import pickle
 
@@ -7,46 +7,12 @@ import torch
 from torch import nn
 
 from petra_core import models
-from petra_core.recipe import LearningRateSchedule, adamw, learning_rate, nadam, set_rate, sgd
-
-
-def test_the_papers_schedule_on_cifar10():
-    """Batch 64, k = 4: 781 micro-batches an epoch, 5 epochs of warm-up, drops at epochs 150 and 225."""
-    for batch_size, accumulation, expected in [(64, 1, 0.025), (64, 32, 0.8), (1, 3, 0.3 / 256)]:
-        assert learning_rate(batch_size, accumulation) == pytest.approx(expected, rel=1e-15)
-    with pytest.raises(ValueError, match=r"k=33 is outside 1\.\.32"):
-        learning_rate(64, 33)
-    schedule = LearningRateSchedule(learning_rate(64, 4), warmup := 5 * 781, drops=(150 * 781, 225 * 781))
-    assert schedule(0) == 0
-    steps = [schedule(i + 1) - schedule(i) for i in range(warmup)]
-    assert steps == pytest.approx([0.1 / warmup] * warmup, rel=1e-9)  # linear per iteration, not per epoch
-    for iteration, expected in [
-        (warmup, 0.1),
-        (150 * 781 - 1, 0.1),
-        (150 * 781, 0.01),
-        (225 * 781 - 1, 0.01),
-        (225 * 781, 0.001),
-        (300 * 781 - 1, 0.001),
-    ]:
-        assert schedule(iteration) == pytest.approx(expected, rel=1e-12), f"micro-batch {iteration}"
-
-
-def test_other_factors_lists_of_drops_and_none_of_them():
-    assert [LearningRateSchedule(0.3)(i) for i in (0, 1, 10**6)] == [0.3] * 3
-    schedule = LearningRateSchedule(1.0, 2, [2, 5], factor=0.5)
-    assert [schedule(i) for i in range(7)] == [0, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25]
-    assert hash(schedule) == hash(LearningRateSchedule(1.0, 2, (2, 5), factor=0.5))
+from petra_core.optimizers import adamw, nadam, set_rate, sgd
 
 
 @pytest.mark.parametrize(
     ("make", "settings", "error", "message"),
     [
-        (LearningRateSchedule, {"base": -0.1}, ValueError, "base must be at least 0 and finite, got -0.1"),
-        (LearningRateSchedule, {"factor": -1}, ValueError, "factor must be at least 0"),
-        (LearningRateSchedule, {"warmup_iterations": -1}, ValueError, "warmup_iterations must be at least 0, got -1"),
-        (LearningRateSchedule, {"drops": (5, 5)}, ValueError, r"drops must increase, got 5 after 5 in \(5, 5\)"),
-        (LearningRateSchedule, {"drops": (3,), "warmup_iterations": 4}, ValueError, "a drop must be at least 4, got 3"),
-        (LearningRateSchedule, {"drops": (1.5,)}, TypeError, r"a drop must be an int .* got 1\.5"),
         (sgd, {"learning_rate": -1}, ValueError, "learning_rate must be at least 0 and finite, got -1"),
         (sgd, {"momentum": 1.0}, ValueError, "momentum must be at least 0 and below 1, got 1.0"),
         (sgd, {"momentum": 0.0}, ValueError, "needs a momentum above 0"),
@@ -55,10 +21,9 @@ def test_other_factors_lists_of_drops_and_none_of_them():
         (nadam, {"momentum_decay": -1}, ValueError, "momentum_decay"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, settings, error, message):
-    rate = {"base": 0.1} if make is LearningRateSchedule else {"learning_rate": 0.1}
+def test_bad_settings(make, settings, error, message):
     with pytest.raises(error, match=message):
-        make(**rate | settings)
+        make(**{"learning_rate": 0.1} | settings)
 
 
 def test_batchnorm_and_biases_do_not_decay():

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from petra_core import CheckpointError
-from petra_core.distributed import sharded
-from petra_core.distributed.sharded import Folder
 from reproduce.records.storage import StorageFullError, explain_full_disk
+from reproduce.teams import sharded
+from reproduce.teams.sharded import Folder
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.distributed.test_distributed import in_processes
 

@@ -1,0 +1,66 @@
+"""Synchronous pipelines: their timelines and bytes against results by hand."""
+
+from collections.abc import Callable
+
+import pytest
+
+from petra_core.prediction.holding import peaks
+from petra_core.prediction.orders import Devices
+from petra_core.prediction.simulation import Cost, simulate
+from reproduce.modelling.synchronous_orders import gpipe, interleaved, one_f_one_b, zero_bubble
+from tests.petra_core.prediction.test_holding import of_inputs
+from tests.petra_core.prediction.test_timeline import picture
+
+UNIT = Cost(forward=1, backward=2)
+PICTURES = {
+    "gpipe": (
+        gpipe([UNIT] * 3, (1, 1, 1), 4),
+        ["0123......aabbccdd", ".0123...aabbccdd..", "..0123aabbccdd...."],
+    ),
+    # As long as GPipe, with fewer micro-batches in flight.
+    "1f1b": (
+        one_f_one_b([UNIT] * 3, (1, 1, 1), 4),
+        ["012....aa3bb.cc.dd", ".01..aa2bb3cc.dd..", "..0aa1bb2cc3dd...."],
+    ),
+    # ZB-H1 waits (P - 1)(F + B - W) = 2 a device where 1F1B waits (P - 1)(F + B + W) = 6.
+    "zero bubble": (
+        zero_bubble([UNIT] * 3, (1, 1, 1), 4),
+        ["012..aw3bwcwdw", ".01.a2bw3cwdww", "..0a1b2cw3dwww"],
+    ),
+    # Two chunks halve the bubble: (P - 1)(F + B) of one chunk.
+    "interleaved": (
+        interleaved([UNIT] * 6, [1] * 6, 3),
+        ["012012....aa.bb.ccaabbcc", ".012012.aa.bb.ccaabbcc..", "..0120aa1bb2ccaabbcc...."],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_orders_as_drawn_by_hand(name: str) -> None:
+    order, lines = PICTURES[name]
+    assert picture(simulate(order)) == lines
+
+
+def test_bytes_of_micro_batches_in_flight() -> None:
+    one = [of_inputs(1, always=100)] * 6
+    costs = [UNIT] * 3
+    assert peaks(simulate(gpipe(costs, (1, 1, 1), 8)), one) == (108, 108, 108)
+    assert peaks(simulate(one_f_one_b(costs, (1, 1, 1), 8)), one) == (103, 102, 101)
+    assert peaks(simulate(interleaved([UNIT] * 6, [1] * 6, 9)), one) == (208, 206, 204)
+    assert peaks(simulate(zero_bubble(costs, (1, 1, 1), 8)), one) == (103, 103, 103)  # until its W is done
+    # Both inputs wait when the first B begins; its graph is gone when the second does.
+    assert peaks(simulate(gpipe([UNIT], (1,), 2)), [of_inputs(5, passing=7, always=1)]) == (1 + 2 * 5 + 7,)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gpipe([UNIT] * 3, (1, 1), 4), "a partition of 3 stages"),
+        (lambda: interleaved([UNIT] * 4, [1] * 4, 3), "a multiple of the 2 devices as micro-batches, got 3"),
+        (lambda: interleaved([UNIT] * 3, [1] * 3, 3), "even number of chunks, got 3"),
+        (lambda: one_f_one_b([UNIT], (1,), 0), "micro_batches must be at least 1, got 0"),
+    ],
+)
+def test_bad_input(make: Callable[[], Devices], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
