@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from petra_core.timeline import Timeline
+from petra_core.prediction.timeline import Timeline
 from reproduce.records import provenance
 from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Series, check_name, write
 from reproduce.records.reading import UNPRINTABLE

@@ -35,8 +35,8 @@ from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.prediction.orders import of_method
 from petra_core.prediction.simulation import Cost, Link, simulate
-from petra_core.timeline import Event, Timeline
-from petra_core.tracing import gathered, timeline, tracing
+from petra_core.prediction.timeline import Event, Timeline
+from petra_core.prediction.tracing import gathered, timeline, tracing
 from reproduce.measures.stage_alone import StageAlone, TurnSeconds, feeds
 from reproduce.records.benchmarks import Benchmark, Comparison
 

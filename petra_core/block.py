@@ -24,9 +24,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from petra_core.buffers import FrozenBuffers
-from petra_core.inspection import NO_INSPECTION, Inspection, NoInspection, Projections, Structure
+from petra_core.inspection import NO_INSPECTION, Inspection, NoInspection, OwnedOutputs, Projections, Structure
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
-from petra_core.ownership import OwnedOutputs
 from petra_core.randomness import RandomState, RandomStream, capture, differ, loaded, replay
 from petra_core.schedule import Kind
 from petra_core.settings import Settings

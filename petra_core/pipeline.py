@@ -29,7 +29,6 @@ from petra_core.checks import (
     PendingLosses,
     Shapes,
     check_factory,
-    check_stages,
     check_state,
     check_states,
     check_weights,
@@ -38,6 +37,7 @@ from petra_core.clipping import Clip, check_clip, norms
 from petra_core.errors import CheckpointError
 from petra_core.execution import Sent, executor_of
 from petra_core.inspection import Inspection
+from petra_core.inspection.modules import check_stages
 from petra_core.ledger import MemoryReport
 from petra_core.messages import Channel, Message, check_channel
 from petra_core.methods import Method
@@ -101,7 +101,7 @@ class Pipeline:
     Raises:
         TypeError: something among the stages is no stage, or a setting is of another kind than it must be.
         ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
-            (`petra_core.checks.check_residual`), k is out of range, the staleness is no vector of the method,
+            (`petra_core.inspection.modules.check_residual`), k is below 1, the staleness is no vector of the method,
             autocast has no such dtype, a rule for delay or clipping does not fit the method or the optimizer, two
             rules for delay contradict each other, a stage's optimizer has parameters of other stages.
 

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from petra_core.block import Block, Held
-from petra_core.checks import check_optimizer, check_optimizer_state
+from petra_core.checks import check_optimizer_state
 from petra_core.inspection import Inspection
+from petra_core.inspection.modules import check_optimizer
 from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.messages import Message
 from petra_core.optimizers import OptimizerFactory, optimizer_of, rate_ratios

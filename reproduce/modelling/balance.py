@@ -21,9 +21,9 @@ from petra_core.prediction.holding import peaks
 from petra_core.prediction.orders import merged, of_method
 from petra_core.prediction.partition import Cut, assess, plan
 from petra_core.prediction.simulation import Cost, Link, simulate
+from petra_core.prediction.timeline import Timeline
 from petra_core.settings import Settings
 from petra_core.shares import even_partition, runs
-from petra_core.timeline import Timeline
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import CellError, StageCostCell, TrainedCell
 

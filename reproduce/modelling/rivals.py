@@ -10,9 +10,9 @@ from petra_core.prediction.footprint import Footprint, joined, of_footprints
 from petra_core.prediction.holding import peaks
 from petra_core.prediction.orders import merged
 from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
+from petra_core.prediction.timeline import Timeline
 from petra_core.settings import Settings
 from petra_core.staleness import per_device
-from petra_core.timeline import Timeline
 from reproduce.grids import recipes
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
 from reproduce.modelling.synchronous_orders import CHUNKS, interleaved, zero_bubble

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from petra_core import Pipeline
-from petra_core.tracing import Trace, gathered, timeline, tracing
+from petra_core.prediction.tracing import Trace, gathered, timeline, tracing
 from reproduce.records.storage import write_json
 from reproduce.teams.team import Team
 

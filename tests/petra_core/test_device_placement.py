@@ -59,7 +59,7 @@ def _non_blocking(func: Any, args: Any, kwargs: Any) -> bool:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In its scope new tensors are fake."""
-    monkeypatch.setattr("petra_core.checks.check_residual", lambda residual: None)
+    monkeypatch.setattr("petra_core.inspection.modules.check_residual", lambda residual: None)
     monkeypatch.setattr("petra_core.pipeline.check_states", lambda micro_batch, states: None)  # copies on the CPU
     monkeypatch.setattr(PendingLosses, "add", lambda *given, **how: None)
     monkeypatch.setattr(RandomStream, "__init__", no_generators)

@@ -25,9 +25,9 @@ from petra_core.inspection import INSPECTED
 from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.models.revnet import revnet
+from petra_core.prediction.tracing import tracing
 from petra_core.schedule import Action, Kind
 from petra_core.staleness import entering_meanwhile
-from petra_core.tracing import tracing
 from tests import toys
 from tests.compare import assert_bitwise_equal
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from petra_core import checkpoint
-from petra_core.tracing import TracingExecutor
+from petra_core.prediction.tracing import TracingExecutor
 from reproduce.commands.cli import main
 from reproduce.records.storage import StorageFullError
 from reproduce.teams import trace_file

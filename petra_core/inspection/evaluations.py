@@ -40,12 +40,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from petra_core.errors import Finding, StageError
-from petra_core.ownership import storage_reference
+from petra_core.inspection.interface import NoInspection, Projections
+from petra_core.inspection.ownership import storage_reference
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.tape import Streams, Tape, combined
 from petra_core.weights import StageWeights
 
-__all__ = ["INSPECTED", "NO_INSPECTION", "BlockInspection", "Inspection", "NoInspection", "Structure"]
+__all__ = ["INSPECTED", "BlockInspection", "Inspection"]
 
 INSPECTED = 3  # micro-batches of each block
 ROUNDING = 64.0
@@ -58,9 +59,6 @@ FAR = 10**6  # evaluations
 
 _PLAIN = (int, float, complex, bool, str, type(None))
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-
-#: Of tensors: dtype, Euclidean norm and a projection.
-Projections = tuple[tuple[torch.dtype, float, float], ...]
 
 PURE = (
     "its backward evaluates it again, so it must be a pure function: draw random numbers from torch's global generator "
@@ -153,63 +151,6 @@ class Inspection:
     def forget(self, block: "BlockInspection") -> None:
         """Forget what a block has computed."""
         self._origins = {storage: origin for storage, origin in self._origins.items() if origin is not block}
-
-
-class NoInspection:
-    """The inspection of a block that has been inspected, or shall not be: it does nothing.
-
-    Attributes:
-        done: whether enough micro-batches have been inspected.
-        evaluates: whether forwards are still evaluated a second time.
-        replaces: whether evaluations may have other weights than the module's own.
-        projections: of what the block's function returned in the last forward, if that was inspected.
-
-    """
-
-    done: bool = True
-    evaluates: bool = False
-    replaces: bool = False
-    projections: Projections = ()
-
-    def evaluation(self, inputs: Streams) -> contextlib.AbstractContextManager[None]:
-        """Return a context around a forward, which sees what it reads and writes besides its input and output."""
-        return contextlib.nullcontext()
-
-    def evaluation_of_backward(
-        self, before: Projections, *, reconstructs: bool
-    ) -> contextlib.AbstractContextManager[None]:
-        """Return a context around the evaluation for a backward, whose output is compared with that of its forward.
-
-        Args:
-            before: `projections` of the forward; empty if it had other weights, so that nothing is compared.
-            reconstructs: whether the input is reconstructed, with rounding errors.
-
-        """
-        return contextlib.nullcontext()
-
-    def compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
-        """Evaluate the block a second time and compare. Attributes and generators are as before afterwards.
-
-        Args:
-            inputs: of the block.
-            outputs: of the first evaluation.
-            again: evaluates the block with a graph, and says whether it drew the random numbers of the first
-                evaluation.
-
-        Returns:
-            The tape of the second evaluation.
-
-        """
-        raise NotImplementedError
-
-    def walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
-        """See that the leaves of a graph are the block's input and its weights."""
-
-    def differentiated(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
-        """Look at the gradients of one backward; `parameters` are their names."""
-
-
-NO_INSPECTION = NoInspection()
 
 
 class BlockInspection(NoInspection):
@@ -470,82 +411,6 @@ class BlockInspection(NoInspection):
     def _report(self, parameter: str | None, what: str, remedy: str) -> None:
         subject = "" if parameter is not None else f"{type(self._function).__name__} "
         self._whole.report(Finding(self.index, parameter, subject + what, remedy))
-
-
-class Structure:
-    """The parameters of a block as they were when the pipeline was made, to be compared once an update.
-
-    Args:
-        stage: the block.
-        index: number of the stage that it belongs to.
-
-    """
-
-    def __init__(self, stage: Stage, index: int) -> None:
-        self._stage, self._index = stage, index
-        names = {id(parameter): name for name, parameter in stage.named_parameters()}
-        modules = list(stage.modules())
-        self._parameters = [
-            (module._parameters, key, parameter, parameter.requires_grad, names[id(parameter)])
-            for module in modules
-            for key, parameter in module._parameters.items()
-            if parameter is not None
-        ]
-        self._children = [(module._modules, key, child) for module in modules for key, child in module._modules.items()]
-        self._counts = [(module._parameters, len(module._parameters)) for module in modules]
-
-    def check(self) -> None:
-        """Raise StageError if a parameter was frozen, unfrozen, replaced or added."""
-        for parameters, key, parameter, trained, name in self._parameters:
-            now = parameters.get(key)
-            if now is not parameter or now.requires_grad is not trained:
-                raise self._changed(name, replaced=now is not parameter, trained=trained)
-        for children, key, child in self._children:
-            if children.get(key) is not child:
-                raise self._error(
-                    None,
-                    f"module {key!r} ({type(child).__name__}) was replaced after the pipeline was made, so the "
-                    f"parameters of the new one are not trained",
-                )
-        for parameters, count in self._counts:
-            if len(parameters) != count:
-                raise self._error(None, f"its parameters {[*parameters]} were {count} when the pipeline was made")
-
-    def check_replaceable(self) -> None:
-        """Raise StageError if the weights of a module cannot be replaced."""
-        for name, module in self._stage.function.named_modules():
-            if isinstance(module, torch.jit.ScriptModule):
-                raise StageError(
-                    Finding(
-                        self._index,
-                        None,
-                        f"{name or 'its module'} is a module of torch.jit, whose weights cannot be replaced by those "
-                        f"that this method stashes or predicts",
-                        "give the plain module (petra_core.devices.compiled compiles it), or choose a method with "
-                        "current weights, such as PETRA",
-                    )
-                )
-
-    def foreign_gradient(self, name: str) -> RuntimeError:
-        """The error for gradients of a parameter that something else has written or removed."""
-        return RuntimeError(
-            f"stage {self._index}: the gradient of parameter {name} was changed from outside between two backwards of "
-            f"the pipeline, which sums the gradients of an update there; leave .grad alone outside before_update (no "
-            f"zero_grad), and for gradients of other losses use torch.autograd.grad or a copy of the model"
-        )
-
-    def _changed(self, name: str, *, replaced: bool, trained: bool) -> StageError:
-        if replaced:
-            what = "was replaced after the pipeline was made, so the new one is not trained"
-        elif trained:
-            what = "was frozen after the pipeline was made"
-        else:
-            what = "requires gradients, but was frozen when the pipeline was made, so it is not trained"
-        return self._error(name, what)
-
-    def _error(self, name: str | None, what: str) -> StageError:
-        remedy = "which parameters are trained is fixed then: change them first, or make a new pipeline of the stages"
-        return StageError(Finding(self._index, name, what, remedy))
 
 
 class _Reads(TorchFunctionMode):
