@@ -7,7 +7,7 @@
     for x, y in batches:
         loss = pipeline.step(x, y)
 
-Read in this order: methods (the idea), stages and tape (one evaluation), staleness and schedule (what a stage does),
+Read in this order: methods (the idea), stages and tape (one evaluation), staleness (what a stage does),
 weights, block and worker (one stage), pipeline (all of them).
 
 To import torch takes seconds, and a command line needs only methods and optimizers. So what needs torch is

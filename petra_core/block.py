@@ -27,9 +27,9 @@ from petra_core.buffers import FrozenBuffers
 from petra_core.inspection import NO_INSPECTION, Inspection, NoInspection, OwnedOutputs, Projections, Structure
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.randomness import RandomState, RandomStream, capture, differ, loaded, replay
-from petra_core.schedule import Kind
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
+from petra_core.staleness import Kind
 from petra_core.tape import Streams, Tape, as_streams, as_value, detached, fills_its_storage
 from petra_core.targets import Target
 from petra_core.update_rule import StageRules

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from petra_core.messages import Message
 from petra_core.methods import Method
-from petra_core.schedule import Action, Kind
+from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker
 
 __all__ = ["Act", "OverlappedExecutor", "Sent", "SequentialExecutor", "executor_of", "shared_stream"]

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from petra_core.ledger import payload
 from petra_core.optimizers import OptimizerFactory
-from petra_core.schedule import Action
 from petra_core.stages import Stage
+from petra_core.staleness import Action
 from petra_core.tape import Streams
 
 __all__ = ["Channel", "Message", "check_channel"]

@@ -28,7 +28,6 @@ from petra_core.checks import (
     STATE_FORMAT,
     PendingLosses,
     Shapes,
-    check_factory,
     check_state,
     check_states,
     check_weights,
@@ -37,15 +36,15 @@ from petra_core.clipping import Clip, check_clip, norms
 from petra_core.errors import CheckpointError
 from petra_core.execution import Sent, executor_of
 from petra_core.inspection import Inspection
-from petra_core.inspection.modules import check_stages
+from petra_core.inspection.modules import check_factory, check_stages
 from petra_core.ledger import MemoryReport
 from petra_core.messages import Channel, Message, check_channel
 from petra_core.methods import Method
 from petra_core.optimizers import OptimizerFactory, set_rate
 from petra_core.randomness import capture_all, restore_all
-from petra_core.schedule import Action, Kind, backward_actions
-from petra_core.settings import UNCORRECTED, Settings
+from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
+from petra_core.staleness import Action, Kind, backward_actions
 from petra_core.tape import Value, as_streams, as_value
 from petra_core.targets import Target, flattened, unflattened
 from petra_core.update_rule import UpdateRule
@@ -561,22 +560,9 @@ class Pipeline:
                 of stages, or does not fit.
 
         """
-        own = self.settings.as_state(len(self.stages))
-        check_state(
-            state,
-            own,
-            stages=len(self.stages),
-            own_stages=self._own_stages,
-            seeded=self.settings.seed is not None,
-            other_method=other_method,
+        changed = check_state(
+            state, self.settings, stages=len(self.stages), own_stages=self._own_stages, other_method=other_method
         )
-        changed = any(state.get(key, own[key]) != own[key] for key in ("method", "staleness"))
-        changed = changed or state.get("delay", UNCORRECTED) != own["delay"]
-        if changed and self.method.double_buffered:
-            raise CheckpointError(
-                f"{self.method} has the weights before the last update too, which a state of another method lacks; "
-                f"make a new pipeline of the trained stages"
-            )
         if state["behind"] is not None and self.channel is not None:
             raise CheckpointError(
                 "the state was saved between recorded steps, where stages lag behind stage 0, and over several "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from petra_core import staleness as staleness_of
-from petra_core.arguments import check_int
+from petra_core.errors import check_int
 from petra_core.methods import Method
 from petra_core.update_rule import UpdateRule, check_rules, describe
 

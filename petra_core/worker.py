@@ -24,16 +24,15 @@ import torch
 from torch import Tensor
 
 from petra_core.block import Block, Held
-from petra_core.checks import check_optimizer_state
 from petra_core.inspection import Inspection
-from petra_core.inspection.modules import check_optimizer
+from petra_core.inspection.modules import check_optimizer, check_optimizer_state
 from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.messages import Message
 from petra_core.optimizers import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.randomness import RandomStream, replay
-from petra_core.schedule import Kind
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
+from petra_core.staleness import Kind
 from petra_core.tape import Streams
 from petra_core.targets import Keys, Target, flattened, unflattened
 from petra_core.update_rule import StageRules

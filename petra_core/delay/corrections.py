@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from petra_core.arguments import check_number
+from petra_core.errors import check_number
 from petra_core.update_rule import UpdateRule
 
 if TYPE_CHECKING:  # keep this module importable without torch

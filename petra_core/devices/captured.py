@@ -46,8 +46,8 @@ from petra_core.execution import Act, Sent, SequentialExecutor, shared_stream
 from petra_core.inspection import INSPECTED
 from petra_core.pipeline import Pipeline
 from petra_core.prediction.tracing import TracingExecutor
-from petra_core.schedule import Action, Kind
 from petra_core.stages import ReversibleStage
+from petra_core.staleness import Action, Kind
 from petra_core.tape import Streams, Value, as_streams, combined
 from petra_core.targets import Keys, Target, flattened, unflattened
 from petra_core.worker import Worker

@@ -40,9 +40,9 @@ from petra_core.distributed.layout import HEADER_BYTES, dense, flat, header_of, 
 from petra_core.distributed.peers import Inlet, Outlet
 from petra_core.messages import Channel, Message
 from petra_core.optimizers import OptimizerFactory
-from petra_core.schedule import Action, Kind
 from petra_core.shares import owned
 from petra_core.stages import Stage
+from petra_core.staleness import Action, Kind
 from petra_core.tape import Streams
 
 __all__ = ["ProcessChannel"]

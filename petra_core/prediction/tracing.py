@@ -32,7 +32,7 @@ from torch import Tensor
 from petra_core.execution import Act, Sent, SequentialExecutor
 from petra_core.pipeline import Pipeline
 from petra_core.prediction.timeline import Event, Timeline
-from petra_core.schedule import Action, Kind
+from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker
 
 __all__ = ["WAIT", "Trace", "TracingExecutor", "gathered", "timeline", "tracing"]

@@ -24,7 +24,7 @@ from petra_core import (
 from petra_core.execution import OverlappedExecutor, Sent, SequentialExecutor, executor_of
 from petra_core.messages import Channel
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
-from petra_core.schedule import Action, Kind
+from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker
 from tests import toys, transformers
 from tests.compare import assert_bitwise_equal, assert_close

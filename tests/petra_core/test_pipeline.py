@@ -13,7 +13,7 @@ from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, Rever
 from petra_core.checks import PendingLosses
 from petra_core.delay import Rate
 from petra_core.methods import Method
-from petra_core.schedule import program
+from petra_core.staleness import program
 from petra_core.worker import devices_of
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close

@@ -26,8 +26,7 @@ from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.models.revnet import revnet
 from petra_core.prediction.tracing import tracing
-from petra_core.schedule import Action, Kind
-from petra_core.staleness import entering_meanwhile
+from petra_core.staleness import Action, Kind, entering_meanwhile
 from tests import toys
 from tests.compare import assert_bitwise_equal
 
