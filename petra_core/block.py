@@ -1,15 +1,13 @@
-"""A block of a stage and its memory: what is kept of every micro-batch between its forward and its backward.
+"""A block of a stage and its memory: what it keeps of every micro-batch from its forward to its backward.
 
-What that is depends on the method and on whether the block can be inverted:
+This depends on the method and on whether the block can be inverted:
 
     method keeps graphs                the graph (`Tape`), and of the input what a resume needs to record it again
     method reconstructs, invertible    nothing, or a side of the input that the inversion needs (`Stage.side`)
     otherwise                          of the input what the recomputation needs
 
-The memory is first in, first out: with one forward and one backward a step, the oldest entry is always the next to be
-used.
-
-`petra_core.weights` says which weights a forward and a backward use.
+The memory is first in, first out: a step has one forward and one backward, so the oldest entry is always the next to be
+used. `petra_core.weights` selects the weights of a forward and of a backward.
 """
 
 import contextlib
@@ -58,11 +56,11 @@ class Held:
     """Tensors that a stage holds from one step to the next, in a queue whose oldest entry is used next.
 
     Attributes:
-        queue: which one of the stage.
-        place: in the queue; 0 for the oldest.
-        user: kind of the action that removes the oldest entry.
-        tensors: what is held.
-        exchange: replaces them, by tensors with the same contents in other memory.
+        queue: Name of the queue within the stage.
+        place: Position in the queue; 0 for the oldest.
+        user: Kind of the action that removes the oldest entry.
+        tensors: The tensors.
+        exchange: Function that replaces them by tensors with the same contents in other memory.
 
     """
 
@@ -77,16 +75,17 @@ class Block:
     """A block of a stage, with one `_InFlight` for every micro-batch between forward and backward.
 
     Args:
-        stage: the block; its `parts()` is itself.
-        settings: of the pipeline; its method says what is kept, and which weights the backward uses.
-        ledger: account of the stage that the block belongs to.
-        device: where the block's parameters are.
-        rules: of the stage, for delay.
-        index: number of the stage that the block belongs to.
-        inspection: of the pipeline, for the first micro-batches; None for no inspection.
+        stage: The block; its `parts()` is itself.
+        settings: Settings of the pipeline. The method determines what is kept, and the weights of the backward.
+        ledger: Account of the stage that the block belongs to.
+        device: Device of the block's parameters.
+        rules: Rules for delay of the stage.
+        index: Number of the stage that the block belongs to.
+        inspection: Inspection of the pipeline's first micro-batches; None for no inspection.
 
     Attributes:
-        frozen: keeps the block's buffers as they are while a reconstruction is evaluated.
+        weights: The block's weights and their versions.
+        frozen: Context that protects the block's buffers during a reconstruction.
 
     """
 
@@ -140,18 +139,18 @@ class Block:
         version: WeightVersion,
         stream: RandomStream,
     ) -> Streams:
-        """Evaluate, and keep what the method keeps.
+        """Evaluate the block, and keep what the method needs for the backward.
 
         Args:
-            micro_batch: its number.
-            inputs: of the block.
-            target: of the loss, at the head.
-            version: of the weights: the current ones, those before (double-buffered), or a prediction.
-            stream: of random numbers.
+            micro_batch: Number of the micro-batch.
+            inputs: Input of the block.
+            target: Target of the loss, at the head.
+            version: Version of the weights: the current one, the one before (double-buffered), or a prediction.
+            stream: Source of random numbers.
 
         Raises:
-            ValueError: the block wrote to its input in place.
-            StageError: an inspection has found something.
+            ValueError: If the block wrote to its input in place.
+            StageError: If the inspection found something.
 
         """
         inspected = self._inspected
@@ -192,10 +191,10 @@ class Block:
         return outputs
 
     def evaluate(self, inputs: Streams, weights: StageWeights | None = None) -> Streams:
-        """Evaluate the block with the current weights, or with others by name; nothing is kept.
+        """Evaluate the block without keeping anything, with the current weights or with others by name.
 
         Raises:
-            ValueError: the block wrote to its input in place.
+            ValueError: If the block wrote to its input in place.
 
         """
         with self._precision(), self.weights.replaced(weights), self._unwritten(inputs):
@@ -210,7 +209,7 @@ class Block:
         tape: Tape | None,
         weights: StageWeights | None,
     ) -> None:
-        """Inspect a forward; if the block will be evaluated again, do that now and compare."""
+        """Inspect a forward. If the backward will evaluate the block again, do that now and compare."""
         if tape is None:
             end = stream.state or capture(self._device)
             begin = stream.drawn or capture(self._device)
@@ -255,18 +254,18 @@ class Block:
             ) from reason
 
     def delay(self, version: int) -> int:
-        """Updates since the forward of the oldest entry, when the weights are of number `version`."""
+        """Return the number of updates since the forward of the oldest entry, if `version` updates have been made."""
         return version - self._memory[0].version.number
 
     def reconstruct(self, outputs: Streams | None, delay: int = 0) -> Streams | None:
-        """Give the oldest entry its graph, if it has none: by inversion of `outputs`, or from what was kept.
+        """Record the graph of the oldest entry, unless it has one: by inversion of `outputs`, or from the kept streams.
 
         Args:
-            outputs: the part's output, if it is to be inverted.
-            delay: updates since the entry's forward, for a rule that gives the backward other weights.
+            outputs: Output of the block, if it is inverted.
+            delay: Updates since the entry's forward, for a rule that gives the backward other weights.
 
         Returns:
-            The part's input, as `backward` does.
+            The block's input; None if only a part of it was kept.
 
         """
         entry = self._memory[0]
@@ -310,22 +309,22 @@ class Block:
         gradients_by_parameter: dict[Tensor, Tensor] | None = None,
         stream: RandomStream | None = None,
     ) -> tuple[Streams | None, Streams | None]:
-        """Differentiate the oldest entry's graph, add to the gradients and let the entry go.
+        """Backpropagate through the oldest entry, accumulate its gradients and release it.
 
         Args:
-            micro_batch: whose entry is the oldest.
-            grad_outputs: gradient with respect to each output stream.
-            input_gradient: whether that of the input is wanted.
-            gradients_by_parameter: receives each parameter's gradient of this micro-batch, if given.
-            stream: of the random numbers that a backward draws.
+            micro_batch: Number of the oldest entry's micro-batch.
+            grad_outputs: Gradient with respect to each output stream.
+            input_gradient: Whether to compute the gradient of the input.
+            gradients_by_parameter: Dictionary that receives each parameter's gradient of this micro-batch.
+            stream: Source of the random numbers that a backward draws.
 
         Returns:
-            The part's input for the stage below to invert (None if only some streams of it were kept, when nobody needs
-            it) and the gradient with respect to it (None if not wanted).
+            The block's input for the stage below to invert (None if only a part of it was kept) and the gradient with
+            respect to it (None without `input_gradient`).
 
         Raises:
-            StageError: parameters were frozen, unfrozen, added or replaced since the pipeline was made.
-            RuntimeError: something else has written gradients of the parameters.
+            StageError: If parameters were frozen, unfrozen, added or replaced after the pipeline was made.
+            RuntimeError: If something else has written gradients of the parameters.
 
         """
         if self._sums is None:
@@ -430,7 +429,7 @@ class Block:
         return restore
 
     def state_dict(self) -> dict[str, Any]:
-        """Memory and stashed weights; graphs are not saved but retraced on loading."""
+        """Return the memory and the stashed weights. Graphs are not saved; loading records them again."""
         return {
             "memory": [
                 {
@@ -446,7 +445,7 @@ class Block:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave; the module's own weights must have been loaded before."""
+        """Restore a state of `state_dict`. The module's own weights must have been loaded before."""
         self.weights.load_state_dict(state["weights"], state["memory"])
         self.adopt_gradients()
         self._memory = deque()
@@ -470,7 +469,7 @@ class Block:
         return self.stage.record(inputs)
 
     def _invert(self, outputs: Streams, entry: _InFlight) -> Tape:
-        """Invert by the evaluation that is the graph; if that has stashed weights, by one with the current ones."""
+        """Invert the block. One evaluation also records the graph, unless the graph has stashed weights."""
         if entry.weights is None or not self.weights.stashes:
             with self.weights.replaced(entry.weights):
                 return self.stage.reconstruct(outputs, entry.kept)
@@ -531,7 +530,7 @@ class Block:
             raise self._structure.foreign_gradient(list(self.weights.trained)[foreign.index(True)])
 
     def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
-        """Measure the bytes of the graph that is recorded inside, the first time."""
+        """Measure the bytes of the first graph that is recorded inside."""
         return contextlib.nullcontext() if self._graph_bytes is not None else self._measured(inputs)
 
     @contextlib.contextmanager
@@ -564,12 +563,12 @@ def _sum(gradient: Tensor | None, added: Tensor | None) -> Tensor | None:
 def precision(device: torch.device, autocast: torch.dtype | None) -> contextlib.AbstractContextManager[object]:
     """Return the autocast context of a block, without autocast's cache of cast weights.
 
-    A cast made in a forward without a graph would be used again by the backward's evaluation, which would then give the
-    weight no gradient; and a cast made before an update would outlive it.
+    The backward's evaluation would reuse a cast of a forward without a graph, so the weight would get no gradient. A
+    cast made before an update would outlive it.
 
     Args:
-        device: where the block computes.
-        autocast: dtype of the mixed precision; None for the caller's.
+        device: Device of the block.
+        autocast: Dtype of the mixed precision; None for the caller's.
 
     """
     kind = device.type
@@ -579,10 +578,10 @@ def precision(device: torch.device, autocast: torch.dtype | None) -> contextlib.
 
 
 class _BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
-    """Context around a backward that notes whether something in it evaluates with a graph.
+    """A context around a backward that detects whether something in it evaluates with a graph.
 
     Attributes:
-        evaluates: whether an operation ran with gradients switched on.
+        evaluates: Whether an operation ran with gradients enabled.
 
     """
 

@@ -1,4 +1,4 @@
-"""One action after the other, or PaReprop's reconstruction beside the backward of the stage above.
+"""Executors run the actions of a step: sequentially, or PaReprop's reconstruction concurrently with a backward.
 
 Reversible backpropagation evaluates every block once more than backpropagation, and does so while nothing else happens:
 the device differentiates block i, then reconstructs block i - 1, then differentiates it. But a reconstruction needs
@@ -47,14 +47,14 @@ Act = Callable[[Worker, Action, Sent], Tensor | None]
 
 
 def executor_of(method: Method, *, one_process: bool) -> "SequentialExecutor":
-    """Return what does the actions under `method`: in order, or side by side where the method overlaps.
+    """Return the executor of a method.
 
     Args:
-        method: of the pipeline.
-        one_process: whether all stages of the pipeline are in this process.
+        method: Method of the pipeline.
+        one_process: Whether all stages of the pipeline are in this process.
 
     Raises:
-        ValueError: the method overlaps, and the stages are in several processes.
+        ValueError: If the method overlaps, and the stages are in several processes.
 
     """
     if not method.overlapped:
@@ -68,16 +68,24 @@ def executor_of(method: Method, *, one_process: bool) -> "SequentialExecutor":
 
 
 class SequentialExecutor:
-    """Does one action after the other."""
+    """Run one action after the other."""
 
     def together(self) -> contextlib.AbstractContextManager[None]:
-        """Surround actions that may be done at the same time; all are done when the context is left."""
+        """Return a context for actions that may run concurrently. They have finished when the context ends."""
         return contextlib.nullcontext()
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
-        """Do an action of a worker, by `act`, and return its result; an exception carries a note that names the action.
+        """Run an action, and name it in a note of an exception.
 
-        What the worker sends to stages of this process is added to `sent`.
+        Args:
+            act: Function that does the action.
+            worker: The worker of the stage.
+            action: The action.
+            sent: List that receives the messages to stages of this process.
+
+        Returns:
+            The result of `act`: the loss, for the head's forward.
+
         """
         try:
             return act(worker, action, sent)
@@ -86,17 +94,23 @@ class SequentialExecutor:
             raise
 
     def waiting(self, worker: Worker, step: int) -> contextlib.AbstractContextManager[None]:
-        """Surround a wait of a worker for messages of other processes."""
+        """Return a context for the time that a worker waits for messages of other processes.
+
+        Args:
+            worker: The worker.
+            step: Number of the step.
+
+        """
         return contextlib.nullcontext()
 
 
 class OverlappedExecutor(SequentialExecutor):
-    """Does a reconstruction beside the other actions that are done together with it."""
+    """Run a reconstruction concurrently with the other actions of its context."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._beside: Future[Tensor | None] | None = None
-        self._forked: set[torch.device] = set()  # the devices whose streams have been given work in this context
+        self._forked: set[torch.device] = set()  # devices whose streams have work in this context
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -106,7 +120,7 @@ class OverlappedExecutor(SequentialExecutor):
                 self._beside.result()
         finally:
             if self._beside is not None:
-                wait([self._beside])  # after an exception too: nothing is to go on behind the caller's back
+                wait([self._beside])  # after an exception, too, so that nothing runs after the context
                 self._beside = None
             for device in self._forked:
                 for number in (0, 1):
@@ -133,7 +147,7 @@ class OverlappedExecutor(SequentialExecutor):
         return None
 
     def _stream(self, worker: Worker) -> torch.cuda.Stream:
-        """The stream of a worker; at the first work in a context it is made to wait for what comes before."""
+        """Return the stream of a worker. Its first work in a context waits for the caller's earlier work."""
         device = worker.device
         if device not in self._forked:
             self._forked.add(device)
@@ -144,12 +158,12 @@ class OverlappedExecutor(SequentialExecutor):
 
 @functools.cache
 def shared_stream(device: torch.device, number: int) -> torch.cuda.Stream:
-    """The n-th CUDA stream of a device, the same for all pipelines: cuBLAS keeps memory for each that it has met."""
+    """Return the n-th CUDA stream of a device. All pipelines share it, because cuBLAS keeps memory for each stream."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _autocast_of_this_thread(device: torch.device) -> torch.autocast:
-    """The autocast setting of this thread, as a context for another thread."""
+    """Return the autocast setting of this thread, as a context for another thread."""
     return torch.autocast(
         device.type,
         dtype=torch.get_autocast_dtype(device.type),

@@ -547,17 +547,17 @@ class Pipeline:
         return self.__dict__
 
     def load_state_dict(self, state: Mapping[str, Any], *, other_method: bool = False) -> None:
-        """Continue from `state`, in a pipeline made with the same stages and settings.
+        """Continue from a state, in a pipeline with the same stages and settings.
 
         Args:
-            state: what `state_dict` returned.
-            other_method: whether the method, the staleness and what is done about delay may be others than those of
-                the state, which was taken after `drain`. Weights, optimizers, random streams and gradients that wait
-                for their update are those of the state; so PETRA can be followed by backpropagation.
+            state: A state of `state_dict`.
+            other_method: Whether the method, the staleness and the rules for delay may differ from those of the state,
+                which must have been taken after `drain`. Weights, optimizers, random streams and accumulated gradients
+                are those of the state. So backpropagation can continue a training with PETRA.
 
         Raises:
-            CheckpointError: the state is of another format, method, k, staleness or other settings, of another number
-                of stages, or does not fit.
+            CheckpointError: If the state has another format, other settings or another number of stages, or does not
+                fit.
 
         """
         changed = check_state(
@@ -653,7 +653,7 @@ class Pipeline:
         return number if self.drained <= number < self.micro_batches else None
 
     def _perform(self, actions: Sequence[tuple[Worker, Action]]) -> Tensor | None:
-        """Do actions, whose messages arrive when all are done. Returns the loss of the head's forward, if any."""
+        """Do actions, and deliver their messages when all are done. Return the loss of the head's forward, if any."""
         loss: Tensor | None = None
         sent: Sent = []
         with self.executor.together():
@@ -705,7 +705,7 @@ class Pipeline:
         channel.expect(step if enters else None, returns)
 
     def _collect(self, worker: Worker, action: Action | None) -> None:
-        """Deliver what an action of a worker needs from other processes; without any, all that they have sent."""
+        """Deliver the messages of other processes that an action of a worker needs; None for all expected messages."""
         if self.channel is None:
             return
         with self.executor.waiting(worker, self.micro_batches):

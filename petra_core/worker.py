@@ -1,8 +1,8 @@
-"""One worker, one stage: it owns everything of that stage that must survive a stop, and does its actions.
+"""A worker owns one stage: all its state that must survive a stop, and its actions.
 
-A worker knows nothing of the other stages. It finds its messages in its inboxes and returns what is to be sent; who
-carries messages, and when, is the pipeline's affair. That is why results cannot depend on timing: they are a function
-of the order of the worker's own actions and of the messages' contents.
+A worker knows nothing of the other stages. It takes messages from its inboxes and returns messages to send; the
+pipeline delivers them and decides when. So results cannot depend on timing: they are a function of the order of the
+worker's own actions and of the contents of the messages.
 
 A stage may consist of several blocks (`petra_core.stages.merge`). A backward goes through them one by one, from the
 last to the first, so that one block's graph is alive at a time:
@@ -43,16 +43,16 @@ BeforeUpdate = Callable[[int, int, Stage], None]
 
 @dataclass(frozen=True)
 class Backward:
-    """One backward of one stage, shown to `Pipeline(after_backward=...)`.
+    """One backward of one stage, passed to `Pipeline(after_backward=...)`.
 
-    The tensors are the engine's own: to be read during the call, to be copied if they are wanted for longer.
+    The tensors belong to the engine. Read them during the call, and copy them for later use.
 
     Attributes:
-        stage: its number j.
-        micro_batch: its number m.
-        inputs: the stage's input as the backward had it, reconstructed or kept; None where only a part was kept.
-        gradients: of this micro-batch alone, before the mean over k, by name as in `stage.named_parameters()`;
-            without parameters that are frozen or that the graph does not reach.
+        stage: Number of the stage, j.
+        micro_batch: Number of the micro-batch, m.
+        inputs: Input of the stage in the backward, reconstructed or kept; None if only a part was kept.
+        gradients: Gradients of this micro-batch, before the mean over k, by name as in `stage.named_parameters()`.
+            Parameters that are frozen or that the graph does not reach are left out.
 
     """
 
@@ -74,7 +74,7 @@ def _is_finite(tensors: Streams) -> bool:
 
 
 def devices_of(stages: Sequence[Stage]) -> list[torch.device]:
-    """The device of each stage: that of its tensors; without any, that of the next stage below with some, or above."""
+    """Return the device of each stage's tensors. A stage without tensors has the device of the nearest one below."""
     own_devices: list[torch.device | None] = [
         next((tensor.device for tensor in (*stage.parameters(), *stage.buffers())), None) for stage in stages
     ]
@@ -87,25 +87,25 @@ def devices_of(stages: Sequence[Stage]) -> list[torch.device]:
 
 
 class Worker:
-    """Owner of one stage: weights, stashed weights, optimizer, kept inputs, messages in flight, random state, counters.
+    """The owner of a stage: weights, optimizer, kept inputs, messages in flight, random state and counters.
 
     Args:
-        stage: the stage.
-        index: its number j.
-        device: where it computes, as `devices_of` says.
-        settings: of the pipeline.
-        optimizer: makes the optimizer of the stage's parameters; None leaves the weights as they are.
-        hand_down: whether the stage below reconstructs, and so needs this stage's input.
-        below_head: whether the stage above is the head.
-        before_update: called as (index, version, stage), when `.grad` holds the mean gradient.
-        after_backward: called with every backward of the stage.
-        inspection: of the pipeline, for its first micro-batches; None for no inspection.
+        stage: The stage.
+        index: Number of the stage, j.
+        device: Device of the stage (`devices_of`).
+        settings: Settings of the pipeline.
+        optimizer: Factory of the stage's optimizer; None leaves the weights unchanged.
+        hand_down: Whether the stage below reconstructs, so that it needs this stage's input.
+        below_head: Whether the stage above is the head.
+        before_update: Function that is called as (index, version, stage) when `.grad` holds the mean gradient.
+        after_backward: Function that is called with every backward of the stage.
+        inspection: Inspection of the pipeline's first micro-batches; None for no inspection.
 
     Attributes:
-        parameters: those that are trained.
-        rules: what makes an update of gradients: the optimizer, or rules that compensate for delay.
-        stream: of the stage's random numbers.
-        version: number of updates so far.
+        parameters: The trained parameters.
+        rules: The optimizer, or rules that compensate for delay.
+        stream: Source of the stage's random numbers.
+        version: Number of updates so far.
 
     """
 
@@ -185,7 +185,7 @@ class Worker:
         self.targets.append(message)
 
     def forward(self, micro_batch: int) -> Message:
-        """F: evaluate the oldest message from below. Returns the message upwards; at the head, the loss."""
+        """Do the forward F of the oldest message from below. Return the message to the stage above, or the loss."""
         message = self._take(self.from_below, micro_batch)
         target: Target = None
         if self.is_head:
@@ -291,7 +291,7 @@ class Worker:
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def update(self) -> None:
-        """U: one optimizer step with the mean of the gradients accumulated since the last."""
+        """Do the update U with the mean of the gradients since the last update."""
         if not self._prepared:
             self.prepare_update()
         self._prepared = False
@@ -306,7 +306,14 @@ class Worker:
         self.version += 1
 
     def evaluate(self, streams: Streams, micro_batch: int | None = None) -> Streams:
-        """Evaluate the stage with the current weights, or as a micro-batch's forward would be now; nothing is kept."""
+        """Evaluate the stage without keeping anything.
+
+        Args:
+            streams: Input of the stage.
+            micro_batch: Number of a micro-batch, whose forward would use other weights and random numbers. None for
+                the current weights.
+
+        """
         streams = tuple(stream.to(self.device) for stream in streams)
         version, drawn_next = WeightVersion(self.version), None
         if micro_batch is not None:
@@ -367,7 +374,7 @@ class Worker:
         return restore
 
     def state_dict(self) -> dict[str, Any]:
-        """All that must survive a stop, as tensors and plain data (references, not copies)."""
+        """Return the state that a resume needs, as tensors and plain data (references, not copies)."""
         return {
             "module": self.stage.state_dict(),
             "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
@@ -381,9 +388,13 @@ class Worker:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, other_method: bool = False) -> None:
-        """Restore what `state_dict` gave, in a worker made with the same arguments.
+        """Restore a state of `state_dict` in a worker with the same arguments.
 
-        Of a state of another method, with nothing in flight, what only that method keeps is left out.
+        Args:
+            state: The state.
+            other_method: Whether it is the state of another method, with no micro-batch in flight. What only that
+                method keeps is ignored.
+
         """
         if (state["optimizer"] is None) != (self.optimizer is None):
             raise ValueError("one of the two has an optimizer, the other has none")
@@ -399,9 +410,8 @@ class Worker:
         for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
         if self.rules and not other_method:
-            earlier = {
-                rule.name: state.get("corrector") for rule in self.rules
-            }  # as versions with one correction wrote
+            # Older versions had one correction, which they saved under another key.
+            earlier = {rule.name: state.get("corrector") for rule in self.rules}
             self.rules.load_state_dict(state.get("rules", earlier))
             self._delays = state.get("late", 0)
         keys = state.get("target_keys")

@@ -10,8 +10,8 @@ With the staleness s of stage j and s' of the stage above it (`petra_core.stalen
     messages          s - s' gradients from above, with the output beside each if that will be inverted; within a step
                       one more, or the input from below (at the head with the target)
 
-Rules for delay (`petra_core.delay`) may take more: a stash whatever the method, one copy for every prediction
-under way in place of every version, a buffer beside the optimizer's, or weights for one evaluation of one block.
+Rules for delay (`petra_core.delay`) may need more: stashed weights under any method, one copy for each outstanding
+prediction instead of each version, buffers in addition to the optimizer's, or weights for one evaluation of one block.
 
 What of this depends on the network and the method alone, not on staleness, is a stage's `Footprint`: with a timeline of
 any schedule it gives the most bytes that are held (`petra_core.prediction.holding`).

@@ -87,14 +87,14 @@ def predict(
     """Predict what each stage will hold when `method` trains `stages` on micro-batches like `inputs`, `target`.
 
     Args:
-        stages: as for `Pipeline`; they are not changed and may be on any device, the meta device too.
-        method: the method.
-        inputs: a micro-batch; only shapes and dtypes are used.
-        target: its target, of which only shape and dtype are used.
-        optimizer: as for `Pipeline`.
-        device: the device on which the stages will be trained, whose kernels decide what graphs save. None: the device
-            of each stage, and the CPU for stages on the meta device. The kernels of a device that this machine does not
-            have are unknown here: a warning says so, and the prediction is the one for the CPU.
+        stages: Stages as for `Pipeline`. They are not changed, and may be on any device, including the meta device.
+        method: The method.
+        inputs: A micro-batch, of which only shapes and dtypes are used.
+        target: Its target, of which only shapes and dtypes are used.
+        optimizer: Factory of the optimizers, as for `Pipeline`.
+        device: Device on which the stages will be trained, whose kernels determine what graphs save. None for the
+            device of each stage, and the CPU for stages on the meta device. If this machine lacks the device, its
+            kernels are unknown: a warning reports this, and the prediction is the one for the CPU.
         **settings: `accumulation`, `staleness`, `delay` and `autocast`, as for `Pipeline`.
 
     Raises:
