@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from petra_core import CheckpointError, Pipeline, methods, models
+from petra_core import CheckpointError, Pipeline, check, methods, models
 from petra_core.delay import Compensation
 from petra_core.methods import Method
 from petra_core.optimizers import sgd
 from petra_core.update_rule import UpdateRule, check_rules, describe
 from tests import toys
+from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_delay import assert_follows
 from tests.properties import assert_bytes_are_as_predicted, assert_resumes_bitwise
 from tests.reference import RULES, Delay, Named, Sgd
@@ -131,3 +132,19 @@ def test_two_rules_of_one_name_are_refused() -> None:
 
     with pytest.raises(ValueError, match=r"two delay rules are called 'One', .* rename one"):
         check_rules([One(), Two()], methods.PETRA)
+
+
+def test_a_copy_of_a_pipeline_has_copies_of_its_rules() -> None:
+    p = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=7, delay=[Drift(20.0)])
+    data = toys.batches(12)
+    toys.train(p, data[:6], drain=False)
+    copied = copy.deepcopy(p)
+    assert toys.train(copied, data[6:]) == toys.train(p, data[6:])
+    assert_bitwise_equal(toys.weights(copied), toys.weights(p))
+
+
+def test_a_check_before_training_takes_rules() -> None:
+    stages, (x, y) = toys.network(4), toys.batches(1)[0]
+    assert check(stages, x, y, optimizer=toys.sgd, delay=[Drift(20.0)]).ok
+    report = check(stages, x, y, method=methods.BACKPROPAGATION, optimizer=toys.sgd, delay=[Drift(20.0)])
+    assert "the delay rule 'Drift' would have no effect" in str(report)
