@@ -350,7 +350,7 @@ class Block:
         inputs = entry.tape.inputs
         self._ledger.add("graph", -(self._graph_bytes or 0))
         self._ledger.add(self._kept_as, -payload(entry.kept))
-        self.weights.release(entry.version, entry.weights, [other.version for other in self._memory])
+        self.weights.release(entry.version, entry.weights, (other.version for other in self._memory))
         return inputs, grad_inputs
 
     def _as_recorded(self, entry: _InFlight) -> contextlib.AbstractContextManager[None]:

@@ -9,7 +9,7 @@ holds ceil(s / k) copies besides the current weights, the number in Table 1 and 
 """
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -190,9 +190,7 @@ class BlockWeights:
             self._ledger.add("stashed_weights", payload(self.trained.values()))
         self._current = None
 
-    def release(
-        self, version: WeightVersion, weights: StageWeights | None, in_flight: Collection[WeightVersion]
-    ) -> None:
+    def release(self, version: WeightVersion, weights: StageWeights | None, in_flight: Iterable[WeightVersion]) -> None:
         """Release what only one micro-batch needed, which is no longer in flight.
 
         Args:
@@ -203,7 +201,7 @@ class BlockWeights:
         """
         if self._rules.replaces:
             self._ledger.add("stashed_weights", -payload((weights or {}).values()))
-        if not self._double_buffered and version not in in_flight:
+        if version in self._versions and not self._double_buffered and version not in in_flight:
             self._drop(version)
 
     def _drop(self, version: WeightVersion) -> None:
