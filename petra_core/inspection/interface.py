@@ -1,4 +1,4 @@
-"""What a block asks of an inspection, and the inspection that does nothing."""
+"""The interface of an inspection as a block uses it, and its null object."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +16,13 @@ Projections = tuple[tuple[torch.dtype, float, float], ...]
 
 
 class NoInspection:
-    """The inspection of a block that has been inspected, or shall not be: it does nothing.
+    """The inspection of a block that is not inspected, or not any more. It does nothing.
 
     Attributes:
-        done: whether enough micro-batches have been inspected.
-        evaluates: whether forwards are still evaluated a second time.
-        replaces: whether evaluations may have other weights than the module's own.
-        projections: of what the block's function returned in the last forward, if that was inspected.
+        done: Whether enough micro-batches have been inspected.
+        evaluates: Whether forwards are still evaluated a second time.
+        replaces: Whether evaluations may use other weights than the module's own.
+        projections: Projections of the function's output in the last forward; empty if that was not inspected.
 
     """
 
@@ -32,29 +32,29 @@ class NoInspection:
     projections: Projections = ()
 
     def evaluation(self, inputs: Streams) -> contextlib.AbstractContextManager[None]:
-        """Return a context around a forward, which sees what it reads and writes besides its input and output."""
+        """Return a context around a forward that detects reads and writes besides its input and output."""
         return contextlib.nullcontext()
 
     def evaluation_of_backward(
         self, before: Projections, *, reconstructs: bool
     ) -> contextlib.AbstractContextManager[None]:
-        """Return a context around the evaluation for a backward, whose output is compared with that of its forward.
+        """Return a context around the evaluation for a backward that compares its output with that of the forward.
 
         Args:
-            before: `projections` of the forward; empty if it had other weights, so that nothing is compared.
-            reconstructs: whether the input is reconstructed, with rounding errors.
+            before: `projections` of the forward. Empty if the forward had other weights, so that nothing is compared.
+            reconstructs: Whether the input is reconstructed, with rounding errors.
 
         """
         return contextlib.nullcontext()
 
     def compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
-        """Evaluate the block a second time and compare. Attributes and generators are as before afterwards.
+        """Evaluate the block a second time and compare the outputs. Attributes and generators are restored.
 
         Args:
-            inputs: of the block.
-            outputs: of the first evaluation.
-            again: evaluates the block with a graph, and says whether it drew the random numbers of the first
-                evaluation.
+            inputs: Input of the block.
+            outputs: Output of the first evaluation.
+            again: Function that evaluates the block with a graph, and returns whether it drew the random numbers of
+                the first evaluation.
 
         Returns:
             The tape of the second evaluation.
@@ -63,10 +63,16 @@ class NoInspection:
         raise NotImplementedError
 
     def walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
-        """See that the leaves of a graph are the block's input and its weights."""
+        """Check that the leaves of a graph are the block's input and its weights."""
 
     def differentiated(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
-        """Look at the gradients of one backward; `parameters` are their names."""
+        """Check the gradients of one backward.
+
+        Args:
+            parameters: Names of the parameters.
+            gradients: Their gradients.
+
+        """
 
 
 NO_INSPECTION = NoInspection()
