@@ -210,25 +210,23 @@ class Block:
         weights: StageWeights | None,
     ) -> None:
         """Inspect a forward. If the backward will evaluate the block again, do that now and compare."""
-        if tape is None:
-            end = stream.state or capture(self._device)
-            begin = stream.drawn or capture(self._device)
-            if inspected.replaces:
-                weights = weights or self.weights.leaves()
+        end = stream.state or capture(self._device)
+        begin = stream.drawn or capture(self._device)
+        if tape is None and inspected.replaces:
+            weights = weights or self.weights.leaves()
 
-            def again() -> tuple[Tape, bool]:
-                with (
-                    self._precision(),
-                    self.weights.replaced(weights),
-                    torch.enable_grad(),
-                    self.frozen,
-                    replay(begin, self._device),
-                ):
-                    tape = self.stage.record(inputs)
-                    return tape, not differ(begin if stream.drawn is None else end, capture(self._device))
+        def again() -> tuple[Tape, bool]:
+            with (
+                self._precision(),
+                self.weights.replaced(weights),
+                torch.enable_grad(),
+                self.frozen,
+                replay(begin, self._device),
+            ):
+                second = self.stage.record(inputs)
+                return second, not differ(begin if stream.drawn is None else end, capture(self._device))
 
-            tape = inspected.compare(inputs, outputs, again)
-        inspected.walk(tape, inputs, self.weights.trained if weights is None else weights)
+        inspected.evaluated(inputs, outputs, tape, self.weights.trained if weights is None else weights, again)
 
     @contextlib.contextmanager
     def _unwritten(self, inputs: Streams) -> Iterator[None]:

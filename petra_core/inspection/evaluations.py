@@ -291,7 +291,18 @@ class BlockInspection(NoInspection):
                     PURE + "; pass what another stage needs to it as a stream",
                 )
 
-    def compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
+    def evaluated(
+        self,
+        inputs: Streams,
+        outputs: Streams,
+        tape: Tape | None,
+        weights: StageWeights,
+        again: Callable[[], tuple[Tape, bool]],
+    ) -> None:
+        self._walk(self._compare(inputs, outputs, again) if tape is None else tape, inputs, weights)
+
+    def _compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
+        """Return the tape of a second evaluation, which is compared with the first."""
         # A module may count its evaluations if its output does not depend on their number. So if an attribute has
         # changed, a third evaluation finds it far ahead.
         generators, attributes = _Generators(self._function), _attributes(self._function)
@@ -353,7 +364,8 @@ class BlockInspection(NoInspection):
                 return f"relative difference {difference:.1g} of stream {number}, allowed {tolerance:.1g}"
         return None
 
-    def walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
+    def _walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
+        """Check that the leaves of a graph are the block's input and its weights."""
         self._forwards += 1
         self._whole.stand_for_inputs(tape.leaves(), self)
         own = {id(tensor) for tensor in (*weights.values(), *tape.leaves())}

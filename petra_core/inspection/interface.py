@@ -47,23 +47,25 @@ class NoInspection:
         """
         return contextlib.nullcontext()
 
-    def compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
-        """Evaluate the block a second time and compare the outputs. Attributes and generators are restored.
+    def evaluated(
+        self,
+        inputs: Streams,
+        outputs: Streams,
+        tape: Tape | None,
+        weights: StageWeights,
+        again: Callable[[], tuple[Tape, bool]],
+    ) -> None:
+        """Inspect a forward. Attributes and generators are restored after a second evaluation.
 
         Args:
             inputs: Input of the block.
-            outputs: Output of the first evaluation.
+            outputs: Output of the block.
+            tape: Graph of the forward; None if the backward evaluates the block again, which is then done now.
+            weights: Weights of the graph, by name.
             again: Function that evaluates the block with a graph, and returns whether it drew the random numbers of
                 the first evaluation.
 
-        Returns:
-            The tape of the second evaluation.
-
         """
-        raise NotImplementedError
-
-    def walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
-        """Check that the leaves of a graph are the block's input and its weights."""
 
     def differentiated(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
         """Check the gradients of one backward.
