@@ -1,1 +1,1 @@
-"""Tests of `petra_core/prediction`."""
+"""Tests of `petra_core/inspection`."""
