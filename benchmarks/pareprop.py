@@ -37,12 +37,13 @@ from benchmarks.memory import largest_batch
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import timed
 from petra_core import Pipeline, Stage, methods
-from petra_core.concurrency import InOrder
+from petra_core.execution import SequentialExecutor
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION, Method
 from petra_core.models import revroberta
 from petra_core.models.revroberta import SIZES as TEXT_SIZES
 from petra_core.prediction.footprint import graphs_at_once, of_footprints
 from petra_core.prediction.memory import footprints
+from petra_core.settings import Settings
 from reproduce.cells import transformers
 from reproduce.measures.synthetic import SGD
 from reproduce.published import pareprop_row
@@ -124,7 +125,7 @@ def stepping(run: ParepropRun, device: torch.device, *, side_by_side: bool = Tru
     # No inspection: the allocator would count its graphs.
     pipeline = Pipeline(stages, run.method, optimizer=SGD, seed=0, inspect=False)
     if not side_by_side:
-        pipeline.conductor = InOrder()
+        pipeline.executor = SequentialExecutor()
     step = partial(pipeline.step, *batch)
     step()
     return step
@@ -148,7 +149,7 @@ def predicted_peak(run: ParepropRun) -> int:
         stages, batch = run.stages(), run.micro_batch()
     per_stage = footprints(stages, run.method, *batch, optimizer=SGD)
     lasting = sum(f.always - f.trainable + f.kept for f in per_stage) + max(f.trainable for f in per_stage)
-    messages = [stage.peak["messages"] for stage in of_footprints(per_stage, run.method)]
+    messages = [stage.peak["messages"] for stage in of_footprints(per_stage, Settings(method=run.method))]
     beside = [*messages[1:], 0] if run.method.overlapped else [0] * len(messages)
     return lasting + max(map(sum, zip(messages, beside, strict=True))) + graphs_at_once(per_stage, run.method)
 

@@ -34,8 +34,8 @@ from petra_core.methods import Method
 from petra_core.prediction.orders import of_method
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.prediction.stage_alone import StageAlone, TurnSeconds, feeds
-from petra_core.timeline import Event, Timeline
-from petra_core.tracing import gathered, timeline
+from petra_core.prediction.timeline import Event, Timeline
+from petra_core.prediction.tracing import gathered, timeline, tracing
 from reproduce.records.benchmarks import Benchmark, Comparison
 
 TITLE = "The timeline model against the engine"
@@ -78,7 +78,7 @@ def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[
 
     def trace(method: Method, micro_batches: int) -> Timeline:
         """Return the timeline of all processes."""
-        with pipelines[method].tracing(rank) as trace_here:
+        with tracing(pipelines[method], rank) as trace_here:
             train(method, micro_batches)
         return timeline(gathered(trace_here))
 

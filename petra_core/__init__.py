@@ -7,8 +7,8 @@
     for x, y in batches:
         loss = pipeline.step(x, y)
 
-Read in this order: methods (the idea), stages and tape (one evaluation), staleness and schedule (what a stage does),
-part and worker (one stage), pipeline (all of them).
+Read in this order: methods (the idea), stages and tape (one evaluation), staleness (what a stage does),
+weights, block and worker (one stage), pipeline (all of them).
 
 To import torch takes seconds, and a command line needs only methods and optimizers. So what needs torch is
 imported when it is first asked for.
@@ -24,8 +24,8 @@ from petra_core.ledger import MemoryReport
 if TYPE_CHECKING:
     from petra_core import checkpoint, models
     from petra_core.clipping import Clip
+    from petra_core.inspection.preflight import check
     from petra_core.pipeline import Pipeline
-    from petra_core.preflight import check
     from petra_core.stages import BufferedStage, HeadStage, ReversibleStage, Stage, merge
 
 #: The version of the suite. pyproject.toml reads it from here, and records name it.
@@ -60,7 +60,7 @@ _LATER = {
     "Pipeline": "pipeline",
     "ReversibleStage": "stages",
     "Stage": "stages",
-    "check": "preflight",
+    "check": "inspection.preflight",
     "checkpoint": None,
     "merge": "stages",
     "models": None,

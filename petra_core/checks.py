@@ -1,266 +1,45 @@
-"""Validate the stages, optimizers, settings, states and micro-batches of a pipeline."""
+"""Validate stages, optimizers, states and micro-batches, and detect losses and weights that are not finite."""
 
-import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from petra_core.delay import Correction, ForwardWeights
-from petra_core.errors import CheckpointError
-from petra_core.methods import Method
-from petra_core.stages import HeadStage, ReversibleStage, Stage
+from petra_core.errors import CheckpointError, NonFiniteError
+from petra_core.settings import UNCORRECTED, Settings
+
+if TYPE_CHECKING:  # a worker checks its optimizer here
+    from petra_core.worker import Worker
 
 __all__ = [
+    "LOOKED_AT_TOGETHER",
+    "REMEDY",
     "STATE_FORMAT",
-    "UNCORRECTED",
+    "PendingLosses",
     "Shapes",
-    "check_optimizer",
-    "check_optimizer_state",
-    "check_residual",
-    "check_settings",
-    "check_stages",
     "check_state",
+    "check_states",
+    "check_weights",
+    "group_size",
 ]
 
-UNCORRECTED = "uncorrected"  # entry of a state without delay compensation
 STATE_FORMAT = 2  # format of `Pipeline.state_dict`, incremented when older states can no longer be read
 
 
-def check_stages(stages: Sequence[Stage]) -> None:
-    """Check that the stages form a pipeline.
-
-    Raises:
-        TypeError: If an element is not a stage.
-        ValueError: If the last stage is not a head, a trained parameter belongs to two stages or to two parts of a
-            merged stage, a residual function can never learn, a parameter has less than float32 precision or has hooks
-            that would never be called, or an embedding has sparse gradients.
-
-    """
-    owners: dict[int, tuple[int, int]] = {}  # stage and part of each parameter, by its id
-    for index, stage in enumerate(stages):
-        if not isinstance(stage, Stage):
-            raise TypeError(
-                f"stage {index} is a {type(stage).__name__}, which is neither invertible nor buffered; wrap it: "
-                f"ReversibleStage(module), BufferedStage(module), or HeadStage(module) at the end"
-            )
-        for position, part in enumerate(stage.parts()):
-            is_last = index == len(stages) - 1 and part is stage.parts()[-1]
-            if isinstance(part, HeadStage) != is_last:
-                raise ValueError(
-                    f"stage {index} ({type(part).__name__}) of {len(stages)}: the last stage must be a HeadStage, "
-                    f"and only the last"
-                )
-            if isinstance(part, ReversibleStage):
-                check_residual(part.residual)
-            _check_parameters(index, part)
-            for name, parameter in part.named_parameters():
-                if not parameter.requires_grad:
-                    continue  # two stages may share a frozen parameter
-                owner = owners.setdefault(id(parameter), (index, position))
-                if owner != (index, position):
-                    other = owner[0]
-                    raise ValueError(
-                        f"parameter {name} of stage {index} belongs to "
-                        f"{f'stage {other}' if other != index else 'another of the stages that it was merged from'} "
-                        f"too; weights cannot be tied across stages, which update at different times: put both uses "
-                        f"into the module of one stage, or untie them with copy.deepcopy of the module, which makes "
-                        f"another network"
-                    )
-    if not stages:
-        raise ValueError("a pipeline needs at least one stage, the head; got none")
-
-
-def _check_parameters(index: int, part: Stage) -> None:
-    """Check that the engine can train the parameters of a stage.
-
-    Raises:
-        ValueError: If it cannot train one of them.
-
-    """
-    for name, parameter in part.named_parameters():
-        where = f"parameter {name} of stage {index}"
-        if parameter.is_floating_point() and parameter.element_size() < torch.float32.itemsize:
-            raise ValueError(
-                f"{where} is {parameter.dtype}, but streams between stages are float32; keep weights in float32 "
-                f"(stage.float()) and give the pipeline autocast=torch.bfloat16"
-            )
-        if parameter.requires_grad and parameter._post_accumulate_grad_hooks:
-            raise ValueError(
-                f"{where} has a hook from register_post_accumulate_grad_hook, which the engine never calls because it "
-                f"accumulates gradients itself; use Pipeline(before_update=...), which reads mean gradients from .grad"
-            )
-    for name, module in part.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
-            raise ValueError(
-                f"{name} of stage {index} is an {type(module).__name__} with sparse=True, but gradients are "
-                f"accumulated as dense tensors; leave sparse=True out"
-            )
-
-
-def check_optimizer(optimizer: Any, stage: int, parameters: Sequence[nn.Parameter]) -> None:
-    """Check the optimizer that a factory made for a stage.
-
-    Args:
-        optimizer: The result of the factory.
-        stage: Index of the stage.
-        parameters: Parameters of the stage.
-
-    Raises:
-        TypeError: If it is not an optimizer, or its step needs an argument.
-        ValueError: If it has parameters of other stages.
-
-    """
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"the optimizer factory returned a {type(optimizer).__name__} for stage {stage}, expected a "
-            f"torch.optim.Optimizer"
-        )
-    needed = [
-        name
-        for name, parameter in inspect.signature(type(optimizer).step).parameters.items()
-        if name != "self"
-        and parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if needed:
-        raise TypeError(
-            f"the optimizer of stage {stage} is {type(optimizer).__name__}, whose step() needs {', '.join(needed)}: it "
-            f"evaluates the whole network, which a stage cannot do; choose one whose step() needs no argument, such as "
-            f"SGD or AdamW"
-        )
-    own = set(parameters)
-    foreign = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
-    if foreign:
-        raise ValueError(
-            f"the optimizer of stage {stage} has {foreign} parameters of other stages, which its steps would change, "
-            f"too; create it with the list of parameters that is passed to the factory"
-        )
-
-
-def check_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Check that a state comes from an optimizer like this one.
-
-    Raises:
-        ValueError: If it does not.
-
-    """
-    saved, own = state["param_groups"], optimizer.param_groups
-    if [len(group["params"]) for group in saved] != [len(group["params"]) for group in own]:
-        raise ValueError(
-            f"its optimizer has groups of {[len(group['params']) for group in saved]} parameters, this one of "
-            f"{[len(group['params']) for group in own]}"
-        )
-    for group in saved:
-        missing, extra = optimizer.defaults.keys() - group.keys(), group.keys() - optimizer.defaults.keys() - _ADDED
-        if missing and extra:
-            raise ValueError(
-                f"its optimizer is not {type(optimizer).__name__}: it has {', '.join(sorted(extra))}, but not "
-                f"{', '.join(sorted(missing))}; create the pipeline with the optimizer of the checkpoint"
-            )
-    numbers = (number for group in saved for number in group["params"])
-    for number, parameter in zip(numbers, (p for group in own for p in group["params"]), strict=True):
-        for name, value in state["state"].get(number, {}).items():
-            if name in _LIKE_PARAMETER and isinstance(value, Tensor) and value.shape != parameter.shape:
-                raise ValueError(
-                    f"its {name} of parameter {number} has shape {tuple(value.shape)}, but the parameter has "
-                    f"{tuple(parameter.shape)}; give the optimizer its parameters in the order of the checkpoint"
-                )
-
-
-#: Keys that schedulers and this package add to parameter groups.
-_ADDED = frozenset(
-    {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "lr_written"}
-)
-#: Entries of an optimizer's state that have the shape of the parameter.
-_LIKE_PARAMETER = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
-
-
-def check_residual(residual: nn.Module) -> None:
-    """Reject a residual function that always returns zero and can never learn.
-
-    Its last layer is a ReLU, right after an affine layer (BatchNorm, convolution, linear) with zero weights and no
-    positive bias.
-
-    Initialising the last BatchNorm weight of every residual function to zero is a well-known trick (Goyal et al. 2017).
-    In a ResNet it works: the block starts as the identity, and the weight's gradient is not zero. A RevNet's residual
-    function ends in a ReLU *after* that BatchNorm. There the trick fails: ReLU(0) is 0 with derivative 0, so neither
-    the BatchNorm nor any layer before it ever receives a gradient.
-
-    Args:
-        residual: The function F of a reversible stage. Its layers are examined in the order of their registration.
-
-    Raises:
-        ValueError: If F can never learn.
-
-    """
-    layers = [m for m in residual.modules() if next(m.children(), None) is None and not isinstance(m, nn.Identity)]
-    if len(layers) < 2 or not isinstance(layers[-1], nn.ReLU | nn.ReLU6):
-        return
-    weight, bias = getattr(layers[-2], "weight", None), getattr(layers[-2], "bias", None)
-    if not isinstance(weight, Tensor) or weight.is_meta or torch.count_nonzero(weight):
-        return
-    if isinstance(bias, Tensor) and bool((bias > 0).any()):
-        return
-    kind = type(layers[-2]).__name__
-    raise ValueError(
-        f"the residual function ends in {kind} and ReLU, and all {weight.numel()} weights of that {kind} are 0: "
-        f"ReLU passes no gradient at 0, so the block would stay 0 forever; initialise the weight to 1 "
-        f"(zero initialisation is for residual functions without a ReLU at their end)"
-    )
-
-
-def check_settings(method: Any, optimizer: Any, forward_weights: Any, correction: Any, autocast: Any) -> None:
-    """Check the types of a pipeline's settings. Names in place of values are rejected.
-
-    Raises:
-        TypeError: If a setting has the wrong type.
-        ValueError: If `autocast` is a dtype that mixed precision does not support.
-
-    """
-    for name, value, kind, example in (
-        ("method", method, Method, "methods.PETRA, or methods.by_name('petra')"),
-        (
-            "forward_weights",
-            forward_weights,
-            ForwardWeights,
-            "ForwardWeights.PREDICTED, or ForwardWeights('predicted')",
-        ),
-        ("correction", correction, Correction | None, "delay.RATE, or delay.CORRECTIONS['rate']"),
-    ):
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} is {value!r}, a {type(value).__name__}; give a value such as {example}")
-    if optimizer is not None and not callable(optimizer):
-        raise TypeError(
-            f"optimizer is a {type(optimizer).__name__}, expected a function that makes one for each stage; give "
-            f"lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
-        )
-    if autocast not in (None, torch.bfloat16, torch.float16):
-        raise ValueError(f"autocast must be torch.bfloat16, torch.float16 or None, got {autocast!r}")
-
-
-def check_state(
-    state: Any,
-    settings: Mapping[str, Any],
-    *,
-    stages: int,
-    own_stages: range,
-    seeded: bool,
-    other_method: bool = False,
-) -> None:
+def check_state(state: Any, settings: Settings, *, stages: int, own_stages: range, other_method: bool = False) -> bool:
     """Check that a state comes from a pipeline like this one.
 
     Args:
         state: The state.
-        settings: Settings of this pipeline by their names in a state. Older states lack autocast, and contain delay
-            compensation only if it was used.
+        settings: Settings of this pipeline. Older states lack autocast, and name rules for delay only if they had any.
         stages: Number of stages J.
         own_stages: Stages of this process.
-        seeded: Whether this pipeline has a seed.
-        other_method: Whether method, staleness and delay compensation may differ. If they do, no micro-batch may be in
+        other_method: Whether method, staleness and rules for delay may differ. If they do, no micro-batch may be in
             flight in the state.
+
+    Returns:
+        Whether they differ.
 
     Raises:
         CheckpointError: If the state does not match this pipeline.
@@ -279,7 +58,8 @@ def check_state(
         raise CheckpointError(f"this is not the state of a pipeline: it has no {min(absent)!r} entry")
     if len(state["workers"]) != stages:
         raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
-    for key, value in settings.items():
+    changed = False
+    for key, value in settings.as_state(stages).items():
         saved = state.get(key, UNCORRECTED if key == "delay" else value)
         if saved == value:
             continue
@@ -291,6 +71,7 @@ def check_state(
                 f"{differs}; to continue under another method, drain the pipeline before its state is taken, and load "
                 f"it with load_state_dict(state, other_method=True)"
             )
+        changed = True
         if state["micro_batches"] != state["drained"]:
             raise CheckpointError(
                 f"{differs}, and {state['micro_batches'] - state['drained']} or fewer micro-batches are in flight in "
@@ -299,10 +80,16 @@ def check_state(
     missing = [index for index in own_stages if state["workers"][index] is None]
     if missing:
         raise CheckpointError(f"the state comes from another process: it lacks the stages {missing}")
-    if (state["random"] is None) != seeded:
+    if (state["random"] is None) != (settings.seed is not None):
         raise CheckpointError(
             "only one of the state and this pipeline has a seed; create the pipeline with the seed of the saved one"
         )
+    if changed and settings.method.double_buffered:
+        raise CheckpointError(
+            f"{settings.method} has the weights before the last update too, which a state of another method lacks; "
+            f"create a new pipeline of the trained stages"
+        )
+    return changed
 
 
 class Shapes:
@@ -341,3 +128,162 @@ class Shapes:
                 f"micro-batch {micro_batch} has shapes and dtypes {shapes}, earlier micro-batches had {self.first}; "
                 f"{remedy}"
             )
+
+
+# Losses and weights that are not finite
+
+#: Number of losses that are checked together on a GPU, about one epoch of CIFAR. Reading a loss synchronises host and
+#: device, and leaves the device idle until the host has launched the next step.
+LOOKED_AT_TOGETHER = 1024
+
+DATA = "values that are not finite, an empty batch, or only targets that the loss ignores)"
+REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and resume from an earlier checkpoint"
+
+
+def check_weights(micro_batch: int, workers: "Sequence[Worker]") -> None:
+    """Check that all weights and buffers are finite.
+
+    This complements the check of losses: values that broke in the last steps of a run affect no later loss, and running
+    statistics affect no training loss at all, since BatchNorm uses them only in evaluation.
+
+    Args:
+        micro_batch: Number of the last micro-batch.
+        workers: Workers of this process.
+
+    Raises:
+        NonFiniteError: If a weight, buffer or running statistic is not finite. Other buffers may be infinite, like a
+            mask, but not NaN.
+
+    """
+    for worker in reversed(workers):  # from the top, because gradients propagate non-finite values downwards
+        if name := worker.non_finite_weight() or _broken_buffer(worker):
+            raise NonFiniteError(
+                f"{name} of stage {worker.index} is not finite after {worker.version} updates and micro-batch "
+                f"{micro_batch}; {REMEDY}",
+                micro_batch=micro_batch,
+                stage=worker.index,
+            )
+
+
+def _broken_buffer(worker: "Worker") -> str:
+    """Return the name of the first floating-point buffer of a worker's stage that is not finite, or an empty string."""
+    buffers = {name: buffer for name, buffer in worker.stage.named_buffers() if buffer.is_floating_point()}
+    broken = [
+        torch.isfinite(buffer).logical_not().any() if "running_" in name else torch.isnan(buffer).any()
+        for name, buffer in buffers.items()
+    ]
+    if not broken or not torch.stack(broken).any():  # one read for all buffers: on a GPU each read synchronises
+        return ""
+    return next(f"buffer {name}" for name, is_broken in zip(buffers, broken, strict=True) if is_broken)
+
+
+def group_size(device: torch.device) -> int:
+    """Return the number of losses that are checked together on a device."""
+    return LOOKED_AT_TOGETHER if device.type == "cuda" else 1
+
+
+def check_states(micro_batch: int, states: Sequence[Mapping[str, Any] | None]) -> None:
+    """Check that all weights of a state are finite.
+
+    Args:
+        micro_batch: Number of the last micro-batch.
+        states: State of each stage; None for stages of other processes.
+
+    Raises:
+        NonFiniteError: If a weight is not finite.
+
+    """
+    for index, state in reversed([*enumerate(states)]):
+        for name, tensor in {} if state is None else state["module"].items():
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                raise NonFiniteError(
+                    f"{name} of stage {index} is not finite after {state['version']} updates and micro-batch "
+                    f"{micro_batch}; {REMEDY}",
+                    micro_batch=micro_batch,
+                    stage=index,
+                )
+
+
+class PendingLosses:
+    """Losses that have not been checked yet.
+
+    Args:
+        workers: Workers of this process, among which the origin of a non-finite loss is searched.
+
+    """
+
+    def __init__(self, workers: "Sequence[Worker]") -> None:
+        self._workers = workers
+        self._waiting: list[tuple[int, Tensor]] = []
+
+    def add(self, micro_batch: int, loss: Tensor, *, in_forward: bool = True) -> None:
+        """Add the loss of a micro-batch, and check all pending losses if the group is complete.
+
+        Args:
+            micro_batch: Number of the micro-batch.
+            loss: The loss, a scalar.
+            in_forward: Whether the caller is in the forward of this micro-batch, when the origin can still be found.
+
+        Raises:
+            NonFiniteError: If a loss is not finite.
+
+        """
+        self._waiting.append((micro_batch, loss))
+        if len(self._waiting) >= group_size(loss.device):
+            self.look(current=micro_batch if in_forward else None)
+
+    def look(self, *, current: int | None = None) -> None:
+        """Check that all pending losses are finite.
+
+        Args:
+            current: The micro-batch in whose forward this is called; None outside a forward.
+
+        Raises:
+            NonFiniteError: If a loss is not finite.
+
+        """
+        losses, self._waiting = self._waiting, []
+        if losses and not torch.isfinite(torch.stack([loss for _, loss in losses])).all():
+            micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
+            raise self.error(micro_batch, float(loss), late=micro_batch != current)
+
+    def error(self, micro_batch: int, loss: float, *, late: bool) -> NonFiniteError:
+        """Return the error of a non-finite loss, which names the stage in which it originated.
+
+        Within a few steps, gradients propagate non-finite values down to the weights of lower stages, and forwards
+        propagate them up to running statistics and messages. The origin is therefore the highest stage with non-finite
+        weights or, if there is none, the lowest stage with any non-finite value. This holds until the head's backward.
+        Afterwards all weights may be broken.
+
+        Args:
+            micro_batch: Number of the micro-batch.
+            loss: The loss.
+            late: Whether the head's backward has already run.
+
+        """
+        if late:
+            return NonFiniteError(
+                f"the loss of micro-batch {micro_batch} is {loss}; this was detected some steps later, because losses "
+                f"on a GPU are checked in groups, so the stage in which it originated is unknown; {REMEDY}",
+                micro_batch=micro_batch,
+                stage=None,
+            )
+        weights = {worker.index: name for worker in self._workers if (name := worker.non_finite_weight())}
+        others = {worker.index: name for worker in self._workers if (name := worker.non_finite_value())}
+        stage = max(weights, default=min(others, default=self._workers[-1].index))
+        what = weights.get(stage) or others.get(stage) or "the loss itself"
+        updates = next(worker.version for worker in self._workers if worker.index == stage)
+        remedy = REMEDY
+        if not weights:
+            remedy = "all weights are finite, so check the input and the targets of this micro-batch first (" + DATA
+            remedy += "" if updates == 0 else f"; if they are correct, {REMEDY}"
+        return NonFiniteError(
+            f"the loss of micro-batch {micro_batch} is {loss}; it comes from stage {stage} ({what} is not "
+            f"finite, after {updates} updates); {remedy}",
+            micro_batch=micro_batch,
+            stage=stage,
+        )
+
+    def clear(self) -> None:
+        """Discard the pending losses."""
+        self._waiting.clear()

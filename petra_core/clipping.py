@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from petra_core.arguments import check_number
+from petra_core.errors import check_number
 from petra_core.methods import Method
 from petra_core.stages import Stage
 from petra_core.worker import BeforeUpdate

@@ -1,9 +1,10 @@
-"""Define the exceptions of the engine.
+"""Define the exceptions of the engine, and check numbers that users pass in.
 
 Every message gives the actual value, the expected value and the fix. Invalid arguments raise `ValueError` or
 `TypeError`; the classes in this module are for errors during a run.
 """
 
+import math
 from dataclasses import dataclass
 
 
@@ -68,3 +69,34 @@ class StageError(PetraError, ValueError):
     def __init__(self, finding: Finding) -> None:
         super().__init__(str(finding))
         self.finding = finding
+
+
+def check_int(name: str, value: object, minimum: int) -> int:
+    """Return `value` if it is an int of at least `minimum`.
+
+    Raises:
+        TypeError: If it is not an int.
+        ValueError: If it is too small.
+
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int of at least {minimum}, got {value!r}")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}")
+    return value
+
+
+def check_number(name: str, value: object, below: float = math.inf) -> float:
+    """Return `value` as a float if it is a number with 0 <= value < below.
+
+    Raises:
+        TypeError: If it is not an int or a float.
+        ValueError: If it is out of range, infinite or not a number.
+
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not 0 <= value < below:
+        allowed = "at least 0" + (" and finite" if below == math.inf else f" and below {below:g}")
+        raise ValueError(f"{name} must be {allowed}, got {value}")
+    return float(value)

@@ -16,7 +16,7 @@ the network one at a time or follow each other:
 
 (arXiv 2406.02052, Table 1 and section 3; DELAYED_GRADIENTS, DSP, APPROXIMATE_INPUTS and PETRA are the buffer ablation
 of Table 4.) PaReprop (arXiv 2306.09342) is reversible backpropagation in another order: while a stage differentiates,
-the stage below it reconstructs its input and graph already (`petra_core.concurrency`). The arithmetic is the same.
+the stage below it reconstructs its input and graph already (`petra_core.execution`). The arithmetic is the same.
 PipeDream-2BW (arXiv 2006.09503) delays every stage by one update, whatever its place: all micro-batches of an update
 have the weights before the last, of which a stage keeps one copy beside the current ones. So all of them have to be on
 their way before the next update, which takes k of at least the staleness of the first stage: J - 1 micro-batches in

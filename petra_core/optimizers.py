@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from petra_core.arguments import check_number
+from petra_core.errors import check_number
 
 if TYPE_CHECKING:  # keep this module importable without torch
     import torch

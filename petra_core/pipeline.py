@@ -23,33 +23,32 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import staleness as staleness_of
-from petra_core.arguments import check_int
-from petra_core.channel import Channel, check_channel
 from petra_core.checkpoint import copied
 from petra_core.checks import (
     STATE_FORMAT,
-    UNCORRECTED,
+    PendingLosses,
     Shapes,
-    check_settings,
-    check_stages,
     check_state,
+    check_states,
+    check_weights,
 )
 from petra_core.clipping import Clip, check_clip, norms
-from petra_core.concurrency import Sent, conductor
-from petra_core.delay import Correction, ForwardWeights, check_delay_settings, described
 from petra_core.errors import CheckpointError
-from petra_core.finite import PendingLosses, check_states, check_weights
+from petra_core.execution import Sent, executor_of
 from petra_core.inspection import Inspection
+from petra_core.inspection.modules import check_factory, check_stages
 from petra_core.ledger import MemoryReport
+from petra_core.messages import Channel, Message, check_channel
 from petra_core.methods import Method
 from petra_core.optimizers import OptimizerFactory, set_rate
 from petra_core.randomness import capture_all, restore_all
-from petra_core.schedule import Action, Kind, backward_actions
+from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
+from petra_core.staleness import Action, Kind, backward_actions
 from petra_core.tape import Value, as_streams, as_value
 from petra_core.targets import Target, flattened, unflattened
-from petra_core.tracing import Trace
-from petra_core.worker import AfterBackward, BeforeUpdate, Message, Worker, devices_of
+from petra_core.update_rule import UpdateRule
+from petra_core.worker import AfterBackward, BeforeUpdate, Worker, devices_of
 
 
 class Pipeline:
@@ -67,10 +66,8 @@ class Pipeline:
             they are, and gradients are seen by `before_update` only.
         seed: every stage draws its random numbers (dropout) from a stream of its own, made from (seed, stage): results
             do not depend on where the other stages run. None: from torch's global generators, as plain training does.
-        forward_weights: of the forward: current, or predicted for the update at which its backward will come
-            (`petra_core.delay`); of pipelined methods under SGD or AdamW.
-        correction: of gradients, updates or weights for their delay, one of `petra_core.delay.CORRECTIONS`; of
-            pipelined methods. None: updates as the optimizer makes them.
+        delay: rules of pipelined methods that compensate for delay, such as `[PredictedWeights(), GapAware()]` of
+            `petra_core.delay`, or a rule of your own (`petra_core.update_rule`). Empty: the plain optimizer.
         autocast: dtype of automatic mixed precision inside the stages, such as torch.bfloat16; weights and
             the streams between stages stay float32. None: as the caller's own autocast context says.
         before_update: called as (stage index, version, stage) when each parameter's `.grad` holds the mean gradient of
@@ -93,19 +90,19 @@ class Pipeline:
         micro_batches: how many have entered.
         drained: how many had entered at the last drain: their backwards are done.
         shapes: of the micro-batches; all are like the first, in one process only until a drain.
+        settings: the settings (`petra_core.settings`); `method`, `accumulation` and `staleness` are three of them.
         staleness: of each stage.
         lags: steps by which each stage lags behind stage 0 when `step` returns (`stagger`).
         optimizers: of the stages that have one.
         common_clip: clipping by the norm of all stages, which then update together; None without it.
-        trace: notes the times of every action while the pipeline is traced (`tracing`), else None.
-        conductor: does the actions of a step; with `petra_core.concurrency.InOrder()` none runs beside another.
+        executor: does the actions of a step; with `petra_core.execution.SequentialExecutor()` none runs beside another.
 
     Raises:
         TypeError: something among the stages is no stage, or a setting is of another kind than it must be.
         ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
-            (`petra_core.checks.check_residual`), k is out of range, the staleness is no vector of the method,
-            autocast has no such dtype, forward weights, a correction or clipping do not fit the method or the
-            optimizer, a stage's optimizer has parameters of other stages.
+            (`petra_core.inspection.modules.check_residual`), k is below 1, the staleness is no vector of the method,
+            autocast has no such dtype, a rule for delay or clipping does not fit the method or the optimizer, two
+            rules for delay contradict each other, a stage's optimizer has parameters of other stages.
 
     """
 
@@ -117,8 +114,7 @@ class Pipeline:
         accumulation: int = 1,
         staleness: Sequence[int] | None = None,
         optimizer: OptimizerFactory | None = None,
-        forward_weights: ForwardWeights = ForwardWeights.CURRENT,
-        correction: Correction | None = None,
+        delay: Sequence[UpdateRule] = (),
         seed: int | None = None,
         autocast: torch.dtype | None = None,
         before_update: BeforeUpdate | None = None,
@@ -129,10 +125,11 @@ class Pipeline:
     ) -> None:
         self.stages = tuple(stages)
         check_stages(self.stages)
-        self.method = method
-        self.accumulation = check_int("accumulation", accumulation, 1)
-        check_settings(method, optimizer, forward_weights, correction, autocast)
-        check_delay_settings(method, forward_weights, correction)
+        self.settings = Settings(
+            method=method, accumulation=accumulation, staleness=staleness, delay=delay, autocast=autocast, seed=seed
+        )
+        self.method, self.accumulation = method, accumulation
+        check_factory(optimizer)
         check_clip(clip, method)
         if clip is not None and clip.per_stage:
             before_update = clip.after(before_update)
@@ -140,21 +137,14 @@ class Pipeline:
         self.micro_batches = 0
         check_channel(channel, len(self.stages), seed)
         self.channel = channel
-        self.conductor = conductor(method, one_process=channel is None)
+        self.executor = executor_of(method, one_process=channel is None)
         self._own_stages = range(len(self.stages)) if channel is None else channel.stages
-        self.staleness = staleness_of.chosen(method, len(self.stages), accumulation, staleness)
+        self.staleness = self.settings.vector(len(self.stages))
         if channel is not None:
             channel.staleness = self.staleness
         self.drained = 0
         self.lags = (0,) * len(self.stages)
         self._done = [0] * len(self._own_stages)  # steps that each stage of this process has done
-        self._settings = {
-            "method": method.name,
-            "accumulation": accumulation,
-            "staleness": list(self.staleness),
-            "delay": described(forward_weights, correction) or UNCORRECTED,
-            "autocast": None if autocast is None else str(autocast),
-        }
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
         self._inspection = Inspection(self.stages, autocast) if inspect else None
         self.workers = [
@@ -162,13 +152,8 @@ class Pipeline:
                 self.stages[index],
                 index,
                 device,
-                method,
-                accumulation,
+                self.settings,
                 optimizer,
-                forward_weights=forward_weights,
-                correction=correction,
-                seed=seed,
-                autocast=autocast,
                 hand_down=index > 0 and reconstructing[index - 1],
                 below_head=index == len(self.stages) - 2,
                 before_update=before_update,
@@ -180,16 +165,14 @@ class Pipeline:
             )
         ]
         self.optimizers = [worker.optimizer for worker in self.workers if worker.optimizer is not None]
-        self._seeded = seed is not None
         self.shapes = Shapes(until_drained=channel is None)  # messages over a channel have one layout
         self._losses = PendingLosses(self.workers)
         self._recordings: list[list[tuple[int, Action]]] = []
-        self.trace: Trace | None = None
         self._unfinished_step = False
         self._learning_rate: float | None = None  # of stage 0, that was set last
         if channel is not None:
-            settings = {**self._settings, "method": method, "seed": seed, "clip": clip}
-            channel.check_settings(settings, self.stages, optimizer)
+            compared = {**self.settings.as_state(len(self.stages)), "method": method, "seed": seed, "clip": clip}
+            channel.check_settings(compared, self.stages, optimizer)
         self._host_reads = True  # whether steps may wait for what the device has computed
         self._deferred: Callable[[], None] | None = None  # brings the workers' bookkeeping up to date
         self._loading = False
@@ -517,27 +500,6 @@ class Pipeline:
         finally:
             self._recordings = [other for other in self._recordings if other is not recording]
 
-    @contextlib.contextmanager
-    def tracing(self, device: int = 0) -> Iterator[Trace]:
-        """Note the times of what is done inside the context; `petra_core.tracing.timeline` makes a timeline of them.
-
-        Args:
-            device: number of this process among the devices of the timeline: its rank.
-
-        Raises:
-            RuntimeError: the pipeline is being traced already.
-
-        """
-        if self.trace is not None:
-            raise RuntimeError(
-                "this pipeline is being traced already: leave that context before another one is entered"
-            )
-        self.trace = trace = Trace(device, overlapped=self.method.overlapped)
-        try:
-            yield trace
-        finally:
-            self.trace = None
-
     def state_dict(self) -> dict[str, Any]:
         """A copy, on the CPU, of everything that a bitwise resume needs, also when the pipeline is full.
 
@@ -560,12 +522,14 @@ class Pipeline:
         state: dict[str, Any] = copied(
             {
                 "format": STATE_FORMAT,
-                **self._settings,
+                **self.settings.as_state(len(self.stages)),
                 "micro_batches": self.micro_batches,
                 "drained": self.drained,
                 "behind": [self.micro_batches - done for done in self._done] if any(self.lags) else None,
                 "shapes": self.shapes.first,
-                "random": None if self._seeded else capture_all(worker.device for worker in self.workers),
+                "random": None
+                if self.settings.seed is not None
+                else capture_all(worker.device for worker in self.workers),
                 "workers": [own_states.get(index) for index in range(len(self.stages))],
             }
         )
@@ -583,35 +547,22 @@ class Pipeline:
         return self.__dict__
 
     def load_state_dict(self, state: Mapping[str, Any], *, other_method: bool = False) -> None:
-        """Continue from `state`, in a pipeline made with the same stages and settings.
+        """Continue from a state, in a pipeline with the same stages and settings.
 
         Args:
-            state: what `state_dict` returned.
-            other_method: whether the method, the staleness and what is done about delay may be others than those of
-                the state, which was taken after `drain`. Weights, optimizers, random streams and gradients that wait
-                for their update are those of the state; so PETRA can be followed by backpropagation.
+            state: A state of `state_dict`.
+            other_method: Whether the method, the staleness and the rules for delay may differ from those of the state,
+                which must have been taken after `drain`. Weights, optimizers, random streams and accumulated gradients
+                are those of the state. So backpropagation can continue a training with PETRA.
 
         Raises:
-            CheckpointError: the state is of another format, method, k, staleness or other settings, of another number
-                of stages, or does not fit.
+            CheckpointError: If the state has another format, other settings or another number of stages, or does not
+                fit.
 
         """
-        check_state(
-            state,
-            self._settings,
-            stages=len(self.stages),
-            own_stages=self._own_stages,
-            seeded=self._seeded,
-            other_method=other_method,
+        changed = check_state(
+            state, self.settings, stages=len(self.stages), own_stages=self._own_stages, other_method=other_method
         )
-        own = self._settings
-        changed = any(state.get(key, own[key]) != own[key] for key in ("method", "staleness"))
-        changed = changed or state.get("delay", UNCORRECTED) != own["delay"]
-        if changed and self.method.double_buffered:
-            raise CheckpointError(
-                f"{self.method} has the weights before the last update too, which a state of another method lacks; "
-                f"make a new pipeline of the trained stages"
-            )
         if state["behind"] is not None and self.channel is not None:
             raise CheckpointError(
                 "the state was saved between recorded steps, where stages lag behind stage 0, and over several "
@@ -702,13 +653,13 @@ class Pipeline:
         return number if self.drained <= number < self.micro_batches else None
 
     def _perform(self, actions: Sequence[tuple[Worker, Action]]) -> Tensor | None:
-        """Do actions, whose messages arrive when all are done. Returns the loss of the head's forward, if any."""
+        """Do actions, and deliver their messages when all are done. Return the loss of the head's forward, if any."""
         loss: Tensor | None = None
         sent: Sent = []
-        with self.conductor.together():
+        with self.executor.together():
             for worker, action in actions:
                 self._collect(worker, action)
-                new_loss = self.conductor.run(self._act, worker, action, sent, self.trace)
+                new_loss = self.executor.run(self._act, worker, action, sent)
                 loss = new_loss if new_loss is not None else loss
                 for recording in self._recordings:
                     recording.append((worker.index, action))
@@ -754,15 +705,10 @@ class Pipeline:
         channel.expect(step if enters else None, returns)
 
     def _collect(self, worker: Worker, action: Action | None) -> None:
-        """Deliver what an action of a worker needs from other processes; without any, all that they have sent."""
+        """Deliver the messages of other processes that an action of a worker needs; None for all expected messages."""
         if self.channel is None:
             return
-        trace = self.trace
-        with (
-            contextlib.nullcontext()
-            if trace is None
-            else trace.waiting(worker.index, self.micro_batches, worker.device)
-        ):
+        with self.executor.waiting(worker, self.micro_batches):
             for message in self.channel.collect(worker.index, action):
                 worker.receive(message)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from petra_core.arguments import check_int
+from petra_core.errors import check_int
 
 __all__ = [
     "REVMVIT",

@@ -5,7 +5,7 @@ concurrently. A value between stages is a tensor or a tuple of tensors; "streams
 streams have at least float32 precision, even if a stage uses autocast: inversion in bf16 loses all digits within thirty
 stages.
 
-Internal: `petra_core.stages` makes tapes, `petra_core.part` keeps and differentiates them.
+Internal: `petra_core.stages` makes tapes, `petra_core.block` keeps and differentiates them.
 """
 
 import abc

@@ -1,8 +1,8 @@
-"""One worker, one stage: it owns everything of that stage that must survive a stop, and does its actions.
+"""A worker owns one stage: all its state that must survive a stop, and its actions.
 
-A worker knows nothing of the other stages. It finds its messages in its inboxes and returns what is to be sent; who
-carries messages, and when, is the pipeline's affair. That is why results cannot depend on timing: they are a function
-of the order of the worker's own actions and of the messages' contents.
+A worker knows nothing of the other stages. It takes messages from its inboxes and returns messages to send; the
+pipeline delivers them and decides when. So results cannot depend on timing: they are a function of the order of the
+worker's own actions and of the contents of the messages.
 
 A stage may consist of several blocks (`petra_core.stages.merge`). A backward goes through them one by one, from the
 last to the first, so that one block's graph is alive at a time:
@@ -23,36 +23,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from petra_core.checks import check_optimizer, check_optimizer_state
-from petra_core.corrections import Corrector, corrector
-from petra_core.delay import AVERAGE, Correction, ForwardWeights
+from petra_core.block import Block, Held
 from petra_core.inspection import Inspection
+from petra_core.inspection.modules import check_optimizer, check_optimizer_state
 from petra_core.ledger import Ledger, StageMemory, payload
-from petra_core.lookahead import check_predictable, predicted
-from petra_core.methods import Method
+from petra_core.messages import Message
 from petra_core.optimizers import OptimizerFactory, optimizer_of, rate_ratios
-from petra_core.part import Ahead, Held, Part
 from petra_core.randomness import RandomStream, replay
-from petra_core.schedule import Kind
+from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
+from petra_core.staleness import Kind
 from petra_core.tape import Streams
 from petra_core.targets import Keys, Target, flattened, unflattened
+from petra_core.update_rule import StageRules
+from petra_core.weights import WeightVersion
 
 BeforeUpdate = Callable[[int, int, Stage], None]
 
 
 @dataclass(frozen=True)
 class Backward:
-    """One backward of one stage, shown to `Pipeline(after_backward=...)`.
+    """One backward of one stage, passed to `Pipeline(after_backward=...)`.
 
-    The tensors are the engine's own: to be read during the call, to be copied if they are wanted for longer.
+    The tensors belong to the engine. Read them during the call, and copy them for later use.
 
     Attributes:
-        stage: its number j.
-        micro_batch: its number m.
-        inputs: the stage's input as the backward had it, reconstructed or kept; None where only a part was kept.
-        gradients: of this micro-batch alone, before the mean over k, by name as in `stage.named_parameters()`;
-            without parameters that are frozen or that the graph does not reach.
+        stage: Number of the stage, j.
+        micro_batch: Number of the micro-batch, m.
+        inputs: Input of the stage in the backward, reconstructed or kept; None if only a part was kept.
+        gradients: Gradients of this micro-batch, before the mean over k, by name as in `stage.named_parameters()`.
+            Parameters that are frozen or that the graph does not reach are left out.
 
     """
 
@@ -65,52 +65,6 @@ class Backward:
 AfterBackward = Callable[[Backward], None]
 
 
-@dataclass(frozen=True)
-class Message:
-    """A message between neighbouring stages, of one micro-batch.
-
-    Upwards: `streams` is the lower stage's output, `gradients` None. Downwards: `gradients` is the gradient with
-    respect to the lower stage's output, and `streams` that output as the upper stage has it (kept or reconstructed), or
-    None where the lower stage does not reconstruct and so has no use for it.
-
-    Under a method that overlaps (PAREPROP) what comes down is in two parts: first the streams with the empty tuple as
-    `gradients`, ahead, so that the stage below can begin its R; then the gradients without streams.
-    `Worker.receive` joins them.
-    """
-
-    micro_batch: int
-    streams: Streams | None
-    gradients: Streams | None = None
-
-    @property
-    def tensors(self) -> Streams:
-        """All that the message carries."""
-        return (*(self.streams or ()), *(self.gradients or ()))
-
-    def with_tensors(self, tensors: Streams) -> "Message":
-        """The message with others for all that it carries, in the order of `tensors`."""
-        count = len(self.streams or ())
-        streams = None if self.streams is None else tensors[:count]
-        return Message(self.micro_batch, streams, None if self.gradients is None else tensors[count:])
-
-    def bytes(self) -> int:
-        """Payload of the message, in bytes."""
-        return payload(self.tensors)
-
-    def to(self, device: torch.device) -> "Message":
-        """The message on `device`; itself if it is there."""
-        if all(tensor.device == device for tensor in self.tensors):
-            return self
-        return Message(self.micro_batch, _moved(self.streams, device), _moved(self.gradients, device))
-
-
-def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
-    if streams is None:
-        return None
-    # To the CPU the host has to wait: nothing else would keep it from reading what has not arrived.
-    return tuple(stream.to(device, non_blocking=device.type != "cpu") for stream in streams)
-
-
 def _exchange(inbox: deque[Message], place: int, tensors: Streams) -> None:
     inbox[place] = inbox[place].with_tensors(tensors)
 
@@ -120,7 +74,7 @@ def _is_finite(tensors: Streams) -> bool:
 
 
 def devices_of(stages: Sequence[Stage]) -> list[torch.device]:
-    """The device of each stage: that of its tensors; without any, that of the next stage below with some, or above."""
+    """Return the device of each stage's tensors. A stage without tensors has the device of the nearest one below."""
     own_devices: list[torch.device | None] = [
         next((tensor.device for tensor in (*stage.parameters(), *stage.buffers())), None) for stage in stages
     ]
@@ -133,29 +87,25 @@ def devices_of(stages: Sequence[Stage]) -> list[torch.device]:
 
 
 class Worker:
-    """Owner of one stage: weights, stashed weights, optimizer, kept inputs, messages in flight, random state, counters.
+    """The owner of a stage: weights, optimizer, kept inputs, messages in flight, random state and counters.
 
     Args:
-        stage: the stage.
-        index: its number j.
-        device: where it computes, as `devices_of` says.
-        method: the training method.
-        accumulation: k, micro-batches of an update.
-        optimizer: makes the optimizer of the stage's parameters; None leaves the weights as they are.
-        seed: of the stage's random stream; None for torch's global generators.
-        forward_weights: current or predicted.
-        correction: for delay, or None.
-        autocast: dtype of automatic mixed precision, or None.
-        hand_down: whether the stage below reconstructs, and so needs this stage's input.
-        below_head: whether the stage above is the head.
-        before_update: called as (index, version, stage), when `.grad` holds the mean gradient.
-        after_backward: called with every backward of the stage.
-        inspection: of the pipeline, for its first micro-batches; None for no inspection.
+        stage: The stage.
+        index: Number of the stage, j.
+        device: Device of the stage (`devices_of`).
+        settings: Settings of the pipeline.
+        optimizer: Factory of the stage's optimizer; None leaves the weights unchanged.
+        hand_down: Whether the stage below reconstructs, so that it needs this stage's input.
+        below_head: Whether the stage above is the head.
+        before_update: Function that is called as (index, version, stage) when `.grad` holds the mean gradient.
+        after_backward: Function that is called with every backward of the stage.
+        inspection: Inspection of the pipeline's first micro-batches; None for no inspection.
 
     Attributes:
-        parameters: those that are trained.
-        stream: of the stage's random numbers.
-        version: number of updates so far.
+        parameters: The trained parameters.
+        rules: The optimizer, or rules that compensate for delay.
+        stream: Source of the stage's random numbers.
+        version: Number of updates so far.
 
     """
 
@@ -164,18 +114,13 @@ class Worker:
         stage: Stage,
         index: int,
         device: torch.device,
-        method: Method,
-        accumulation: int,
-        optimizer: OptimizerFactory | None,
+        settings: Settings,
+        optimizer: OptimizerFactory | None = None,
         *,
-        seed: int | None,
-        forward_weights: ForwardWeights = ForwardWeights.CURRENT,
-        correction: Correction | None = None,
-        autocast: torch.dtype | None,
-        hand_down: bool,
+        hand_down: bool = False,
         below_head: bool = False,
-        before_update: BeforeUpdate | None,
-        after_backward: AfterBackward | None,
+        before_update: BeforeUpdate | None = None,
+        after_backward: AfterBackward | None = None,
         inspection: Inspection | None = None,
     ) -> None:
         self.stage = stage
@@ -183,24 +128,21 @@ class Worker:
         self.device = device
         self.ledger = Ledger()
         self.is_head = isinstance(stage.parts()[-1], HeadStage)
-        # The head's backward follows its forward at once: nothing to predict or to correct, unless double-buffering
-        # makes it one update late as all stages are.
+        self.parameters = [p for part in stage.parts() for p in part.function.parameters() if p.requires_grad]
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.rate_ratios: list[float] = []  # of the optimizer's parameter groups
+        if optimizer is not None and self.parameters:
+            names = {parameter: name for name, parameter in stage.named_parameters()}
+            self.optimizer = optimizer_of(optimizer, index, [(names[p], p) for p in self.parameters])
+            check_optimizer(self.optimizer, index, self.parameters)
+            self.rate_ratios = rate_ratios(self.optimizer)
+        # The head's backward follows its forward immediately, so it has no delay, unless double-buffering makes it one
+        # update late as all stages are.
+        method = settings.method
         delayed = method.double_buffered or not self.is_head
-        keeps_weights = correction is not None and correction.keeps_weights and delayed
-        averages = correction is not None and correction.name == AVERAGE.name
-        replaces_weights = delayed and (averages or forward_weights is not ForwardWeights.CURRENT)
+        self.rules = StageRules(settings.delay if delayed else (), self.optimizer)
         self.parts = [
-            Part(
-                part,
-                method,
-                self.ledger,
-                self.device,
-                autocast,
-                index=index,
-                keeps_weights=keeps_weights,
-                replaces_weights=replaces_weights,
-                inspection=inspection,
-            )
+            Block(part, settings, self.ledger, self.device, self.rules, index=index, inspection=inspection)
             for part in stage.parts()
         ]
         self.version = 0
@@ -211,28 +153,10 @@ class Worker:
         self._target_keys: Keys = None  # of the targets
         self._forwards = 0  # number of the next micro-batch
         self._double_buffered = method.double_buffered
-        self._accumulation = accumulation  # of an update
-        self.parameters = [parameter for part in self.parts for parameter in part.parameters]
-        self.optimizer: torch.optim.Optimizer | None = None
-        self.rate_ratios: list[float] = []  # of the optimizer's parameter groups
-        if optimizer is not None and self.parameters:
-            names = {parameter: name for name, parameter in stage.named_parameters()}
-            self.optimizer = optimizer_of(optimizer, index, [(names[p], p) for p in self.parameters])
-            check_optimizer(self.optimizer, index, self.parameters)
-            self.rate_ratios = rate_ratios(self.optimizer)
-        self._forward_weights = ForwardWeights.CURRENT
-        self.corrector: Corrector | None = None
+        self._accumulation = settings.accumulation  # of an update
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._prepared = False  # whether `.grad` holds the mean gradients of the next update
-        if self.optimizer is not None and delayed:
-            if forward_weights is not ForwardWeights.CURRENT:
-                check_predictable(self.optimizer)
-                self._forward_weights = forward_weights
-            if correction is not None:
-                self.corrector = corrector(correction, self.optimizer)
-                for part in self.parts:
-                    part.corrector = self.corrector
-        self.stream = RandomStream(self.device, seed, index)
+        self.stream = RandomStream(self.device, settings.seed, index)
         self.hand_down = hand_down
         self._overlapped = method.overlapped
         # This stage's R is beside the head's B, so what the head sends down comes too late: the stage keeps its own
@@ -261,7 +185,7 @@ class Worker:
         self.targets.append(message)
 
     def forward(self, micro_batch: int) -> Message:
-        """F: evaluate the oldest message from below. Returns the message upwards; at the head, the loss."""
+        """Do the forward F of the oldest message from below. Return the message to the stage above, or the loss."""
         message = self._take(self.from_below, micro_batch)
         target: Target = None
         if self.is_head:
@@ -269,10 +193,10 @@ class Worker:
         self._forwards = micro_batch + 1
         streams = message.streams
         assert streams is not None
-        version, ahead = self._weights_for(micro_batch)
+        version = self._version_for(micro_batch)
         for part in self.parts:
             goal = target if part is self.parts[-1] else None
-            streams = part.forward(micro_batch, streams, goal, version, self.stream, ahead)
+            streams = part.forward(micro_batch, streams, goal, version, self.stream)
         if self.is_head:
             self._loss_gradient = Message(micro_batch, None, (torch.ones_like(streams[0]),))
             return Message(micro_batch, streams)
@@ -300,11 +224,6 @@ class Worker:
         if not (self._overlapped and self.hand_down):
             return None
         return Message(micro_batch, streams, ())
-
-    @property
-    def predicts(self) -> bool:
-        """Whether forwards predict their weights."""
-        return self._forward_weights is not ForwardWeights.CURRENT
 
     @property
     def draws(self) -> bool:
@@ -372,17 +291,14 @@ class Worker:
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def update(self) -> None:
-        """U: one optimizer step with the mean of the gradients accumulated since the last."""
+        """Do the update U with the mean of the gradients since the last update."""
         if not self._prepared:
             self.prepare_update()
         self._prepared = False
-        if self.corrector is not None:
-            self.corrector.update(self._delays / self._accumulation)
+        with torch.no_grad():
+            self.rules.step(self._delays / self._accumulation)
+        if self.version == 0 or self.rules:
             self.ledger.set("optimizer", self._optimizer_bytes())
-        elif self.optimizer is not None:
-            self.optimizer.step()
-            if self.version == 0:
-                self.ledger.set("optimizer", self._optimizer_bytes())
         self._delays = 0
         for parameter in self.parameters:
             parameter.grad = None
@@ -390,15 +306,21 @@ class Worker:
         self.version += 1
 
     def evaluate(self, streams: Streams, micro_batch: int | None = None) -> Streams:
-        """Evaluate the stage with the current weights, or as a micro-batch's forward would be now; nothing is kept."""
+        """Evaluate the stage without keeping anything.
+
+        Args:
+            streams: Input of the stage.
+            micro_batch: Number of a micro-batch, whose forward would use other weights and random numbers. None for
+                the current weights.
+
+        """
         streams = tuple(stream.to(self.device) for stream in streams)
-        version, ahead, drawn_next = self.version, None, None
+        version, drawn_next = WeightVersion(self.version), None
         if micro_batch is not None:
-            version, ahead = self._weights_for(micro_batch)
-            drawn_next = self.stream.state
+            version, drawn_next = self._version_for(micro_batch), self.stream.state
         with replay(drawn_next, self.device):
             for part in self.parts:
-                streams = part.evaluate(streams, part.weights_of_forward(version, ahead))
+                streams = part.evaluate(streams, part.weights.of_forward(version))
         return streams
 
     def memory(self) -> StageMemory:
@@ -452,7 +374,7 @@ class Worker:
         return restore
 
     def state_dict(self) -> dict[str, Any]:
-        """All that must survive a stop, as tensors and plain data (references, not copies)."""
+        """Return the state that a resume needs, as tensors and plain data (references, not copies)."""
         return {
             "module": self.stage.state_dict(),
             "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
@@ -462,13 +384,17 @@ class Worker:
             "random": self.stream.state,
             **{name: [dict(vars(message)) for message in inbox] for name, inbox in self._inboxes()},
             **({} if self._target_keys is None else {"target_keys": self._target_keys}),
-            **({} if self.corrector is None else {"corrector": self.corrector.state_dict(), "late": self._delays}),
+            **({"rules": self.rules.state_dict(), "late": self._delays} if self.rules else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, other_method: bool = False) -> None:
-        """Restore what `state_dict` gave, in a worker made with the same arguments.
+        """Restore a state of `state_dict` in a worker with the same arguments.
 
-        Of a state of another method, with nothing in flight, what only that method keeps is left out.
+        Args:
+            state: The state.
+            other_method: Whether it is the state of another method, with no micro-batch in flight. What only that
+                method keeps is ignored.
+
         """
         if (state["optimizer"] is None) != (self.optimizer is None):
             raise ValueError("one of the two has an optimizer, the other has none")
@@ -483,9 +409,11 @@ class Worker:
         self.stream.load(state["random"])
         for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
             self.ledger.set(kind, 0)
-        if self.corrector is not None and not other_method:
-            self.corrector.load_state_dict(state["corrector"])
-            self._delays = state["late"]
+        if self.rules and not other_method:
+            # Older versions had one correction, which they saved under another key.
+            earlier = {rule.name: state.get("corrector") for rule in self.rules}
+            self.rules.load_state_dict(state.get("rules", earlier))
+            self._delays = state.get("late", 0)
         keys = state.get("target_keys")
         self._target_keys = None if keys is None else tuple(keys)
         for part, part_state in zip(self.parts, state["parts"], strict=True):
@@ -499,22 +427,19 @@ class Worker:
         self.ledger.set("gradients", payload(p.grad for p in self.parameters if p.grad is not None))
         self.ledger.set("optimizer", self._optimizer_bytes())
 
-    def _weights_for(self, micro_batch: int) -> tuple[int, Ahead | None]:
-        """The version of the weights of a forward, and how they are to be predicted, if they are.
+    def _version_for(self, micro_batch: int) -> WeightVersion:
+        """Return the version of the weights of a forward.
 
         Backwards come in the order of entry, so the backward of micro-batch m has the weights after m // k updates.
         """
         due = micro_batch // self._accumulation
         if self._double_buffered:
-            return max(due - 1, 0), None
-        if not self.predicts or due == self.version:
-            return self.version, None
+            return WeightVersion(max(due - 1, 0))
+        if not self.rules.predicts or due == self.version:
+            return WeightVersion(self.version)
         assert self.optimizer is not None
-        updates, form = due - self.version, self._forward_weights
-        rate = 1.0 if self.corrector is None else self.corrector.rate
-        predict = partial(predicted, self.optimizer, updates=updates, form=form, rate=rate)
         rates = (float(group["lr"]) for group in self.optimizer.param_groups)
-        return self.version, Ahead((updates, *rates), predict)
+        return WeightVersion(self.version, (due - self.version, *rates))
 
     def _inboxes(self) -> Iterator[tuple[str, deque[Message]]]:
         yield from (("from_below", self.from_below), ("from_above", self.from_above), ("targets", self.targets))
@@ -533,4 +458,4 @@ class Worker:
             return 0
         states = self.optimizer.state.values()
         kept = payload(value for state in states for value in state.values() if isinstance(value, Tensor))
-        return kept if self.corrector is None else kept + payload(self.corrector.buffers.values())
+        return kept + payload(self.rules.buffers)

@@ -109,7 +109,7 @@ def assert_bytes_are_as_predicted(
     p = Pipeline(stages, method, accumulation=accumulation, optimizer=optimizer, seed=0, **settings)
     largest = [dict.fromkeys(HELD_BETWEEN_STEPS, 0) for _ in stages]
     # While the pipeline fills, all forwards see version 0. Only later do distinct versions fill the stash.
-    steady = dataclasses.replace(method, weights=methods.Weights.STASH) if "correction" in settings else method
+    steady = dataclasses.replace(method, weights=methods.Weights.STASH) if settings.get("delay") else method
     first = p.staleness[0]
     for _ in range((2 * first if steady.stashes_weights else first) + 3 * accumulation):
         p.step(*batch)

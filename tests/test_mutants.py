@@ -47,10 +47,10 @@ def test_the_draw_depends_on_the_seed_alone() -> None:
 
 
 def test_a_mutant_is_caught_in_a_copy_and_undone(tmp_path: Path) -> None:
-    file = mutants.ROOT / "petra_core" / "arguments.py"
+    file = mutants.ROOT / "petra_core" / "errors.py"
     before = file.read_bytes()
     mutant = next(m for m in mutants.mutants(file) if "<" in m.before or ">" in m.before)
-    place = Workplace(tmp_path, ("tests/petra_core/test_arguments.py",))
+    place = Workplace(tmp_path, ("tests/petra_core/test_errors.py",))
     assert not place.caught(None, 100)
     assert place.caught(mutant, 100)
     assert (tmp_path / mutant.file).read_bytes() == before

@@ -17,7 +17,7 @@ from petra_core import Pipeline, Stage, methods, models
 try:
     from petra_core.optimizers import sgd
 except ImportError:  # an older commit, which asv measures with the suite of today
-    from petra_core.recipe import sgd
+    from petra_core.optimizers import sgd
 
 PROFILES = ("fast", "full")
 

@@ -40,16 +40,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from petra_core import finite
-from petra_core.concurrency import Act, InOrder, Sent, shared_stream
+from petra_core import checks
 from petra_core.devices.homes import Homes, period
+from petra_core.execution import Act, Sent, SequentialExecutor, shared_stream
 from petra_core.inspection import INSPECTED
 from petra_core.pipeline import Pipeline
-from petra_core.schedule import Action, Kind
+from petra_core.prediction.tracing import TracingExecutor
 from petra_core.stages import ReversibleStage
+from petra_core.staleness import Action, Kind
 from petra_core.tape import Streams, Value, as_streams, combined
 from petra_core.targets import Keys, Target, flattened, unflattened
-from petra_core.tracing import Trace
 from petra_core.worker import Worker
 
 __all__ = ["CapturedSteps", "OverStreams", "Record", "UnrecordableError", "cuda", "recorder"]
@@ -85,7 +85,7 @@ class CapturedSteps:
         pipeline: with torch.optim.SGD or none. From now on SGD is the fused one, whose learning rate is a tensor, so
             that it may change; in the plain steps too, so that a resumed run computes what one in one piece does.
         record: what records.
-        conductor: does the actions of a recorded step; None: one after the other.
+        executor: does the actions of a recorded step; None: one after the other.
 
     Attributes:
         period: the number of recordings: one for each remainder of a step's number by it.
@@ -98,7 +98,7 @@ class CapturedSteps:
 
     logs: ClassVar[bool] = False
 
-    def __init__(self, pipeline: Pipeline, record: Record, conductor: InOrder | None = None) -> None:
+    def __init__(self, pipeline: Pipeline, record: Record, executor: SequentialExecutor | None = None) -> None:
         _check(pipeline)
         self._pipeline = pipeline
         k, pipelined = pipeline.accumulation, pipeline.method.pipelined
@@ -108,7 +108,7 @@ class CapturedSteps:
         filling = staleness[0] + self.period if pipelined else max(INSPECTED, k + 1)
         self._rehearsals = filling + self._still_to_log
         self._record = record
-        self._conductor = conductor or InOrder()
+        self._executor = executor or SequentialExecutor()
         self._homes = Homes(self.period)
         self._recordings: dict[int, Callable[[], None]] = {}
         self._snapshots: dict[int, Callable[[], None]] = {}  # of each recording what a step leaves behind
@@ -137,7 +137,7 @@ class CapturedSteps:
 
         Returns:
             The loss (a scalar) of the micro-batch that the head has done in this step, which lags in lockstep; None
-            while the pipeline fills. It is in a ring: after `petra_core.finite.LOOKED_AT_TOGETHER` more steps another
+            while the pipeline fills. It is in a ring: after `petra_core.checks.LOOKED_AT_TOGETHER` more steps another
             loss is written there.
 
         Raises:
@@ -193,7 +193,7 @@ class CapturedSteps:
                 tensor for worker in pipeline.workers for held in worker.held() for tensor in held.tensors
             )
         self._homes.step = pipeline.micro_batches
-        with self._settling(InOrder()):
+        with self._settling(SequentialExecutor()):
             loss = pipeline.step(*batch())
         assert loss is not None  # the pipeline is full
         self._loss = self._homes.fixed("loss", loss)
@@ -220,13 +220,13 @@ class CapturedSteps:
             self._first(phase)
         assert self._loss is not None
         if not len(self._last_losses):
-            self._last_losses = self._loss.new_empty(finite.LOOKED_AT_TOGETHER)
+            self._last_losses = self._loss.new_empty(checks.LOOKED_AT_TOGETHER)
         loss = self._last_losses[number % len(self._last_losses)]
         loss.copy_(self._loss)
         pipeline.note_loss(loss)
         return loss
 
-    def log(self, phase: int, step: Callable[[InOrder], None]) -> None:
+    def log(self, phase: int, step: Callable[[SequentialExecutor], None]) -> None:
         """Take the last rehearsal of a phase, if the class `logs`; a subclass can note what is done.
 
         Args:
@@ -235,7 +235,7 @@ class CapturedSteps:
 
         """
         del phase
-        step(InOrder())
+        step(SequentialExecutor())
 
     def work(self, phase: int) -> Callable[[], None] | None:
         """Return what is recorded of a phase in place of the step by Python; None for that step. For subclasses."""
@@ -279,7 +279,7 @@ class CapturedSteps:
     def _first(self, phase: int) -> None:
         """Record a phase, and do its step thereby."""
         if (work := self.work(phase)) is None:
-            self._by_python(phase, lambda: self._record_as(phase, lambda: self._step_at_home(self._conductor)))
+            self._by_python(phase, lambda: self._record_as(phase, lambda: self._step_at_home(self._executor)))
         else:
             self._pipeline.repeat(partial(self._record_as, phase, work), self._snapshots[phase])
 
@@ -293,22 +293,22 @@ class CapturedSteps:
             step()
         self._snapshots[phase] = self._pipeline.snapshot()
 
-    def _step_at_home(self, conductor: InOrder) -> None:
-        """Take a step whose actions `conductor` does, with all that it makes put at home."""
+    def _step_at_home(self, executor: SequentialExecutor) -> None:
+        """Take a step whose actions `executor` does, with all that it makes put at home."""
         assert self._batch is not None
         inputs, target = self._batch()
-        together = conductor.step() if isinstance(conductor, OverStreams) else contextlib.nullcontext()
-        with self._settling(conductor), together:
+        together = executor.step() if isinstance(executor, OverStreams) else contextlib.nullcontext()
+        with self._settling(executor), together:
             loss = self._pipeline.step(inputs, target)
         assert loss is not None
         self._homes.fixed("loss", loss)
 
     @contextlib.contextmanager
-    def _settling(self, conductor: InOrder) -> Iterator[None]:
-        """Context in which every action puts at home what it has made, where and when `conductor` has it done."""
+    def _settling(self, executor: SequentialExecutor) -> Iterator[None]:
+        """Context in which every action puts at home what it has made, where and when `executor` has it done."""
         pipeline = self._pipeline
-        before = pipeline.conductor
-        pipeline.conductor = _Settling(conductor, self._settle)
+        before = pipeline.executor
+        pipeline.executor = _Settling(executor, self._settle)
         # Of merged blocks most results stay within the stage.
         at_home = [
             (worker, worker.stage)
@@ -320,7 +320,7 @@ class CapturedSteps:
         try:
             yield
         finally:
-            pipeline.conductor = before
+            pipeline.executor = before
             for _, stage in at_home:
                 stage.combine = combined
 
@@ -365,24 +365,24 @@ class CapturedSteps:
         ]
 
 
-class _Settling(InOrder):
-    """Has a conductor do the actions, each with what `settle` has to do after it."""
+class _Settling(SequentialExecutor):
+    """Has a executor do the actions, each with what `settle` has to do after it."""
 
-    def __init__(self, conductor: InOrder, settle: Callable[[Worker, Action, Sent], Sent]) -> None:
-        self._conductor = conductor
+    def __init__(self, executor: SequentialExecutor, settle: Callable[[Worker, Action, Sent], Sent]) -> None:
+        self._executor = executor
         self._settle = settle
 
     def together(self) -> contextlib.AbstractContextManager[None]:
-        return self._conductor.together()
+        return self._executor.together()
 
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
         def settled(worker: Worker, action: Action, sent: Sent) -> Tensor | None:
             new: Sent = []
             result = act(worker, action, new)
             sent += self._settle(worker, action, new)
             return result
 
-        return self._conductor.run(settled, worker, action, sent, trace)
+        return self._executor.run(settled, worker, action, sent)
 
 
 def _position(pipeline: Pipeline) -> tuple[int, int]:
@@ -398,10 +398,10 @@ def _check(pipeline: Pipeline) -> None:
             f"steps of {method} cannot be recorded: it holds graphs or weights of several micro-batches, which have no "
             f"fixed place; PETRA, DSP and the methods that let one micro-batch pass at a time can"
         )
-    if any(worker.corrector or worker.predicts for worker in pipeline.workers):
+    if any(worker.rules for worker in pipeline.workers):
         raise UnrecordableError(
-            "a correction for delay, or a prediction of weights, follows the stage's count of updates, which a "
-            "recorded step does not see; take plain steps"
+            "a rule for delay follows the stage's count of updates, which a recorded step does not see; take plain "
+            "steps"
         )
     if method.overlapped or pipeline.channel is not None:
         raise UnrecordableError(
@@ -413,7 +413,9 @@ def _check(pipeline: Pipeline) -> None:
         )
     if pipeline.common_clip is not None:
         raise UnrecordableError("clipping by the norm of the whole network is done by Python, between the stages")
-    if pipeline.trace is not None or any(w.before_update or w.after_backward for w in pipeline.workers):
+    if isinstance(pipeline.executor, TracingExecutor) or any(
+        w.before_update or w.after_backward for w in pipeline.workers
+    ):
         raise UnrecordableError(
             "hooks and traces are called by Python, which a recorded step does without; take them off"
         )
@@ -432,7 +434,7 @@ def _check_draws_nothing(pipeline: Pipeline) -> None:
         )
 
 
-class OverStreams(InOrder):
+class OverStreams(SequentialExecutor):
     """Puts the work of a step into CUDA streams: a branch for each stage's F, and one for its R, B and U.
 
     All branches begin together, and the step ends with all. Within a stage U waits for F, whose weights it changes. The
@@ -474,7 +476,7 @@ class OverStreams(InOrder):
         for stream in self._streams:
             caller.wait_stream(stream)
 
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
         stage = worker.index
         apart = action.kind is Kind.FORWARD and worker.forward_apart
         branch = 2 * (self._last - stage) - apart
@@ -486,7 +488,7 @@ class OverStreams(InOrder):
                 stream.wait_event(self._backwards[stage + 1])
             if action.kind is Kind.UPDATE:
                 stream.wait_event(self._forwards[stage])
-            result = super().run(act, worker, action, sent, trace)
+            result = super().run(act, worker, action, sent)
             if action.kind is Kind.FORWARD:
                 self._forwards[stage] = stream.record_event()
             elif action.kind is Kind.BACKWARD:
@@ -533,12 +535,12 @@ def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedSteps:
         streams = 2 * len(pipeline.stages) - 1
     if streams < 1:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
-    conductor = None
+    executor = None
     if streams > 1 and pipeline.method.pipelined:
         pipeline.stagger()
         branches = [shared_stream(device, 1 + n) for n in range(streams)]
-        conductor = OverStreams(branches, pipeline.staleness, pipeline.lags)
-    return CapturedSteps(pipeline, recorder(device), conductor)
+        executor = OverStreams(branches, pipeline.staleness, pipeline.lags)
+    return CapturedSteps(pipeline, recorder(device), executor)
 
 
 def recorder(device: torch.device) -> Record:

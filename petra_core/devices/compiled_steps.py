@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from petra_core.concurrency import Act, InOrder, Sent, shared_stream
 from petra_core.devices.captured import (
     CapturedSteps,
     OverStreams,
@@ -31,9 +30,9 @@ from petra_core.devices.captured import (
     waiting,
 )
 from petra_core.devices.operations import BranchFunction, OperationLog, branch_functions, key_of
+from petra_core.execution import Act, Sent, SequentialExecutor, shared_stream
 from petra_core.pipeline import Pipeline
-from petra_core.schedule import Action, Kind
-from petra_core.tracing import Trace
+from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker
 
 __all__ = ["CompiledSteps", "Compiler", "cuda", "inductor"]
@@ -50,16 +49,16 @@ def inductor(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Function:
     return compiled
 
 
-class _ByBranch(InOrder):
+class _ByBranch(SequentialExecutor):
     """Do one action after the other, and log the operations of each under its branch."""
 
     def __init__(self, log: OperationLog, *, by_stage: bool) -> None:
         self._log, self._by_stage = log, by_stage
 
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
         self._log.branch = worker.index if self._by_stage else (worker.index, action.kind is Kind.FORWARD)
         try:
-            return super().run(act, worker, action, sent, trace)
+            return super().run(act, worker, action, sent)
         finally:
             self._log.branch = "after"
 
@@ -92,7 +91,7 @@ class CompiledSteps(CapturedSteps):
         record: Record,
         compiler: Compiler = inductor,
         streams: Sequence["torch.cuda.Stream"] = (),
-        executor: InOrder | None = None,
+        executor: SequentialExecutor | None = None,
     ) -> None:
         super().__init__(pipeline, record, executor)
         self._compiler, self._streams = compiler, streams
@@ -110,7 +109,7 @@ class CompiledSteps(CapturedSteps):
         """The number of compiled functions."""
         return len(self._compiled)
 
-    def log(self, phase: int, step: Callable[[InOrder], None]) -> None:
+    def log(self, phase: int, step: Callable[[SequentialExecutor], None]) -> None:
         """Take a step by Python, and make functions of its operations."""
         if self.uncompiled:
             super().log(phase, step)

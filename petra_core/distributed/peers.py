@@ -21,8 +21,8 @@ from torch import Tensor
 from petra_core.distributed.exchange import OUTSIDE, Peer, Transfer
 from petra_core.distributed.groups import CPU, ChannelError
 from petra_core.distributed.layout import HEADER_BYTES, Layouts, dense, flat, header_of, layout_of, layouts_in
+from petra_core.messages import Message
 from petra_core.tape import Streams
-from petra_core.worker import Message
 
 __all__ = ["Inlet", "Outlet"]
 

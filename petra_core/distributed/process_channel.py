@@ -32,19 +32,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from petra_core.channel import Channel
 from petra_core.distributed.agreement import agree, describe_micro_batch, describe_optimizer, describe_stage
 from petra_core.distributed.exchange import OUTSIDE, Peer
 from petra_core.distributed.gathering import gather
 from petra_core.distributed.groups import CPU, PATIENCE, new_group
 from petra_core.distributed.layout import HEADER_BYTES, dense, flat, header_of, layout_of, layouts_in
 from petra_core.distributed.peers import Inlet, Outlet
+from petra_core.messages import Channel, Message
 from petra_core.optimizers import OptimizerFactory
-from petra_core.schedule import Action, Kind
 from petra_core.shares import owned
 from petra_core.stages import Stage
+from petra_core.staleness import Action, Kind
 from petra_core.tape import Streams
-from petra_core.worker import Message
 
 __all__ = ["ProcessChannel"]
 

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from petra_core.arguments import check_int
+from petra_core.errors import check_int
 from petra_core.stages import Stage, two_streams
 from petra_core.tape import CouplingTape, Streams, Tape, Value, as_streams, combined, detached, leaf
 

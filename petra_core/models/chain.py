@@ -6,7 +6,7 @@ chain all stages between stem and head are consecutive: a buffered stem, `depth`
 and resolution, and a head.
 """
 
-from petra_core.arguments import check_int
+from petra_core.errors import check_int
 from petra_core.models.revnet import IMAGE_CHANNELS, basic_residual, split_stem, streams_head
 from petra_core.stages import ReversibleStage, Stage
 

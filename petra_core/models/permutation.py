@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from petra_core.arguments import check_int
+from petra_core.errors import check_int
 from petra_core.stages import Stage
 from petra_core.tape import Streams, Tape, Value, as_streams, as_value, detached
 

@@ -8,7 +8,7 @@ families differ only in their architecture. Small images get the usual 3x3 stem 
 
 from torch import nn
 
-from petra_core.arguments import check_int
+from petra_core.errors import check_int
 from petra_core.models.architecture import Block, architecture, check_stem
 from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.revnet import IMAGE_CHANNELS

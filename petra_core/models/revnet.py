@@ -18,7 +18,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from petra_core.arguments import check_int
+from petra_core.errors import check_int
 from petra_core.models.architecture import Block, architecture, check_stem
 from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.streams import ConcatStreams, SplitStreams

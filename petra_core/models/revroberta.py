@@ -17,7 +17,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from petra_core.arguments import check_int, check_number
+from petra_core.errors import check_int, check_number
 from petra_core.models.revvit import flat_block
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
 from petra_core.models.transformer import initialise, reversible_blocks

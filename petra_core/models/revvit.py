@@ -11,7 +11,7 @@ meant for images of about ten pixels on a CPU.
 
 from torch import nn
 
-from petra_core.arguments import check_number
+from petra_core.errors import check_number
 from petra_core.models.streams import DuplicateStreams
 from petra_core.models.transformer import (
     PatchEmbedding,

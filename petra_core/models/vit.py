@@ -14,7 +14,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from petra_core.arguments import check_int, check_number
+from petra_core.errors import check_int, check_number
 from petra_core.models.bdia import BITS, BdiaStage, EulerStep, FirstStep, Quantise
 from petra_core.models.transformer import (
     Mlp,

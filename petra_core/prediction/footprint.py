@@ -10,8 +10,8 @@ With the staleness s of stage j and s' of the stage above it (`petra_core.stalen
     messages          s - s' gradients from above, with the output beside each if that will be inverted; within a step
                       one more, or the input from below (at the head with the target)
 
-What is done about delay (`petra_core.delay`) may take more: a stash whatever the method, one copy for every prediction
-under way in place of every version, a buffer beside the optimizer's, or weights for one evaluation of one block.
+Rules for delay (`petra_core.delay`) may need more: stashed weights under any method, one copy for each outstanding
+prediction instead of each version, buffers in addition to the optimizer's, or weights for one evaluation of one block.
 
 What of this depends on the network and the method alone, not on staleness, is a stage's `Footprint`: with a timeline of
 any schedule it gives the most bytes that are held (`petra_core.prediction.holding`).
@@ -21,10 +21,10 @@ any schedule it gives the most bytes that are held (`petra_core.prediction.holdi
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from petra_core.delay import AVERAGE, Correction, ForwardWeights
 from petra_core.ledger import KINDS
 from petra_core.methods import Method
-from petra_core.staleness import chosen
+from petra_core.settings import Settings
+from petra_core.update_rule import UpdateRule
 
 __all__ = ["Footprint", "StagePrediction", "graphs_at_once", "joined", "of_footprints"]
 
@@ -88,41 +88,23 @@ class Footprint:
         return self.parameters + self.buffers + self.optimizer + self.trainable
 
 
-def of_footprints(
-    footprints: Sequence[Footprint],
-    method: Method,
-    accumulation: int = 1,
-    *,
-    staleness: Sequence[int] | None = None,
-    forward_weights: ForwardWeights = ForwardWeights.CURRENT,
-    correction: Correction | None = None,
-) -> tuple[StagePrediction, ...]:
+def of_footprints(footprints: Sequence[Footprint], settings: Settings) -> tuple[StagePrediction, ...]:
     """Predict what each stage of a pipeline will hold, from the footprints of its stages.
 
-    Args:
-        footprints: of each stage.
-        method: that trains them.
-        accumulation: k, at least 1.
-        staleness: as for `Pipeline`.
-        forward_weights: as for `Pipeline`.
-        correction: as for `Pipeline`.
-
     Raises:
-        ValueError: the staleness is not one of the method.
+        ValueError: If the staleness is not a vector of the method.
 
     """
-    count = len(footprints)
-    settings = _Settings(method, accumulation, forward_weights is not ForwardWeights.CURRENT, correction)
-    vector = (*chosen(method, count, accumulation, staleness), 0)
+    last = len(footprints) - 1
+    vector = (*settings.vector(len(footprints)), 0)
     return tuple(
-        _of_stage(
-            _Waiting(
-                staleness=vector[index],
-                above=vector[index] - vector[index + 1],
-            ),
+        _Stage(
             footprint,
-            settings if index < count - 1 or method.double_buffered else _Settings(method, accumulation),
-        )
+            settings,
+            staleness=vector[index],
+            above=vector[index] - vector[index + 1],
+            rules=tuple(settings.delay) if index < last or settings.method.double_buffered else (),
+        ).prediction()
         for index, footprint in enumerate(footprints)
     )
 
@@ -164,80 +146,80 @@ def joined(footprints: Sequence[Footprint]) -> Footprint:
 
 
 @dataclass(frozen=True)
-class _Waiting:
-    """For how many steps a stage holds something, and so of how many micro-batches.
+class _Stage:
+    """What decides the bytes of one stage.
 
     Attributes:
-        staleness: from forward to backward.
-        above: of messages, from when they are sent to when they are used.
+        footprint: Bytes of one micro-batch.
+        settings: Settings of the pipeline.
+        staleness: Number of steps from a forward to its backward.
+        above: Number of steps that a message from above waits.
+        rules: Rules for delay of this stage.
 
     """
 
+    footprint: Footprint
+    settings: Settings
     staleness: int
     above: int
+    rules: tuple[UpdateRule, ...]
 
-
-@dataclass(frozen=True)
-class _Settings:
-    """What decides which weights a stage keeps."""
-
-    method: Method
-    accumulation: int
-    predicts: bool = False
-    correction: Correction | None = None
+    def _has(self, hook: str) -> bool:
+        """Return whether a rule overrides a hook."""
+        return any(rule.overrides(hook) for rule in self.rules)
 
     @property
-    def stashes(self) -> bool:
+    def _stashes(self) -> bool:
         """Whether the weights of a forward are kept until its backward."""
-        return self.method.stashes_weights or (self.correction is not None and self.correction.keeps_weights)
+        return self.settings.method.stashes_weights or self._has("gradient")
 
     @property
-    def evaluates_others(self) -> bool:
+    def _evaluates_others(self) -> bool:
         """Whether a block is evaluated with weights that are neither the current ones nor kept."""
-        averages = self.correction is not None and self.correction.name == AVERAGE.name
-        return not self.stashes and (self.predicts or averages)
+        return self._has("backward_weights") or (self._has("forward_weights") and not self._stashes)
 
-    def copies(self, waiting: _Waiting, *, in_turn: bool) -> int:
-        """Stashed copies of the weights beside the current ones, between steps or within one."""
-        if self.method.double_buffered:
+    def _copies(self, micro_batches: int) -> int:
+        """Return the stashed copies of the weights besides the current ones, for this many micro-batches in flight."""
+        if self.settings.method.double_buffered:
             return 1
-        if not self.stashes:
+        if not self._stashes:
             return 0
-        if self.predicts:
-            return self._predictions(waiting, waiting.staleness + int(in_turn))
-        return -(-waiting.staleness // self.accumulation)
+        if self._has("forward_weights"):
+            return self._predictions(micro_batches)
+        return -(-self.staleness // self.settings.accumulation)
 
-    def _predictions(self, waiting: _Waiting, count: int) -> int:
-        """Most predictions among so many micro-batches in a row: pairs of a version and the one it is to become."""
-        staleness, k = waiting.staleness, self.accumulation
-        pairs = [((m - staleness) // k, m // k) for m in range(count + k)]
+    def _predictions(self, count: int) -> int:
+        """Return the most predictions among `count` micro-batches in a row: pairs of a version and a later one."""
+        k = self.settings.accumulation
+        pairs = [((m - self.staleness) // k, m // k) for m in range(count + k)]
         return max(len({(now, due) for now, due in pairs[start : start + count] if now != due}) for start in range(k))
 
-
-def _of_stage(waiting: _Waiting, footprint: Footprint, settings: _Settings) -> StagePrediction:
-    stale, in_turn = waiting.staleness, waiting.staleness + 1  # in a turn F comes before B
-    buffer = footprint.trainable if settings.correction is not None and settings.correction.keeps_buffer else 0
-    always = {
-        "parameters": footprint.parameters,
-        "buffers": footprint.buffers,
-        "optimizer": footprint.optimizer + buffer,
-    }
-    held = {
-        **always,
-        "inputs": stale * footprint.kept,
-        "graph": stale * footprint.lasting,
-        "side_bits": stale * footprint.side,
-        "stashed_weights": settings.copies(waiting, in_turn=False) * footprint.trainable,
-        "messages": waiting.above * footprint.above,
-    }
-    peak = {
-        **always,
-        "gradients": footprint.trainable,
-        "inputs": in_turn * footprint.kept,
-        "graph": max(in_turn * footprint.lasting, footprint.passing),
-        "side_bits": in_turn * footprint.side,
-        "stashed_weights": settings.copies(waiting, in_turn=True) * footprint.trainable
-        + settings.evaluates_others * footprint.block,
-        "messages": waiting.above * footprint.above + max(footprint.below + footprint.target, footprint.above),
-    }
-    return StagePrediction({kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS})
+    def prediction(self) -> StagePrediction:
+        """Return the bytes of the stage in steady state."""
+        footprint, stale, in_turn = self.footprint, self.staleness, self.staleness + 1  # in a turn F comes before B
+        buffers = sum(rule.parameter_buffers for rule in self.rules)
+        always = {
+            "parameters": footprint.parameters,
+            "buffers": footprint.buffers,
+            "optimizer": footprint.optimizer + buffers * footprint.trainable,
+        }
+        held = {
+            **always,
+            "inputs": stale * footprint.kept,
+            "graph": stale * footprint.lasting,
+            "side_bits": stale * footprint.side,
+            "stashed_weights": self._copies(stale) * footprint.trainable,
+            "messages": self.above * footprint.above,
+        }
+        peak = {
+            **always,
+            "gradients": footprint.trainable,
+            "inputs": in_turn * footprint.kept,
+            "graph": max(in_turn * footprint.lasting, footprint.passing),
+            "side_bits": in_turn * footprint.side,
+            "stashed_weights": self._copies(in_turn) * footprint.trainable + self._evaluates_others * footprint.block,
+            "messages": self.above * footprint.above + max(footprint.below + footprint.target, footprint.above),
+        }
+        return StagePrediction(
+            {kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS}
+        )

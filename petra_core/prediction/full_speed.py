@@ -1,6 +1,6 @@
 """Which staleness keeps a pipeline at full speed: from the costs of its devices and the link between them.
 
-A device does the forwards and backwards of its stages in turn (`petra_core.schedule`). With F, B and U the seconds of
+A device does the forwards and backwards of its stages in turn (`petra_core.staleness`). With F, B and U the seconds of
 device p and d_p its staleness, two kinds of cycles bound the time between two micro-batches:
 
     one device             F_p + B_p + U_p / k                                    for each micro-batch

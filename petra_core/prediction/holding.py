@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 
 from petra_core.prediction.footprint import Footprint
-from petra_core.timeline import Event, Name, Timeline
+from petra_core.prediction.timeline import Event, Name, Timeline
 
 __all__ = ["peaks"]
 

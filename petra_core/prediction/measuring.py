@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from petra_core.arguments import check_int
+from petra_core.errors import check_int
 from petra_core.ledger import payload
 from petra_core.methods import REVERSIBLE_BACKPROPAGATION, Method
 from petra_core.optimizers import OptimizerFactory

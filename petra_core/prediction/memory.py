@@ -28,12 +28,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from petra_core.arguments import check_int
-from petra_core.delay import Correction, ForwardWeights
 from petra_core.ledger import SavedTensors, payload
 from petra_core.methods import Method
 from petra_core.optimizers import OptimizerFactory, optimizer_of
 from petra_core.prediction.footprint import Footprint, StagePrediction, joined, of_footprints
+from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams
 from petra_core.targets import Target, converted, flattened
@@ -81,45 +80,31 @@ def predict(
     inputs: Value,
     target: Target,
     *,
-    accumulation: int = 1,
-    staleness: Sequence[int] | None = None,
     optimizer: OptimizerFactory | None = None,
-    autocast: torch.dtype | None = None,
-    forward_weights: ForwardWeights = ForwardWeights.CURRENT,
-    correction: Correction | None = None,
     device: torch.device | None = None,
+    **settings: Any,
 ) -> tuple[StagePrediction, ...]:
     """Predict what each stage will hold when `method` trains `stages` on micro-batches like `inputs`, `target`.
 
     Args:
-        stages: as for `Pipeline`; they are not changed and may be on any device, the meta device too.
-        method: the method.
-        inputs: a micro-batch; only shapes and dtypes are used.
-        target: its target, of which only shape and dtype are used.
-        accumulation: k, at least 1.
-        staleness: as for `Pipeline`.
-        optimizer: as for `Pipeline`.
-        autocast: as for `Pipeline`.
-        forward_weights: as for `Pipeline`.
-        correction: as for `Pipeline`.
-        device: the device on which the stages will be trained, whose kernels decide what graphs save. None: the device
-            of each stage, and the CPU for stages on the meta device. The kernels of a device that this machine does not
-            have are unknown here: a warning says so, and the prediction is the one for the CPU.
+        stages: Stages as for `Pipeline`. They are not changed, and may be on any device, including the meta device.
+        method: The method.
+        inputs: A micro-batch, of which only shapes and dtypes are used.
+        target: Its target, of which only shapes and dtypes are used.
+        optimizer: Factory of the optimizers, as for `Pipeline`.
+        device: Device on which the stages will be trained, whose kernels determine what graphs save. None for the
+            device of each stage, and the CPU for stages on the meta device. If this machine lacks the device, its
+            kernels are unknown: a warning reports this, and the prediction is the one for the CPU.
+        **settings: `accumulation`, `staleness`, `delay` and `autocast`, as for `Pipeline`.
 
     Raises:
-        ValueError: k is below 1.
+        TypeError: If a setting has the wrong type, or is unknown.
+        ValueError: If a setting is out of range, or two settings contradict each other.
 
     """
-    check_int("accumulation", accumulation, 1)
-    per_stage = footprints(stages, method, inputs, target, optimizer=optimizer, autocast=autocast, device=device)
-    return of_footprints(
-        per_stage,
-        method,
-        accumulation,
-        staleness=staleness,
-        forward_weights=forward_weights,
-        correction=correction,
-    )
+    given = Settings(method=method, **settings)
+    per_stage = footprints(stages, method, inputs, target, optimizer=optimizer, autocast=given.autocast, device=device)
+    return of_footprints(per_stage, given)
 
 
 def _places(stages: Sequence[Stage], device: torch.device | None) -> list[torch.device]:

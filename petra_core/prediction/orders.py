@@ -1,15 +1,14 @@
 """The operations of every device, in their order: the schedules that `petra_core.prediction.simulation` simulates.
 
-The schedules are those that the engine executes (`petra_core.schedule`). Stages and micro-batches are numbered from 0.
+The schedules are those that the engine executes (`petra_core.staleness`). Stages and micro-batches are numbered from 0.
 """
 
 from collections.abc import Iterator, Sequence
 
 from petra_core.methods import Method
 from petra_core.prediction.simulation import Cost, Operation
-from petra_core.schedule import Action, Kind, backward_actions
 from petra_core.shares import owned
-from petra_core.staleness import chosen
+from petra_core.staleness import Action, Kind, backward_actions, chosen
 
 __all__ = ["Devices", "merged", "of_method", "operation"]
 

@@ -4,7 +4,7 @@ The throughput of a pipeline is often estimated as the number of ticks times the
 waiting and the transfer of messages, which decide whether a schedule is worth it. Here each device executes its actions
 in order, each as soon as the device is free and its inputs have arrived. A link transfers one message at a time in each
 direction. This simulates any schedule: those of the engine (`petra_core.prediction.orders`) and synchronous ones. The
-result is a `Timeline` like the trace of a real run (`petra_core.tracing`), so the two can be compared.
+result is a `Timeline` like the trace of a real run (`petra_core.prediction.tracing`), so the two can be compared.
 
 Times are in seconds, sizes in bytes.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from petra_core.errors import ScheduleError
-from petra_core.timeline import Event, Name, Timeline
+from petra_core.prediction.timeline import Event, Name, Timeline
 
 __all__ = ["INSTANT", "Cost", "Link", "Operation", "simulate"]
 

@@ -18,12 +18,14 @@ from dataclasses import dataclass
 
 import torch
 
+from petra_core.messages import Message
 from petra_core.methods import Method
 from petra_core.optimizers import OptimizerFactory
+from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams, as_value, detached
 from petra_core.targets import Target
-from petra_core.worker import Message, Worker, devices_of
+from petra_core.worker import Worker, devices_of
 
 GRADIENT_SCALE = 1e-3  # scale of gradients from above; avoids denormal numbers and diverging weights
 
@@ -101,12 +103,10 @@ class StageAlone:
         autocast: torch.dtype | None = None,
     ) -> None:
         self.worker = Worker(
-            *(stage, index, devices_of([stage])[0], method, accumulation, optimizer),
-            seed=0,
-            autocast=autocast,
+            *(stage, index, devices_of([stage])[0]),
+            Settings(method=method, accumulation=accumulation, seed=0, autocast=autocast),
+            optimizer,
             hand_down=feed.hand_down,
-            before_update=None,
-            after_backward=None,
         )
         self.bytes_up = self.bytes_down = 0
         self._feed = feed

@@ -1,8 +1,7 @@
 """The time of a micro-batch in the units of Table 1."""
 
 from petra_core.methods import Method
-from petra_core.schedule import Kind, program
-from petra_core.staleness import chosen
+from petra_core.staleness import Kind, chosen, program
 
 __all__ = ["UNITS", "units_per_micro_batch"]
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from petra_core import delay, methods
+from petra_core.update_rule import UpdateRule, check_rules
 from reproduce.cells import catalogue, own, transformers
 from reproduce.cells import timing as timings
 from reproduce.cells.base import Cell, CellError, near_matches
@@ -36,6 +37,7 @@ __all__ = [
     "StageCostCell",
     "TrainedCell",
     "TrainingCell",
+    "delay_rules",
     "from_dict",
     "near_matches",
 ]
@@ -43,7 +45,7 @@ __all__ = [
 MAX_ACCUMULATION = 32  # largest k of the paper's sweep
 PRECISIONS = ("float32", "tf32", "bf16")
 OPTIMIZERS = ("sgd", "adamw", "nadam")
-FORWARD_WEIGHTS = tuple(weights.value for weights in delay.ForwardWeights)
+FORWARD_WEIGHTS = ("current", *delay.PREDICTIONS)
 RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
 FAMILIES = ("revnet", "resnet", "invertible_revnet")
@@ -459,8 +461,23 @@ def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
     return dataset
 
 
+def delay_rules(cell: TrainedCell, value: float) -> list[UpdateRule]:
+    """Return the rules for delay of a cell. `value` is the constant of the correction, if that has one.
+
+    Raises:
+        ValueError: If the constant is out of range.
+
+    """
+    rules: list[UpdateRule] = []
+    if cell.forward_weights in delay.PREDICTIONS:
+        rules.append(delay.PREDICTIONS[cell.forward_weights])
+    if correction := delay.CORRECTIONS.get(cell.correction):
+        rules.append(correction(value) if correction.meaning else correction())
+    return rules
+
+
 def _check_delay(cell: TrainedCell) -> None:
-    """Check the settings of delay compensation.
+    """Check the rules for delay.
 
     Raises:
         CellError: A setting is wrong.
@@ -468,18 +485,16 @@ def _check_delay(cell: TrainedCell) -> None:
     """
     _one_of("forward_weights", cell.forward_weights, FORWARD_WEIGHTS)
     _one_of("correction", cell.correction, ("none", *delay.CORRECTIONS))
-    ahead, correction = delay.ForwardWeights(cell.forward_weights), delay.CORRECTIONS.get(cell.correction)
+    correction = delay.CORRECTIONS.get(cell.correction)
     try:
-        delay.check_delay_settings(methods.by_name(cell.method), ahead, correction)
-        if correction is not None and correction.meaning:
-            correction.at(cell.correction_value)
+        check_rules(delay_rules(cell, cell.correction_value), methods.by_name(cell.method))
     except ValueError as error:
         raise CellError(f"correction {cell.correction}, forward weights {cell.forward_weights}: {error}") from None
     if cell.correction_value and (correction is None or not correction.meaning):
         raise CellError(
             f"the correction {cell.correction} has no constant, got correction_value {cell.correction_value}"
         )
-    if ahead is not delay.ForwardWeights.CURRENT and cell.optimizer == "nadam":
+    if cell.forward_weights != "current" and cell.optimizer == "nadam":
         raise CellError("nadam already looks ahead: predicted forward weights require sgd or adamw")
     if correction is None:
         return
@@ -488,5 +503,5 @@ def _check_delay(cell: TrainedCell) -> None:
             f"the correction {cell.correction} requires sgd with momentum, got {cell.optimizer} with momentum "
             f"{cell.momentum:g}; choose another correction"
         )
-    if correction is delay.GAP_AWARE and not cell.learning_rate:
+    if correction is delay.GapAware and not cell.learning_rate:
         raise CellError(f"the correction {cell.correction} measures gaps by the learning rate, which is 0: raise it")

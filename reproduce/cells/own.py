@@ -134,7 +134,7 @@ def _is_stages(value: Any) -> bool:
 def _stages(model: str, value: Any) -> "list[Stage]":
     from torch import nn
 
-    from petra_core.checks import check_stages
+    from petra_core.inspection.modules import check_stages
     from petra_core.models import from_sequential
 
     if isinstance(value, nn.Sequential):

@@ -13,7 +13,7 @@ determines the learning rate of all stages.
 import math
 from dataclasses import dataclass
 
-from petra_core.arguments import check_int, check_number
+from petra_core.errors import check_int, check_number
 from reproduce.cells.kinds import TrainedCell
 
 REFERENCE_BATCH = 256  # samples per update at which the reference learning rate holds (Goyal et al. 2017)

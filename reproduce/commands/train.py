@@ -50,7 +50,7 @@ FORWARD["auxiliary"] = AUXILIARIES[0]
 FORWARD_MODEL = next(iter(BLOCK_MODELS))
 SAME_RATE = 1e-12  # relative difference up to which a written and a computed learning rate are equal
 TRACED = 16  # micro-batches of a trace
-CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not delay.RATE]
+CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not delay.Rate]
 
 
 def _choices(of: type[enum.Enum]) -> str:
@@ -128,7 +128,7 @@ def _choices(of: type[enum.Enum]) -> str:
 @METHOD(
     "--correction-value",
     type=float,
-    show_default="rate: a third of the epochs, " + ", ".join(f"{c.name}: {c.value:g}" for c in CONSTANTS),
+    show_default="rate: a third of the epochs, " + ", ".join(f"{c.name}: {c.default:g}" for c in CONSTANTS),
     help="Parameter of the correction (for rate: number of epochs until it is switched off).",
 )
 @METHOD(
@@ -255,7 +255,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
     if values["model"] is None:
         values["model"] = FORWARD_MODEL if guesses else DEFAULTS.model
     model, dataset = values["model"], catalogue.by_name(values["dataset"])
-    constants = {c.name: c.value for c in CONSTANTS} | {delay.RATE.name: values["epochs"] / 3}
+    constants = {c.name: c.default for c in CONSTANTS} | {delay.Rate.name: values["epochs"] / 3}
     defaults = {
         "accumulation": 1 if guesses else DEFAULTS.accumulation,
         "stem": networks.default_stem(model, dataset, values["image_size"] or dataset.image_size),

@@ -14,10 +14,10 @@ from petra_core.methods import Method
 from petra_core.models import chain
 from petra_core.pipeline import Pipeline
 from petra_core.prediction.simulation import Operation, simulate
+from petra_core.prediction.timeline import Timeline
 from petra_core.prediction.units import UNITS
-from petra_core.schedule import Action, Kind
 from petra_core.shares import owned
-from petra_core.timeline import Timeline
+from petra_core.staleness import Action, Kind
 
 __all__ = ["executed", "laid_out"]
 

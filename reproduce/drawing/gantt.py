@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from xml.etree import ElementTree
 
-from petra_core.schedule import Kind
-from petra_core.timeline import Event, Timeline
+from petra_core.prediction.timeline import Event, Timeline
+from petra_core.staleness import Kind
 from reproduce.drawing.svg import LANE, QUIET, RULE, canvas, line, rect, text
 
 __all__ = ["stacked", "to_svg"]

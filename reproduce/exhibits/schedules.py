@@ -10,7 +10,7 @@ from functools import cache
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.schedule import written
+from petra_core.staleness import written
 from reproduce.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.records.frames import Frames

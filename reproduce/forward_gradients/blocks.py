@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from petra_core.arguments import check_int
+from petra_core.errors import check_int
 from petra_core.models.resnet import resnet
 from petra_core.models.revnet import IMAGE_CHANNELS
 from petra_core.stages import BufferedStage, HeadStage, Stage

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import Pipeline, checkpoint
-from petra_core.arguments import check_int
 from petra_core.buffers import FrozenBuffers
+from petra_core.errors import check_int
 from petra_core.randomness import capture
 from petra_core.worker import Backward
 

@@ -40,15 +40,15 @@ import torch
 from torch.nn import functional as F
 
 from petra_core import CheckpointError, NonFiniteError, Pipeline, Stage, checkpoint, methods
-from petra_core.delay import CORRECTIONS, RATE, Correction, ForwardWeights
+from petra_core.checks import LOOKED_AT_TOGETHER, REMEDY
+from petra_core.delay import Rate
 from petra_core.devices import captured, compiled, compiled_steps
-from petra_core.finite import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.models.revroberta import IGNORED
 from petra_core.optimizers import OptimizerFactory, adamw, nadam, sgd
 from petra_core.stages import sequential
 from petra_core.staleness import entering_meanwhile
 from reproduce.cells import catalogue, networks, own, timing
-from reproduce.cells.kinds import Cell, TrainedCell
+from reproduce.cells.kinds import Cell, TrainedCell, delay_rules
 from reproduce.cells.rates import LearningRateSchedule
 from reproduce.data import manifest
 from reproduce.data.loader import Batch, InMemory
@@ -182,8 +182,7 @@ class Trainer:
             accumulation=cell.accumulation,
             staleness=vector,
             optimizer=optimizer(cell),
-            forward_weights=ForwardWeights(cell.forward_weights),
-            correction=correction(cell, self.batches),
+            delay=delay_rules(cell, correction_value(cell, self.batches)),
             seed=derived_seed(cell.seed, DROPOUT, *replica),
             autocast=autocast(cell),
             before_update=self._replicas.average_gradients if cell.replicas > 1 else None,
@@ -552,13 +551,16 @@ def optimizer(cell: TrainedCell) -> OptimizerFactory:
     return sgd(cell.learning_rate, momentum=cell.momentum, nesterov=cell.momentum > 0, weight_decay=cell.weight_decay)
 
 
-def correction(cell: TrainedCell, batches: int) -> Correction | None:
-    """Return the cell's correction for delay, if it has one. `batches` is the number of micro-batches of an epoch."""
-    rule = CORRECTIONS.get(cell.correction)
-    if rule is None or not rule.meaning:
-        return rule
-    epochs_or_constant = cell.correction_value
-    return rule.at(epochs_or_constant * batches / cell.accumulation if rule.name == RATE.name else epochs_or_constant)
+def correction_value(cell: TrainedCell, batches: int) -> float:
+    """Return the constant of the cell's correction. A cell counts that of `rate` in epochs, the engine in updates.
+
+    Args:
+        cell: The cell.
+        batches: Number of micro-batches of an epoch.
+
+    """
+    is_rate = cell.correction == Rate.name
+    return cell.correction_value * batches / cell.accumulation if is_rate else cell.correction_value
 
 
 def autocast(cell: TrainedCell) -> torch.dtype | None:

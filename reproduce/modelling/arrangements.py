@@ -14,9 +14,9 @@ from petra_core.prediction.holding import peaks
 from petra_core.prediction.orders import merged, of_method
 from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import INSTANT, Cost, simulate
+from petra_core.prediction.timeline import Timeline
 from petra_core.shares import runs
 from petra_core.staleness import per_device
-from petra_core.timeline import Timeline
 from reproduce.modelling.modelled import Modelled, seconds_without_overlap
 
 __all__ = ["DEVICES", "Arrangement", "arrangements"]

@@ -22,8 +22,9 @@ from petra_core.prediction.holding import peaks
 from petra_core.prediction.orders import merged, of_method
 from petra_core.prediction.partition import Cut, assess, plan
 from petra_core.prediction.simulation import Cost, Link, simulate
+from petra_core.prediction.timeline import Timeline
+from petra_core.settings import Settings
 from petra_core.shares import even_partition, runs
-from petra_core.timeline import Timeline
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import CellError, MemoryCell, ShapedCell, StageCostCell, TrainedCell
 
@@ -79,7 +80,8 @@ class Balance:
     def held(self) -> tuple[int, ...]:
         """Peak bytes of each stage with one stage per device, every kind at its largest moment."""
         method, accumulation = methods.by_name(self.cell.method), self.cell.accumulation
-        predicted = of_footprints(self.footprints, method, accumulation, staleness=self.staleness)
+        settings = Settings(method=method, accumulation=accumulation, staleness=self.staleness)
+        predicted = of_footprints(self.footprints, settings)
         return tuple(stage.total for stage in predicted)
 
     @property

@@ -9,6 +9,7 @@ from functools import cache
 from petra_core import methods
 from petra_core.ledger import KINDS
 from petra_core.prediction.footprint import of_footprints
+from petra_core.settings import Settings
 from reproduce.grids.plans import table3
 from reproduce.modelling.balance import footprints
 
@@ -31,7 +32,7 @@ def predicted(family: str, depth: int) -> Mapping[str, Mapping[str, int]]:
 
     """
     cell = table3.held("paper", "imagenet", f"{family}{depth}", methods.PETRA)
-    stages = of_footprints(footprints(cell), methods.PETRA, cell.accumulation)
+    stages = of_footprints(footprints(cell), Settings(method=methods.PETRA, accumulation=cell.accumulation))
     bytes_of = {}
     for when in ("held", "peak"):
         kinds = {kind: sum(getattr(stage, when).get(kind, 0) for stage in stages) for kind in KINDS}

@@ -10,8 +10,8 @@ from dataclasses import replace
 from petra_core.methods import Method
 from petra_core.prediction.orders import of_method
 from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
+from petra_core.prediction.timeline import Timeline
 from petra_core.staleness import per_device
-from petra_core.timeline import Timeline
 from reproduce.modelling.balance import Balance
 from reproduce.modelling.modelled import Modelled
 from reproduce.modelling.tradeoff import Taken, costs_of

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from petra_core.arguments import check_int
+from petra_core.errors import check_int
 from petra_core.prediction.simulation import INSTANT, Cost, Link
 
 __all__ = ["pace"]

@@ -10,8 +10,9 @@ from petra_core.prediction.footprint import Footprint, joined, of_footprints
 from petra_core.prediction.holding import peaks
 from petra_core.prediction.orders import merged
 from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
+from petra_core.prediction.timeline import Timeline
+from petra_core.settings import Settings
 from petra_core.staleness import per_device
-from petra_core.timeline import Timeline
 from reproduce.grids import recipes
 from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
 from reproduce.modelling.synchronous_orders import CHUNKS, interleaved, zero_bubble
@@ -122,7 +123,9 @@ class RivalChain:
 
     def _pipelined(self, rival: Way) -> RivalOutcome:
         costs, vector = self._costs(rival), per_device([1] * self.devices, slack=rival.fall - 1)
-        stages = of_footprints(self._footprints(rival), rival.method, BATCH, staleness=vector)
+        stages = of_footprints(
+            self._footprints(rival), Settings(method=rival.method, accumulation=BATCH, staleness=vector)
+        )
 
         def efficiency(batch: int, link: Link) -> float:
             return self._efficiency(batch, seconds_when_full(costs, link, batch, rival.fall))

@@ -14,7 +14,7 @@ Stages and micro-batches are numbered from 0.
 
 from collections.abc import Sequence
 
-from petra_core.arguments import check_int
+from petra_core.errors import check_int
 from petra_core.prediction.orders import Devices, operation
 from petra_core.prediction.simulation import Cost, Operation
 from petra_core.shares import owned

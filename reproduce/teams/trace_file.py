@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from petra_core import Pipeline
-from petra_core.tracing import Trace, gathered, timeline
+from petra_core.prediction.tracing import Trace, gathered, timeline, tracing
 from reproduce.records.storage import write_json
 from reproduce.teams.team import Team
 
@@ -40,7 +40,7 @@ class TraceFile:
         if self._first is None:
             self._first = number + pipeline.staleness[0] + 2
         if number == self._first:
-            self._trace = self._contexts.enter_context(pipeline.tracing(self._team.rank))
+            self._trace = self._contexts.enter_context(tracing(pipeline, self._team.rank))
         if number == self._first + self._count:
             self.finish()
 

@@ -70,7 +70,7 @@ def test_ticks_with_and_without_an_inspection_are_compared_in_steady_state(
 
     def timed(step: Callable[[], object]) -> float:
         parts = [part for worker in step.func.__self__.workers for part in worker.parts]  # type: ignore[attr-defined]  # partial
-        inspected.append([part._inspected is not None for part in parts])
+        inspected.append([not part._inspected.done for part in parts])
         step()
         return 2.0 + len(inspected) % 2
 

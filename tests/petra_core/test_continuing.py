@@ -1,17 +1,20 @@
 """What a trained pipeline leaves: a state that another method continues, and the weights of the user's own model."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, CheckpointError, HeadStage, Pipeline, ReversibleStage, methods
-from petra_core.delay import RATE
+from petra_core import BufferedStage, CheckpointError, HeadStage, Pipeline, ReversibleStage, checkpoint, methods
+from petra_core.delay import GapAware, PredictedWeights, Rate
 from petra_core.methods import Method
 from petra_core.models import ConcatStreams, DuplicateStreams, renamed_state_dict, sequential
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
+
+GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 @pytest.mark.parametrize("then", [m for m in methods.ALL if not m.double_buffered and m is not methods.PETRA], ids=str)
@@ -42,13 +45,29 @@ def test_a_correction_may_begin_with_a_continued_state_and_k_may_not_change() ->
     stages, data = toys.network(4), toys.batches(3)
     first = toys.pipeline(stages, methods.BACKPROPAGATION, seed=3)
     toys.train(first, data)
-    corrected = Pipeline(copy.deepcopy(stages), methods.PETRA, optimizer=toys.sgd, correction=RATE, seed=3)
+    corrected = Pipeline(copy.deepcopy(stages), methods.PETRA, optimizer=toys.sgd, delay=[Rate()], seed=3)
     corrected.load_state_dict(first.state_dict(), other_method=True)
     toys.train(corrected, data)
     with pytest.raises(CheckpointError, match="accumulation 1, this pipeline has 2"):
         toys.pipeline(stages, methods.PETRA, accumulation=2, seed=3).load_state_dict(
             first.state_dict(), other_method=True
         )
+
+
+def test_a_checkpoint_of_an_earlier_commit_is_continued() -> None:
+    """Commit fa818780 wrote it after 9 micro-batches, and its weights at the end are those below."""
+    data = toys.batches(12)
+    stages, rules = toys.network(3), [PredictedWeights(), GapAware()]
+    p = Pipeline(stages, methods.DSP, accumulation=2, optimizer=toys.sgd, delay=rules)
+    p.load_state_dict(checkpoint.load(GOLDEN / "checkpoint-fa818780.pt"))
+    toys.train(p, data[9:])
+    sums = [float(stage.function[-1].weight.detach().sum()) for stage in p.stages[1:]]  # type: ignore[index]  # Sequential
+    assert sums == pytest.approx([-1.6896470963239247, 0.9546111013900839], rel=1e-9)
+    plain = Pipeline(toys.network(3), methods.DSP, accumulation=2, optimizer=toys.sgd)
+    with pytest.raises(
+        CheckpointError, match="has delay 'predicted forward weights, gap_aware', this pipeline has 'un"
+    ):
+        plain.load_state_dict(checkpoint.load(GOLDEN / "checkpoint-fa818780.pt"))
 
 
 def test_what_is_in_flight_is_finished_by_its_own_method_only() -> None:

@@ -24,13 +24,12 @@ from petra_core import (
     methods,
     models,
 )
-from petra_core.corrections import corrector
-from petra_core.delay import CORRECTIONS, Correction, ForwardWeights
+from petra_core.delay import CORRECTIONS, Correction, PredictedWeights
 from petra_core.devices import captured
 from petra_core.distributed import ProcessChannel
-from petra_core.lookahead import predicted
 from petra_core.methods import Method
 from petra_core.optimizers import adamw, nadam, sgd
+from petra_core.update_rule import StageRules, UpdateRule, describe
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.petra_core.distributed.test_distributed import in_processes
@@ -42,27 +41,27 @@ TOLERANCE = 1e-12
 DAMPED = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, dampening=0.5)
 MAXIMIZING = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, maximize=True)
 RATE, MOMENTUM, DECAY = 0.03, 0.8, 0.01
-PREDICTED, LINEAR = ForwardWeights.PREDICTED, ForwardWeights.PREDICTED_LINEAR
-#: Every setting, and a method that takes it.
-SETTINGS: list[tuple[Method, dict[str, Any]]] = [
-    *((methods.PETRA, {"correction": correction}) for correction in CORRECTIONS.values()),
-    *((method, {"forward_weights": PREDICTED}) for method in methods.PAPER if method.pipelined),
-    (methods.PETRA, {"forward_weights": LINEAR}),
-    (methods.DSP, {"forward_weights": PREDICTED, "correction": delay.GAP_AWARE}),
-    (methods.DSP, {"correction": delay.AVERAGE}),
-    (methods.DELAYED_GRADIENTS, {"forward_weights": LINEAR, "correction": delay.RATE}),
-    (methods.DELAYED_GRADIENTS, {"correction": delay.COMPENSATION}),
-    (methods.APPROXIMATE_INPUTS, {"correction": delay.SPIKE}),
-    (methods.PETRA, {"forward_weights": PREDICTED, "correction": delay.COMPENSATION}),
+PREDICTED, LINEAR = PredictedWeights(), PredictedWeights(linear=True)
+Rules = list[UpdateRule]
+#: Every rule, and a method that takes it.
+SETTINGS: list[tuple[Method, Rules]] = [
+    *((methods.PETRA, [correction()]) for correction in CORRECTIONS.values()),
+    *((method, [PREDICTED]) for method in methods.PAPER if method.pipelined),
+    (methods.PETRA, [LINEAR]),
+    (methods.DSP, [PREDICTED, delay.GapAware()]),
+    (methods.DSP, [delay.Average()]),
+    (methods.DELAYED_GRADIENTS, [LINEAR, delay.Rate()]),
+    (methods.DELAYED_GRADIENTS, [delay.Compensation()]),
+    (methods.APPROXIMATE_INPUTS, [delay.Spike()]),
+    (methods.PETRA, [PREDICTED, delay.Compensation()]),
+    (methods.PETRA, [delay.Rate(), delay.Compensation()]),
 ]
 
 
 def name_of(value: Any) -> str:
-    """Of a test case."""
-    if isinstance(value, dict):
-        return "-".join(
-            setting.value if isinstance(setting, ForwardWeights) else str(setting) for setting in value.values()
-        )
+    """Return the name of a test case."""
+    if isinstance(value, list):
+        return describe(value)
     return "" if callable(value) else str(value)
 
 
@@ -72,37 +71,33 @@ def name_of(value: Any) -> str:
 class ByHand(Delay):
     """The rules, each written once more, from their equations and on whole dictionaries."""
 
-    def __init__(
-        self,
-        *,
-        nesterov: bool,
-        forward_weights: ForwardWeights = ForwardWeights.CURRENT,
-        correction: Correction | None = None,
-    ) -> None:
-        self.nesterov, self.form = nesterov, forward_weights
-        self.rule, self.constant = ("", 0.0) if correction is None else (correction.name, correction.value)
+    def __init__(self, *, nesterov: bool, delay: Sequence[UpdateRule] = ()) -> None:
+        self.nesterov = nesterov
+        self.linear = next((rule.linear for rule in delay if isinstance(rule, PredictedWeights)), None)
+        self.constants = {rule.name: rule.value for rule in delay if isinstance(rule, Correction)}
 
     def ahead(self, theta: Named, velocities: Named, state: dict[str, Any], updates: int) -> Named:
-        if self.form is ForwardWeights.CURRENT or not velocities:
+        if self.linear is None or not velocities:
             return theta
         moving, velocity = dict(theta), dict(velocities)
         for _ in range(updates):
-            if self.form is PREDICTED:  # the optimizer's own step, with a gradient of zero
+            if not self.linear:  # the optimizer's own step, with a gradient of zero
                 velocity = {name: MOMENTUM * v for name, v in velocity.items()}
-            step = MOMENTUM if self.form is PREDICTED and self.nesterov else 1.0
+            step = MOMENTUM if not self.linear and self.nesterov else 1.0
             moving = {name: w - state.get("factor", 1.0) * RATE * step * velocity[name] for name, w in moving.items()}
         return moving
 
     def behind(self, theta: Named, state: dict[str, Any], delay: int) -> Named:
-        if self.rule != "average" or not delay or "delta" not in state:
+        if "average" not in self.constants or not delay or "delta" not in state:
             return theta
         return {name: theta[name] - delay * state["delta"][name] for name in theta}
 
     def correct(self, gradient: Named, theta: Named, used: Named, state: dict[str, Any]) -> Named:
         gap = {name: theta[name] - used[name] for name in theta}
-        if self.rule == "compensation":
-            return {name: g + self.constant * g**2 * gap[name] for name, g in gradient.items()}
-        if self.rule == "gap_aware" and "r" in state:
+        if "compensation" in self.constants:
+            strength = self.constants["compensation"]
+            return {name: g + strength * g**2 * gap[name] for name, g in gradient.items()}
+        if "gap_aware" in self.constants and "r" in state:
             corrected = {}
             for name, g in gradient.items():
                 usual = RATE * ((state["r"][name] / (1 - 0.999 ** state["updates"])).sqrt() + 1e-8)
@@ -116,20 +111,20 @@ class ByHand(Delay):
     ) -> tuple[Named, Named]:
         before = state.get("updates", 0)
         state["updates"] = before + 1
-        if self.rule == "rate":
-            factor = state["factor"] = max(delay, 1) ** -(1 - min(before / self.constant, 1))
+        if "rate" in self.constants:
+            factor = state["factor"] = max(delay, 1) ** -(1 - min(before / self.constants["rate"], 1))
             sgd = dataclasses.replace(sgd, learning_rate=lambda tick: factor * RATE)
         new, velocity = sgd.update(tick, theta, mean, velocities)
-        if self.rule == "spike" and delay:
+        if "spike" in self.constants and delay:
             length = delay + self.nesterov
             a, b = MOMENTUM**length, (1 - MOMENTUM**length) / (1 - MOMENTUM)
             for name, w in theta.items():
                 new[name] = w - RATE * (a * velocity[name] + b * (mean[name] + decay_of(w) * w))
-        if self.rule == "gap_aware":
+        if "gap_aware" in self.constants:
             state["r"] = {n: 0.999 * state["r"][n] if before else 0 * v for n, v in velocity.items()}
             state["r"] = {n: r + 0.001 * velocity[n] ** 2 for n, r in state["r"].items()}
-        if self.rule == "average":
-            keep = self.constant ** (1 / delay) if delay else 0.0
+        if "average" in self.constants:
+            keep = self.constants["average"] ** (1 / delay) if delay else 0.0
             state["delta"] = {
                 n: (keep * state["delta"][n] if before else 0.0) + (1 - keep) * (new[n] - theta[n]) for n in theta
             }
@@ -160,24 +155,21 @@ def assert_follows(
 
 
 @pytest.mark.parametrize(("pattern", "k", "nesterov"), [("b r r b r h", 1, True), ("br rr brr rh", 3, False)])
-@pytest.mark.parametrize(("method", "settings"), SETTINGS, ids=name_of)
-def test_every_rule_is_its_equation(
-    pattern: str, k: int, nesterov: bool, method: Method, settings: dict[str, Any]
-) -> None:
-    if settings.get("correction") is delay.RATE:
-        settings = settings | {"correction": delay.RATE.at(12)}  # so that the run sees it released
-    about = ByHand(nesterov=nesterov, **settings)
-    assert_follows(pattern, method, k, RULES[method.name], about, nesterov=nesterov, **settings)
+@pytest.mark.parametrize(("method", "rules"), SETTINGS, ids=name_of)
+def test_every_rule_is_its_equation(pattern: str, k: int, nesterov: bool, method: Method, rules: Rules) -> None:
+    rules = [delay.Rate(12) if isinstance(rule, delay.Rate) else rule for rule in rules]  # released within the run
+    about = ByHand(nesterov=nesterov, delay=rules)
+    assert_follows(pattern, method, k, RULES[method.name], about, nesterov=nesterov, delay=rules)
 
 
 @pytest.mark.parametrize("k", [6, 8])
-@pytest.mark.parametrize("correction", [None, *(c for c in CORRECTIONS.values() if c is not delay.AVERAGE)], ids=str)
-def test_pipedream_2bw_is_a_delay_of_one_update_everywhere_also_at_the_head(
-    correction: Correction | None, k: int
-) -> None:
-    about = ByHand(nesterov=True, correction=correction)
+@pytest.mark.parametrize(
+    "rules", [[], *([rule()] for rule in CORRECTIONS.values() if rule is not delay.Average)], ids=describe
+)
+def test_pipedream_2bw_is_a_delay_of_one_update_everywhere_also_at_the_head(rules: Rules, k: int) -> None:
+    about = ByHand(nesterov=True, delay=rules)
     about.lag = 1
-    assert_follows("b r r h", methods.PIPEDREAM_2BW, k, RULES["DELAYED_GRADIENTS"], about, correction=correction)
+    assert_follows("b r r h", methods.PIPEDREAM_2BW, k, RULES["DELAYED_GRADIENTS"], about, delay=rules)
 
 
 def test_pipedream_2bw_says_which_k_its_depth_needs() -> None:
@@ -208,19 +200,20 @@ def test_paci_is_dsp_and_its_mismatch_is_bounded_by_the_delay() -> None:
 # ------------------------------------------------------------------------------------------------ without any delay
 
 
-@pytest.mark.parametrize("correction", CORRECTIONS.values(), ids=str)
+@pytest.mark.parametrize("correction", CORRECTIONS.values())
 @pytest.mark.parametrize("nesterov", [True, False])
-def test_without_delay_a_correction_is_the_optimizer_bit_for_bit(correction: Correction, nesterov: bool) -> None:
+def test_without_delay_a_correction_is_the_optimizer_bit_for_bit(correction: type[Correction], nesterov: bool) -> None:
     torch.manual_seed(0)
     ours = [nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(5))]
     theirs = copy.deepcopy(ours)
     make = sgd(0.1, nesterov=nesterov, weight_decay=0.01)
-    rule, optimizer = corrector(correction, make(ours)), make(theirs)
+    rule, optimizer = StageRules([correction()], make(ours)), make(theirs)
     for _ in range(5):
         for mine, other in zip(ours, theirs, strict=True):
             mine.grad = torch.randn(mine.shape)
             other.grad = mine.grad.clone()
-        rule.update(0.0)
+        with torch.no_grad():
+            rule.step(0.0)
         optimizer.step()
         assert_bitwise_equal(ours, theirs)
         assert rule.backward_weights({"a": ours[0]}, 0) is None
@@ -229,9 +222,16 @@ def test_without_delay_a_correction_is_the_optimizer_bit_for_bit(correction: Cor
 def test_of_one_stage_every_setting_is_plain_training() -> None:
     data = toys.batches(6)
     expected = toys.train(toys.pipeline(toys.network(1), methods.PETRA), data)
-    for method, settings in SETTINGS:
-        p = Pipeline(toys.network(1), method, optimizer=toys.sgd, **settings)
-        assert toys.train(p, data) == expected, settings
+    for method, rules in SETTINGS:
+        p = Pipeline(toys.network(1), method, optimizer=toys.sgd, delay=rules)
+        assert toys.train(p, data) == expected, rules
+
+
+@torch.no_grad()
+def predicted(
+    optimizer: torch.optim.Optimizer, weights: dict[str, Tensor], updates: int, rule: PredictedWeights
+) -> dict[str, Tensor] | None:
+    return rule.bind(optimizer).forward_weights(weights, updates, 1.0)
 
 
 def test_a_prediction_needs_steps_and_a_past() -> None:
@@ -271,8 +271,8 @@ def test_a_prediction_by_one_step_is_nesterovs_method() -> None:
 
 
 @pytest.mark.parametrize("amsgrad", [False, True])
-@pytest.mark.parametrize("form", [PREDICTED, LINEAR])
-def test_adamws_prediction_is_its_own_steps(form: ForwardWeights, amsgrad: bool) -> None:
+@pytest.mark.parametrize("form", [PREDICTED, LINEAR], ids=str)
+def test_adamws_prediction_is_its_own_steps(form: PredictedWeights, amsgrad: bool) -> None:
     """FTPipe's: AdamW's own steps without gradient, the second moment held; XPipe's: the last step, s times."""
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(5, dtype=torch.float64))
@@ -294,7 +294,7 @@ def test_adamws_prediction_is_its_own_steps(form: ForwardWeights, amsgrad: bool)
 
 def test_micro_batches_share_a_prediction_unless_the_learning_rate_has_changed() -> None:
     """Of stage 0, 6 micro-batches late, with k = 4: 16 and 17 have one version and one future, so have 18 and 19."""
-    settings: dict[str, Any] = {"accumulation": 4, "optimizer": toys.sgd, "forward_weights": PREDICTED}
+    settings: dict[str, Any] = {"accumulation": 4, "optimizer": toys.sgd, "delay": [PREDICTED]}
     p = Pipeline(toys.network(4), methods.DELAYED_GRADIENTS, **settings)
     data = toys.batches(20)
     memory = p.workers[0].parts[0]._memory
@@ -304,9 +304,10 @@ def test_micro_batches_share_a_prediction_unless_the_learning_rate_has_changed()
             p.set_learning_rate(0.04)
         p.step(*data[number])
         last, new = memory[-2], memory[-1]
-        assert (last.micro_batch, new.micro_batch, last.version) == (number - 1, number, new.version)
-        assert last.predicted is not None
-        assert (new.predicted is last.predicted) == shared
+        numbers = last.version.number, new.version.number
+        assert (last.micro_batch, new.micro_batch, numbers[0]) == (number - 1, number, numbers[1])
+        assert last.version.ahead
+        assert (new.version == last.version) == shared
 
 
 class Weight(nn.Module):
@@ -367,14 +368,14 @@ def border(late: int, momentum: float, a: float, b: float, c: float) -> float:
 
 @pytest.mark.parametrize(("stages", "method"), [(2, methods.DELAYED_GRADIENTS), (4, methods.PETRA)], ids=name_of)
 @pytest.mark.parametrize(
-    ("momentum", "settings", "step"),
+    ("momentum", "rules", "step"),
     [
-        (0.0, {}, lambda late: (1, 0, 0)),
-        (0.9, {}, lambda late: (1, 0, 0)),
-        (0.9, {"forward_weights": PREDICTED}, lambda late: (1, 0, sum(0.9**power for power in range(1, late + 1)))),
-        (0.9, {"forward_weights": LINEAR}, lambda late: (1, 0, late)),
-        (0.9, {"correction": delay.SPIKE}, lambda late: (0.9**late, (1 - 0.9**late) / 0.1, 0)),
-        (0.9, {"correction": delay.COMPENSATION}, lambda late: (1, 0, 0)),  # of second order in w
+        (0.0, [], lambda late: (1, 0, 0)),
+        (0.9, [], lambda late: (1, 0, 0)),
+        (0.9, [PREDICTED], lambda late: (1, 0, sum(0.9**power for power in range(1, late + 1)))),
+        (0.9, [LINEAR], lambda late: (1, 0, late)),
+        (0.9, [delay.Spike()], lambda late: (0.9**late, (1 - 0.9**late) / 0.1, 0)),
+        (0.9, [delay.Compensation()], lambda late: (1, 0, 0)),  # of second order in w
     ],
     ids=name_of,
 )
@@ -382,7 +383,7 @@ def test_the_border_of_stability_is_where_theory_has_it(
     stages: int,
     method: Method,
     momentum: float,
-    settings: dict[str, Any],
+    rules: Rules,
     step: Callable[[int], tuple[float, float, float]],
 ) -> None:
     """On 0.5 h w^2 plain delayed SGD is stable below 2 sin(pi / (2 (2 tau + 1))) / h; the rest by eigenvalues."""
@@ -390,29 +391,29 @@ def test_the_border_of_stability_is_where_theory_has_it(
     at = border(late, momentum, *step(late))
     if not momentum:
         assert at == pytest.approx(2 * np.sin(np.pi / (2 * (2 * late + 1))), rel=1e-6)
-    assert not grows(method, stages, momentum, 0.96 * at, **settings)
-    assert grows(method, stages, momentum, 1.04 * at, **settings)
+    assert not grows(method, stages, momentum, 0.96 * at, delay=rules)
+    assert grows(method, stages, momentum, 1.04 * at, delay=rules)
 
 
 def test_a_rate_by_delay_moves_the_border_by_the_delay() -> None:
     late = 4
     at = late * 2 * np.sin(np.pi / (2 * (2 * late + 1)))
-    held = delay.RATE.at(1e9)
-    assert not grows(methods.PETRA, 3, 0.0, 0.96 * at, correction=held)
-    assert grows(methods.PETRA, 3, 0.0, 1.04 * at, correction=held)
+    held = [delay.Rate(1e9)]
+    assert not grows(methods.PETRA, 3, 0.0, 0.96 * at, delay=held)
+    assert grows(methods.PETRA, 3, 0.0, 1.04 * at, delay=held)
 
 
 # ------------------------------------------------------------------------------- stops, processes, bytes, bad values
 
 
-@pytest.mark.parametrize(("method", "settings"), [*SETTINGS, (methods.PIPEDREAM_2BW, {})], ids=name_of)
-def test_resume_is_bitwise(method: Method, settings: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "rules"), [*SETTINGS, (methods.PIPEDREAM_2BW, [])], ids=name_of)
+def test_resume_is_bitwise(method: Method, rules: Rules, tmp_path: Path) -> None:
     net = toys.network(6, dropout=0.2)
     k = 8 if method.double_buffered else 2
 
     def fresh() -> Pipeline:
         stages = copy.deepcopy([net[0], merge(net[1:3]), *net[3:]])
-        return Pipeline(stages, method, accumulation=k, optimizer=toys.sgd, seed=7, **settings)
+        return Pipeline(stages, method, accumulation=k, optimizer=toys.sgd, seed=7, delay=rules)
 
     assert_resumes_bitwise(fresh, toys.batches(20), 13, tmp_path)
 
@@ -428,10 +429,10 @@ class WithUnused(nn.Module):
         return self.used(x)
 
 
-@pytest.mark.parametrize("correction", CORRECTIONS.values(), ids=str)
-def test_a_parameter_without_a_gradient_stays(correction: Correction) -> None:
+@pytest.mark.parametrize("correction", CORRECTIONS.values())
+def test_a_parameter_without_a_gradient_stays(correction: type[Correction]) -> None:
     stages = [toys.stem(2), ReversibleStage(WithUnused()), ReversibleStage(WithUnused()), toys.head(2)]
-    p = Pipeline([s.double() for s in stages], methods.PETRA, optimizer=toys.sgd, correction=correction)
+    p = Pipeline([s.double() for s in stages], methods.PETRA, optimizer=toys.sgd, delay=[correction()])
     toys.train(p, toys.batches(12))
     unused = [parameter for name, parameter in p.model.named_parameters() if "unused" in name]
     assert len(unused) == 2
@@ -443,7 +444,7 @@ def gap_aware(rate: float, *, in_group: bool) -> Pipeline:
         groups: list[dict[str, Any]] = [{"params": parameters, "lr": rate}] if in_group else [{"params": parameters}]
         return torch.optim.SGD(groups, lr=7.0 if in_group else rate, momentum=0.9, weight_decay=0.01)
 
-    return Pipeline(toys.network(4), methods.PETRA, optimizer=optimizer, correction=delay.GAP_AWARE, seed=0)
+    return Pipeline(toys.network(4), methods.PETRA, optimizer=optimizer, delay=[delay.GapAware()], seed=0)
 
 
 def test_gap_aware_takes_rate_and_weight_decay_from_the_group_as_it_is() -> None:
@@ -461,12 +462,12 @@ def test_gap_aware_takes_rate_and_weight_decay_from_the_group_as_it_is() -> None
         gap_aware(0.0, in_group=True)
 
 
-@pytest.mark.parametrize("correction", CORRECTIONS.values(), ids=str)
-def test_a_parameter_that_the_optimizer_leaves_out_stays(correction: Correction) -> None:
+@pytest.mark.parametrize("correction", CORRECTIONS.values())
+def test_a_parameter_that_the_optimizer_leaves_out_stays(correction: type[Correction]) -> None:
     def matrices(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return toys.sgd([parameter for parameter in parameters if parameter.dim() > 1])
 
-    p = Pipeline(toys.network(4), methods.PETRA, optimizer=matrices, correction=correction)
+    p = Pipeline(toys.network(4), methods.PETRA, optimizer=matrices, delay=[correction()])
     before = {name: parameter.detach().clone() for name, parameter in p.model.named_parameters()}
     toys.train(p, toys.batches(12))
     for name, parameter in p.model.named_parameters():
@@ -475,19 +476,19 @@ def test_a_parameter_that_the_optimizer_leaves_out_stays(correction: Correction)
 
 def test_a_state_of_another_setting_is_refused() -> None:
     make = functools.partial(Pipeline, toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=0)
-    plain, other = make(), make(correction=delay.COMPENSATION)
+    plain, other = make(), make(delay=[delay.Compensation()])
     with pytest.raises(CheckpointError, match=r"has delay 'uncorrected', this pipeline has 'compensation 0\.04'"):
         other.load_state_dict(plain.state_dict())
     with pytest.raises(CheckpointError, match=r"has delay 'compensation 0\.04', this pipeline has 'uncorrected'"):
         plain.load_state_dict(other.state_dict())
 
 
-def compare(rank: int, cases: Sequence[tuple[Method, dict[str, Any]]], folder: Path) -> None:
+def compare(rank: int, cases: Sequence[tuple[Method, Rules]], folder: Path) -> None:
     data = toys.batches(17)
-    for method, settings in cases:
+    for method, rules in cases:
         k = 8 if method.double_buffered else 2
         channel = ProcessChannel((2, 3))
-        make = functools.partial(Pipeline, method=method, accumulation=k, optimizer=toys.sgd, seed=7, **settings)
+        make = functools.partial(Pipeline, method=method, accumulation=k, optimizer=toys.sgd, seed=7, delay=rules)
         alone, shared = make(toys.network(5)), make(toys.network(5), channel=channel)
         toys.train(alone, data, drain=False)
         toys.train(shared, data, drain=False)
@@ -502,85 +503,65 @@ def compare(rank: int, cases: Sequence[tuple[Method, dict[str, Any]]], folder: P
 
 @pytest.mark.slow
 def test_two_processes_give_the_bits_of_one(tmp_path: Path) -> None:
-    in_processes(2, compare, [*SETTINGS, (methods.PIPEDREAM_2BW, {})], tmp_path)
+    in_processes(2, compare, [*SETTINGS, (methods.PIPEDREAM_2BW, [])], tmp_path)
     assert checkpoint.load(tmp_path / "done.pt") == {"cases": len(SETTINGS) + 1}
 
 
 @pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize(("method", "settings"), SETTINGS, ids=name_of)
-def test_bytes_are_as_predicted(method: Method, settings: dict[str, Any], k: int) -> None:
+@pytest.mark.parametrize(("method", "rules"), SETTINGS, ids=name_of)
+def test_bytes_are_as_predicted(method: Method, rules: Rules, k: int) -> None:
     stages = models.chain(5, num_classes=10, channels=4)
     stages = [stages[0], merge(stages[1:3]), *stages[3:]]  # of whose weights one block's at a time are others
     batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
-    assert_bytes_are_as_predicted(stages, method, batch, k, sgd(0.01), **settings)
-
-
-@pytest.mark.parametrize("correction", [None, delay.RATE, delay.GAP_AWARE, delay.COMPENSATION], ids=str)
-def test_bytes_of_pipedream_2bw_are_as_predicted(correction: Correction | None) -> None:
-    stages = models.chain(3, num_classes=10, channels=4)
-    batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
-    assert_bytes_are_as_predicted(stages, methods.PIPEDREAM_2BW, batch, 8, sgd(0.01), correction=correction)
+    assert_bytes_are_as_predicted(stages, method, batch, k, sgd(0.01), delay=rules)
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "optimizer", "message"),
+    "rules", [[], [delay.Rate()], [delay.GapAware()], [delay.Compensation(), delay.Rate()]], ids=describe
+)
+def test_bytes_of_pipedream_2bw_are_as_predicted(rules: Rules) -> None:
+    stages = models.chain(3, num_classes=10, channels=4)
+    batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
+    assert_bytes_are_as_predicted(stages, methods.PIPEDREAM_2BW, batch, 8, sgd(0.01), delay=rules)
+
+
+@pytest.mark.parametrize(
+    ("method", "rules", "optimizer", "message"),
     [
-        (
-            methods.BACKPROPAGATION,
-            {"correction": delay.SPIKE},
-            sgd(0.1),
-            "BACKPROPAGATION processes .* 'spike' would",
-        ),
-        (methods.PAREPROP, {"forward_weights": LINEAR}, sgd(0.1), "'predicted_linear' would have no effect"),
-        (methods.DELAYED_GRADIENTS, {"correction": delay.AVERAGE}, sgd(0.1), "DELAYED_GRADIENTS stashes"),
-        (methods.PIPEDREAM_2BW, {"forward_weights": PREDICTED}, sgd(0.1), "PIPEDREAM_2BW uses the weights before"),
-        (methods.PETRA, {"correction": delay.SPIKE}, adamw(0.1), "'spike' is a rule for SGD with momentum, got AdamW"),
-        (methods.PETRA, {"correction": delay.GAP_AWARE}, sgd(0.1, momentum=0, nesterov=False), "got SGD without momen"),
-        (
-            methods.PETRA,
-            {"correction": delay.SPIKE},
-            DAMPED,
-            r"without dampening and maximize, got dampening=0\.5; leave it out",
-        ),
-        (
-            methods.PETRA,
-            {"correction": delay.GAP_AWARE},
-            MAXIMIZING,
-            "without dampening and maximize, got maximize=True",
-        ),
-        (
-            methods.PETRA,
-            {"forward_weights": PREDICTED},
-            sgd(0.1, momentum=0, nesterov=False),
-            "of SGD, Adam or AdamW, got SGD without momentum",
-        ),
-        (methods.PETRA, {"correction": delay.GAP_AWARE}, sgd(0.0), "must be above 0, got 0.0"),
-        (
-            methods.PETRA,
-            {"forward_weights": PREDICTED},
-            nadam(0.1),
-            "momentum of SGD, Adam or AdamW, got NAd",
-        ),
+        (methods.BACKPROPAGATION, [delay.Spike()], sgd(0.1), "BACKPROPAGATION processes .* 'spike' would"),
+        (methods.PAREPROP, [LINEAR], sgd(0.1), "'predicted_linear' would have no effect"),
+        (methods.DELAYED_GRADIENTS, [delay.Average()], sgd(0.1), "DELAYED_GRADIENTS stashes"),
+        (methods.PIPEDREAM_2BW, [PREDICTED], sgd(0.1), "PIPEDREAM_2BW uses the weights before"),
+        (methods.PETRA, [delay.Spike()], adamw(0.1), "'spike' is a rule for SGD with momentum, got AdamW"),
+        (methods.PETRA, [delay.GapAware()], sgd(0.1, momentum=0, nesterov=False), "got SGD without momen"),
+        (methods.PETRA, [delay.Spike()], DAMPED, r"without dampening and maximize, got dampening=0\.5; leave it out"),
+        (methods.PETRA, [delay.GapAware()], MAXIMIZING, "without dampening and maximize, got maximize=True"),
+        (methods.PETRA, [PREDICTED], sgd(0.1, momentum=0, nesterov=False), "or AdamW, got SGD without momentum"),
+        (methods.PETRA, [delay.GapAware()], sgd(0.0), "must be above 0, got 0.0"),
+        (methods.PETRA, [PREDICTED], nadam(0.1), "momentum of SGD, Adam or AdamW, got NAd"),
+        (methods.PETRA, [delay.Rate(), delay.Spike()], sgd(0.1), "'rate' and 'spike' contradict .* both define step"),
+        (methods.PETRA, [PREDICTED, LINEAR], sgd(0.1), "'predicted' and 'predicted_linear' contradict .* forward_weig"),
+        (methods.PETRA, [UpdateRule()], sgd(0.1), "'plain' overrides none of forward_weights, .* no effect"),
     ],
     ids=lambda value: None,
 )
-def test_what_does_not_fit_is_refused(method: Method, settings: dict[str, Any], optimizer: Any, message: str) -> None:
+def test_what_does_not_fit_is_refused(method: Method, rules: Rules, optimizer: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Pipeline(toys.network(3), method, accumulation=4, optimizer=optimizer, **settings)
+        Pipeline(toys.network(3), method, accumulation=4, optimizer=optimizer, delay=rules)
 
 
 def test_constants_are_checked() -> None:
-    assert delay.RATE.at(5).value == 5
+    assert delay.Rate(5).value == 5
     with pytest.raises(ValueError, match="lambda must be above 0, got 0"):
-        delay.COMPENSATION.at(0)
+        delay.Compensation(0)
     with pytest.raises(ValueError, match=r"below 1, got 1\.5"):
-        delay.AVERAGE.at(1.5)
+        delay.Average(1.5)
     with pytest.raises(ValueError, match="'spike' has no constant to set, got 2"):
-        delay.SPIKE.at(2)
+        delay.Spike(2)
 
 
 def test_recorded_ticks_refuse_what_follows_the_count_of_updates() -> None:
-    for settings in ({"correction": delay.RATE}, {"forward_weights": PREDICTED}):
-        p = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=0, **settings)
+    for rule in (delay.Rate(), PREDICTED):
+        p = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=0, delay=[rule])
         with pytest.raises(captured.UnrecordableError, match="count of updates"):
             captured.CapturedSteps(p, lambda work: work)

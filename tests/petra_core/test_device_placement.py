@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from petra_core import CheckpointError, Pipeline, Stage, methods, models
+from petra_core.checks import PendingLosses
 from petra_core.devices.captured import CapturedSteps
-from petra_core.finite import PendingLosses
 from petra_core.methods import Method
 from petra_core.randomness import RandomStream
 from reproduce.data.beton import RawImages
@@ -59,13 +59,13 @@ def _non_blocking(func: Any, args: Any, kwargs: Any) -> bool:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In its scope new tensors are fake."""
-    monkeypatch.setattr("petra_core.checks.check_residual", lambda residual: None)
+    monkeypatch.setattr("petra_core.inspection.modules.check_residual", lambda residual: None)
     monkeypatch.setattr("petra_core.pipeline.check_states", lambda micro_batch, states: None)  # copies on the CPU
     monkeypatch.setattr(PendingLosses, "add", lambda *given, **how: None)
     monkeypatch.setattr(RandomStream, "__init__", no_generators)
     monkeypatch.setattr(RandomStream, "__enter__", lambda stream: None)
     monkeypatch.setattr(RandomStream, "__exit__", lambda stream, *error: None)
-    monkeypatch.setattr("petra_core.part.replay", lambda state, device: contextlib.nullcontext())
+    monkeypatch.setattr("petra_core.block.replay", lambda state, device: contextlib.nullcontext())
     monkeypatch.setattr(torch.autograd, "grad", gradients)
     with FakeTensorMode():
         yield

@@ -21,10 +21,10 @@ from petra_core import (
     methods,
     models,
 )
-from petra_core.channel import Channel
-from petra_core.concurrency import InOrder, Sent, SideBySide, conductor
+from petra_core.execution import OverlappedExecutor, Sent, SequentialExecutor, executor_of
+from petra_core.messages import Channel
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
-from petra_core.schedule import Action, Kind
+from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker
 from tests import toys, transformers
 from tests.compare import assert_bitwise_equal, assert_close
@@ -217,18 +217,18 @@ def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_in_betw
         log.append(f"{action} of {worker.index} in {current[-1].name}")
 
     for stage in (2, 1):  # R of a stage, B of the one above
-        side = SideBySide()  # another pipeline's: it has the same streams
+        side = OverlappedExecutor()  # another pipeline's: it has the same streams
         with side.together():
             for index, kind in ((stage, Kind.RECONSTRUCT), (stage + 1, Kind.BACKWARD)):
                 worker = Worker.__new__(Worker)
                 worker.index, worker.device = index, torch.device("cuda", 0)
-                side.run(act, worker, Action(kind, 0), [], None)
+                side.run(act, worker, Action(kind, 0), [])
     begin, end = ["A waits for caller", "B waits for caller"], ["caller waits for A", "caller waits for B"]
     assert log == [*begin, "R0 of 2 in A", "B0 of 3 in B", *end, *begin, "R0 of 1 in B", "B0 of 2 in A", *end]
 
 
 def test_other_methods_do_one_thing_after_the_other_and_several_processes_are_refused() -> None:
-    assert {type(conductor(method, one_process=True)) for method in methods.PAPER} == {InOrder}
+    assert {type(executor_of(method, one_process=True)) for method in methods.PAPER} == {SequentialExecutor}
 
     class Two(Channel):
         stages, count, staleness = range(2), 4, ()

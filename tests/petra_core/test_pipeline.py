@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, merge, methods
-from petra_core.finite import PendingLosses
+from petra_core.checks import PendingLosses
+from petra_core.delay import Rate
 from petra_core.methods import Method
-from petra_core.schedule import program
+from petra_core.staleness import program
 from petra_core.worker import devices_of
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
@@ -201,8 +202,9 @@ def with_losses_of_samples() -> object:
             r"of stage 1 belongs to another of the stages that it was merged from too",
         ),
         (lambda: with_settings(method="PETRA"), TypeError, "method is 'PETRA', a str; give a value such as methods.P"),
-        (lambda: with_settings(forward_weights="predicted"), TypeError, r"or ForwardWeights\('predicted'\)"),
-        (lambda: with_settings(correction="rate"), TypeError, r"correction is 'rate', a str; .*CORRECTIONS\['rate'\]"),
+        (lambda: with_settings(delay="rate"), TypeError, r"delay is 'rate', a str; give a list of rules"),
+        (lambda: with_settings(delay=["rate"]), TypeError, r"delay has 'rate', a str; .*CORRECTIONS\['gap_aware'\]"),
+        (lambda: with_settings(delay=[Rate]), TypeError, r"delay has the class Rate; give an object: Rate\(\)"),
         (lambda: with_settings(autocast=torch.int8), ValueError, r"autocast must be .* got torch\.int8"),
         (
             lambda: with_settings(optimizer=toys.sgd(list(toys.head(2).parameters()))),

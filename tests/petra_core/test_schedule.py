@@ -4,8 +4,7 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.schedule import Action, Kind, program, written
-from petra_core.staleness import lockstep, one_f_one_b
+from petra_core.staleness import Action, Kind, lockstep, one_f_one_b, program, written
 
 LOCKSTEP = (
     "F0 F1 F2 F3 F4 R0 B0 U0 R1 B1 U1 R2 B2 U2 R3 B3 U3 R4 B4 U4",

@@ -21,9 +21,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, StageError, merge, methods
-from petra_core.delay import AVERAGE, ForwardWeights
+from petra_core.delay import Average, PredictedWeights
 from petra_core.methods import Method
 from petra_core.models import ConcatStreams, DuplicateStreams
+from petra_core.update_rule import UpdateRule, describe
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.properties import plain_gradients
 
@@ -213,10 +214,10 @@ def test_what_evaluates_again_in_its_backward_trains_as_if_it_did_not(construct:
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
-@pytest.mark.parametrize("settings", [{"correction": AVERAGE}, {"forward_weights": ForwardWeights.PREDICTED}], ids=str)
-def test_with_other_weights_too(settings: dict[str, Any], method: Method) -> None:
+@pytest.mark.parametrize("rule", [Average(), PredictedWeights()], ids=str)
+def test_with_other_weights_too(rule: UpdateRule, method: Method) -> None:
     for wrap in (Checkpointed, EvaluatedAgain):
-        assert_same(trained(network(wrap), method, **settings), trained(network(), method, **settings))
+        assert_same(trained(network(wrap), method, delay=[rule]), trained(network(), method, delay=[rule]))
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -338,11 +339,10 @@ def test_views_where_gradients_are_switched_off(method: Method) -> None:
     net = network()
     net.insert(1, BufferedStage(Passing()).double())
     k = 8 if method.double_buffered else 1
-    settings = [ForwardWeights.CURRENT]
-    settings += [ForwardWeights.PREDICTED] if method.pipelined and not method.double_buffered else []
-    for forward_weights in settings:
+    predicts = method.pipelined and not method.double_buffered
+    for delay in ([], [PredictedWeights()]) if predicts else ([],):
         made(net, method, accumulation=k)  # the same stages may be used again
-        assert trained(net, method, accumulation=k, forward_weights=forward_weights)["losses"].isfinite().all()
+        assert trained(net, method, accumulation=k, delay=delay)["losses"].isfinite().all()
 
 
 class Biased(nn.Module):
@@ -525,18 +525,16 @@ def test_a_loss_may_use_the_weights_of_its_head(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-@pytest.mark.parametrize(
-    "settings", [{}, {"correction": AVERAGE}, {"forward_weights": ForwardWeights.PREDICTED}], ids=str
-)
-def test_hooks_of_parameters_are_called_at_every_backward(settings: dict[str, Any], method: Method) -> None:
-    if settings and not (method.pipelined and not method.stashes_weights):
-        settings = {}
+@pytest.mark.parametrize("delay", [[], [Average()], [PredictedWeights()]], ids=describe)
+def test_hooks_of_parameters_are_called_at_every_backward(delay: list[UpdateRule], method: Method) -> None:
+    if not method.pipelined or method.stashes_weights:
+        delay = []
     net = network()
     masked = net[1].function[0].weight
     before, seen = masked.detach().clone(), []
     masked.register_hook(lambda gradient: seen.append(1) or gradient * 0)
     net[2].function[0].weight.register_hook(lambda gradient: None)
-    p = made(net, method, optimizer=lambda q: torch.optim.SGD(q, lr=0.1, momentum=0.9), **settings)
+    p = made(net, method, optimizer=lambda q: torch.optim.SGD(q, lr=0.1, momentum=0.9), delay=delay)
     for x, y in batches(24):
         p.step(x, y)
     p.drain()
@@ -989,7 +987,7 @@ def test_in_steady_state_an_inspected_pipeline_does_the_same_operations(method: 
         data = batches(24)
         for x, y in data[:12]:
             p.step(x, y)
-        assert all(part._inspected is None for worker in p.workers for part in worker.parts)
+        assert all(part._inspected.done for worker in p.workers for part in worker.parts)
         assert not any(module._forward_hooks for module in p.model.modules())
         with Operations() as operations:
             for x, y in data[12:]:

@@ -39,12 +39,12 @@ class Cure:
         """Return whether the method supports it. A method without delay supports only another optimizer."""
         if not method.pipelined:
             return self.changes.keys() <= {"optimizer", "momentum"}
-        return not (self.changes.get("correction") == delay.AVERAGE.name and method.stashes_weights)
+        return not (self.changes.get("correction") == delay.Average.name and method.stashes_weights)
 
 
-def _of(correction: delay.Correction) -> dict[str, Any]:
+def _of(correction: type[delay.Correction]) -> dict[str, Any]:
     """Return the settings of a correction. The constant of `rate` depends on the epochs."""
-    return {"correction": correction.name, "correction_value": correction.value if correction.meaning else 0.0}
+    return {"correction": correction.name, "correction_value": correction.default}
 
 
 NOTHING = Cure("nothing")
@@ -160,7 +160,7 @@ def _trial(
 ) -> Trial:
     """Return a trial. On the chain, where PETRA reconstructs most, record the errors of the inputs at k = 1."""
     settings = recipes.settings(scale, network, method, k, seed, **changes) | cure.changes
-    if settings.get("correction") == delay.RATE.name:
+    if settings.get("correction") == delay.Rate.name:
         settings["correction_value"] = settings["epochs"] / 3
     if settings.get("optimizer", "sgd") != "sgd":
         settings["learning_rate"] = rates.rate(settings["optimizer"], settings["batch_size"], k)

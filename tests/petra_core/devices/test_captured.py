@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from petra_core import NonFiniteError, Pipeline, finite, merge, methods
-from petra_core.concurrency import InOrder
+from petra_core import NonFiniteError, Pipeline, checks, merge, methods
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps, OverStreams
 from petra_core.devices.homes import period
+from petra_core.execution import SequentialExecutor
 from petra_core.inspection import INSPECTED
 from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.models.revnet import revnet
-from petra_core.schedule import Action, Kind
-from petra_core.staleness import entering_meanwhile
+from petra_core.prediction.tracing import tracing
+from petra_core.staleness import Action, Kind, entering_meanwhile
 from tests import toys
 from tests.compare import assert_bitwise_equal
 
@@ -257,17 +257,17 @@ def written_and_read(operation: Any) -> tuple[set[int], set[int]]:
     return written, read
 
 
-class Noting(InOrder):
+class Noting(SequentialExecutor):
     """Notes which operations of a recording belong to which action."""
 
     def __init__(self, recorder: SharedMemoryRecorder) -> None:
         self._recorder = recorder
         self.done: list[tuple[int, Kind, list[Any]]] = []
 
-    def run(self, act: Any, worker: Any, action: Action, sent: Any, trace: Any) -> Tensor | None:
+    def run(self, act: Any, worker: Any, action: Action, sent: Any) -> Tensor | None:
         operations = self._recorder.recorded[-1].operations
         before = len(operations)
-        result = super().run(act, worker, action, sent, trace)
+        result = super().run(act, worker, action, sent)
         self.done.append((worker.index, action.kind, operations[before:]))
         return result
 
@@ -297,22 +297,22 @@ def test_what_may_run_at_once_shares_no_memory_that_one_of_it_writes(
 ) -> None:
     """Copies to homes had to wait for one another, and for all stages."""
     recorder = SharedMemoryRecorder()
-    conductor = Noting(recorder)
+    executor = Noting(recorder)
     stages = toys.network(6)
     stages[4].function.append(WithBuffer().double())
     # Without inspection, which refuses a function that depends on a buffer that it writes.
     pipeline = Pipeline(stages, method, accumulation=k, staleness=staleness, optimizer=fused, inspect=False)
     apart = [worker.forward_apart for worker in pipeline.workers]
     assert apart == [True, True, True, True, False, False]
-    ticks = CapturedSteps(pipeline, recorder, conductor)
+    ticks = CapturedSteps(pipeline, recorder, executor)
     waits = ordered(apart, pipeline.staleness, pipeline.lags)
     data = iter(toys.batches(100))
     while not ticks.recorded:
-        tick, conductor.done = conductor.done, []
+        tick, executor.done = executor.done, []
         ticks.step(*next(data))
         touched = [
             ((stage, kind), [set().union(*sets) for sets in zip(*map(written_and_read, operations), strict=True)])
-            for stage, kind, operations in conductor.done
+            for stage, kind, operations in executor.done
         ]
         for (one, (written, _)), (other, (also_written, read)) in itertools.permutations(touched, 2):
             if one != other and not {(one, other), (other, one)} & waits:
@@ -388,7 +388,7 @@ def test_another_shape_and_a_pipeline_that_has_moved_on_are_refused() -> None:
     words = f"is at micro-batch {2 * MANY + 1}, drained at 0, and the last recorded step left it at {2 * MANY}, drained"
     with pytest.raises(RuntimeError, match=words):
         ticks.step(*data[0])
-    with pipeline.tracing(), pytest.raises(ValueError, match="take them off"):
+    with tracing(pipeline), pytest.raises(ValueError, match="take them off"):
         CapturedSteps(pipeline, SharedMemoryRecorder())
 
 
@@ -466,8 +466,8 @@ def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> No
 
 def test_losses_wait_in_a_ring_and_the_one_that_is_not_finite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, whose host looks at losses in groups."""
-    monkeypatch.setattr(finite, "group_size", lambda device: 8)
-    monkeypatch.setattr(finite, "LOOKED_AT_TOGETHER", 8)
+    monkeypatch.setattr(checks, "group_size", lambda device: 8)
+    monkeypatch.setattr(checks, "LOOKED_AT_TOGETHER", 8)
     pipeline, plain = made(3, methods.PETRA, 1), staggered(made(3, methods.PETRA, 1))
     data = toys.batches(2 * MANY)
     ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
@@ -604,14 +604,14 @@ def test_recordings_of_a_device_share_streams_and_stages_that_wait_have_one(monk
     """Of each stream that it has met cuBLAS keeps memory: that of a graph which is long gone would never come back."""
     cuda = FakeCuda(monkeypatch)
     ticks = captured.cuda(full_on("cuda:1", method=methods.BACKPROPAGATION), streams=4)
-    assert type(ticks._conductor) is InOrder  # it had forks and joins, and nothing to do at the same time
+    assert type(ticks._executor) is SequentialExecutor  # it had forks and joins, and nothing to do at the same time
     assert not cuda.made
     for streams in (2, 1, 3):
         captured.cuda(full_on("cuda:1"), streams=streams)._record(lambda: None)
     assert len(cuda.made) == 4
-    conductor = captured.cuda(full_on("cuda:1"))._conductor
-    assert isinstance(conductor, OverStreams)
-    assert len(conductor._streams) == 2 * 4 - 1  # one for each branch
+    executor = captured.cuda(full_on("cuda:1"))._executor
+    assert isinstance(executor, OverStreams)
+    assert len(executor._streams) == 2 * 4 - 1  # one for each branch
 
 
 def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -630,10 +630,10 @@ def test_a_forward_is_beside_the_backward_of_its_stage_and_the_update_waits_for_
     cuda = FakeCuda(monkeypatch)
     head, middle, stem = reversed(toys.pipeline(toys.network(3)).workers)
     streams: Any = [FakeStream(cuda, name) for name in "abcde"]
-    conductor = OverStreams(streams, (4, 2, 0), (0, 1, 2))
-    with conductor.step():
+    executor = OverStreams(streams, (4, 2, 0), (0, 1, 2))
+    with executor.step():
         for worker in (head, middle, stem):
-            forward_and_backward(conductor, worker)
+            forward_and_backward(executor, worker)
     caller = "caller on cuda:1"
     assert cuda.said == [
         *(f"{name} waits for {caller}" for name in "abcde"),
@@ -644,10 +644,10 @@ def test_a_forward_is_beside_the_backward_of_its_stage_and_the_update_waits_for_
     ]
 
 
-def forward_and_backward(conductor: OverStreams, worker: Any) -> None:
+def forward_and_backward(executor: OverStreams, worker: Any) -> None:
     for kind in Kind:
         if kind is not Kind.RECONSTRUCT or not worker.is_head:
-            conductor.run(lambda *_: None, worker, Action(kind, 0), [], None)
+            executor.run(lambda *_: None, worker, Action(kind, 0), [])
 
 
 def test_a_branch_waits_for_the_neighbour_whose_message_it_needs_in_the_same_step(
@@ -656,12 +656,12 @@ def test_a_branch_waits_for_the_neighbour_whose_message_it_needs_in_the_same_ste
     cuda = FakeCuda(monkeypatch)
     workers = toys.pipeline(toys.network(3)).workers
     streams: Any = [FakeStream(cuda, name) for name in "abcde"]
-    conductor = OverStreams(streams, (1, 1, 0), (0, 0, 0))
-    with conductor.step():
+    executor = OverStreams(streams, (1, 1, 0), (0, 0, 0))
+    with executor.step():
         for worker in workers:
-            conductor.run(lambda *_: None, worker, Action(Kind.FORWARD, 0), [], None)
+            executor.run(lambda *_: None, worker, Action(Kind.FORWARD, 0), [])
         for worker in reversed(workers):
-            conductor.run(lambda *_: None, worker, Action(Kind.BACKWARD, 0), [], None)
+            executor.run(lambda *_: None, worker, Action(Kind.BACKWARD, 0), [])
     assert cuda.said[5:-5] == [
         *("d works", "d is here: 0", "b works", "b waits for 0", "b is here: 1", "a works", "a waits for 1"),
         *("a is here: 2", "a works", "a is here: 3"),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from petra_core import Pipeline, methods
-from petra_core.delay import RATE, ForwardWeights
+from petra_core.delay import PredictedWeights, Rate
 from petra_core.distributed import ProcessChannel, process_channel
 from petra_core.distributed.agreement import (
     _plain,
@@ -64,8 +64,8 @@ OTHERWISE: dict[str, tuple[Settings, str]] = {
         "method.inputs is 'reconstruction' on rank 0 and 'stash' on rank 1",
     ),
     "k": ({"accumulation": 4}, "accumulation is 2 on rank 0 and 4 on rank 1"),
-    "correction": ({"correction": RATE.at(5.0)}, "delay is 'uncorrected' on rank 0 and "),
-    "forward weights": ({"forward_weights": ForwardWeights.PREDICTED}, "delay is 'uncorrected' on rank 0 and "),
+    "correction": ({"delay": [Rate(5.0)]}, "delay is 'uncorrected' on rank 0 and "),
+    "forward weights": ({"delay": [PredictedWeights()]}, "delay is 'uncorrected' on rank 0 and "),
     "class of the optimizer": ({"optimizer": adamw(0.05)}, "optimizer.class is 'SGD' on rank 0 and 'AdamW' on rank 1"),
     "learning rate": (
         {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3)},

@@ -16,10 +16,10 @@ from torch import nn
 
 from petra_core import HeadStage, Pipeline, merge, methods
 from petra_core.distributed import ProcessChannel
+from petra_core.messages import Message
 from petra_core.methods import Method
-from petra_core.schedule import Action
 from petra_core.stages import Stage
-from petra_core.worker import Message
+from petra_core.staleness import Action
 from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_exactness import spectral

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.distributed.groups import ChannelError
-from petra_core.schedule import Action, Kind
-from petra_core.worker import Message
+from petra_core.messages import Message
+from petra_core.staleness import Action, Kind
 from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.distributed.test_distributed import in_processes

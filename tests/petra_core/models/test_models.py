@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from petra_core import models
-from petra_core.checks import check_residual
+from petra_core.inspection.modules import check_residual
 from petra_core.stages import BufferedStage, HeadStage, ReversibleStage
 
 pytestmark = pytest.mark.convolutions

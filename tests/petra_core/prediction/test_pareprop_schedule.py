@@ -11,7 +11,7 @@ from petra_core.prediction.footprint import graphs_at_once
 from petra_core.prediction.memory import footprints
 from petra_core.prediction.orders import of_method
 from petra_core.prediction.simulation import Cost
-from petra_core.schedule import written
+from petra_core.staleness import written
 from tests import toys
 from tests.petra_core.prediction.test_memory import NETWORKS, batch
 

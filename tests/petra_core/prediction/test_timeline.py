@@ -8,8 +8,8 @@ from petra_core import methods
 from petra_core.errors import ScheduleError
 from petra_core.prediction import orders
 from petra_core.prediction.simulation import Cost, Link, Operation, simulate
+from petra_core.prediction.timeline import Event, Timeline
 from petra_core.staleness import lockstep, one_f_one_b
-from petra_core.timeline import Event, Timeline
 
 UNIT = Cost(forward=1, backward=2)
 

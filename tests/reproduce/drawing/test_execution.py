@@ -7,8 +7,7 @@ import pytest
 
 from petra_core import methods
 from petra_core.errors import ScheduleError
-from petra_core.schedule import Action, Kind, program
-from petra_core.staleness import lockstep, one_f_one_b
+from petra_core.staleness import Action, Kind, lockstep, one_f_one_b, program
 from reproduce.drawing.__main__ import main
 from reproduce.drawing.execution import executed, laid_out
 

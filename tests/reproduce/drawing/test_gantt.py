@@ -7,7 +7,7 @@ import pytest
 from petra_core import methods
 from petra_core.prediction import orders
 from petra_core.prediction.simulation import Cost, simulate
-from petra_core.timeline import Event, Timeline
+from petra_core.prediction.timeline import Event, Timeline
 from reproduce.drawing.gantt import to_svg
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from petra_core.delay import Rate
 from reproduce.cells.kinds import TrainingCell
 from reproduce.measures import training
 from reproduce.measures.context import Context
@@ -41,8 +42,9 @@ def test_the_constant_of_a_rate_is_in_epochs_and_the_engines_in_updates(tmp_path
     trainer = training.Trainer(RATE, Record(tmp_path, RATE), Context(how=How()))
     try:
         worker = trainer.pipeline.workers[0]
-        assert worker.corrector is not None
-        assert worker.corrector._constant == pytest.approx(2.0 * 11 / 2)
+        (rule,) = worker.rules
+        assert isinstance(rule, Rate)
+        assert rule.value == pytest.approx(2.0 * 11 / 2)
         assert worker.optimizer is not None
         assert isinstance(worker.optimizer, torch.optim.SGD)
     finally:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import BufferedStage, Pipeline, ReversibleStage, Stage, merge, methods, models
-from petra_core.delay import ForwardWeights
+from petra_core.delay import PredictedWeights
 from petra_core.methods import Method
 from petra_core.models.permutation import PixelUnshuffleStage
 from petra_core.optimizers import sgd
@@ -52,7 +52,7 @@ def test_errors_in_training_are_those_of_the_papers_equations(method: Method, pa
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_with_predicted_weights_the_true_input_is_that_of_the_engines_forward(k: int) -> None:
-    pattern, settings = "b r r r h", {"forward_weights": ForwardWeights.PREDICTED}
+    pattern, settings = "b r r r h", {"delay": [PredictedWeights()]}
     stages, data = network(pattern, norm=False), batches(18)
     reference = Sgd(lambda tick: RATE, MOMENTUM, nesterov=False)
     about = ByHand(nesterov=False, **settings)

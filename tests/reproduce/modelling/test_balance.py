@@ -11,6 +11,7 @@ from petra_core import methods
 from petra_core.prediction.footprint import of_footprints
 from petra_core.prediction.holding import peaks
 from petra_core.prediction.simulation import Cost, Link
+from petra_core.settings import Settings
 from reproduce.cells.kinds import CellError
 from reproduce.commands import partition
 from reproduce.commands.cli import main
@@ -76,7 +77,7 @@ def test_footprints_that_methods_share_are_those_of_each_method(method: methods.
     """Methods that keep the same share their footprints, and the optimizer is not asked; a prediction does both."""
     cell = dataclasses.replace(table3.held("smoke", "cifar10", "revnet18", method, 2, width=4), accumulation=32)
     expected = held_memory.predicted(cell)
-    assert of_footprints(balance.footprints(cell), method, cell.accumulation) == expected
+    assert of_footprints(balance.footprints(cell), Settings(method=method, accumulation=cell.accumulation)) == expected
 
 
 @pytest.mark.usefixtures("costs")

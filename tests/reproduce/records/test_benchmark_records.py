@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from petra_core.timeline import Event, Timeline
+from petra_core.prediction.timeline import Event, Timeline
 from reproduce.exhibits import benchmarks
 from reproduce.records.benchmarks import (
     Benchmark,

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from petra_core import checkpoint
+from petra_core.prediction.tracing import TracingExecutor
 from reproduce.commands.cli import main
 from reproduce.records.storage import StorageFullError
 from reproduce.teams import trace_file
@@ -50,7 +51,7 @@ def test_nothing_is_noted_any_more_when_the_file_is_written(tmp_path: Path) -> N
     file = TraceFile(tmp_path / "trace.json", 2, ALONE)
     for x, y in toys.batches(12):
         file.before_step(pipeline)
-        traced.append(pipeline.trace is not None)
+        traced.append(isinstance(pipeline.executor, TracingExecutor))
         pipeline.step(x, y)
     assert traced.count(True) == 2
     assert not traced[-1]

@@ -1,10 +1,10 @@
 """Record when a run executes its actions, as a timeline that can be compared with a simulated one.
 
 A profiler shows kernels and Python frames, which are hard to map to a schedule, and slows the run. A traced pipeline
-records the begin and end of each action of the schedule, and the time that it waits for messages. Without tracing the
-overhead is one comparison with None per action. Tracing does not change results.
+records the begin and end of each action of the schedule, and the time that it waits for messages. An executor around
+that of the pipeline does that, so a pipeline that is not traced has no overhead. Tracing does not change results.
 
-    with pipeline.tracing() as trace:
+    with tracing(pipeline) as trace:
         for x, y in batches:
             pipeline.step(x, y)
     timeline([trace]).chrome_trace()
@@ -27,11 +27,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from petra_core.schedule import Kind
-from petra_core.timeline import Event, Timeline
+from petra_core.execution import Act, Sent, SequentialExecutor
+from petra_core.pipeline import Pipeline
+from petra_core.prediction.timeline import Event, Timeline
+from petra_core.staleness import Action, Kind
+from petra_core.worker import Worker
 
-__all__ = ["WAIT", "Trace", "gathered", "timeline"]
+__all__ = ["WAIT", "Trace", "TracingExecutor", "gathered", "timeline", "tracing"]
 
 WAIT = "wait"  # kind of an event in which a stage waits for messages; the event's number is the step
 
@@ -108,6 +112,56 @@ class Trace:
             return moment
         clock, zero = self._zeros[where]
         return clock + 1e-3 * float(zero.elapsed_time(moment))
+
+
+class TracingExecutor(SequentialExecutor):
+    """Record the actions and waits of another executor.
+
+    Args:
+        executor: The executor that does the actions.
+        trace: The trace to record in.
+
+    """
+
+    def __init__(self, executor: SequentialExecutor, trace: Trace) -> None:
+        self._executor, self._trace = executor, trace
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        return self._executor.together()
+
+    def waiting(self, worker: Worker, step: int) -> contextlib.AbstractContextManager[None]:
+        return self._trace.waiting(worker.index, step, worker.device)
+
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
+        def traced(worker: Worker, action: Action, sent: Sent) -> Tensor | None:
+            self._trace.begin(worker.index, worker.device)
+            result = act(worker, action, sent)
+            self._trace.end(action.kind.value, worker.index, action.number, worker.device)
+            return result
+
+        return self._executor.run(traced, worker, action, sent)
+
+
+@contextlib.contextmanager
+def tracing(pipeline: Pipeline, device: int = 0) -> Iterator[Trace]:
+    """Record the times of all actions of a pipeline inside the context.
+
+    Args:
+        pipeline: The pipeline.
+        device: Index of this process among the devices of the timeline, which is its rank.
+
+    Raises:
+        RuntimeError: If the pipeline is being traced already.
+
+    """
+    if isinstance(pipeline.executor, TracingExecutor):
+        raise RuntimeError("this pipeline is being traced already: leave that context before another one is entered")
+    before, trace = pipeline.executor, Trace(device, overlapped=pipeline.method.overlapped)
+    pipeline.executor = TracingExecutor(before, trace)
+    try:
+        yield trace
+    finally:
+        pipeline.executor = before
 
 
 def _event() -> torch.cuda.Event:

@@ -1,7 +1,7 @@
 """Timelines: begin and end of each operation on each device, measured or simulated.
 
-`petra_core.tracing` measures the timeline of a run; `petra_core.prediction.simulation` computes one from costs and
-links. Both can be drawn, exported (`Timeline.chrome_trace`) and compared. Times are in seconds.
+`petra_core.prediction.tracing` measures the timeline of a run; `petra_core.prediction.simulation` computes one from
+costs and links. Both can be drawn, exported (`Timeline.chrome_trace`) and compared. Times are in seconds.
 """
 
 from dataclasses import dataclass

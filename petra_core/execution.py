@@ -1,4 +1,4 @@
-"""One action after the other, or PaReprop's reconstruction beside the backward of the stage above.
+"""Executors run the actions of a step: sequentially, or PaReprop's reconstruction concurrently with a backward.
 
 Reversible backpropagation evaluates every block once more than backpropagation, and does so while nothing else happens:
 the device differentiates block i, then reconstructs block i - 1, then differentiates it. But a reconstruction needs
@@ -35,69 +35,82 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 from torch import Tensor
 
+from petra_core.messages import Message
 from petra_core.methods import Method
-from petra_core.schedule import Action, Kind
-from petra_core.tracing import Trace
-from petra_core.worker import Message, Worker
+from petra_core.staleness import Action, Kind
+from petra_core.worker import Worker
 
-__all__ = ["Act", "InOrder", "Sent", "SideBySide", "conductor", "shared_stream"]
+__all__ = ["Act", "OverlappedExecutor", "Sent", "SequentialExecutor", "executor_of", "shared_stream"]
 
 Sent = list[tuple[int, Message]]  # to which stage, what
 Act = Callable[[Worker, Action, Sent], Tensor | None]
 
 
-def conductor(method: Method, *, one_process: bool) -> "InOrder":
-    """Return what does the actions under `method`: in order, or side by side where the method overlaps.
+def executor_of(method: Method, *, one_process: bool) -> "SequentialExecutor":
+    """Return the executor of a method.
 
     Args:
-        method: of the pipeline.
-        one_process: whether all stages of the pipeline are in this process.
+        method: Method of the pipeline.
+        one_process: Whether all stages of the pipeline are in this process.
 
     Raises:
-        ValueError: the method overlaps, and the stages are in several processes.
+        ValueError: If the method overlaps, and the stages are in several processes.
 
     """
     if not method.overlapped:
-        return InOrder()
+        return SequentialExecutor()
     if not one_process:
         raise ValueError(
             f"{method} overlaps the work of stages of one process, and these are in several; use PETRA there, or "
             f"REVERSIBLE_BACKPROPAGATION, which has the same gradients"
         )
-    return SideBySide()
+    return OverlappedExecutor()
 
 
-class InOrder:
-    """Does one action after the other."""
+class SequentialExecutor:
+    """Run one action after the other."""
 
     def together(self) -> contextlib.AbstractContextManager[None]:
-        """Surround actions that may be done at the same time; all are done when the context is left."""
+        """Return a context for actions that may run concurrently. They have finished when the context ends."""
         return contextlib.nullcontext()
 
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
-        """Do an action of a worker, by `act`, and return its result; an exception carries a note that names the action.
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
+        """Run an action, and name it in a note of an exception.
 
-        What the worker sends to stages of this process is added to `sent`.
+        Args:
+            act: Function that does the action.
+            worker: The worker of the stage.
+            action: The action.
+            sent: List that receives the messages to stages of this process.
+
+        Returns:
+            The result of `act`: the loss, for the head's forward.
+
         """
-        if trace is not None:
-            trace.begin(worker.index, worker.device)
         try:
-            result = act(worker, action, sent)
+            return act(worker, action, sent)
         except Exception as error:
             error.add_note(f"in {action.kind.name.lower()} {action.number} of stage {worker.index}")
             raise
-        if trace is not None:
-            trace.end(action.kind.value, worker.index, action.number, worker.device)
-        return result
+
+    def waiting(self, worker: Worker, step: int) -> contextlib.AbstractContextManager[None]:
+        """Return a context for the time that a worker waits for messages of other processes.
+
+        Args:
+            worker: The worker.
+            step: Number of the step.
+
+        """
+        return contextlib.nullcontext()
 
 
-class SideBySide(InOrder):
-    """Does a reconstruction beside the other actions that are done together with it."""
+class OverlappedExecutor(SequentialExecutor):
+    """Run a reconstruction concurrently with the other actions of its context."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._beside: Future[Tensor | None] | None = None
-        self._forked: set[torch.device] = set()  # the devices whose streams have been given work in this context
+        self._forked: set[torch.device] = set()  # devices whose streams have work in this context
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -107,26 +120,26 @@ class SideBySide(InOrder):
                 self._beside.result()
         finally:
             if self._beside is not None:
-                wait([self._beside])  # after an exception too: nothing is to go on behind the caller's back
+                wait([self._beside])  # after an exception, too, so that nothing runs after the context
                 self._beside = None
             for device in self._forked:
                 for number in (0, 1):
                     torch.cuda.current_stream(device).wait_stream(shared_stream(device, number))
             self._forked.clear()
 
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent, trace: Trace | None) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
         if worker.device.type == "cuda":
             with torch.cuda.stream(self._stream(worker)):
-                return super().run(act, worker, action, sent, trace)
+                return super().run(act, worker, action, sent)
         if action.kind is not Kind.RECONSTRUCT or worker.draws:
-            return super().run(act, worker, action, sent, trace)
+            return super().run(act, worker, action, sent)
         precision, team = _autocast_of_this_thread(worker.device), torch.get_num_threads()
 
         def beside() -> Tensor | None:
             if torch.get_num_threads() != team:
                 torch.set_num_threads(team)
             with precision:
-                return super(SideBySide, self).run(act, worker, action, sent, trace)
+                return super(OverlappedExecutor, self).run(act, worker, action, sent)
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="petra-reconstruction")
@@ -134,7 +147,7 @@ class SideBySide(InOrder):
         return None
 
     def _stream(self, worker: Worker) -> torch.cuda.Stream:
-        """The stream of a worker; at the first work in a context it is made to wait for what comes before."""
+        """Return the stream of a worker. Its first work in a context waits for the caller's earlier work."""
         device = worker.device
         if device not in self._forked:
             self._forked.add(device)
@@ -145,12 +158,12 @@ class SideBySide(InOrder):
 
 @functools.cache
 def shared_stream(device: torch.device, number: int) -> torch.cuda.Stream:
-    """The n-th CUDA stream of a device, the same for all pipelines: cuBLAS keeps memory for each that it has met."""
+    """Return the n-th CUDA stream of a device. All pipelines share it, because cuBLAS keeps memory for each stream."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _autocast_of_this_thread(device: torch.device) -> torch.autocast:
-    """The autocast setting of this thread, as a context for another thread."""
+    """Return the autocast setting of this thread, as a context for another thread."""
     return torch.autocast(
         device.type,
         dtype=torch.get_autocast_dtype(device.type),

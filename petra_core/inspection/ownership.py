@@ -34,7 +34,7 @@ class OwnedOutputs:
         self._earlier: set[StorageWeakRef] = set()  # of outputs; while one is held no other storage gets its number
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes for a copy, which holds no weak references and so looks again."""
+        """Return the attributes for a copy, without weak references, so that the copy examines its outputs again."""
         return self.__dict__ | {"_earlier": set(), "_left": LOOKED_AT if self._left else 0}
 
     def __call__(self, outputs: Streams, inputs: Streams) -> Streams:

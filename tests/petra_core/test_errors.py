@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from petra_core.arguments import check_int, check_number
+from petra_core.errors import check_int, check_number
 
 
 def test_what_is_in_range_comes_back_a_number_as_a_float():

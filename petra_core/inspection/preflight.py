@@ -12,6 +12,7 @@ import copy
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,29 +59,25 @@ def check(
     target: Target,
     *,
     method: Method = PETRA,
-    accumulation: int = 1,
-    staleness: Sequence[int] | None = None,
     optimizer: OptimizerFactory | None = None,
-    autocast: torch.dtype | None = None,
+    **settings: Any,
 ) -> Report:
-    """Check whether a network trains as plain autograd would train it. Raises nothing.
+    """Check whether a network trains as plain autograd would train it. Errors are findings of the report.
 
     Args:
-        stages: of the pipeline to be; they are copied and remain as they are.
-        inputs: a micro-batch, what stage 0 takes.
-        target: its target, what the loss takes.
-        method: of the pipeline.
-        accumulation: k of the pipeline.
-        staleness: of the pipeline.
-        optimizer: of the pipeline.
-        autocast: of the pipeline.
+        stages: Stages of the pipeline. They are copied and not changed.
+        inputs: A micro-batch, the input of stage 0.
+        target: Its target, the argument of the loss.
+        method: Method of the pipeline.
+        optimizer: Factory of the pipeline's optimizers.
+        **settings: `accumulation`, `staleness`, `delay` and `autocast`, as for `Pipeline`.
 
     """
     findings: list[Finding] = []
     devices = {device for device in devices_of(stages) if device.type == "cuda"} if _are_stages(stages) else set()
     with torch.random.fork_rng([device.index or 0 for device in devices]):
         try:
-            _check(stages, inputs, target, method, accumulation, staleness, optimizer, autocast, findings)
+            _check(stages, inputs, target, findings, method=method, optimizer=optimizer, **settings)
         except StageError as error:
             findings.append(error.finding)
         except Exception as error:
@@ -98,13 +95,10 @@ def _check(
     stages: Sequence[Stage],
     inputs: Value,
     target: Target,
-    method: Method,
-    accumulation: int,
-    staleness: Sequence[int] | None,
-    optimizer: OptimizerFactory | None,
-    autocast: torch.dtype | None,
     findings: list[Finding],
+    **settings: Any,
 ) -> None:
+    """Train copies of the stages, and add to the findings what they do differently from plain autograd."""
     plain = copy.deepcopy(list(stages))
     first: dict[tuple[int, str], Tensor] = {}
 
@@ -112,15 +106,8 @@ def _check(
         if version == 0:
             first.update({(index, n): p.grad.clone() for n, p in stage.named_parameters() if p.grad is not None})
 
-    pipeline = Pipeline(
-        copy.deepcopy(list(stages)),
-        method,
-        accumulation=accumulation,
-        staleness=staleness,
-        optimizer=optimizer,
-        autocast=autocast,
-        before_update=note,
-    )
+    pipeline = Pipeline(copy.deepcopy(list(stages)), before_update=note, **settings)
+    accumulation, autocast = pipeline.accumulation, pipeline.settings.autocast
     assert pipeline._inspection is not None
     pipeline._inspection.findings = findings
     findings += _static_findings(pipeline)
@@ -137,7 +124,7 @@ def _check(
 
 
 def _static_findings(pipeline: Pipeline) -> list[Finding]:
-    """What can be said without an evaluation."""
+    """Return the findings that need no evaluation."""
     findings = []
     for worker in pipeline.workers:
         if not any(module.training for module in worker.stage.modules()):
@@ -157,7 +144,7 @@ def _static_findings(pipeline: Pipeline) -> list[Finding]:
 def _plain_gradients(
     stages: Sequence[Stage], inputs: Value, target: Target, accumulation: int, autocast: torch.dtype | None
 ) -> dict[tuple[int, str], Tensor]:
-    """The mean gradients of k micro-batches by plain autograd, by stage and name; none of parameters not reached."""
+    """Return the mean gradients of k micro-batches by plain autograd, by stage and name, of reached parameters."""
     head = stages[-1].parts()[-1]
     assert isinstance(head, HeadStage)
     model = sequential(stages)
@@ -179,7 +166,7 @@ def _plain_gradients(
 def _compared(
     first: dict[tuple[int, str], Tensor], wanted: dict[tuple[int, str], Tensor], autocast: torch.dtype | None
 ) -> list[Finding]:
-    """Findings for parameters whose first mean gradient is not that of plain autograd."""
+    """Return findings for parameters whose first mean gradient is not that of plain autograd."""
     findings = []
     largest = functools.reduce(max, (float(gradient.abs().max()) for gradient in wanted.values()), 0.0)
     for index, name in sorted(first.keys() | wanted.keys()):

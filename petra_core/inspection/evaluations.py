@@ -39,13 +39,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from petra_core.environment import StageWeights
 from petra_core.errors import Finding, StageError
-from petra_core.ownership import storage_reference
+from petra_core.inspection.interface import NoInspection, Projections
+from petra_core.inspection.ownership import storage_reference
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.tape import Streams, Tape, combined
+from petra_core.weights import StageWeights
 
-__all__ = ["INSPECTED", "BlockInspection", "Inspection", "Structure"]
+__all__ = ["INSPECTED", "BlockInspection", "Inspection"]
 
 INSPECTED = 3  # micro-batches of each block
 ROUNDING = 64.0
@@ -58,9 +59,6 @@ FAR = 10**6  # evaluations
 
 _PLAIN = (int, float, complex, bool, str, type(None))
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-
-#: Of tensors: dtype, Euclidean norm and a projection.
-Projections = tuple[tuple[torch.dtype, float, float], ...]
 
 PURE = (
     "its backward evaluates it again, so it must be a pure function: draw random numbers from torch's global generator "
@@ -95,7 +93,7 @@ class Inspection:
         self._inputs: MutableMapping[Tensor, BlockInspection] = WeakIdKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes for a copy, which holds no weak references."""
+        """Return the attributes for a copy, without weak references."""
         return self.__dict__ | {"_origins": {}, "_inputs": WeakIdKeyDictionary()}
 
     def mixed(self, device: torch.device) -> bool:
@@ -155,14 +153,12 @@ class Inspection:
         self._origins = {storage: origin for storage, origin in self._origins.items() if origin is not block}
 
 
-class BlockInspection:
+class BlockInspection(NoInspection):
     """The inspection of one block, as `Inspection.block` makes it.
 
     Attributes:
-        replaces: whether evaluations may have other weights than the module's own.
         index: number of the stage that the block belongs to.
         parameters: of the block.
-        projections: of what its function returned in the last forward, if that was inspected.
 
     """
 
@@ -182,13 +178,11 @@ class BlockInspection:
         self.projections: Projections = ()
 
     @property
-    def done(self) -> bool:
-        """Whether enough micro-batches have been inspected."""
+    def done(self) -> bool:  # type: ignore[override]  # computed here, constant in the base
         return not self.evaluates and self._backwards >= INSPECTED
 
     @property
-    def evaluates(self) -> bool:
-        """Whether forwards are still evaluated a second time."""
+    def evaluates(self) -> bool:  # type: ignore[override]  # computed here, constant in the base
         return self._forwards < INSPECTED
 
     @property
@@ -210,7 +204,6 @@ class BlockInspection:
 
     @contextlib.contextmanager
     def evaluation(self, inputs: Streams) -> Iterator[None]:
-        """Context around a forward, which sees what it reads and writes besides its input and output."""
         reads = _Reads(self._whole, self, inputs)
         reading = contextlib.nullcontext() if self._compiled else reads
         if not self.evaluates:  # what comes back from a later stage is read only after some more forwards
@@ -273,13 +266,9 @@ class BlockInspection:
 
     @contextlib.contextmanager
     def evaluation_of_backward(self, before: Projections, *, reconstructs: bool) -> Iterator[None]:
-        """Context around the evaluation for a backward, whose output is compared with that of its forward.
-
-        Args:
-            before: `projections` of the forward, which had the same weights.
-            reconstructs: whether the input is reconstructed, with rounding errors.
-
-        """
+        if not before:
+            yield
+            return
         outputs: list[Any] = []
         with self._function_outputs(outputs):
             yield
@@ -302,22 +291,20 @@ class BlockInspection:
                     PURE + "; pass what another stage needs to it as a stream",
                 )
 
-    def compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
-        """Evaluate the block a second time and compare. Attributes and generators are as before afterwards.
+    def evaluated(
+        self,
+        inputs: Streams,
+        outputs: Streams,
+        tape: Tape | None,
+        weights: StageWeights,
+        again: Callable[[], tuple[Tape, bool]],
+    ) -> None:
+        self._walk(self._compare(inputs, outputs, again) if tape is None else tape, inputs, weights)
 
-        A module may count its evaluations if its output does not depend on their number. So if an attribute has
-        changed, a third evaluation finds it far ahead.
-
-        Args:
-            inputs: of the block.
-            outputs: of the first evaluation.
-            again: evaluates the block with a graph, and says whether it drew the random numbers of the first
-                evaluation.
-
-        Returns:
-            The tape of the second evaluation.
-
-        """
+    def _compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
+        """Return the tape of a second evaluation, which is compared with the first."""
+        # A module may count its evaluations if its output does not depend on their number. So if an attribute has
+        # changed, a third evaluation finds it far ahead.
         generators, attributes = _Generators(self._function), _attributes(self._function)
         stage, combine = self._stage, None
         if isinstance(stage, ReversibleStage):  # another `combine` may write where a message is
@@ -377,8 +364,8 @@ class BlockInspection:
                 return f"relative difference {difference:.1g} of stream {number}, allowed {tolerance:.1g}"
         return None
 
-    def walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
-        """See that the leaves of a graph are the block's input and its weights."""
+    def _walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
+        """Check that the leaves of a graph are the block's input and its weights."""
         self._forwards += 1
         self._whole.stand_for_inputs(tape.leaves(), self)
         own = {id(tensor) for tensor in (*weights.values(), *tape.leaves())}
@@ -390,7 +377,6 @@ class BlockInspection:
                 self._report_leaf(leaf)
 
     def differentiated(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
-        """Look at the gradients of one backward; `parameters` are their names."""
         self._backwards += 1
         for name, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None and gradient.layout is not torch.strided:
@@ -437,82 +423,6 @@ class BlockInspection:
     def _report(self, parameter: str | None, what: str, remedy: str) -> None:
         subject = "" if parameter is not None else f"{type(self._function).__name__} "
         self._whole.report(Finding(self.index, parameter, subject + what, remedy))
-
-
-class Structure:
-    """The parameters of a block as they were when the pipeline was made, to be compared once an update.
-
-    Args:
-        stage: the block.
-        index: number of the stage that it belongs to.
-
-    """
-
-    def __init__(self, stage: Stage, index: int) -> None:
-        self._stage, self._index = stage, index
-        names = {id(parameter): name for name, parameter in stage.named_parameters()}
-        modules = list(stage.modules())
-        self._parameters = [
-            (module._parameters, key, parameter, parameter.requires_grad, names[id(parameter)])
-            for module in modules
-            for key, parameter in module._parameters.items()
-            if parameter is not None
-        ]
-        self._children = [(module._modules, key, child) for module in modules for key, child in module._modules.items()]
-        self._counts = [(module._parameters, len(module._parameters)) for module in modules]
-
-    def check(self) -> None:
-        """Raise StageError if a parameter was frozen, unfrozen, replaced or added."""
-        for parameters, key, parameter, trained, name in self._parameters:
-            now = parameters.get(key)
-            if now is not parameter or now.requires_grad is not trained:
-                raise self._changed(name, replaced=now is not parameter, trained=trained)
-        for children, key, child in self._children:
-            if children.get(key) is not child:
-                raise self._error(
-                    None,
-                    f"module {key!r} ({type(child).__name__}) was replaced after the pipeline was made, so the "
-                    f"parameters of the new one are not trained",
-                )
-        for parameters, count in self._counts:
-            if len(parameters) != count:
-                raise self._error(None, f"its parameters {[*parameters]} were {count} when the pipeline was made")
-
-    def check_replaceable(self) -> None:
-        """Raise StageError if the weights of a module cannot be replaced."""
-        for name, module in self._stage.function.named_modules():
-            if isinstance(module, torch.jit.ScriptModule):
-                raise StageError(
-                    Finding(
-                        self._index,
-                        None,
-                        f"{name or 'its module'} is a module of torch.jit, whose weights cannot be replaced by those "
-                        f"that this method stashes or predicts",
-                        "give the plain module (petra_core.devices.compiled compiles it), or choose a method with "
-                        "current weights, such as PETRA",
-                    )
-                )
-
-    def foreign_gradient(self, name: str) -> RuntimeError:
-        """The error for gradients of a parameter that something else has written or removed."""
-        return RuntimeError(
-            f"stage {self._index}: the gradient of parameter {name} was changed from outside between two backwards of "
-            f"the pipeline, which sums the gradients of an update there; leave .grad alone outside before_update (no "
-            f"zero_grad), and for gradients of other losses use torch.autograd.grad or a copy of the model"
-        )
-
-    def _changed(self, name: str, *, replaced: bool, trained: bool) -> StageError:
-        if replaced:
-            what = "was replaced after the pipeline was made, so the new one is not trained"
-        elif trained:
-            what = "was frozen after the pipeline was made"
-        else:
-            what = "requires gradients, but was frozen when the pipeline was made, so it is not trained"
-        return self._error(name, what)
-
-    def _error(self, name: str | None, what: str) -> StageError:
-        remedy = "which parameters are trained is fixed then: change them first, or make a new pipeline of the stages"
-        return StageError(Finding(self._index, name, what, remedy))
 
 
 class _Reads(TorchFunctionMode):
@@ -617,7 +527,7 @@ def _is_global(generator: torch.Generator) -> bool:
 
 
 def _attempted(again: Callable[[], tuple[Tape, bool]]) -> Tape | None:
-    """The tape of an evaluation; None if it fails, as with a counter beyond the end of a list."""
+    """Return the tape of an evaluation. None if it fails, for example with a counter beyond the end of a list."""
     try:
         return again()[0]
     except Exception:
@@ -625,7 +535,7 @@ def _attempted(again: Callable[[], tuple[Tape, bool]]) -> Tape | None:
 
 
 def _far(before: Any, now: Any) -> Any:
-    """A value far ahead in the direction in which an attribute changes, if it has one."""
+    """Return a value far ahead in the direction in which an attribute changes, if it has one."""
     numbers = isinstance(before, int | float) and isinstance(now, int | float)
     if not numbers or isinstance(now, bool):
         return now
@@ -673,7 +583,7 @@ def _storage(tensor: Tensor) -> StorageWeakRef | None:
 
 @torch.no_grad()
 def _fingerprints(stage: Stage) -> dict[str, str]:
-    """A number for each parameter, which a write through .data changes too; as text, since nan equals itself."""
+    """Return a number per parameter that a write through .data changes too, as text, so that nan equals nan."""
     return {
         name: str(complex(p.sum(dtype=torch.complex128 if p.is_complex() else torch.float64)))
         for name, p in stage.named_parameters()
@@ -683,7 +593,7 @@ def _fingerprints(stage: Stage) -> dict[str, str]:
 
 @torch.no_grad()
 def _difference(one: Tensor, other: Tensor, tolerance: float) -> float | None:
-    """The difference of two tensors relative to the largest magnitude; None if they are equal up to the tolerance."""
+    """Return the difference relative to the largest magnitude. None if the tensors are equal up to the tolerance."""
     if one.shape != other.shape or one.dtype is not other.dtype:
         return float("inf")
     one, other = one.detach(), other.detach()
@@ -701,7 +611,7 @@ def _difference(one: Tensor, other: Tensor, tolerance: float) -> float | None:
 
 
 def _leaves(roots: Sequence[Node]) -> list[Tensor]:
-    """The leaves of a graph."""
+    """Return the leaves of a graph."""
     leaves: list[Tensor] = []
     seen: set[Node] = set()
     stack = list(roots)

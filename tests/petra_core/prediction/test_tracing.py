@@ -8,10 +8,10 @@ import pytest
 
 from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
+from petra_core.messages import Message
 from petra_core.methods import Method
+from petra_core.prediction.tracing import WAIT, gathered, timeline, tracing
 from petra_core.tape import Tape
-from petra_core.tracing import WAIT, gathered, timeline
-from petra_core.worker import Message
 from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.distributed.test_distributed import in_processes
@@ -28,9 +28,9 @@ def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -
     plain, traced = make(method), make(method)
     data = toys.batches(8)
     expected = toys.train(plain, data)
-    with traced.recording() as recording, traced.tracing() as trace:
+    with traced.recording() as recording, tracing(traced) as trace:
         assert toys.train(traced, data) == expected
-        with pytest.raises(RuntimeError, match="being traced already"), traced.tracing():
+        with pytest.raises(RuntimeError, match="being traced already"), tracing(traced):
             pass
     assert_bitwise_equal(traced.state_dict(), plain.state_dict())
     for stage in range(3):
@@ -62,7 +62,7 @@ def test_a_reconstruction_beside_a_backward_is_an_event_of_its_stage(
         return reconstruct(*given)
 
     monkeypatch.setattr(stages[1], "reconstruct", slowly)
-    with pipeline.recording() as recording, pipeline.tracing() as trace:
+    with pipeline.recording() as recording, tracing(pipeline) as trace:
         toys.train(pipeline, toys.batches(2))
     for stage in range(4):
         done = [f"{event.name[0]}{event.name[2]}" for event in trace.events if event.name[1] == stage]
@@ -95,7 +95,7 @@ def trace_two(rank: int) -> None:
         channel = (Late if rank == 0 else ProcessChannel)((2, 1), compare_every=None)
         pipeline = make(methods.PETRA, channel)
         pipeline.stages[1].function.register_forward_pre_hook(lambda *_: time.sleep(SLOW))
-        with pipeline.tracing(rank) as trace:
+        with tracing(pipeline, rank) as trace:
             toys.train(pipeline, toys.batches(6))
         traces = gathered(trace)
         channel.close()

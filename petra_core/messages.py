@@ -1,23 +1,70 @@
-"""The channel that carries messages between ranks, as the pipeline sees it.
+"""Messages between neighbouring stages, and the channel that carries them between ranks.
 
-A pipeline whose stages all live in one process hands messages over itself. Where other ranks own some of the stages, it
-gives a channel what goes to them and asks it for what comes from them; nothing else differs. Both sides know from the
-staleness which messages a step brings, so nothing is announced and nobody is asked.
+A pipeline whose stages are all in one process delivers messages itself. If other ranks own some of the stages, it sends
+and receives through a channel; nothing else differs. Both ends derive the expected messages of a step from the
+staleness, so no handshake is needed.
 """
 
 import abc
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from petra_core.ledger import payload
 from petra_core.optimizers import OptimizerFactory
-from petra_core.schedule import Action
 from petra_core.stages import Stage
+from petra_core.staleness import Action
 from petra_core.tape import Streams
-from petra_core.worker import Message
 
-__all__ = ["Channel", "check_channel"]
+__all__ = ["Channel", "Message", "check_channel"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message between neighbouring stages, of one micro-batch.
+
+    Upwards, `streams` is the output of the lower stage and `gradients` is None. Downwards, `gradients` is the gradient
+    with respect to the output of the lower stage. `streams` is that output as the upper stage has it (kept or
+    reconstructed), or None if the lower stage does not reconstruct.
+
+    A method that overlaps (PAREPROP) sends two messages down: first the streams with the empty tuple as `gradients`, so
+    that the stage below can begin its reconstruction, then the gradients without streams. `Worker.receive` joins them.
+    """
+
+    micro_batch: int
+    streams: Streams | None
+    gradients: Streams | None = None
+
+    @property
+    def tensors(self) -> Streams:
+        """All tensors of the message."""
+        return (*(self.streams or ()), *(self.gradients or ()))
+
+    def with_tensors(self, tensors: Streams) -> "Message":
+        """Return the message with other tensors, in the order of `tensors`."""
+        count = len(self.streams or ())
+        streams = None if self.streams is None else tensors[:count]
+        return Message(self.micro_batch, streams, None if self.gradients is None else tensors[count:])
+
+    def bytes(self) -> int:
+        """Return the payload of the message in bytes."""
+        return payload(self.tensors)
+
+    def to(self, device: torch.device) -> "Message":
+        """Return the message on `device`; itself if it is there."""
+        if all(tensor.device == device for tensor in self.tensors):
+            return self
+        return Message(self.micro_batch, _moved(self.streams, device), _moved(self.gradients, device))
+
+
+def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
+    if streams is None:
+        return None
+    # A copy to the CPU must be synchronous, because the host could read the memory before the data has arrived.
+    return tuple(stream.to(device, non_blocking=device.type != "cpu") for stream in streams)
 
 
 class Channel(abc.ABC):
@@ -87,7 +134,7 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def evaluation_input(self, streams: Streams) -> Streams:
-        """The input of this rank's stages in an evaluation: what the rank below sends; on the lowest `streams`."""
+        """Return the input of this rank in an evaluation: `streams` on the lowest rank, else what it receives."""
 
     @abc.abstractmethod
     def evaluation_output(self, streams: Streams) -> Streams:
@@ -100,7 +147,7 @@ class Channel(abc.ABC):
 
 
 def check_channel(channel: Channel | None, stages: int, seed: int | None) -> None:
-    """Check that a pipeline's channel fits its other arguments. Raises: ValueError: it does not."""
+    """Raise ValueError unless a pipeline's channel fits its other arguments."""
     if channel is None:
         return
     if seed is None:

@@ -1,0 +1,592 @@
+"""A block of a stage and its memory: what it keeps of every micro-batch from its forward to its backward.
+
+This depends on the method and on whether the block can be inverted:
+
+    method keeps graphs                the graph (`Tape`), and of the input what a resume needs to record it again
+    method reconstructs, invertible    nothing, or a side of the input that the inversion needs (`Stage.side`)
+    otherwise                          of the input what the recomputation needs
+
+The memory is first in, first out: a step has one forward and one backward, so the oldest entry is always the next to be
+used. `petra_core.weights` selects the weights of a forward and of a backward.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from petra_core.buffers import FrozenBuffers
+from petra_core.inspection import NO_INSPECTION, Inspection, NoInspection, OwnedOutputs, Projections, Structure
+from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
+from petra_core.randomness import RandomState, RandomStream, capture, differ, loaded, replay
+from petra_core.settings import Settings
+from petra_core.stages import HeadStage, Stage
+from petra_core.staleness import Kind
+from petra_core.tape import Streams, Tape, as_streams, as_value, detached, fills_its_storage
+from petra_core.targets import Target
+from petra_core.update_rule import StageRules
+from petra_core.weights import BlockWeights, StageWeights, WeightVersion
+
+#: Backwards of a block that are watched for evaluations.
+WATCHED_BACKWARDS = 3
+
+
+@dataclass
+class _InFlight:
+    """What a block keeps of one micro-batch between its forward and its backward."""
+
+    micro_batch: int
+    version: WeightVersion  # of the forward
+    kept: Streams  # of the input, by `Stage.keep`, or by `Stage.side` if the input will be reconstructed
+    random: RandomState | None  # where the forward's random numbers began, if it drew any
+    tape: Tape | None = None
+    weights: StageWeights | None = None  # that the graph is of, where they are not the module's own
+    buffers: Sequence[Tensor] | None = None  # copies that it was recorded with; None: the module's own
+    projections: Projections = ()  # of the function's output, where the forward was inspected
+
+
+@dataclass(frozen=True)
+class Held:
+    """Tensors that a stage holds from one step to the next, in a queue whose oldest entry is used next.
+
+    Attributes:
+        queue: Name of the queue within the stage.
+        place: Position in the queue; 0 for the oldest.
+        user: Kind of the action that removes the oldest entry.
+        tensors: The tensors.
+        exchange: Function that replaces them by tensors with the same contents in other memory.
+
+    """
+
+    queue: str
+    place: int
+    user: Kind
+    tensors: Streams
+    exchange: Callable[[Streams], None]
+
+
+class Block:
+    """A block of a stage, with one `_InFlight` for every micro-batch between forward and backward.
+
+    Args:
+        stage: The block; its `parts()` is itself.
+        settings: Settings of the pipeline. The method determines what is kept, and the weights of the backward.
+        ledger: Account of the stage that the block belongs to.
+        device: Device of the block's parameters.
+        rules: Rules for delay of the stage.
+        index: Number of the stage that the block belongs to.
+        inspection: Inspection of the pipeline's first micro-batches; None for no inspection.
+
+    Attributes:
+        weights: The block's weights and their versions.
+        frozen: Context that protects the block's buffers during a reconstruction.
+
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        settings: Settings,
+        ledger: Ledger,
+        device: torch.device,
+        rules: StageRules,
+        *,
+        index: int = 0,
+        inspection: Inspection | None = None,
+    ) -> None:
+        method, is_head = settings.method, isinstance(stage, HeadStage)
+        self.stage = stage
+        self.keeps_tape = method.keeps_graph or is_head  # the head's backward follows its forward within the step
+        self.reconstructs = method.reconstructs and stage.invertible
+        self.weights = BlockWeights(
+            stage.function, settings, rules, ledger, device, is_head=is_head, keeps_graph=self.keeps_tape
+        )
+        self._kept_as = "side_bits" if self.reconstructs else "inputs"
+        self.parameters = list(self.weights.trained.values())
+        for parameter in self.parameters:
+            parameter.grad = None  # of something before: it would be part of the first update
+        self._structure = Structure(stage, index)
+        if self.weights.replaces:
+            self._structure.check_replaceable()
+        # The sums of gradients that are in `.grad`, each with its version; None: an update begins.
+        self._sums: list[tuple[Tensor | None, int]] | None = None
+        self._memory: deque[_InFlight] = deque()
+        self.frozen = FrozenBuffers(stage.function)
+        self._scratch = FrozenBuffers(stage.function, tracking=True)
+        self._watched_backwards = WATCHED_BACKWARDS  # how many are still to be watched
+        self._evaluates_again = False  # whether a backward evaluates, as torch.utils.checkpoint does
+        self._owned = OwnedOutputs(stage)
+        self._inspected: NoInspection = NO_INSPECTION
+        if inspection is not None:
+            recomputes, replaces = not self.keeps_tape, self.weights.replaces
+            self._inspected = inspection.block(stage, index, device, recomputes=recomputes, replaces=replaces)
+        self._graph_bytes: int | None = None  # of one tape; the same for all micro-batches of these shapes
+        self._ledger = ledger
+        self._device = device
+        self._autocast = settings.autocast
+
+    def forward(
+        self,
+        micro_batch: int,
+        inputs: Streams,
+        target: Target,
+        version: WeightVersion,
+        stream: RandomStream,
+    ) -> Streams:
+        """Evaluate the block, and keep what the method needs for the backward.
+
+        Args:
+            micro_batch: Number of the micro-batch.
+            inputs: Input of the block.
+            target: Target of the loss, at the head.
+            version: Version of the weights: the current one, the one before (double-buffered), or a prediction.
+            stream: Source of random numbers.
+
+        Raises:
+            ValueError: If the block wrote to its input in place.
+            StageError: If the inspection found something.
+
+        """
+        inspected = self._inspected
+        if not inspected.done:
+            self._structure.check()
+        kept = self.stage.side(inputs) if self.reconstructs else detached(self.stage.keep(inputs))
+        self._ledger.add(self._kept_as, payload(kept))
+        tape: Tape | None = None
+        weights = self.weights.of_forward(version)
+        predicted = weights if version.ahead else None
+        if self.keeps_tape and weights is None:
+            weights = self.weights.of_graph(version)
+        with stream, inspected.evaluation(inputs):
+            if self.keeps_tape:
+                with (
+                    self._precision(),
+                    self.weights.replaced(weights),
+                    torch.enable_grad(),
+                    self._unwritten(inputs),
+                    self._measuring(*inputs, *(weights or {}).values()),
+                ):
+                    tape = self._record(inputs, target)
+                assert tape.outputs is not None
+                outputs = tape.outputs
+                self._ledger.add("graph", self._graph_bytes or 0)
+                if not isinstance(self.stage, HeadStage):
+                    tape.forget()
+            else:
+                with torch.no_grad():
+                    outputs = detached(self.evaluate(inputs, weights))
+        if inspected.evaluates:
+            self._inspect(inspected, inputs, outputs, stream, tape, weights)
+        outputs = self._owned(outputs, inputs)
+        version = self.weights.keep_prediction(version, predicted)
+        entry = _InFlight(micro_batch, version, kept, stream.drawn, tape, weights if self.keeps_tape else None)
+        entry.projections = inspected.projections
+        self._memory.append(entry)
+        return outputs
+
+    def evaluate(self, inputs: Streams, weights: StageWeights | None = None) -> Streams:
+        """Evaluate the block without keeping anything, with the current weights or with others by name.
+
+        Raises:
+            ValueError: If the block wrote to its input in place.
+
+        """
+        with self._precision(), self.weights.replaced(weights), self._unwritten(inputs):
+            return as_streams(self.stage(as_value(inputs)))
+
+    def _inspect(
+        self,
+        inspected: NoInspection,
+        inputs: Streams,
+        outputs: Streams,
+        stream: RandomStream,
+        tape: Tape | None,
+        weights: StageWeights | None,
+    ) -> None:
+        """Inspect a forward. If the backward will evaluate the block again, do that now and compare."""
+        end = stream.state or capture(self._device)
+        begin = stream.drawn or capture(self._device)
+        if tape is None and inspected.replaces:
+            weights = weights or self.weights.leaves()
+
+        def again() -> tuple[Tape, bool]:
+            with (
+                self._precision(),
+                self.weights.replaced(weights),
+                torch.enable_grad(),
+                self.frozen,
+                replay(begin, self._device),
+            ):
+                second = self.stage.record(inputs)
+                return second, not differ(begin if stream.drawn is None else end, capture(self._device))
+
+        inspected.evaluated(inputs, outputs, tape, self.weights.trained if weights is None else weights, again)
+
+    @contextlib.contextmanager
+    def _unwritten(self, inputs: Streams) -> Iterator[None]:
+        """Raise ValueError if what is evaluated inside writes to its input in place."""
+        writes = [None if tensor.is_inference() else tensor._version for tensor in inputs]
+        reason: RuntimeError | None = None
+        try:
+            yield
+        except RuntimeError as error:
+            if "a leaf Variable that requires grad" not in str(error):  # autograd's own refusal, where there is a graph
+                if "does not require grad" in str(error) and not torch.is_grad_enabled():
+                    error.add_note(
+                        "the forwards of this method run without gradients: a module that differentiates in its "
+                        "forward (torch.autograd.grad) has to do so inside `with torch.enable_grad():`"
+                    )
+                raise
+            reason = error
+        now = [None if tensor.is_inference() else tensor._version for tensor in inputs]
+        if reason is not None or now != writes:
+            raise ValueError(
+                f"{type(self.stage.function).__name__} wrote to its input in place, but other stages still need it; "
+                f"use the out-of-place form of its first operation, for example nn.ReLU(inplace=False)"
+            ) from reason
+
+    def delay(self, version: int) -> int:
+        """Return the number of updates since the forward of the oldest entry, if `version` updates have been made."""
+        return version - self._memory[0].version.number
+
+    def reconstruct(self, outputs: Streams | None, delay: int = 0) -> Streams | None:
+        """Record the graph of the oldest entry, unless it has one: by inversion of `outputs`, or from the kept streams.
+
+        Args:
+            outputs: Output of the block, if it is inverted.
+            delay: Updates since the entry's forward, for a rule that gives the backward other weights.
+
+        Returns:
+            The block's input; None if only a part of it was kept.
+
+        """
+        entry = self._memory[0]
+        if entry.tape is not None:
+            return entry.tape.inputs
+        entry.weights = self.weights.of_backward(entry.version, delay)
+        comparable = delay == 0 and entry.weights is None
+        compared = self._inspected.evaluation_of_backward(
+            entry.projections if comparable else (), reconstructs=self.reconstructs
+        )
+        with (
+            compared,
+            self._precision(),
+            torch.enable_grad(),
+            self.frozen,
+            replay(entry.random, self._device),
+            self._measuring(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
+        ):
+            if self.reconstructs:
+                assert outputs is not None  # the pipeline asks the stage above to hand its input down
+                entry.tape = self._invert(outputs, entry)
+            else:
+                with self.weights.replaced(entry.weights):
+                    entry.tape = self.stage.retrace(entry.kept)
+                entry.tape.outputs = None  # sent long ago; what the graph needs of them, the graph holds
+            entry.buffers = self.frozen.copies
+        self._ledger.add("graph", self._graph_bytes or 0)
+        return entry.tape.inputs
+
+    @property
+    def draws(self) -> bool:
+        """Whether the forward of the oldest entry drew random numbers, so that its `reconstruct` will too."""
+        return self._memory[0].random is not None
+
+    def backward(
+        self,
+        micro_batch: int,
+        grad_outputs: Streams,
+        *,
+        input_gradient: bool,
+        gradients_by_parameter: dict[Tensor, Tensor] | None = None,
+        stream: RandomStream | None = None,
+    ) -> tuple[Streams | None, Streams | None]:
+        """Backpropagate through the oldest entry, accumulate its gradients and release it.
+
+        Args:
+            micro_batch: Number of the oldest entry's micro-batch.
+            grad_outputs: Gradient with respect to each output stream.
+            input_gradient: Whether to compute the gradient of the input.
+            gradients_by_parameter: Dictionary that receives each parameter's gradient of this micro-batch.
+            stream: Source of the random numbers that a backward draws.
+
+        Returns:
+            The block's input for the stage below to invert (None if only a part of it was kept) and the gradient with
+            respect to it (None without `input_gradient`).
+
+        Raises:
+            StageError: If parameters were frozen, unfrozen, added or replaced after the pipeline was made.
+            RuntimeError: If something else has written gradients of the parameters.
+
+        """
+        if self._sums is None:
+            self._structure.check()
+        entry = self._memory.popleft()
+        assert entry.micro_batch == micro_batch
+        assert entry.tape is not None
+        if self._evaluates_again or self._watched_backwards:
+            grad_inputs, gradients = self._differentiated_with_care(entry, grad_outputs, input_gradient, stream)
+        else:
+            leaves = self.parameters if entry.weights is None else list(entry.weights.values())
+            with self._as_recorded(entry):
+                grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
+        if entry.weights is not None:
+            gradients = tuple(map(_hooked, self.parameters, gradients))
+        self._inspected.differentiated(self.weights.trained, gradients)
+        if self._inspected.done:
+            self._inspected = NO_INSPECTION
+        if gradients_by_parameter is not None:
+            gradients_by_parameter |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
+        gradients = self.weights.corrected(entry.version, gradients)
+        self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
+        inputs = entry.tape.inputs
+        self._ledger.add("graph", -(self._graph_bytes or 0))
+        self._ledger.add(self._kept_as, -payload(entry.kept))
+        self.weights.release(entry.version, entry.weights, (other.version for other in self._memory))
+        return inputs, grad_inputs
+
+    def _as_recorded(self, entry: _InFlight) -> contextlib.AbstractContextManager[None]:
+        """Context with the weights and buffers with which an entry's graph was recorded."""
+        if entry.weights is None and (entry.buffers is None or not (entry.buffers or self.frozen.has_norms)):
+            return contextlib.nullcontext()
+        return self._in_its_environment(entry)
+
+    @contextlib.contextmanager
+    def _in_its_environment(self, entry: _InFlight) -> Iterator[None]:
+        recorded_late = entry.buffers is not None
+        with (
+            self.weights.replaced(entry.weights),
+            self.frozen.again(entry.buffers or ()) if recorded_late else contextlib.nullcontext(),
+        ):
+            yield
+
+    def _differentiated_with_care(
+        self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool, stream: RandomStream | None
+    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+        """Differentiate a graph that evaluates again while that is done, or may do so.
+
+        What is evaluated draws from the stage's random stream, leaves buffers as they are, and may call `backward`
+        itself (as the reversible blocks of RevTorch and memcnn do), which adds to the `.grad` of leaves.
+        """
+        assert entry.tape is not None
+        leaves = self.parameters if entry.weights is None else list(entry.weights.values())
+        sums = [leaf.grad for leaf in leaves]
+        for leaf in leaves:
+            leaf.grad = None
+        with (
+            contextlib.nullcontext() if stream is None else stream,
+            self._in_its_environment(entry),
+            self._scratch if entry.buffers is None else contextlib.nullcontext(),
+            torch.no_grad(),  # so that what runs with gradients is what evaluates, not the engine
+            _BackwardWatch() as watch,
+        ):
+            grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
+        added = [leaf.grad for leaf in leaves]
+        for leaf, gradient in zip(leaves, sums, strict=True):
+            leaf.grad = gradient
+        self._watched_backwards = max(self._watched_backwards - 1, 0)
+        self._evaluates_again = self._evaluates_again or watch.evaluates
+        return grad_inputs, tuple(map(_sum, gradients, added))
+
+    def forget_shapes(self) -> None:
+        """Measure the next graph, whose micro-batch may have other shapes; nothing is in the memory."""
+        self._graph_bytes = None
+
+    def retire_weights(self, version: int) -> None:
+        """Prepare for the update that ends `version`: stash the weights if a backward will need them."""
+        self._sums = None
+        self.weights.retire(version, [entry.version for entry in self._memory])
+
+    def held(self, queue: str) -> Iterator[Held]:
+        """Yield what is kept of each micro-batch, but for graphs and weights."""
+        for place, entry in enumerate(self._memory):
+            yield Held(queue, place, Kind.BACKWARD, entry.kept, partial(setattr, entry, "kept"))
+
+    def snapshot(self) -> Callable[[int, int], None]:
+        """Return a function that puts the entries of now back, with later numbers.
+
+        It takes the numbers of steps and of updates since now. For methods that keep no graphs and stash no weights.
+        """
+        entries = [replace(entry) for entry in self._memory]
+
+        def restore(steps: int, updates: int) -> None:
+            self._memory = deque(
+                replace(
+                    entry, micro_batch=entry.micro_batch + steps, version=WeightVersion(entry.version.number + updates)
+                )
+                for entry in entries
+            )
+            self.adopt_gradients()
+
+        return restore
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the memory and the stashed weights. Graphs are not saved; loading records them again."""
+        return {
+            "memory": [
+                {
+                    "micro_batch": e.micro_batch,
+                    "version": e.version.number,
+                    "kept": e.kept,
+                    "random": e.random,
+                    **self.weights.prediction(e.version),
+                }
+                for e in self._memory
+            ],
+            "weights": self.weights.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `state_dict`. The module's own weights must have been loaded before."""
+        self.weights.load_state_dict(state["weights"], state["memory"])
+        self.adopt_gradients()
+        self._memory = deque()
+        for e in state["memory"]:
+            kept = tuple(tensor.to(self._device) for tensor in e["kept"])
+            random = None if e["random"] is None else loaded(e["random"], self._device)
+            version = WeightVersion(e["version"], tuple(e.get("ahead", ())))
+            self._memory.append(_InFlight(e["micro_batch"], version, kept, random))
+        if self.keeps_tape:
+            for _ in range(len(self._memory)):
+                self.reconstruct(None)  # the oldest; then the next oldest, until the first is the oldest again
+                tape = self._memory[0].tape
+                assert tape is not None
+                tape.forget()
+                self._memory.rotate(-1)
+        self._ledger.add(self._kept_as, sum(payload(entry.kept) for entry in self._memory))
+
+    def _record(self, inputs: Streams, target: Target) -> Tape:
+        if isinstance(self.stage, HeadStage):
+            return self.stage.record_loss(inputs, target)
+        return self.stage.record(inputs)
+
+    def _invert(self, outputs: Streams, entry: _InFlight) -> Tape:
+        """Invert the block. One evaluation also records the graph, unless the graph has stashed weights."""
+        if entry.weights is None or not self.weights.stashes:
+            with self.weights.replaced(entry.weights):
+                return self.stage.reconstruct(outputs, entry.kept)
+        with torch.no_grad(), replay(entry.random, self._device):
+            inputs = self.stage.reconstruct(outputs, entry.kept).inputs
+        assert inputs is not None
+        with self.weights.replaced(entry.weights):
+            tape = self.stage.retrace(self.stage.keep(inputs))
+        tape.inputs = inputs
+        return tape
+
+    def _accumulate(self, gradients: Sequence[Tensor | None], messages: Streams) -> None:
+        # A gradient may share its storage with a message (the gradient of a bias of full shape is the message itself)
+        # or with another gradient, or be a view: of more, or of one number expanded. `.grad` is written in place later,
+        # so it gets a copy then.
+        taken = {storage_of(tensor) for tensor in messages}
+        self._refuse_foreign_gradients()
+        sums: list[Tensor] = []
+        terms: list[Tensor] = []
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            if gradient is None:
+                continue
+            if parameter.grad is not None:
+                sums.append(parameter.grad)
+                terms.append(gradient)
+                continue
+            storage = storage_of(gradient)
+            is_its_own = fills_its_storage(gradient) and storage not in taken
+            parameter.grad = gradient if is_its_own else gradient.clone()
+            taken.add(storage)
+            self._ledger.add("gradients", payload([gradient]))
+        if sums:
+            torch._foreach_add_(sums, terms)
+        self._note_sums()
+
+    def adopt_gradients(self) -> None:
+        """Take the gradients in `.grad` for the sums of the update that is under way; none: an update begins."""
+        self._note_sums()
+        if all(parameter.grad is None for parameter in self.parameters):
+            self._sums = None
+
+    def _note_sums(self) -> None:
+        self._sums = [(p.grad, 0 if p.grad is None else p.grad._version) for p in self.parameters]
+
+    def _refuse_foreign_gradients(self) -> None:
+        """Raise RuntimeError if anything else has written to the sums of gradients, or taken them away."""
+        gradients = [parameter.grad for parameter in self.parameters]
+        if self._sums is None:
+            foreign = [gradient is not None for gradient in gradients]
+        else:
+            foreign = [
+                held is not gradient
+                if held is None or gradient is None
+                else held is gradient and version != held._version
+                for gradient, (held, version) in zip(gradients, self._sums, strict=True)
+            ]
+        if any(foreign):
+            raise self._structure.foreign_gradient(list(self.weights.trained)[foreign.index(True)])
+
+    def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
+        """Measure the bytes of the first graph that is recorded inside."""
+        return contextlib.nullcontext() if self._graph_bytes is not None else self._measured(inputs)
+
+    @contextlib.contextmanager
+    def _measured(self, inputs: Streams) -> Iterator[None]:
+        function = self.stage.function
+        accounted = [*inputs, *function.parameters(), *function.buffers(), *self.weights.stashed]
+        with SavedTensors(accounted) as saved:
+            yield
+        self._graph_bytes = saved.bytes
+
+    def _precision(self) -> contextlib.AbstractContextManager[object]:
+        return precision(self._device, self._autocast)
+
+
+def _hooked(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+    """Return the gradient after the hooks of the parameter, which autograd does not call for a substitute leaf."""
+    if gradient is not None and parameter._backward_hooks:
+        for hook in tuple(parameter._backward_hooks.values()):
+            changed = hook(gradient)
+            gradient = gradient if changed is None else changed
+    return gradient
+
+
+def _sum(gradient: Tensor | None, added: Tensor | None) -> Tensor | None:
+    if gradient is None or added is None:
+        return added if gradient is None else gradient
+    return gradient + added
+
+
+def precision(device: torch.device, autocast: torch.dtype | None) -> contextlib.AbstractContextManager[object]:
+    """Return the autocast context of a block, without autocast's cache of cast weights.
+
+    The backward's evaluation would reuse a cast of a forward without a graph, so the weight would get no gradient. A
+    cast made before an update would outlive it.
+
+    Args:
+        device: Device of the block.
+        autocast: Dtype of the mixed precision; None for the caller's.
+
+    """
+    kind = device.type
+    if autocast is None and not torch.is_autocast_enabled(kind):
+        return contextlib.nullcontext()
+    return torch.autocast(kind, dtype=autocast or torch.get_autocast_dtype(kind), cache_enabled=False)
+
+
+class _BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
+    """A context around a backward that detects whether something in it evaluates with a graph.
+
+    Attributes:
+        evaluates: Whether an operation ran with gradients enabled.
+
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
+        self.evaluates = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.evaluates = self.evaluates or torch.is_grad_enabled()
+        return func(*args, **(kwargs or {}))

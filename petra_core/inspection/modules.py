@@ -1,0 +1,205 @@
+"""Refuse stages, parameters and optimizers that the engine cannot train, and states that an optimizer cannot load."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from petra_core.stages import HeadStage, ReversibleStage, Stage
+
+__all__ = ["check_factory", "check_optimizer", "check_optimizer_state", "check_residual", "check_stages"]
+
+
+def check_stages(stages: Sequence[Stage]) -> None:
+    """Check that the stages form a pipeline.
+
+    Raises:
+        TypeError: If an element is not a stage.
+        ValueError: If the last stage is not a head, a trained parameter belongs to two stages or to two parts of a
+            merged stage, a residual function can never learn, a parameter has less than float32 precision or has hooks
+            that would never be called, or an embedding has sparse gradients.
+
+    """
+    owners: dict[int, tuple[int, int]] = {}  # stage and part of each parameter, by its id
+    for index, stage in enumerate(stages):
+        if not isinstance(stage, Stage):
+            raise TypeError(
+                f"stage {index} is a {type(stage).__name__}, which is neither invertible nor buffered; wrap it: "
+                f"ReversibleStage(module), BufferedStage(module), or HeadStage(module) at the end"
+            )
+        for position, part in enumerate(stage.parts()):
+            is_last = index == len(stages) - 1 and part is stage.parts()[-1]
+            if isinstance(part, HeadStage) != is_last:
+                raise ValueError(
+                    f"stage {index} ({type(part).__name__}) of {len(stages)}: the last stage must be a HeadStage, "
+                    f"and only the last"
+                )
+            if isinstance(part, ReversibleStage):
+                check_residual(part.residual)
+            _check_parameters(index, part)
+            for name, parameter in part.named_parameters():
+                if not parameter.requires_grad:
+                    continue  # two stages may share a frozen parameter
+                owner = owners.setdefault(id(parameter), (index, position))
+                if owner != (index, position):
+                    other = owner[0]
+                    raise ValueError(
+                        f"parameter {name} of stage {index} belongs to "
+                        f"{f'stage {other}' if other != index else 'another of the stages that it was merged from'} "
+                        f"too; weights cannot be tied across stages, which update at different times: put both uses "
+                        f"into the module of one stage, or untie them with copy.deepcopy of the module, which makes "
+                        f"another network"
+                    )
+    if not stages:
+        raise ValueError("a pipeline needs at least one stage, the head; got none")
+
+
+def _check_parameters(index: int, part: Stage) -> None:
+    """Check that the engine can train the parameters of a stage.
+
+    Raises:
+        ValueError: If it cannot train one of them.
+
+    """
+    for name, parameter in part.named_parameters():
+        where = f"parameter {name} of stage {index}"
+        if parameter.is_floating_point() and parameter.element_size() < torch.float32.itemsize:
+            raise ValueError(
+                f"{where} is {parameter.dtype}, but streams between stages are float32; keep weights in float32 "
+                f"(stage.float()) and give the pipeline autocast=torch.bfloat16"
+            )
+        if parameter.requires_grad and parameter._post_accumulate_grad_hooks:
+            raise ValueError(
+                f"{where} has a hook from register_post_accumulate_grad_hook, which the engine never calls because it "
+                f"accumulates gradients itself; use Pipeline(before_update=...), which reads mean gradients from .grad"
+            )
+    for name, module in part.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
+            raise ValueError(
+                f"{name} of stage {index} is an {type(module).__name__} with sparse=True, but gradients are "
+                f"accumulated as dense tensors; leave sparse=True out"
+            )
+
+
+def check_residual(residual: nn.Module) -> None:
+    """Reject a residual function that always returns zero and can never learn.
+
+    Its last layer is a ReLU, right after an affine layer (BatchNorm, convolution, linear) with zero weights and no
+    positive bias.
+
+    Initialising the last BatchNorm weight of every residual function to zero is a well-known trick (Goyal et al. 2017).
+    In a ResNet it works: the block starts as the identity, and the weight's gradient is not zero. A RevNet's residual
+    function ends in a ReLU *after* that BatchNorm. There the trick fails: ReLU(0) is 0 with derivative 0, so neither
+    the BatchNorm nor any layer before it ever receives a gradient.
+
+    Args:
+        residual: The function F of a reversible stage. Its layers are examined in the order of their registration.
+
+    Raises:
+        ValueError: If F can never learn.
+
+    """
+    layers = [m for m in residual.modules() if next(m.children(), None) is None and not isinstance(m, nn.Identity)]
+    if len(layers) < 2 or not isinstance(layers[-1], nn.ReLU | nn.ReLU6):
+        return
+    weight, bias = getattr(layers[-2], "weight", None), getattr(layers[-2], "bias", None)
+    if not isinstance(weight, Tensor) or weight.is_meta or torch.count_nonzero(weight):
+        return
+    if isinstance(bias, Tensor) and bool((bias > 0).any()):
+        return
+    kind = type(layers[-2]).__name__
+    raise ValueError(
+        f"the residual function ends in {kind} and ReLU, and all {weight.numel()} weights of that {kind} are 0: "
+        f"ReLU passes no gradient at 0, so the block would stay 0 forever; initialise the weight to 1 "
+        f"(zero initialisation is for residual functions without a ReLU at their end)"
+    )
+
+
+def check_optimizer(optimizer: Any, stage: int, parameters: Sequence[nn.Parameter]) -> None:
+    """Check the optimizer that a factory made for a stage.
+
+    Args:
+        optimizer: The result of the factory.
+        stage: Index of the stage.
+        parameters: Parameters of the stage.
+
+    Raises:
+        TypeError: If it is not an optimizer, or its step needs an argument.
+        ValueError: If it has parameters of other stages.
+
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"the optimizer factory returned a {type(optimizer).__name__} for stage {stage}, expected a "
+            f"torch.optim.Optimizer"
+        )
+    needed = [
+        name
+        for name, parameter in inspect.signature(type(optimizer).step).parameters.items()
+        if name != "self"
+        and parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise TypeError(
+            f"the optimizer of stage {stage} is {type(optimizer).__name__}, whose step() needs {', '.join(needed)}: it "
+            f"evaluates the whole network, which a stage cannot do; choose one whose step() needs no argument, such as "
+            f"SGD or AdamW"
+        )
+    own = set(parameters)
+    foreign = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
+    if foreign:
+        raise ValueError(
+            f"the optimizer of stage {stage} has {foreign} parameters of other stages, which its steps would change, "
+            f"too; create it with the list of parameters that is passed to the factory"
+        )
+
+
+def check_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Check that a state comes from an optimizer like this one.
+
+    Raises:
+        ValueError: If it does not.
+
+    """
+    saved, own = state["param_groups"], optimizer.param_groups
+    if [len(group["params"]) for group in saved] != [len(group["params"]) for group in own]:
+        raise ValueError(
+            f"its optimizer has groups of {[len(group['params']) for group in saved]} parameters, this one of "
+            f"{[len(group['params']) for group in own]}"
+        )
+    for group in saved:
+        missing, extra = optimizer.defaults.keys() - group.keys(), group.keys() - optimizer.defaults.keys() - _ADDED
+        if missing and extra:
+            raise ValueError(
+                f"its optimizer is not {type(optimizer).__name__}: it has {', '.join(sorted(extra))}, but not "
+                f"{', '.join(sorted(missing))}; create the pipeline with the optimizer of the checkpoint"
+            )
+    numbers = (number for group in saved for number in group["params"])
+    for number, parameter in zip(numbers, (p for group in own for p in group["params"]), strict=True):
+        for name, value in state["state"].get(number, {}).items():
+            if name in _LIKE_PARAMETER and isinstance(value, Tensor) and value.shape != parameter.shape:
+                raise ValueError(
+                    f"its {name} of parameter {number} has shape {tuple(value.shape)}, but the parameter has "
+                    f"{tuple(parameter.shape)}; give the optimizer its parameters in the order of the checkpoint"
+                )
+
+
+#: Keys that schedulers and this package add to parameter groups.
+_ADDED = frozenset(
+    {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "lr_written"}
+)
+#: Entries of an optimizer's state that have the shape of the parameter.
+_LIKE_PARAMETER = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
+
+
+def check_factory(optimizer: Any) -> None:
+    """Raise TypeError unless `optimizer` is None or can be called."""
+    if optimizer is not None and not callable(optimizer):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}, expected a function that makes one for each stage; give "
+            f"lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+        )

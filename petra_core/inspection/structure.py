@@ -1,0 +1,84 @@
+"""The parameters of a block must remain those that the pipeline was made with."""
+
+import torch
+
+from petra_core.errors import Finding, StageError
+from petra_core.stages import Stage
+
+__all__ = ["Structure"]
+
+
+class Structure:
+    """The parameters of a block as they were when the pipeline was made, to be compared once an update.
+
+    Args:
+        stage: the block.
+        index: number of the stage that it belongs to.
+
+    """
+
+    def __init__(self, stage: Stage, index: int) -> None:
+        self._stage, self._index = stage, index
+        names = {id(parameter): name for name, parameter in stage.named_parameters()}
+        modules = list(stage.modules())
+        self._parameters = [
+            (module._parameters, key, parameter, parameter.requires_grad, names[id(parameter)])
+            for module in modules
+            for key, parameter in module._parameters.items()
+            if parameter is not None
+        ]
+        self._children = [(module._modules, key, child) for module in modules for key, child in module._modules.items()]
+        self._counts = [(module._parameters, len(module._parameters)) for module in modules]
+
+    def check(self) -> None:
+        """Raise StageError if a parameter was frozen, unfrozen, replaced or added."""
+        for parameters, key, parameter, trained, name in self._parameters:
+            now = parameters.get(key)
+            if now is not parameter or now.requires_grad is not trained:
+                raise self._changed(name, replaced=now is not parameter, trained=trained)
+        for children, key, child in self._children:
+            if children.get(key) is not child:
+                raise self._error(
+                    None,
+                    f"module {key!r} ({type(child).__name__}) was replaced after the pipeline was made, so the "
+                    f"parameters of the new one are not trained",
+                )
+        for parameters, count in self._counts:
+            if len(parameters) != count:
+                raise self._error(None, f"its parameters {[*parameters]} were {count} when the pipeline was made")
+
+    def check_replaceable(self) -> None:
+        """Raise StageError if the weights of a module cannot be replaced."""
+        for name, module in self._stage.function.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                raise StageError(
+                    Finding(
+                        self._index,
+                        None,
+                        f"{name or 'its module'} is a module of torch.jit, whose weights cannot be replaced by those "
+                        f"that this method stashes or predicts",
+                        "give the plain module (petra_core.devices.compiled compiles it), or choose a method with "
+                        "current weights, such as PETRA",
+                    )
+                )
+
+    def foreign_gradient(self, name: str) -> RuntimeError:
+        """Return the error for gradients of a parameter that something else has written or removed."""
+        return RuntimeError(
+            f"stage {self._index}: the gradient of parameter {name} was changed from outside between two backwards of "
+            f"the pipeline, which sums the gradients of an update there; leave .grad alone outside before_update (no "
+            f"zero_grad), and for gradients of other losses use torch.autograd.grad or a copy of the model"
+        )
+
+    def _changed(self, name: str, *, replaced: bool, trained: bool) -> StageError:
+        if replaced:
+            what = "was replaced after the pipeline was made, so the new one is not trained"
+        elif trained:
+            what = "was frozen after the pipeline was made"
+        else:
+            what = "requires gradients, but was frozen when the pipeline was made, so it is not trained"
+        return self._error(name, what)
+
+    def _error(self, name: str | None, what: str) -> StageError:
+        remedy = "which parameters are trained is fixed then: change them first, or make a new pipeline of the stages"
+        return StageError(Finding(self._index, name, what, remedy))

@@ -1,0 +1,239 @@
+"""The versions of a block's weights: which exist, and which one an evaluation uses.
+
+A graph, or a reconstruction to come, may need the weights of its forward although updates have happened since. The
+obvious way, a copy at every forward, holds one copy too many and copies even if nothing will change. Here the forward
+uses the current weights, and only an update that would overwrite weights still needed moves the parameters to new
+storage first (`BlockWeights.retire`); the old storage becomes the stash. So a stage with a staleness of s micro-batches
+holds ceil(s / k) copies besides the current weights, the number in Table 1 and Table 3 of the paper. Predicted weights
+(`petra_core.update_rule`) are a version that the block never had; they are kept only if a backward needs them again.
+"""
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from petra_core.ledger import Ledger, payload
+from petra_core.settings import Settings
+from petra_core.update_rule import StageRules
+
+__all__ = ["BlockWeights", "StageWeights", "WeightVersion"]
+
+StageWeights = Mapping[str, Tensor]  # parameters of a block's function by name, in place of its own
+
+
+class WeightVersion(NamedTuple):
+    """A version of a block's weights.
+
+    Attributes:
+        number: Number of updates before it.
+        ahead: For predicted weights, the number of updates that the prediction looks ahead, and the learning rates.
+            Predictions from one version with equal `ahead` are equal. Empty for weights that the block has or had.
+
+    """
+
+    number: int
+    ahead: tuple[float, ...] = ()
+
+
+class BlockWeights:
+    """The weights of a block: its trained parameters, and other versions of them.
+
+    Args:
+        function: The module of the block.
+        settings: Settings of the pipeline.
+        rules: Rules for delay of the stage.
+        ledger: Account of the stage.
+        device: Device of the parameters.
+        is_head: Whether the block is the head, whose backward follows its forward immediately.
+        keeps_graph: Whether the graph of a forward is kept until its backward.
+
+    Attributes:
+        trained: The parameters that require gradients, by name.
+        stashes: Whether a backward differentiates with the weights of its forward.
+        keeps: Whether the weights of a forward are kept until its backward, by the method or by a rule for delay.
+        replaces: Whether evaluations may use other weights than the module's own.
+
+    """
+
+    def __init__(
+        self,
+        function: nn.Module,
+        settings: Settings,
+        rules: StageRules,
+        ledger: Ledger,
+        device: torch.device,
+        *,
+        is_head: bool,
+        keeps_graph: bool,
+    ) -> None:
+        method = settings.method
+        self.trained = {name: p for name, p in function.named_parameters() if p.requires_grad}
+        self.stashes = method.stashes_weights and (method.double_buffered or not is_head)
+        self.keeps = self.stashes or rules.corrects
+        self.replaces = self.stashes or rules.predicts or rules.replaces
+        self._double_buffered = method.double_buffered
+        self._keeps_graph = keeps_graph
+        self._rules, self._ledger, self._device = rules, ledger, device
+        self._versions: dict[WeightVersion, StageWeights] = {}
+        # Detached aliases of the current parameters, not registered with the optimizer. Kept graphs are recorded on
+        # these, because an update gives the parameters other storage before such a graph is differentiated.
+        self._current: StageWeights | None = None
+        names = {id(parameter): name for name, parameter in self.trained.items()}
+        # Every place in which a trained parameter is registered; a tied one has several.
+        self._places = [
+            (module._parameters, key, names[id(parameter)])
+            for module in function.modules()
+            for key, parameter in module._parameters.items()
+            if id(parameter) in names
+        ]
+
+    @contextlib.contextmanager
+    def replaced(self, weights: StageWeights | None) -> Iterator[None]:
+        """Let the function see `weights` in a context, or its own parameters if they are None."""
+        if weights is None:
+            yield
+            return
+        own = [parameters[key] for parameters, key, _ in self._places]
+        for parameters, key, name in self._places:
+            parameters[key] = weights[name]  # type: ignore[assignment]  # a tensor, as in torch.func.functional_call
+        try:
+            yield
+        finally:
+            for (parameters, key, _), parameter in zip(self._places, own, strict=True):
+                parameters[key] = parameter
+
+    def of_forward(self, version: WeightVersion) -> StageWeights | None:
+        """Return the weights of a forward: a version that is kept, or a prediction. None for the current weights."""
+        if version in self._versions or not version.ahead:
+            return self._versions.get(version)
+        with torch.no_grad():
+            return self._rules.forward_weights(self.trained, int(version.ahead[0]))
+
+    def of_graph(self, version: WeightVersion) -> StageWeights | None:
+        """Return the weights that a graph of this version is recorded on. None for the module's own parameters."""
+        if not self.stashes or version in self._versions or not self._keeps_graph:
+            return self._versions.get(version) if self.stashes else None
+        self._current = self._current or self.leaves()  # the graph stays differentiable after the next update
+        return self._current
+
+    def of_backward(self, version: WeightVersion, delay: int) -> StageWeights | None:
+        """Return the weights that a backward evaluates and differentiates with. None for the current weights.
+
+        Args:
+            version: Version of the forward.
+            delay: Updates since the forward.
+
+        """
+        if not self._rules.replaces:
+            return self.of_graph(version)
+        with torch.no_grad():
+            weights = self._rules.backward_weights(self.trained, delay)
+        self._ledger.add("stashed_weights", payload((weights or {}).values()))
+        return weights
+
+    def corrected(self, version: WeightVersion, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        """Return the gradients of a micro-batch, corrected if its forward had other weights than the current ones."""
+        weights = self._versions.get(version)
+        if weights is None or not self._rules.corrects:
+            return gradients
+        with torch.no_grad():
+            return tuple(
+                None if gradient is None else self._rules.gradient(parameter, gradient, weights[name])
+                for (name, parameter), gradient in zip(self.trained.items(), gradients, strict=True)
+            )
+
+    def leaves(self) -> dict[str, Tensor]:
+        """Return graph leaves on the parameters' storage, with separate version counters.
+
+        `.data`, not `.detach()`: the counter must not be shared with the parameter, whose later in-place updates
+        (of other storage) would otherwise count as writes to the leaf.
+        """
+        return {name: parameter.data.requires_grad_() for name, parameter in self.trained.items()}
+
+    def keep_prediction(self, version: WeightVersion, predicted: StageWeights | None) -> WeightVersion:
+        """Keep the predicted weights of a forward, if there are any and its backward needs them.
+
+        Returns:
+            The version to look up at the backward.
+
+        """
+        if predicted is None:
+            return WeightVersion(version.number)
+        if self.keeps:
+            if version not in self._versions:
+                self._versions[version] = predicted
+                self._ledger.add("stashed_weights", payload(predicted.values()))
+            return version
+        copies = payload(predicted.values())  # they existed in addition to what is kept
+        self._ledger.add("stashed_weights", copies)
+        self._ledger.add("stashed_weights", -copies)
+        return WeightVersion(version.number)
+
+    def retire(self, number: int, in_flight: Collection[WeightVersion]) -> None:
+        """Stash the current weights before the update that ends version `number`, if a backward will need them.
+
+        They stay where they are, and the parameters move to new storage, which the optimizer then overwrites. So
+        weights are copied once an update and not once a forward.
+        """
+        version = WeightVersion(number)
+        needed = version in in_flight
+        if self._double_buffered:  # by later forwards; the last backward with the weights before is done
+            self._drop(WeightVersion(number - 1))
+            needed = True
+        if self.keeps and needed:
+            self._versions[version] = self._current or self.leaves()
+            for parameter in self.trained.values():
+                parameter.data = parameter.data.clone()
+            self._ledger.add("stashed_weights", payload(self.trained.values()))
+        self._current = None
+
+    def release(self, version: WeightVersion, weights: StageWeights | None, in_flight: Iterable[WeightVersion]) -> None:
+        """Release what only one micro-batch needed, which is no longer in flight.
+
+        Args:
+            version: Version of its forward.
+            weights: Weights of its backward.
+            in_flight: Versions of the micro-batches that are still in flight.
+
+        """
+        if self._rules.replaces:
+            self._ledger.add("stashed_weights", -payload((weights or {}).values()))
+        if version in self._versions and not self._double_buffered and version not in in_flight:
+            self._drop(version)
+
+    def _drop(self, version: WeightVersion) -> None:
+        if version in self._versions:
+            self._ledger.add("stashed_weights", -payload(self._versions.pop(version).values()))
+
+    @property
+    def stashed(self) -> list[Tensor]:
+        """The tensors of all versions that are kept."""
+        return [tensor for weights in self._versions.values() for tensor in weights.values()]
+
+    def state_dict(self) -> dict[int, Any]:
+        """Return the stashed versions by number. Predictions are saved with their micro-batches (`prediction`)."""
+        return {version.number: dict(weights) for version, weights in self._versions.items() if not version.ahead}
+
+    def prediction(self, version: WeightVersion) -> dict[str, Any]:
+        """Return the entries of a micro-batch's state that hold its predicted weights; empty without a prediction."""
+        return {"ahead": version.ahead, "predicted": dict(self._versions[version])} if version.ahead else {}
+
+    def load_state_dict(self, state: Mapping[int, Any], in_flight: Collection[Mapping[str, Any]]) -> None:
+        """Restore versions from a state; the module's own weights must have been loaded before.
+
+        Args:
+            state: State of `state_dict`.
+            in_flight: States of the micro-batches in flight, with the entries of `prediction`.
+
+        """
+        saved = {WeightVersion(number): weights for number, weights in state.items()}
+        saved |= {WeightVersion(e["version"], tuple(e["ahead"])): e["predicted"] for e in in_flight if "predicted" in e}
+        self._current = None
+        self._versions = {
+            version: {name: tensor.to(self._device).requires_grad_() for name, tensor in weights.items()}
+            for version, weights in saved.items()
+        }
+        self._ledger.add("stashed_weights", payload(self.stashed))
