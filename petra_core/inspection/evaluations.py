@@ -517,7 +517,16 @@ def _set_state(generator: Any, state: Any) -> None:
 
 
 def _same_state(one: Any, other: Any) -> bool:
-    return one.equal(other) if isinstance(one, Tensor) else repr(one) == repr(other)
+    """Return whether two states of a generator are equal. They are nested, with arrays inside."""
+    if isinstance(one, Tensor):
+        return one.equal(other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, dict):
+        return all(_same_state(value, other[key]) for key, value in one.items())
+    if isinstance(one, tuple) and any(isinstance(part, np.ndarray) for part in one):
+        return all(map(_same_state, one, other))
+    return bool(one == other)
 
 
 def _is_global(generator: torch.Generator) -> bool:
