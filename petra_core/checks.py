@@ -93,18 +93,14 @@ def check_state(state: Any, settings: Settings, *, stages: int, own_stages: rang
 
 
 class Shapes:
-    """The shapes and dtypes that all micro-batches of a run share, or all between two drains.
-
-    Args:
-        until_drained: Whether they may change after a drain.
+    """The shapes and dtypes that all micro-batches between two drains share.
 
     Attributes:
         first: Shape and dtype of each tensor of the first micro-batch; None before the first.
 
     """
 
-    def __init__(self, *, until_drained: bool = False) -> None:
-        self.until_drained = until_drained
+    def __init__(self) -> None:
         self.first: list[tuple[list[int], str]] | None = None
 
     def check(self, micro_batch: int, tensors: Sequence[Tensor]) -> None:
@@ -118,15 +114,10 @@ class Shapes:
         if self.first is None:
             self.first = shapes
         elif shapes != self.first:
-            remedy = (
-                "all that are in flight together must be alike: call drain() before a micro-batch of another shape, or "
-                "leave out an epoch's last, smaller one (drop_last=True)"
-                if self.until_drained
-                else "all micro-batches of a run must be alike: leave out an epoch's last, smaller one (drop_last=True)"
-            )
             raise ValueError(
                 f"micro-batch {micro_batch} has shapes and dtypes {shapes}, earlier micro-batches had {self.first}; "
-                f"{remedy}"
+                f"all that are in flight together must be alike: call drain() before a micro-batch of another shape, "
+                f"or leave out an epoch's last, smaller one (drop_last=True)"
             )
 
 

@@ -133,6 +133,13 @@ class Channel(abc.ABC):
         """
 
     @abc.abstractmethod
+    def settle(self) -> None:
+        """Wait until all sent messages have arrived. All ranks call this when no micro-batch is in flight.
+
+        Later messages may have another layout.
+        """
+
+    @abc.abstractmethod
     def evaluation_input(self, streams: Streams) -> Streams:
         """Return the input of this rank in an evaluation: `streams` on the lowest rank, else what it receives."""
 

@@ -165,7 +165,7 @@ class Pipeline:
             )
         ]
         self.optimizers = [worker.optimizer for worker in self.workers if worker.optimizer is not None]
-        self.shapes = Shapes(until_drained=channel is None)  # messages over a channel have one layout
+        self.shapes = Shapes()
         self._losses = PendingLosses(self.workers)
         self._recordings: list[list[tuple[int, Action]]] = []
         self._unfinished_step = False
@@ -292,10 +292,10 @@ class Pipeline:
         return loss
 
     def drain(self) -> None:
-        """Finish what is in flight, without new micro-batches.
+        """Finish what is in flight, without new micro-batches. The next micro-batches may have other shapes.
 
-        In one process the next micro-batches may have other shapes.
-        Gradients of fewer than k micro-batches stay accumulated: they enter the next update if training goes on.
+        Gradients of fewer than k micro-batches stay accumulated and enter the next update. Over several processes all
+        ranks must call this.
         """
         self._refuse_after_broken_step()
         self._catch_up()
@@ -305,10 +305,11 @@ class Pipeline:
         self._done = [self.micro_batches] * len(self.workers)
         self._unfinished_step = False
         self._look_at_losses()
-        if self.shapes.until_drained:
-            self.shapes.first = None
-            for worker in self.workers:
-                worker.forget_shapes()
+        if self.channel is not None:
+            self.channel.settle()
+        self.shapes.first = None
+        for worker in self.workers:
+            worker.forget_shapes()
 
     @torch.no_grad()
     def evaluate(self, inputs: Value) -> Value:

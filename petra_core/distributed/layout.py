@@ -1,9 +1,10 @@
-"""Dtypes, shapes and strides of a message's tensors, exchanged once in a header before the first message.
+"""Dtypes, shapes and strides of a message's tensors, exchanged in a header before the first message after a drain.
 
-A header before every message would double the number of messages. All messages in one direction between two stages have
-the same layout, so the receiver reads one header and then posts receives of the right size. Strides are part of the
-layout, because they select the kernel, and different kernels round differently. For the same reason the layout cannot
-be derived from the shape of a micro-batch: only running the kernels shows the strides of their outputs.
+A header before every message would double the number of messages. Between two drains all messages in one direction
+between two stages have the same layout, so the receiver reads one header and then posts receives of the right size.
+Strides are part of the layout, because they select the kernel, and different kernels round differently. For the same
+reason the layout cannot be derived from the shape of a micro-batch: only running the kernels shows the strides of their
+outputs.
 
 Internal to `petra_core.distributed`.
 """

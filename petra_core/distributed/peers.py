@@ -1,7 +1,7 @@
 """Send messages to and receive messages from one neighbour over torch.distributed.
 
 A header before the first message contains its layout (`petra_core.distributed.layout`); later messages are only
-tensors. Headers are sent from CPU to CPU over Gloo.
+tensors, until `close`. Headers are sent from CPU to CPU over Gloo.
 
 No rank waits for a send. A sent tensor is held until a message arrives that the neighbour computed after receiving it,
 which proves that the send has completed. Over Gloo receives are posted early, so that a message can arrive while its
@@ -53,7 +53,7 @@ class Outlet:
         wire: Device from which messages are sent.
 
     Attributes:
-        layouts: Layouts of all messages; None before the first message.
+        layouts: Layouts of all messages; None before the first message, and before the first after `close`.
 
     """
 
@@ -77,8 +77,8 @@ class Outlet:
         elif layouts != self.layouts:
             raise ChannelError(
                 f"the message of micro-batch {message.micro_batch} from stage {self._peer.own_stage} to stage "
-                f"{self._peer.stage} has the layout {layouts}, earlier messages had {self.layouts}; give all "
-                f"micro-batches of a run the same shapes and dtypes"
+                f"{self._peer.stage} has the layout {layouts}, earlier messages had {self.layouts}; drain the "
+                f"pipeline before micro-batches of other shapes or dtypes"
             )
         for tensor in (*(streams or ()), *(gradients or ())):
             self._sending.append(self._peer.send(flat(tensor), message.micro_batch))
@@ -98,7 +98,7 @@ class Outlet:
             transfer.wait()
 
     def close(self, *, ahead: bool) -> None:
-        """Wait until all messages have arrived.
+        """Wait until all messages have arrived. The next message may have another layout.
 
         Args:
             ahead: Whether the neighbour has posted a receive for the next step, which a dummy message then completes.
@@ -109,6 +109,7 @@ class Outlet:
                 self._sending.append(self._peer.send(flat(layout.empty(self._wire)), OUTSIDE))
         while self._sending:
             self._sending.popleft().wait()
+        self.layouts = None
 
 
 class Inlet:
@@ -171,10 +172,14 @@ class Inlet:
         return streams
 
     def close(self) -> None:
-        """Receive all expected messages, and the dummy message for the receive that was posted for the next step."""
+        """Receive all expected messages, and the dummy message for the receive that was posted for the next step.
+
+        The next message comes with a header.
+        """
         self.take(None)
         if self._ahead is not None:
             self._ahead.wait()
+        self._ahead = self._layouts = None
 
     def _header(self, micro_batch: int, tag: int = 0) -> Layouts:
         header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device=CPU)

@@ -189,6 +189,10 @@ class ProcessChannel(Channel):
 
         Messages that have arrived but were not collected are lost.
         """
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until all sent messages have arrived. Later messages may have another layout."""
         if self._from_above is not None:  # first, because the neighbours wait for it
             self._from_above.close()
         if self._to_above is not None:

@@ -17,7 +17,7 @@ from petra_core import (
     Pipeline,
     ReversibleStage,
     Stage,
-    concurrency,
+    execution,
     methods,
     models,
 )
@@ -208,7 +208,7 @@ def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_in_betw
         def __exit__(self, *error: object) -> None:
             current.pop()
 
-    monkeypatch.setattr(concurrency, "shared_stream", functools.cache(concurrency.shared_stream.__wrapped__))
+    monkeypatch.setattr(execution, "shared_stream", functools.cache(execution.shared_stream.__wrapped__))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(next(names)))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
     monkeypatch.setattr(torch.cuda, "stream", Entered)

@@ -112,9 +112,9 @@ def compare(
                     assert shared.memory().stages[index - channel.stages.start].now == alone.memory().stages[index].now
                 else:
                     assert own_states[index] is None
-            rest = toys.batches(stages, seed=3)
-            expected, losses = toys.train(alone, rest), toys.train(shared, rest)
-            assert losses == (expected if last else [])
+            for rest in (toys.batches(stages, seed=3), toys.batches(stages, size=3, seed=4)):  # drained between them
+                expected, losses = toys.train(alone, rest), toys.train(shared, rest)
+                assert losses == (expected if last else [])
             channel.close()
 
 
