@@ -184,7 +184,7 @@ def test_only_petra_is_told_of_and_a_gain_of_one_run_is_no_win(tmp_path: Path) -
     section = sections.made(corrections.EXHIBIT, tmp_path)
     assert section.sentence == (
         "After 3 epochs, 1 of 2 trials of 2 cures wins over PETRA alone (predicted weights); after 27 epochs the gain "
-        f"is predicted weights {MINUS}0.2 (one run each) points."
+        f"is {MINUS}0.2 points (one run each) with predicted weights."
     )
     assert section.findings[0].text.startswith(
         "Corrections at the recipe's rate: of 1 trial under PETRA with an interval these win points: predicted"

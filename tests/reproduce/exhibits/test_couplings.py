@@ -41,5 +41,5 @@ def test_errors_are_those_of_runs_that_have_ended(tmp_path: Path) -> None:
     assert {entry.text for entry in table.rows[2][2:5]} == {"not run"}
     assert section.count.startswith("2 of ")
     assert texts[-1] == "1 loss not finite"
-    assert section.sentence.endswith("; 1 of 3 runs are broken.")
-    assert "1 of 3 runs are broken: their errors are of" in section.findings[0].text
+    assert section.sentence.endswith("; 1 of 3 runs is broken.")
+    assert "1 of 3 runs is broken: its errors are of" in section.findings[0].text
