@@ -1,4 +1,4 @@
-"""PETRA and its rivals as settings of one engine.
+"""Train reversible networks with PETRA, and with the methods that it is compared with, in one engine.
 
     from petra_core import Pipeline, methods, models
 
@@ -7,11 +7,11 @@
     for x, y in batches:
         loss = pipeline.step(x, y)
 
-Read in this order: methods (the idea), stages and tape (one evaluation), staleness (what a stage does),
-weights, block and worker (one stage), pipeline (all of them).
+Read the modules in this order: methods (the idea), stages and tape (one evaluation of a stage), staleness (the actions
+of a stage), weights, block and worker (one stage), pipeline (all stages).
 
-To import torch takes seconds, and a command line needs only methods and optimizers. So what needs torch is
-imported when it is first asked for.
+Importing torch takes seconds, and the command line needs only methods and optimizers. Names that need torch are
+therefore imported on first access.
 """
 
 import importlib
@@ -52,7 +52,7 @@ __all__ = [
     "optimizers",
 ]
 
-#: What needs torch, by the module that has it; None: it is a module itself.
+#: The public names that need torch, with the module that defines each; None for a name that is a module itself.
 _LATER = {
     "BufferedStage": "stages",
     "Clip": "clipping",
@@ -68,7 +68,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name that needs torch, when it is first asked for."""
+    """Import a public name that needs torch on first access."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _LATER[name]
@@ -78,5 +78,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """All public names, those that have not been imported yet too."""
+    """Return all public names, including those that have not been imported yet."""
     return sorted({*globals(), *__all__})

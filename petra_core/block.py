@@ -1,13 +1,13 @@
-"""A block of a stage and its memory: what it keeps of every micro-batch from its forward to its backward.
+"""Blocks of a stage, and the data that each keeps of a micro-batch from its forward to its backward.
 
-This depends on the method and on whether the block can be inverted:
+The data depends on the method and on whether the block can be inverted:
 
-    method keeps graphs                the graph (`Tape`), and of the input what a resume needs to record it again
-    method reconstructs, invertible    nothing, or a side of the input that the inversion needs (`Stage.side`)
-    otherwise                          of the input what the recomputation needs
+    method keeps graphs                the graph (`Tape`), and the input streams from which a resume records it again
+    method reconstructs, invertible    nothing, or extra tensors that the inversion needs (`Stage.side`)
+    otherwise                          the input streams that the recomputation needs
 
-The memory is first in, first out: a step has one forward and one backward, so the oldest entry is always the next to be
-used. `petra_core.weights` selects the weights of a forward and of a backward.
+The entries form a first-in, first-out queue. A step has at most one forward and one backward, so the oldest entry is
+always the next to be used. `petra_core.weights` selects the weights of a forward and of a backward.
 """
 
 import contextlib
@@ -33,34 +33,46 @@ from petra_core.targets import Target
 from petra_core.update_rule import StageRules
 from petra_core.weights import BlockWeights, StageWeights, WeightVersion
 
-#: Backwards of a block that are watched for evaluations.
+#: Number of first backwards of a block in which `_BackwardWatch` looks for evaluations with a graph.
 WATCHED_BACKWARDS = 3
 
 
 @dataclass
 class _InFlight:
-    """What a block keeps of one micro-batch between its forward and its backward."""
+    """The data that a block keeps of one micro-batch between its forward and its backward.
+
+    Attributes:
+        micro_batch: Number of the micro-batch.
+        version: Version of the weights of the forward.
+        kept: Tensors of the input, from `Stage.side` if the input will be reconstructed, otherwise from `Stage.keep`.
+        random: State of the generators at the beginning of the forward; None if it drew no random numbers.
+        tape: The graph; None until it is recorded.
+        weights: Weights on which the graph is recorded, by name; None for the parameters of the module.
+        buffers: Copies of buffers with which the graph was recorded; None if it was recorded with the module's buffers.
+        projections: Projections of the function's output; empty if the forward was not inspected.
+
+    """
 
     micro_batch: int
-    version: WeightVersion  # of the forward
-    kept: Streams  # of the input, by `Stage.keep`, or by `Stage.side` if the input will be reconstructed
-    random: RandomState | None  # where the forward's random numbers began, if it drew any
+    version: WeightVersion
+    kept: Streams
+    random: RandomState | None
     tape: Tape | None = None
-    weights: StageWeights | None = None  # that the graph is of, where they are not the module's own
-    buffers: Sequence[Tensor] | None = None  # copies that it was recorded with; None: the module's own
-    projections: Projections = ()  # of the function's output, where the forward was inspected
+    weights: StageWeights | None = None
+    buffers: Sequence[Tensor] | None = None
+    projections: Projections = ()
 
 
 @dataclass(frozen=True)
 class Held:
-    """Tensors that a stage holds from one step to the next, in a queue whose oldest entry is used next.
+    """Tensors of one entry of a queue that a stage holds from one step to the next.
 
     Attributes:
         queue: Name of the queue within the stage.
-        place: Position in the queue; 0 for the oldest.
+        place: Position in the queue; 0 for the oldest entry, which is used next.
         user: Kind of the action that removes the oldest entry.
         tensors: The tensors.
-        exchange: Function that replaces them by tensors with the same contents in other memory.
+        exchange: Function that replaces the tensors by tensors with the same contents in other memory.
 
     """
 
@@ -76,8 +88,8 @@ class Block:
 
     Args:
         stage: The block; its `parts()` is itself.
-        settings: Settings of the pipeline. The method determines what is kept, and the weights of the backward.
-        ledger: Account of the stage that the block belongs to.
+        settings: Settings of the pipeline. The method determines the data to keep and the weights of the backward.
+        ledger: Ledger of the stage that the block belongs to.
         device: Device of the block's parameters.
         rules: Rules for delay of the stage.
         index: Number of the stage that the block belongs to.
@@ -85,7 +97,7 @@ class Block:
 
     Attributes:
         weights: The block's weights and their versions.
-        frozen: Context that protects the block's buffers during a reconstruction.
+        frozen: Context manager that protects the block's buffers during a reconstruction.
 
     """
 
@@ -102,7 +114,7 @@ class Block:
     ) -> None:
         method, is_head = settings.method, isinstance(stage, HeadStage)
         self.stage = stage
-        self.keeps_tape = method.keeps_graph or is_head  # the head's backward follows its forward within the step
+        self.keeps_tape = method.keeps_graph or is_head  # the head's backward follows its forward in the same step
         self.reconstructs = method.reconstructs and stage.invertible
         self.weights = BlockWeights(
             stage.function, settings, rules, ledger, device, is_head=is_head, keeps_graph=self.keeps_tape
@@ -110,23 +122,23 @@ class Block:
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
         self.parameters = list(self.weights.trained.values())
         for parameter in self.parameters:
-            parameter.grad = None  # of something before: it would be part of the first update
+            parameter.grad = None  # a gradient from earlier use would enter the first update
         self._structure = Structure(stage, index)
         if self.weights.replaces:
             self._structure.check_replaceable()
-        # The sums of gradients that are in `.grad`, each with its version; None: an update begins.
+        # The sums of gradients in `.grad`, each with its version counter; None before the first backward of an update.
         self._sums: list[tuple[Tensor | None, int]] | None = None
         self._memory: deque[_InFlight] = deque()
         self.frozen = FrozenBuffers(stage.function)
         self._scratch = FrozenBuffers(stage.function, tracking=True)
-        self._watched_backwards = WATCHED_BACKWARDS  # how many are still to be watched
-        self._evaluates_again = False  # whether a backward evaluates, as torch.utils.checkpoint does
+        self._watched_backwards = WATCHED_BACKWARDS  # number of backwards that remain to be watched
+        self._evaluates_again = False  # whether the backward evaluates the function, as with torch.utils.checkpoint
         self._owned = OwnedOutputs(stage)
         self._inspected: NoInspection = NO_INSPECTION
         if inspection is not None:
             recomputes, replaces = not self.keeps_tape, self.weights.replaces
             self._inspected = inspection.block(stage, index, device, recomputes=recomputes, replaces=replaces)
-        self._graph_bytes: int | None = None  # of one tape; the same for all micro-batches of these shapes
+        self._graph_bytes: int | None = None  # bytes of one graph, equal for all micro-batches of the same shapes
         self._ledger = ledger
         self._device = device
         self._autocast = settings.autocast
@@ -139,7 +151,7 @@ class Block:
         version: WeightVersion,
         stream: RandomStream,
     ) -> Streams:
-        """Evaluate the block, and keep what the method needs for the backward.
+        """Evaluate the block, and keep the data that the method needs for the backward.
 
         Args:
             micro_batch: Number of the micro-batch.
@@ -148,9 +160,12 @@ class Block:
             version: Version of the weights: the current one, the one before (double-buffered), or a prediction.
             stream: Source of random numbers.
 
+        Returns:
+            The output of the block.
+
         Raises:
             ValueError: If the block wrote to its input in place.
-            StageError: If the inspection found something.
+            StageError: If the inspection found a problem.
 
         """
         inspected = self._inspected
@@ -191,7 +206,7 @@ class Block:
         return outputs
 
     def evaluate(self, inputs: Streams, weights: StageWeights | None = None) -> Streams:
-        """Evaluate the block without keeping anything, with the current weights or with others by name.
+        """Evaluate the block without keeping anything, with the current weights or with `weights`.
 
         Raises:
             ValueError: If the block wrote to its input in place.
@@ -209,7 +224,7 @@ class Block:
         tape: Tape | None,
         weights: StageWeights | None,
     ) -> None:
-        """Inspect a forward. If the backward will evaluate the block again, do that now and compare."""
+        """Inspect a forward. If the backward will evaluate the block a second time, do so now and compare."""
         end = stream.state or capture(self._device)
         begin = stream.drawn or capture(self._device)
         if tape is None and inspected.replaces:
@@ -230,13 +245,13 @@ class Block:
 
     @contextlib.contextmanager
     def _unwritten(self, inputs: Streams) -> Iterator[None]:
-        """Raise ValueError if what is evaluated inside writes to its input in place."""
+        """Raise ValueError if code inside the context writes to the input of the block in place."""
         writes = [None if tensor.is_inference() else tensor._version for tensor in inputs]
         reason: RuntimeError | None = None
         try:
             yield
         except RuntimeError as error:
-            if "a leaf Variable that requires grad" not in str(error):  # autograd's own refusal, where there is a graph
+            if "a leaf Variable that requires grad" not in str(error):  # autograd rejects the write in a graph
                 if "does not require grad" in str(error) and not torch.is_grad_enabled():
                     error.add_note(
                         "the forwards of this method run without gradients: a module that differentiates in its "
@@ -256,7 +271,7 @@ class Block:
         return version - self._memory[0].version.number
 
     def reconstruct(self, outputs: Streams | None, delay: int = 0) -> Streams | None:
-        """Record the graph of the oldest entry, unless it has one: by inversion of `outputs`, or from the kept streams.
+        """Record the graph of the oldest entry if it has none, by inverting `outputs` or from the kept streams.
 
         Args:
             outputs: Output of the block, if it is inverted.
@@ -283,19 +298,19 @@ class Block:
             self._measuring(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
         ):
             if self.reconstructs:
-                assert outputs is not None  # the pipeline asks the stage above to hand its input down
+                assert outputs is not None  # the stage above sends its input down (`hand_down`)
                 entry.tape = self._invert(outputs, entry)
             else:
                 with self.weights.replaced(entry.weights):
                     entry.tape = self.stage.retrace(entry.kept)
-                entry.tape.outputs = None  # sent long ago; what the graph needs of them, the graph holds
+                entry.tape.outputs = None  # already sent; the graph keeps what it needs
             entry.buffers = self.frozen.copies
         self._ledger.add("graph", self._graph_bytes or 0)
         return entry.tape.inputs
 
     @property
     def draws(self) -> bool:
-        """Whether the forward of the oldest entry drew random numbers, so that its `reconstruct` will too."""
+        """Return whether the forward of the oldest entry drew random numbers, which its `reconstruct` draws again."""
         return self._memory[0].random is not None
 
     def backward(
@@ -322,7 +337,7 @@ class Block:
 
         Raises:
             StageError: If parameters were frozen, unfrozen, added or replaced after the pipeline was made.
-            RuntimeError: If something else has written gradients of the parameters.
+            RuntimeError: If other code has written gradients of the parameters.
 
         """
         if self._sums is None:
@@ -352,7 +367,7 @@ class Block:
         return inputs, grad_inputs
 
     def _as_recorded(self, entry: _InFlight) -> contextlib.AbstractContextManager[None]:
-        """Context with the weights and buffers with which an entry's graph was recorded."""
+        """Return a context with the weights and buffers with which an entry's graph was recorded."""
         if entry.weights is None and (entry.buffers is None or not (entry.buffers or self.frozen.has_norms)):
             return contextlib.nullcontext()
         return self._in_its_environment(entry)
@@ -369,10 +384,11 @@ class Block:
     def _differentiated_with_care(
         self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool, stream: RandomStream | None
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        """Differentiate a graph that evaluates again while that is done, or may do so.
+        """Differentiate a graph whose backward evaluates the function again, or may do so.
 
-        What is evaluated draws from the stage's random stream, leaves buffers as they are, and may call `backward`
-        itself (as the reversible blocks of RevTorch and memcnn do), which adds to the `.grad` of leaves.
+        Such an evaluation draws from the stage's random stream and does not change buffers. It may call `backward` (as
+        the reversible blocks of RevTorch and memcnn do), which adds to the `.grad` of leaves. The result includes these
+        gradients.
         """
         assert entry.tape is not None
         leaves = self.parameters if entry.weights is None else list(entry.weights.values())
@@ -383,7 +399,7 @@ class Block:
             contextlib.nullcontext() if stream is None else stream,
             self._in_its_environment(entry),
             self._scratch if entry.buffers is None else contextlib.nullcontext(),
-            torch.no_grad(),  # so that what runs with gradients is what evaluates, not the engine
+            torch.no_grad(),  # so that only an evaluation enables gradients, not the engine
             _BackwardWatch() as watch,
         ):
             grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
@@ -395,7 +411,7 @@ class Block:
         return grad_inputs, tuple(map(_sum, gradients, added))
 
     def forget_shapes(self) -> None:
-        """Measure the next graph, whose micro-batch may have other shapes; nothing is in the memory."""
+        """Measure the size of the next graph again, because the shapes may change. No micro-batch may be in flight."""
         self._graph_bytes = None
 
     def retire_weights(self, version: int) -> None:
@@ -404,14 +420,15 @@ class Block:
         self.weights.retire(version, [entry.version for entry in self._memory])
 
     def held(self, queue: str) -> Iterator[Held]:
-        """Yield what is kept of each micro-batch, but for graphs and weights."""
+        """Yield the tensors that are kept of each micro-batch, except graphs and weights."""
         for place, entry in enumerate(self._memory):
             yield Held(queue, place, Kind.BACKWARD, entry.kept, partial(setattr, entry, "kept"))
 
     def snapshot(self) -> Callable[[int, int], None]:
-        """Return a function that puts the entries of now back, with later numbers.
+        """Return a function that restores the current entries with later numbers.
 
-        It takes the numbers of steps and of updates since now. For methods that keep no graphs and stash no weights.
+        Its arguments are the numbers of steps and of updates since the snapshot. The method must keep no graphs and
+        stash no weights.
         """
         entries = [replace(entry) for entry in self._memory]
 
@@ -443,7 +460,7 @@ class Block:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`. The module's own weights must have been loaded before."""
+        """Restore a state of `state_dict`. The weights of the module must have been loaded before."""
         self.weights.load_state_dict(state["weights"], state["memory"])
         self.adopt_gradients()
         self._memory = deque()
@@ -454,7 +471,7 @@ class Block:
             self._memory.append(_InFlight(e["micro_batch"], version, kept, random))
         if self.keeps_tape:
             for _ in range(len(self._memory)):
-                self.reconstruct(None)  # the oldest; then the next oldest, until the first is the oldest again
+                self.reconstruct(None)  # records the oldest entry; the rotation makes the next one the oldest
                 tape = self._memory[0].tape
                 assert tape is not None
                 tape.forget()
@@ -480,9 +497,9 @@ class Block:
         return tape
 
     def _accumulate(self, gradients: Sequence[Tensor | None], messages: Streams) -> None:
-        # A gradient may share its storage with a message (the gradient of a bias of full shape is the message itself)
-        # or with another gradient, or be a view: of more, or of one number expanded. `.grad` is written in place later,
-        # so it gets a copy then.
+        # `.grad` is written in place later, so it needs a storage that nothing else uses. A gradient may share its
+        # storage with a message (the gradient of a bias of full shape is the message itself) or with another gradient,
+        # or may be a slice or an expanded scalar. Such a gradient is copied.
         taken = {storage_of(tensor) for tensor in messages}
         self._refuse_foreign_gradients()
         sums: list[Tensor] = []
@@ -504,7 +521,7 @@ class Block:
         self._note_sums()
 
     def adopt_gradients(self) -> None:
-        """Take the gradients in `.grad` for the sums of the update that is under way; none: an update begins."""
+        """Use the gradients in `.grad` as the sums of the current update. If there are none, a new update begins."""
         self._note_sums()
         if all(parameter.grad is None for parameter in self.parameters):
             self._sums = None
@@ -513,7 +530,7 @@ class Block:
         self._sums = [(p.grad, 0 if p.grad is None else p.grad._version) for p in self.parameters]
 
     def _refuse_foreign_gradients(self) -> None:
-        """Raise RuntimeError if anything else has written to the sums of gradients, or taken them away."""
+        """Raise RuntimeError if other code has written to the sums of gradients or removed them."""
         gradients = [parameter.grad for parameter in self.parameters]
         if self._sums is None:
             foreign = [gradient is not None for gradient in gradients]
@@ -528,7 +545,7 @@ class Block:
             raise self._structure.foreign_gradient(list(self.weights.trained)[foreign.index(True)])
 
     def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
-        """Measure the bytes of the first graph that is recorded inside."""
+        """Return a context that measures the bytes of the graph recorded inside, unless they are known."""
         return contextlib.nullcontext() if self._graph_bytes is not None else self._measured(inputs)
 
     @contextlib.contextmanager
@@ -576,7 +593,7 @@ def precision(device: torch.device, autocast: torch.dtype | None) -> contextlib.
 
 
 class _BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
-    """A context around a backward that detects whether something in it evaluates with a graph.
+    """A context for a backward that detects evaluations with a graph.
 
     Attributes:
         evaluates: Whether an operation ran with gradients enabled.

@@ -48,12 +48,12 @@ class FrozenBuffers:
 
     @property
     def makes_copies(self) -> bool:
-        """Whether the context replaces any buffers by copies."""
+        """Return whether the context replaces any buffers by copies."""
         return bool(self._others)
 
     @property
     def has_norms(self) -> bool:
-        """Whether the context stops any BatchNorm from tracking statistics."""
+        """Return whether the context stops any BatchNorm from tracking statistics."""
         return bool(self._norms)
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""Validate stages, optimizers, states and micro-batches, and detect losses and weights that are not finite."""
+"""Validate states and micro-batches, and detect losses and weights that are not finite."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ from torch import Tensor
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.settings import UNCORRECTED, Settings
 
-if TYPE_CHECKING:  # a worker checks its optimizer here
+if TYPE_CHECKING:  # only for annotations
     from petra_core.worker import Worker
 
 __all__ = [

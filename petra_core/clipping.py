@@ -1,16 +1,17 @@
-"""Clipping of gradients: by the norm over the whole network, as plain training does, or by the norm of each stage.
+"""Clip gradients by the norm of the whole network, as plain training does, or by the norm of each stage.
 
     Pipeline(..., clip=Clip(1.0))                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    Pipeline(..., clip=Clip(1.0, per_stage=True))    the same, for the parameters of each stage alone
+    Pipeline(..., clip=Clip(1.0, per_stage=True))    the same for the parameters of each stage separately
 
-The norm over the whole network needs the gradients of all stages at one moment. A method that lets one micro-batch pass
-at a time has that moment: after the backward of stage 0, before any update, so with this clipping all stages update at
-the end of the step. That changes no other result, since a stage's backward reads the weights of that stage only.
+The norm of the whole network needs the gradients of all stages at the same time. A method that processes one
+micro-batch at a time has them after the backward of stage 0 and before any update. With this clipping all stages
+therefore update at the end of the step. This changes no other result, since the backward of a stage reads only the
+weights of that stage.
 
-A pipelined method never has that moment: at each of its steps, stage j has the gradient of the micro-batch m - d_j, so
-the gradients of two stages belong to two micro-batches. Each stage is clipped by its own norm there. A gradient whose
-parts have equal norms in all J stages is clipped in the same way by `Clip(c)` and by `Clip(c / sqrt(J),
-per_stage=True)`.
+A pipelined method never has these gradients at the same time: in step m, stage j has the gradient of micro-batch
+m - d_j, so the gradients of different stages belong to different micro-batches. Each stage must be clipped by the norm
+of that stage. If the gradients of all J stages have equal norms, `Clip(c)` and `Clip(c / sqrt(J), per_stage=True)` clip
+in the same way.
 """
 
 import functools
@@ -32,15 +33,16 @@ EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 @dataclass(frozen=True)
 class Clip:
-    """Clipping of the mean gradients of an update, just before the optimizer's step and after `before_update`.
+    """Clipping of the mean gradients of an update, after `before_update` and before the optimizer's step.
 
     Attributes:
-        max_norm: largest Euclidean norm; longer gradients are scaled down to it, as `clip_grad_norm_` does.
-        per_stage: whether the norm is that of one stage's gradients, and not of the whole network's.
+        max_norm: Maximum Euclidean norm. Longer gradients are scaled down to it, as `clip_grad_norm_` does.
+        per_stage: Whether each stage is clipped by the norm of its gradients. Otherwise all stages are clipped by the
+            norm of the whole network.
 
     Raises:
-        ValueError: the norm is not above 0, or not finite.
-        TypeError: the norm is no number.
+        ValueError: If the norm is not above 0, or not finite.
+        TypeError: If the norm is not a number.
 
     """
 
@@ -52,7 +54,7 @@ class Clip:
             raise ValueError("max_norm must be above 0, got 0, which would stop all training")
 
     def after(self, hook: BeforeUpdate | None) -> BeforeUpdate:
-        """Return a function for `before_update` that calls `hook`, then clips the gradients of that stage."""
+        """Return a function for `before_update` that calls `hook` and then clips the gradients of the stage."""
         return functools.partial(self._clip_stage, hook)
 
     def _clip_stage(self, hook: BeforeUpdate | None, index: int, version: int, stage: Stage) -> None:
@@ -62,18 +64,24 @@ class Clip:
         self.scale(gradients, norms(gradients))
 
     def scale(self, gradients: Sequence[Tensor], norms: Tensor) -> None:
-        """Scale gradients in place by the factor that clips all those that have these norms."""
+        """Scale gradients in place so that their common norm is at most `max_norm`.
+
+        Args:
+            gradients: Gradients to scale.
+            norms: Norms of all gradients that are clipped together, including those of other processes.
+
+        """
         factor = (self.max_norm / (torch.linalg.vector_norm(norms) + EPSILON)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(factor.to(gradient.device))
 
 
 def check_clip(clip: object, method: Method) -> None:
-    """Check that clipping fits a method.
+    """Check that a method supports the clipping.
 
     Raises:
-        TypeError: it is something else than a `Clip` or None.
-        ValueError: the norm is that of the whole network, and the method is pipelined.
+        TypeError: If `clip` is neither a `Clip` nor None.
+        ValueError: If the norm is that of the whole network, and the method is pipelined.
 
     """
     if clip is None:

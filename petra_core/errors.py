@@ -35,7 +35,7 @@ class PetraError(Exception):
 
 
 class NonFiniteError(PetraError):
-    """A loss or a weight became infinite or NaN.
+    """The error of a loss or weight that became infinite or NaN.
 
     Attributes:
         micro_batch: Number of the micro-batch with this loss, counted from 0. For a weight, the last micro-batch that
@@ -51,15 +51,15 @@ class NonFiniteError(PetraError):
 
 
 class ScheduleError(PetraError):
-    """A schedule breaks a dependency. The message names the stage and the action."""
+    """The error of a schedule that breaks a dependency. The message names the stage and the action."""
 
 
 class CheckpointError(PetraError):
-    """A checkpoint is damaged, has another format, or belongs to another pipeline."""
+    """The error of a checkpoint that is damaged, has another format, or belongs to another pipeline."""
 
 
 class StageError(PetraError, ValueError):
-    """A stage would train differently than with plain autograd.
+    """The error of a stage that would train differently than with plain autograd.
 
     Attributes:
         finding: The stage and parameter, the problem, and the remedy.

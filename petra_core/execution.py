@@ -1,30 +1,30 @@
-"""Executors run the actions of a step: sequentially, or PaReprop's reconstruction concurrently with a backward.
+"""Execute the actions of a step, either sequentially or with the overlap of PaReprop.
 
-Reversible backpropagation evaluates every block once more than backpropagation, and does so while nothing else happens:
-the device differentiates block i, then reconstructs block i - 1, then differentiates it. But a reconstruction needs
-only the input that was reconstructed one block higher, not its gradient (arXiv 2306.09342). So PAREPROP does the two
-together:
+Reversible backpropagation evaluates every block once more than backpropagation, and the device does nothing else
+meanwhile: it differentiates block i, then reconstructs block i - 1, then differentiates block i - 1. But a
+reconstruction needs only the input that was reconstructed one block higher, not its gradient (arXiv 2306.09342).
+PAREPROP therefore runs the reconstruction of a stage concurrently with the backward of the stage above:
 
-    R2 beside F3 B3 U3  |  R1 beside B2 U2  |  R0 beside B1 U1  |  B0 U0
+    R2 with F3 B3 U3  |  R1 with B2 U2  |  R0 with B1 U1  |  B0 U0
 
-The stage below the head begins when the head does, with its own output, which it has kept; the others with what the R
-above has sent. The order in which the two really run does not matter: they belong to different stages, and a stage's
-results depend on its actions and on the messages that arrived before. Two graphs are alive at most, that of the B and
-that of the R.
+The stage below the head starts its R together with the head, from the output that it has kept. Every other stage
+starts from the input that the R of the stage above has sent. The order in which two concurrent actions run does not
+matter, because they belong to different stages, and the results of a stage depend only on its actions and on the
+messages that arrived before. At most two graphs exist at a time, one of the B and one of the R.
 
-On the CPU the reconstruction runs in a second thread. PyTorch leaves Python's lock while it computes, so both compute
-at once, each thread with a team of `torch.get_num_threads()`: half as many as the machine has cores is what makes a
-fair use of it. What PyTorch keeps for each thread is carried over: autocast, and the size of the team, which a thread
-would keep from its first computation on. (Gradients are switched on where a graph is made.) Random numbers have one
-generator in the whole process, and replaying dropout puts it back and forth, so a reconstruction that draws is done
-before the backward, not beside it; nothing else is different.
+On the CPU the reconstruction runs in a second thread. PyTorch releases the GIL while it computes, so both threads
+compute at the same time, each with `torch.get_num_threads()` intra-op threads; set that to half the number of cores.
+Two settings are local to a thread and are copied to the second one: autocast, and the number of intra-op threads, which
+a thread otherwise keeps from its first computation. (Gradients are enabled where a graph is recorded.) All threads of a
+process share one generator of random numbers, whose state a replay of dropout replaces for a moment. A reconstruction
+that draws random numbers therefore runs before the backward and not concurrently with it. Nothing else differs.
 
-On a GPU one thread is enough, since kernels are only enqueued: stage j has its work put into stream j mod 2, so that
-neighbours are in different ones, and autograd puts the kernels of a backward where those of its graph were. Before the
-two actions the two streams wait for the caller's, and after them the caller's waits for both; the host waits for
-nothing. That also keeps memory from being used again too early, which the allocator would allow as soon as the host has
-let go of a tensor: what one of the two lets go of may have been made in the other stream, but there nothing more is
-enqueued before both are done, since an R comes before the B beside it.
+On a GPU one thread is enough, since kernels are only enqueued. Stage j uses stream j mod 2, so neighbouring stages use
+different streams, and autograd runs the kernels of a backward on the stream that recorded its graph. Before the two
+actions both streams wait for the caller's stream, and afterwards the caller's stream waits for both. The host does not
+wait. This also prevents memory from being reused too early. The allocator allows reuse as soon as the host releases a
+tensor, and a tensor that one action releases may have been allocated in the other stream. But nothing more is enqueued
+there before both actions are done, since the R is enqueued before the B that runs concurrently.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from petra_core.worker import Worker
 
 __all__ = ["Act", "OverlappedExecutor", "Sent", "SequentialExecutor", "executor_of", "shared_stream"]
 
-Sent = list[tuple[int, Message]]  # to which stage, what
+Sent = list[tuple[int, Message]]  # pairs of the receiving stage and the message
 Act = Callable[[Worker, Action, Sent], Tensor | None]
 
 
@@ -68,17 +68,17 @@ def executor_of(method: Method, *, one_process: bool) -> "SequentialExecutor":
 
 
 class SequentialExecutor:
-    """Run one action after the other."""
+    """An executor that runs one action after the other."""
 
     def together(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context for actions that may run concurrently. They have finished when the context ends."""
+        """Return a context for actions that may run concurrently. All have finished when the context ends."""
         return contextlib.nullcontext()
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
-        """Run an action, and name it in a note of an exception.
+        """Run an action. If it raises an exception, add a note that names the action.
 
         Args:
-            act: Function that does the action.
+            act: Function that performs the action.
             worker: The worker of the stage.
             action: The action.
             sent: List that receives the messages to stages of this process.
@@ -94,7 +94,7 @@ class SequentialExecutor:
             raise
 
     def waiting(self, worker: Worker, step: int) -> contextlib.AbstractContextManager[None]:
-        """Return a context for the time that a worker waits for messages of other processes.
+        """Return a context for the time that a worker waits for messages from other processes.
 
         Args:
             worker: The worker.
@@ -105,12 +105,12 @@ class SequentialExecutor:
 
 
 class OverlappedExecutor(SequentialExecutor):
-    """Run a reconstruction concurrently with the other actions of its context."""
+    """An executor that runs a reconstruction concurrently with the other actions of a context."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._beside: Future[Tensor | None] | None = None
-        self._forked: set[torch.device] = set()  # devices whose streams have work in this context
+        self._forked: set[torch.device] = set()  # devices on whose streams this context has enqueued work
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -120,7 +120,7 @@ class OverlappedExecutor(SequentialExecutor):
                 self._beside.result()
         finally:
             if self._beside is not None:
-                wait([self._beside])  # after an exception, too, so that nothing runs after the context
+                wait([self._beside])  # also after an exception, so that nothing runs after the context
                 self._beside = None
             for device in self._forked:
                 for number in (0, 1):
@@ -158,7 +158,7 @@ class OverlappedExecutor(SequentialExecutor):
 
 @functools.cache
 def shared_stream(device: torch.device, number: int) -> torch.cuda.Stream:
-    """Return the n-th CUDA stream of a device. All pipelines share it, because cuBLAS keeps memory for each stream."""
+    """Return the n-th CUDA stream of a device. All pipelines share it, because cuBLAS allocates memory per stream."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 

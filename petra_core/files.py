@@ -13,8 +13,8 @@ __all__ = ["replacing"]
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file for writing and atomically rename it to `path` on success.
 
-    The file and its name are flushed to the disk: what is removed afterwards, such as a checkpoint after the result, is
-    not needed after a crash of the machine.
+    The contents and the directory entry are flushed to the disk. A caller can therefore remove data that the new file
+    replaces, such as a checkpoint after its result was written, even if the machine crashes afterwards.
 
     On an error the previous file at `path` is preserved, and the temporary file is removed.
 

@@ -24,7 +24,7 @@ __all__ = ["Channel", "Message", "check_channel"]
 
 @dataclass(frozen=True)
 class Message:
-    """A message between neighbouring stages, of one micro-batch.
+    """A message of one micro-batch between neighbouring stages.
 
     Upwards, `streams` is the output of the lower stage and `gradients` is None. Downwards, `gradients` is the gradient
     with respect to the output of the lower stage. `streams` is that output as the upper stage has it (kept or
@@ -54,7 +54,7 @@ class Message:
         return payload(self.tensors)
 
     def to(self, device: torch.device) -> "Message":
-        """Return the message on `device`; itself if it is there."""
+        """Return the message on `device`; the message itself if it is already there."""
         if all(tensor.device == device for tensor in self.tensors):
             return self
         return Message(self.micro_batch, _moved(self.streams, device), _moved(self.gradients, device))
@@ -68,12 +68,12 @@ def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
 
 
 class Channel(abc.ABC):
-    """One rank's connection to the ranks that own the stages below and above its own.
+    """The connection of one rank to the ranks that own the neighbouring stages.
 
     Attributes:
-        stages: the stages that this rank owns, consecutive.
-        count: J, the stages of all ranks.
-        staleness: of the pipeline that uses the channel, which sets it.
+        stages: Consecutive stages that this rank owns.
+        count: Number of stages J of all ranks.
+        staleness: Staleness of each stage. The pipeline that uses the channel sets it.
 
     """
 
@@ -85,67 +85,84 @@ class Channel(abc.ABC):
     def check_settings(
         self, settings: Mapping[str, Any], stages: Sequence[Stage], optimizer: OptimizerFactory | None
     ) -> None:
-        """Compare the arguments of the pipeline with those of all ranks, as it is made; all ranks call this.
+        """Compare the arguments of a new pipeline with those of all ranks. All ranks must call this.
 
         Args:
-            settings: values by name that must be equal.
-            stages: of the whole pipeline.
-            optimizer: makes the optimizer of a stage.
+            settings: Values by name, which must be equal on all ranks.
+            stages: Stages of the whole pipeline.
+            optimizer: Factory of the optimizers.
 
         Raises:
-            ValueError: two ranks differ; raised on all ranks.
+            ValueError: If two ranks differ. All ranks raise it.
 
         """
 
     @abc.abstractmethod
     def check_step(self, micro_batch: int, inputs: Streams, target: object, learning_rate: float | None) -> None:
-        """Compare, at the first steps and at some later ones, what the ranks were given; all ranks call this.
+        """Compare the arguments of a step with those of all ranks, in the first steps and some later ones.
+
+        All ranks must call this.
 
         Args:
-            micro_batch: number of the micro-batch that enters.
-            inputs: of stage 0.
-            target: of the loss.
-            learning_rate: of stage 0 that was set last; None before it was set.
+            micro_batch: Number of the micro-batch that enters.
+            inputs: Input of stage 0.
+            target: Target of the loss.
+            learning_rate: Last learning rate that was set for stage 0; None if none was set.
 
         Raises:
-            ValueError: the ranks of stage 0 and of the head have different micro-batches, or two ranks different
-                learning rates; raised on all ranks.
+            ValueError: If the ranks of stage 0 and of the head have different micro-batches, or two ranks have
+                different learning rates. All ranks raise it.
 
         """
 
     @abc.abstractmethod
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of all ranks, on the CPU, in the order of the ranks; all ranks call this."""
+        """Return the tensors of all ranks on the CPU, in the order of the ranks. All ranks must call this."""
 
     @abc.abstractmethod
     def expect(self, forward: int | None, backward: int | None) -> None:
-        """Prepare for what the neighbours send in a step: the messages of these micro-batches, from below and above."""
+        """Prepare for the messages that the neighbours send in a step.
+
+        Args:
+            forward: Number of the micro-batch whose message comes from below; None for no message.
+            backward: Number of the micro-batch whose message comes from above; None for no message.
+
+        """
 
     @abc.abstractmethod
     def send(self, stage: int, message: Message) -> None:
-        """Send a message to `stage`, just below or above this rank's own, without waiting for its arrival."""
+        """Send a message to `stage`, just below or above the stages of this rank, without waiting for its arrival."""
 
     @abc.abstractmethod
     def collect(self, stage: int, action: Action | None) -> list[Message]:
-        """Wait for the messages that `stage`, of this rank, needs from others for `action`, oldest first.
+        """Wait for the messages that an action needs from other ranks, and return them.
 
-        None: for all that are expected so far.
+        Args:
+            stage: Stage of this rank.
+            action: The action; None for all messages that are expected so far.
+
+        Returns:
+            The messages, oldest first.
+
         """
 
     @abc.abstractmethod
     def settle(self) -> None:
-        """Wait until all sent messages have arrived. All ranks call this when no micro-batch is in flight.
+        """Wait until all sent messages have arrived. Later messages may have other shapes.
 
-        Later messages may have another layout.
+        All ranks must call this when no micro-batch is in flight.
         """
 
     @abc.abstractmethod
     def evaluation_input(self, streams: Streams) -> Streams:
-        """Return the input of this rank in an evaluation: `streams` on the lowest rank, else what it receives."""
+        """Return the input of this rank in an evaluation: `streams` on the lowest rank, or else received streams."""
 
     @abc.abstractmethod
     def evaluation_output(self, streams: Streams) -> Streams:
-        """Send `streams`, the output of this rank's stages in an evaluation, up.
+        """Pass on the output of this rank's stages in an evaluation.
+
+        Args:
+            streams: The output.
 
         Returns:
             The output of the highest rank, on every rank.

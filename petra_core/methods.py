@@ -1,34 +1,37 @@
 """The training methods, defined as settings of one engine.
 
-Every method is the same algorithm with three settings; the last two methods have one more each. For the backward of a
-micro-batch a stage needs the *input* of its forward and the *weights* to differentiate with. Micro-batches either pass
-the network one at a time or follow each other:
+Every method is the same algorithm with three settings; the last two methods have one more setting each. For the
+backward of a micro-batch a stage needs the *input* of its forward and the *weights* to differentiate with.
+Micro-batches either pass the network one at a time or are pipelined:
 
     method                        input of the backward   weights of the backward   micro-batches
     BACKPROPAGATION               in the kept graph       current (= forward's)     one at a time
     REVERSIBLE_BACKPROPAGATION    reconstructed           current (= forward's)     one at a time
-    DELAYED_GRADIENTS             in the kept graph       forward's, stashed        in a row
-    DSP                           stashed, recomputed     current                   in a row
-    APPROXIMATE_INPUTS            reconstructed           forward's, stashed        in a row
-    PETRA                         reconstructed           current                   in a row
+    DELAYED_GRADIENTS             in the kept graph       forward's, stashed        pipelined
+    DSP                           stashed, recomputed     current                   pipelined
+    APPROXIMATE_INPUTS            reconstructed           forward's, stashed        pipelined
+    PETRA                         reconstructed           current                   pipelined
     PAREPROP                      reconstructed           current (= forward's)     one at a time
-    PIPEDREAM_2BW                 in the kept graph       forward's, stashed        in a row
+    PIPEDREAM_2BW                 in the kept graph       forward's, stashed        pipelined
 
 (arXiv 2406.02052, Table 1 and section 3; DELAYED_GRADIENTS, DSP, APPROXIMATE_INPUTS and PETRA are the buffer ablation
-of Table 4.) PaReprop (arXiv 2306.09342) is reversible backpropagation in another order: while a stage differentiates,
-the stage below it reconstructs its input and graph already (`petra_core.execution`). The arithmetic is the same.
-PipeDream-2BW (arXiv 2006.09503) delays every stage by one update, whatever its place: all micro-batches of an update
-have the weights before the last, of which a stage keeps one copy beside the current ones. So all of them have to be on
-their way before the next update, which takes k of at least the staleness of the first stage: J - 1 micro-batches in
-asynchronous 1F1B, 2(J - 1) in lockstep.
+of Table 4.)
 
-A method says nothing about when gradients come back: that is its staleness (`petra_core.staleness`), which every
-method with micro-batches in a row takes as a vector, by default that of lockstep, the counting of the paper. A
-published system is a method at one timing, and those in `SYSTEMS` are all at asynchronous 1F1B, half of lockstep:
+PaReprop (arXiv 2306.09342) is reversible backpropagation in another order: while a stage differentiates, the stage
+below already reconstructs its input and graph (`petra_core.execution`). The arithmetic is the same.
+
+PipeDream-2BW (arXiv 2006.09503) delays the gradients of every stage by exactly one update. All micro-batches of an
+update use the weights before the last update, and a stage keeps one copy of these in addition to the current weights.
+The micro-batches in flight must therefore belong to at most two updates. This requires k to be at least the staleness
+of the first stage: J - 1 in asynchronous 1F1B, 2(J - 1) in lockstep.
+
+A method does not define when gradients return. This is the staleness (`petra_core.staleness`), a vector that every
+pipelined method takes as a setting. The default is lockstep, as in the paper. A published system is a method with one
+schedule. Those in `SYSTEMS` all use asynchronous 1F1B, which has half the staleness of lockstep:
 
     PIPEDREAM (arXiv 1806.03377)       DELAYED_GRADIENTS
     PACI (arXiv 2606.07881)            DSP: current weights, recomputed inputs, an update after every k-th backward
-    PIPEDREAM_2BW (arXiv 2006.09503)   the method of that name, k of at least J - 1
+    PIPEDREAM_2BW (arXiv 2006.09503)   PIPEDREAM_2BW with k of at least J - 1
 
 "Reconstructed" applies to invertible stages. In every method that does not keep graphs, a stage that is not invertible
 buffers its inputs in first-in, first-out order and recomputes. Inverting a stage means evaluating its function, always
@@ -138,17 +141,17 @@ class Method:
 
     @property
     def keeps_graph(self) -> bool:
-        """Whether the graph of a forward is kept until its backward."""
+        """Return whether the graph of a forward is kept until its backward."""
         return self.inputs is Inputs.GRAPH
 
     @property
     def reconstructs(self) -> bool:
-        """Whether invertible stages reconstruct their inputs."""
+        """Return whether invertible stages reconstruct their inputs."""
         return self.inputs is Inputs.RECONSTRUCTION
 
     @property
     def stashes_weights(self) -> bool:
-        """Whether the weights of the forward are stashed for the backward."""
+        """Return whether the weights of the forward are stashed for the backward."""
         return self.weights is Weights.STASH
 
     def staleness(self, stage: int, stages: int) -> int:
@@ -203,15 +206,17 @@ PAPER: tuple[Method, ...] = (
 )
 #: All methods, in the order in which they are listed.
 ALL: tuple[Method, ...] = (*PAPER, PAREPROP, PIPEDREAM_2BW)
-#: Published systems by name: what each does at asynchronous 1F1B (`petra_core.staleness.one_f_one_b`).
+#: Published systems by name, with their methods. All use asynchronous 1F1B (`petra_core.staleness.one_f_one_b`).
 SYSTEMS: dict[str, Method] = {"PIPEDREAM": DELAYED_GRADIENTS, "PACI": DSP, "PIPEDREAM_2BW": PIPEDREAM_2BW}
 
 
 def by_name(name: str) -> Method:
-    """The method called `name`, or that of the published system; case, spaces and hyphens do not matter.
+    """Return the method called `name`, or the method of the published system with this name.
+
+    Case is ignored, and spaces and hyphens are equivalent to underscores.
 
     Raises:
-        ValueError: there is none; the message lists the near matches.
+        ValueError: If there is no such method. The message lists similar names.
 
     """
     wanted = normalized(name)
@@ -223,5 +228,5 @@ def by_name(name: str) -> Method:
 
 
 def normalized(name: str) -> str:
-    """A name as methods and systems are written: upper case, with underscores."""
+    """Return a name in the form of the names of methods and systems: upper case, with underscores."""
     return name.strip().upper().replace("-", "_").replace(" ", "_")

@@ -1,8 +1,9 @@
-"""The pipeline in one process: two sweeps per micro-batch, the reference for every other way of executing it.
+"""The pipeline, which executes two sweeps over the stages per micro-batch.
 
-A step lets one micro-batch enter. Its forward passes through all stages, upwards; then each stage, downwards, does the
-backward of the micro-batch that entered d_j steps before, where d is the staleness (`petra_core.staleness`). Step 7 of
-J = 4 stages in lockstep, d = (6, 4, 2, 0):
+In a step one micro-batch enters. First its forward runs at every stage, upwards from stage 0. Then, downwards from the
+head, every stage j runs the backward of the micro-batch that entered d_j steps before, where d is the staleness
+(`petra_core.staleness`). Every other order of execution must give the same results. Step 7 of J = 4 stages in lockstep,
+d = (6, 4, 2, 0):
 
           ┌─────────┐      ┌─────────┐      ┌─────────┐      ┌─────────┐
     x7 ──▶│ stage 0 │─ F7 ▶│ stage 1 │─ F7 ▶│ stage 2 │─ F7 ▶│ stage 3 │──▶ loss of 7
@@ -10,8 +11,8 @@ J = 4 stages in lockstep, d = (6, 4, 2, 0):
           └─────────┘  of  └─────────┘  of  └─────────┘  of  └─────────┘
                      step 5           step 5           step 5
 
-The gradient that stage j needs for B(m - d_j) was made by stage j + 1 in its step m - d_j + d_{j+1}, at most m. Methods
-that let one micro-batch pass at a time have d = 0: the backward follows the forward at once.
+Stage j + 1 computed the gradient that stage j needs for B(m - d_j) in step m - d_j + d_{j+1}, which is at most m.
+Methods that process one micro-batch at a time have d = 0: the backward immediately follows the forward.
 """
 
 import contextlib
@@ -52,57 +53,59 @@ from petra_core.worker import AfterBackward, BeforeUpdate, Worker, devices_of
 
 
 class Pipeline:
-    """Trains a list of stages with one of the methods.
+    """A trainer of a list of stages with one of the methods.
 
     Args:
-        stages: stage 0 takes the micro-batch, the last is the head (`HeadStage`). Trained are those parameters that
-            require gradients when the pipeline is made: freeze some before, not later.
-        method: one of `petra_core.methods`.
-        accumulation: k, at least 1. Each stage updates after every k of its backwards, with their mean gradient.
-        staleness: of each stage, the micro-batches that enter between the forward and the backward of one
-            (`petra_core.staleness`). None: lockstep for pipelined methods; the others have 0 everywhere.
-        optimizer: called once a stage with the list of its parameters; returns their optimizer. A function of two
-            arguments is called with the list of (name, parameter) and the number of the stage. None: weights stay as
-            they are, and gradients are seen by `before_update` only.
-        seed: every stage draws its random numbers (dropout) from a stream of its own, made from (seed, stage): results
-            do not depend on where the other stages run. None: from torch's global generators, as plain training does.
-        delay: rules of pipelined methods that compensate for delay, such as `[PredictedWeights(), GapAware()]` of
-            `petra_core.delay`, or a rule of your own (`petra_core.update_rule`). Empty: the plain optimizer.
-        autocast: dtype of automatic mixed precision inside the stages, such as torch.bfloat16; weights and
-            the streams between stages stay float32. None: as the caller's own autocast context says.
-        before_update: called as (stage index, version, stage) when each parameter's `.grad` holds the mean gradient of
-            an update, just before it; may change the gradients.
-        clip: clipping of the gradients of an update by their norm (`petra_core.clipping`); after `before_update`. None:
-            no clipping.
-        after_backward: called with a `petra_core.worker.Backward` after every backward of every stage: its gradients,
-            and its input as reconstructed or kept. For measurements; it must not change what it is given.
-        channel: connects this process to others that own some of the stages (`petra_core.distributed`). Every process
-            makes the pipeline with the same arguments and takes the same steps, which is compared; it trains its own
-            stages, and the others may be on the meta device. Needs a seed. None: all stages are trained here.
-        inspect: whether to inspect the first micro-batches (`petra_core.inspection`) and refuse a stage that would not
-            train as plain autograd trains it; some blocks are then evaluated twice. Later micro-batches are not
-            inspected. False for measurements that count evaluations or memory from the first micro-batch on.
-            `petra_core.check` does the same without training.
+        stages: The stages. Stage 0 receives the micro-batch, and the last stage is the head (`HeadStage`). The
+            parameters that require gradients now are trained; freeze others before.
+        method: One of `petra_core.methods`.
+        accumulation: Number of backwards per update of a stage, k, at least 1. An update uses their mean gradient.
+        staleness: Number of micro-batches that enter each stage between the forward and the backward of one
+            (`petra_core.staleness`). None for lockstep if the method is pipelined, otherwise for 0 at every stage.
+        optimizer: Factory that is called once per stage with the list of its parameters and returns their optimizer. A
+            function with two required arguments is called with the list of (name, parameter) and the number of the
+            stage. None leaves the weights unchanged, so that only `before_update` uses gradients.
+        delay: Rules that compensate for delay under a pipelined method, such as `[PredictedWeights(), GapAware()]` of
+            `petra_core.delay`, or user-defined rules (`petra_core.update_rule`). Empty for the plain optimizer.
+        seed: Seed of the random numbers (dropout). Every stage has a separate stream, made from (seed, stage), so
+            results do not depend on where other stages run. None for torch's global generators, as in plain training.
+        autocast: Dtype of automatic mixed precision inside the stages, such as torch.bfloat16. Weights and streams
+            between stages stay float32. None for the caller's autocast context.
+        before_update: Function that is called as (stage index, version, stage) before every update, when the `.grad` of
+            each parameter contains the mean gradient. It may change the gradients.
+        after_backward: Function that is called with a `petra_core.worker.Backward` after every backward of every stage,
+            for measurements. It must not change the tensors.
+        clip: Clipping of the gradients of an update by their norm (`petra_core.clipping`), after `before_update`. None
+            for no clipping.
+        channel: Connection to other processes that own some of the stages (`petra_core.distributed`). Every process
+            must create the pipeline with the same arguments and take the same steps; the channel compares them. A
+            process trains only the stages that it owns, and the others may be on the meta device. Needs a seed. None
+            if this process trains all stages.
+        inspect: Whether to inspect the first micro-batches (`petra_core.inspection`) and reject a stage that would not
+            train as with plain autograd. The inspection evaluates some blocks twice. Set it to False for measurements
+            that count evaluations or memory from the first micro-batch. `petra_core.check` inspects without training.
 
     Attributes:
-        workers: of the stages that are trained here, in order.
-        channel: to the other processes, or None.
-        micro_batches: how many have entered.
-        drained: how many had entered at the last drain: their backwards are done.
-        shapes: of the micro-batches; all are like the first, in one process only until a drain.
-        settings: the settings (`petra_core.settings`); `method`, `accumulation` and `staleness` are three of them.
-        staleness: of each stage.
-        lags: steps by which each stage lags behind stage 0 when `step` returns (`stagger`).
-        optimizers: of the stages that have one.
-        common_clip: clipping by the norm of all stages, which then update together; None without it.
-        executor: does the actions of a step; with `petra_core.execution.SequentialExecutor()` none runs beside another.
+        stages: All stages, including those of other processes.
+        workers: Workers of the stages that this process trains, in order.
+        channel: Connection to the other processes, or None.
+        micro_batches: Number of micro-batches that have entered.
+        drained: Number of micro-batches that had entered at the last drain. Their backwards are done.
+        shapes: Shapes of the micro-batches, which are equal between two drains.
+        settings: The settings (`petra_core.settings`), which include `method`, `accumulation` and `staleness`.
+        staleness: Staleness of each stage.
+        lags: Number of steps by which each stage lags behind stage 0 when `step` returns (`stagger`).
+        optimizers: Optimizers of the stages that have one.
+        common_clip: Clipping by the norm of all stages, which then update together; None otherwise.
+        executor: Executor of the actions of a step. `petra_core.execution.SequentialExecutor()` runs them in sequence.
 
     Raises:
-        TypeError: something among the stages is no stage, or a setting is of another kind than it must be.
-        ValueError: there is no head at the end, a parameter belongs to two stages, a residual function can never learn
-            (`petra_core.inspection.modules.check_residual`), k is below 1, the staleness is no vector of the method,
-            autocast has no such dtype, a rule for delay or clipping does not fit the method or the optimizer, two
-            rules for delay contradict each other, a stage's optimizer has parameters of other stages.
+        TypeError: If an element of `stages` is not a stage, or an argument has the wrong type.
+        ValueError: If the last stage is not a head, a parameter belongs to two stages, a residual function can never
+            learn (`petra_core.inspection.modules.check_residual`), k is below 1, the method does not allow the
+            staleness or the clipping, autocast is another dtype than float16 or bfloat16, a rule for delay does not
+            support the method or the optimizer, two rules for delay contradict each other, or the optimizer of a stage
+            has parameters of other stages.
 
     """
 
@@ -144,7 +147,7 @@ class Pipeline:
             channel.staleness = self.staleness
         self.drained = 0
         self.lags = (0,) * len(self.stages)
-        self._done = [0] * len(self._own_stages)  # steps that each stage of this process has done
+        self._done = [0] * len(self._own_stages)  # number of steps that each stage of this process has done
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
         self._inspection = Inspection(self.stages, autocast) if inspect else None
         self.workers = [
@@ -169,20 +172,20 @@ class Pipeline:
         self._losses = PendingLosses(self.workers)
         self._recordings: list[list[tuple[int, Action]]] = []
         self._unfinished_step = False
-        self._learning_rate: float | None = None  # of stage 0, that was set last
+        self._learning_rate: float | None = None  # the last rate that was set for stage 0
         if channel is not None:
             compared = {**self.settings.as_state(len(self.stages)), "method": method, "seed": seed, "clip": clip}
             channel.check_settings(compared, self.stages, optimizer)
-        self._host_reads = True  # whether steps may wait for what the device has computed
-        self._deferred: Callable[[], None] | None = None  # brings the workers' bookkeeping up to date
+        self._host_reads = True  # whether steps may wait for results of the device
+        self._deferred: Callable[[], None] | None = None  # updates the state of the workers after repeated steps
         self._loading = False
 
     @property
     def model(self) -> nn.Sequential:
-        """The network as a plain model from input to logits; shares the stages' weights.
+        """The network as a plain model from input to logits, which shares the weights of the stages.
 
         Raises:
-            RuntimeError: other processes train some of the stages, which are not trained here.
+            RuntimeError: If other processes train some of the stages.
 
         """
         own = self._own_stages
@@ -195,14 +198,15 @@ class Pipeline:
         return sequential(self.stages)
 
     def gather(self) -> dict[str, Tensor]:
-        """Return a copy of the plain model's state, on the CPU; every process calls this and gets all of it.
+        """Return a copy of the plain model's state on the CPU.
 
-        Over several processes each stage's state comes from the process that trains it. The names are those of
-        `petra_core.models.sequential(stages).state_dict()`, so any process, or another program, can load it there.
+        With several processes, every process must call this and receives the whole state. The state of each stage
+        comes from the process that trains it. The names are those of
+        `petra_core.models.sequential(stages).state_dict()`, so any process or another program can load the state.
 
         Raises:
-            TypeError: a module has extra state that is no tensor.
-            ChannelError: another process has died or does not call this.
+            TypeError: If a module has extra state that is not a tensor.
+            ChannelError: If another process has died or does not call this.
 
         """
         own = self._own_stages
@@ -217,54 +221,55 @@ class Pipeline:
 
     @property
     def observed_staleness(self) -> tuple[int, ...]:
-        """Of each stage of this process, the most micro-batches that have entered between a forward and its backward.
+        """The measured staleness of each stage of this process.
 
-        Counted as the actions are executed: of the whole training it equals `staleness`, if the pipeline has filled.
+        This is the maximum number of micro-batches that have entered between a forward and its backward so far. It
+        equals `staleness` once the pipeline has filled.
         """
         return tuple(worker.observed_staleness for worker in self.workers)
 
     @property
     def metrics(self) -> dict[str, Tensor]:
-        """What the loss returned beside its value, of the micro-batch whose loss came last; empty in other processes.
+        """The metrics that the loss returned in the last forward of the head; empty in processes without the head.
 
-        A loss returns metrics as `(value, {"accuracy": accuracy})`; they are detached, and not differentiated.
+        A loss returns metrics as `(value, {"accuracy": accuracy})`. They are detached and not differentiated.
         """
         head = self.workers[-1].stage.parts()[-1]
         return dict(head.metrics) if isinstance(head, HeadStage) else {}
 
     @property
     def in_flight(self) -> int:
-        """Micro-batches that have entered and whose last backward is still to come."""
+        """Number of micro-batches that have entered and whose last backward is not done."""
         return min(self.staleness[0], self.micro_batches - self.drained)
 
     @property
     def full(self) -> bool:
-        """Whether all steps from now on are alike, but for which stages update."""
+        """Return whether all later steps have the same actions, except for updates."""
         lagging = self._done == self._limits()
         return lagging and self.in_flight == self.staleness[0] and all(worker.version for worker in self.workers)
 
     def step(self, inputs: Value, target: Target = None) -> Tensor | None:
-        """Let one micro-batch enter: its forward at every stage, then at every stage the backward that is due.
+        """Run the forward of one new micro-batch at every stage, and then the backwards that are due.
 
-        The micro-batch is copied, so its memory may be used again at once. Over several processes each takes the same
-        step with the same micro-batch.
+        The micro-batch is copied, so the caller may reuse its memory immediately. With several processes, each must
+        take the same step with the same micro-batch.
 
         Args:
-            inputs: a tensor or a tuple of tensors, what stage 0 takes; [batch, channels, height, width] for images.
-            target: what the loss takes, int64 [batch] for cross-entropy: a tensor, a tuple or dict of tensors, or None
-                for a loss of the output alone, which is called as loss(output, None).
+            inputs: Input of stage 0, a tensor or a tuple of tensors; [batch, channels, height, width] for images.
+            target: Target of the loss, int64 [batch] for cross-entropy. It is a tensor, a tuple or dict of tensors, or
+                None for a loss without a target, which is called as loss(output, None).
 
         Returns:
-            The loss (a scalar, detached) of this micro-batch; None in processes that do not own the head.
+            The loss of this micro-batch (a scalar, detached); None in processes that do not own the head.
 
         Raises:
-            ChannelError: another process has died or hangs.
-            TypeError: the inputs or the target are of another kind.
-            ValueError: the shape or dtype differs from that of the micro-batches before, or the processes were given
+            ChannelError: If another process has died or hangs.
+            TypeError: If the inputs or the target have the wrong type.
+            ValueError: If the shape or dtype differs from that of earlier micro-batches, or the processes have
                 different micro-batches.
-            NonFiniteError: the loss is infinite or not a number. On a GPU it may be noticed some steps later.
-            StageError: a stage would not train as plain autograd trains it (`petra_core.inspection`).
-            RuntimeError: an exception broke off an earlier step, or this is inside torch.inference_mode().
+            NonFiniteError: If a loss is infinite or NaN. On a GPU it may be detected some steps later.
+            StageError: If a stage would not train as with plain autograd (`petra_core.inspection`).
+            RuntimeError: If an exception interrupted an earlier step, or in torch.inference_mode().
 
         """
         self._refuse_after_broken_step()
@@ -279,7 +284,7 @@ class Pipeline:
             self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
         self.shapes.check(self.micro_batches, (*streams, *goals))
         self._catch_up()
-        self._unfinished_step = True  # until all has arrived: an interrupt must not leave half a micro-batch
+        self._unfinished_step = True  # an interrupt would leave half of the micro-batch
         number = self.micro_batches
         self.micro_batches += 1
         first, last = self.workers[0], self.workers[-1]
@@ -292,10 +297,15 @@ class Pipeline:
         return loss
 
     def drain(self) -> None:
-        """Finish what is in flight, without new micro-batches. The next micro-batches may have other shapes.
+        """Finish all micro-batches in flight. Later micro-batches may have other shapes.
 
-        Gradients of fewer than k micro-batches stay accumulated and enter the next update. Over several processes all
+        Gradients of fewer than k micro-batches stay accumulated and enter the next update. With several processes, all
         ranks must call this.
+
+        Raises:
+            NonFiniteError: If a loss is infinite or NaN.
+            RuntimeError: If an exception interrupted an earlier step.
+
         """
         self._refuse_after_broken_step()
         self._catch_up()
@@ -313,19 +323,20 @@ class Pipeline:
 
     @torch.no_grad()
     def evaluate(self, inputs: Value) -> Value:
-        """The network's output (logits) with the current weights, in evaluation mode.
+        """Return the network's output (logits) with the current weights, in evaluation mode.
 
-        What is in flight is not touched. Over several processes all take part, and all get the output.
+        Micro-batches in flight are not affected. With several processes, all must call this, and all receive the
+        output.
 
         Args:
-            inputs: what stage 0 takes, such as images [batch, channels, height, width].
+            inputs: Input of stage 0, such as images [batch, channels, height, width].
 
         Returns:
-            What the head's module returns, such as logits [batch, classes], on the device of the last stage; a tuple
-            where that returns several tensors.
+            The output of the head's module, such as logits [batch, classes], on the device of the last stage of this
+            process. A tuple if the module returns several tensors.
 
         Raises:
-            ValueError: a stage wrote to its input in place.
+            ValueError: If a stage wrote to its input in place.
 
         """
         self._catch_up()
@@ -337,24 +348,24 @@ class Pipeline:
                 streams = worker.evaluate(streams)
             if self.channel is not None:
                 streams = self.channel.evaluation_output(streams)
-        home = self.workers[-1].device  # from another process the output may come through the CPU
+        home = self.workers[-1].device  # output of another process may be on the CPU
         return as_value(tuple(stream.to(home) for stream in streams))
 
     @torch.no_grad()
     def forward_aside(self, stage: int, micro_batch: int, inputs: Value) -> Value:
-        """What the forward of a micro-batch at a stage of this process would give in the next step; nothing is kept.
+        """Return the output that a forward of a micro-batch in the next step would have at a stage, for measurements.
 
-        For observers. It has the weights that the forward would use, in the stage's present mode, and with a seed the
-        random numbers that it would draw; without one, dropout draws new ones. BatchNorm in training mode counts it in
-        its running statistics, unless it is called inside `petra_core.buffers.FrozenBuffers`.
+        The evaluation uses the weights that the forward would use, in the current mode of the stage. With a seed it
+        also uses the random numbers that the forward would draw; otherwise dropout draws new numbers. BatchNorm in
+        training mode updates its running statistics, except inside `petra_core.buffers.FrozenBuffers`.
 
         Args:
-            stage: its number j.
-            micro_batch: its number m.
-            inputs: what the stage takes.
+            stage: Number of a stage of this process, j.
+            micro_batch: Number of the micro-batch, m.
+            inputs: Input of the stage.
 
         Raises:
-            ValueError: the stage is not one of this process.
+            ValueError: If the stage belongs to another process.
 
         """
         if stage not in self._own_stages:
@@ -364,7 +375,12 @@ class Pipeline:
         return as_value(worker.evaluate(as_streams(inputs), micro_batch))
 
     def check_finite(self) -> None:
-        """See that all losses so far and all weights of this process are finite. Raises: NonFiniteError."""
+        """Check that all losses so far and all weights of this process are finite.
+
+        Raises:
+            NonFiniteError: If one is infinite or NaN.
+
+        """
         self._look_at_losses()
         self._catch_up()
         check_weights(self.micro_batches - 1, self.workers)
@@ -372,11 +388,11 @@ class Pipeline:
     def set_learning_rate(self, learning_rate: float | Callable[[int], float]) -> None:
         """Use a learning rate for all updates from the next step on.
 
-        The first parameter group of each optimizer gets this rate. Further groups keep the ratios to it that they had
-        when the optimizer was made.
+        The first parameter group of each optimizer gets this rate. For the other groups, the ratio to the first group
+        stays the same as in the new optimizer.
 
         Args:
-            learning_rate: the rate, or a function that gives that of each stage by number.
+            learning_rate: The rate, or a function that returns the rate of a stage from its number.
 
         """
         self._learning_rate = learning_rate(0) if callable(learning_rate) else learning_rate
@@ -386,18 +402,19 @@ class Pipeline:
                 set_rate(worker.optimizer, rate, worker.rate_ratios)
 
     def stagger(self, lags: Sequence[int] | None = None) -> None:
-        """Let stages lag behind stage 0 by so many steps from now on; the results do not change.
+        """Let stages lag behind stage 0 by a number of steps from now on. The results do not change.
 
-        Where stage j lags by j steps in lockstep, no stage waits for another one within a step, so all can work at the
-        same time on one device (`petra_core.devices.captured`). `step` then returns the loss of the micro-batch that
-        the head has done, and an evaluation has the weights of the moment. `drain` lets all stages catch up.
+        If stage j lags by j steps in lockstep, no stage waits for another one within a step, so all can run
+        concurrently on one device (`petra_core.devices.captured`). `step` then returns the loss of the micro-batch that
+        the head has processed, and an evaluation uses weights of stages after different numbers of steps. `drain` lets
+        all stages catch up.
 
         Args:
-            lags: of each stage; None for the largest with which each waits as little as can be:
-                (d_0 - d_j) / 2, rounded down.
+            lags: Lag of each stage in steps; None for (d_0 - d_j) / 2, rounded down, with which stages wait least.
 
         Raises:
-            ValueError: stage 0 lags, or a message would not be there when it is needed; or another process is waiting.
+            ValueError: If stage 0 lags, a message would not have arrived when it is needed, or the pipeline has several
+                processes.
 
         """
         lags = staleness_of.entering_meanwhile(self.staleness) if lags is None else tuple(lags)
@@ -415,12 +432,12 @@ class Pipeline:
 
     @contextlib.contextmanager
     def without_host_reads(self) -> Iterator[None]:
-        """Context whose steps ask the device for nothing: neither losses nor states of random generators.
+        """Return a context whose steps read neither losses nor states of random generators from the device.
 
-        So a device can record them. No stage may draw random numbers; losses are looked at after `note_loss`.
+        A device can record such steps. No stage may draw random numbers. Call `note_loss` to check the losses.
 
         Raises:
-            NonFiniteError: a loss before is infinite or not a number.
+            NonFiniteError: If an earlier loss is infinite or NaN.
 
         """
         self._look_at_losses()
@@ -436,10 +453,10 @@ class Pipeline:
             worker.stream.active = allowed
 
     def snapshot(self) -> Callable[[], None]:
-        """Return a function that gives the stages what they hold now, as of the step at which it is called.
+        """Return a function that restores the tensors that the stages hold now, for use in a later step.
 
-        The tensors are those of now, with the contents that they have then; numbers of micro-batches and of updates are
-        larger by the steps in between, a multiple of k.
+        The function restores the same tensor objects with their later contents. It increases the numbers of
+        micro-batches and updates by the number of steps since the snapshot, which must be a multiple of k.
         """
         number, restores = self.micro_batches, [worker.snapshot() for worker in self.workers]
 
@@ -450,16 +467,16 @@ class Pipeline:
         return restore
 
     def repeat(self, work: Callable[[], None], snapshot: Callable[[], None]) -> None:
-        """Let one micro-batch enter by `work`, which does for all stages what an earlier step has done.
+        """Let one micro-batch enter by repeating the computation of an earlier step.
 
-        Only counters advance. What the stages hold is brought up to date when something asks for it.
+        Only counters advance. The state of the stages is updated when it is next read.
 
         Args:
-            work: computes what a step computes, in the same memory as that earlier step.
-            snapshot: taken after that step, which was a multiple of k steps ago.
+            work: Function that repeats the computation of the earlier step for all stages, in the same memory.
+            snapshot: Result of `snapshot` after the earlier step, which was a multiple of k steps ago.
 
         Raises:
-            RuntimeError: an exception broke off an earlier step.
+            RuntimeError: If an exception interrupted an earlier step.
 
         """
         self._refuse_after_broken_step()
@@ -475,25 +492,28 @@ class Pipeline:
         self._unfinished_step = False
 
     def note_loss(self, loss: Tensor) -> None:
-        """Have the loss of the last step looked at, as `step` does unless it is `without_host_reads`.
+        """Check the loss of the last step, as `step` does except in `without_host_reads`.
+
+        Args:
+            loss: The loss, a scalar.
 
         Raises:
-            NonFiniteError: a loss is infinite or not a number. On a GPU it may be noticed some steps later.
+            NonFiniteError: If a loss is infinite or NaN. On a GPU it may be detected some steps later.
 
         """
-        self._unfinished_step = True  # so that an error leaves it refusing to go on
+        self._unfinished_step = True  # so that no step can follow an error
         self._losses.add(self.micro_batches - 1 - self.lags[-1], loss, in_forward=False)
         self._unfinished_step = False
 
     def memory(self) -> MemoryReport:
-        """Bytes that each stage of this process holds, by kind: now, and at their peak so far."""
+        """Return the bytes that each stage of this process holds, by kind: current and peak."""
         self._catch_up()
         self._collect_all()
         return MemoryReport(tuple(worker.memory() for worker in self.workers))
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[list[tuple[int, Action]]]:
-        """Record the actions executed inside the context, each with its stage, in the order of execution."""
+        """Return a context that lists the executed actions, each with its stage, in the order of execution."""
         recording: list[tuple[int, Action]] = []
         self._recordings.append(recording)
         try:
@@ -502,17 +522,17 @@ class Pipeline:
             self._recordings = [other for other in self._recordings if other is not recording]
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy, on the CPU, of everything that a bitwise resume needs, also when the pipeline is full.
+        """Return a copy on the CPU of the state that a bitwise resume needs, including micro-batches in flight.
 
-        Over several processes each has the state of its own stages, and None for the others; put together they are that
-        of a pipeline in one process.
+        With several processes, each returns the state of its local stages and None for the others. Merging them gives
+        the single-process state.
 
-        Tensors and plain data only (`torch.load(weights_only=True)` reads it). Without a seed it holds the state of
-        torch's global generators, which `load_state_dict` then sets.
+        The state contains only tensors and plain data, so `torch.load(weights_only=True)` can read it. Without a seed
+        it contains the state of torch's global generators, which `load_state_dict` restores.
 
         Raises:
-            NonFiniteError: a loss since the last look or a weight is not finite; such a state is not worth keeping.
-            RuntimeError: a step was broken off by an exception.
+            NonFiniteError: If a loss since the last check or a weight is not finite, because such a state is useless.
+            RuntimeError: If an exception interrupted an earlier step.
 
         """
         self._refuse_after_broken_step()
@@ -538,8 +558,13 @@ class Pipeline:
         return state
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes, for copy.deepcopy and pickle. Raises: TypeError: graphs or threads are in use."""
-        self._catch_up()  # else a copy would bring the workers of this pipeline up to date, not its own
+        """Return the attributes for copy.deepcopy and pickle.
+
+        Raises:
+            TypeError: If graphs or threads are in use.
+
+        """
+        self._catch_up()  # the deferred function would update the workers of this pipeline, not those of the copy
         if (self.method.overlapped and self.micro_batches) or (self.method.keeps_graph and self.in_flight):
             raise TypeError(
                 f"a pipeline of {self.method} with {self.in_flight} micro-batches in flight cannot be copied or "
@@ -554,7 +579,7 @@ class Pipeline:
             state: A state of `state_dict`.
             other_method: Whether the method, the staleness and the rules for delay may differ from those of the state,
                 which must have been taken after `drain`. Weights, optimizers, random streams and accumulated gradients
-                are those of the state. So backpropagation can continue a training with PETRA.
+                are restored. For example, backpropagation can continue a training with PETRA.
 
         Raises:
             CheckpointError: If the state has another format, other settings or another number of stages, or does not
@@ -570,9 +595,9 @@ class Pipeline:
                 "processes none does; load it in one process, drain, and save again"
             )
         state = copied(state)
-        self._deferred = None  # of a state that is replaced
-        self._unfinished_step = self._loading = True  # until all is loaded: half a state must not be trained
-        self._collect_all()  # what is on its way here is part of what is forgotten
+        self._deferred = None  # it belongs to the state that is replaced
+        self._unfinished_step = self._loading = True  # a pipeline with half of a state must not train
+        self._collect_all()  # messages that are still arriving belong to the old state
         for worker in self.workers:
             try:
                 worker.load_state_dict(state["workers"][worker.index], other_method=changed)
@@ -589,17 +614,20 @@ class Pipeline:
         self._unfinished_step = self._loading = False
 
     def _limits(self) -> list[int]:
-        """Return how many steps each stage of this process has done when `step` returns."""
+        """Return the number of steps that each stage of this process has done when `step` returns."""
         return [self.micro_batches - self.lags[index] for index in self._own_stages]
 
     def _work(self, limits: Sequence[int]) -> Tensor | None:
-        """Do the steps of the stages up to a limit for each.
+        """Execute the steps of each stage up to a limit.
 
-        Lower steps come first; within a step the forwards from stage 0 up, then the backwards from the head down. So
-        every message is there when it is needed, also where stages lag behind stage 0.
+        Earlier steps come first. Within a step, the forwards run from stage 0 up, then the backwards from the head
+        down. Every message has therefore arrived when it is needed, even if stages lag behind stage 0.
+
+        Args:
+            limits: Number of steps that each stage of this process has done afterwards.
 
         Returns:
-            The loss of the head's last forward, if there was one.
+            The loss of the head's last forward; None if there was none.
 
         """
         loss: Tensor | None = None
@@ -615,7 +643,14 @@ class Pipeline:
         return loss
 
     def _turns(self, step: int, limits: Sequence[int]) -> Iterator[list[tuple[Worker, Action]]]:
-        """Yield what the stages that are to do a step do in it, in order; what overlaps is in one list."""
+        """Yield the actions of a step in order, as lists of actions that may run concurrently.
+
+        Args:
+            step: Number of the step.
+            limits: Number of steps that each stage of this process will have done. Stages that have done the step, or
+                whose limit is lower, are left out.
+
+        """
         workers = [
             worker for worker, done, limit in zip(self.workers, self._done, limits, strict=True) if done <= step < limit
         ]
@@ -630,7 +665,7 @@ class Pipeline:
             turn = [
                 (worker, action) for action in actions if self.common_clip is None or action.kind is not Kind.UPDATE
             ]
-            if self.method.overlapped:  # R of the stage below is done here, beside B; the own R was done above
+            if self.method.overlapped:  # the R of the stage below runs concurrently with B
                 turn = [(worker, action) for worker, action in turn if action.kind is not Kind.RECONSTRUCT]
                 if worker.is_head:
                     turn.insert(0, (worker, Action(Kind.FORWARD, number)))
@@ -649,12 +684,12 @@ class Pipeline:
             self._perform([(worker, Action(Kind.UPDATE, number))])
 
     def _due(self, stage: int, step: int) -> int | None:
-        """Return the micro-batch whose backward a stage does in a step, if there is one."""
+        """Return the micro-batch whose backward a stage executes in a step; None if there is none."""
         number = step - self.staleness[stage]
         return number if self.drained <= number < self.micro_batches else None
 
     def _perform(self, actions: Sequence[tuple[Worker, Action]]) -> Tensor | None:
-        """Do actions, and deliver their messages when all are done. Return the loss of the head's forward, if any."""
+        """Execute actions and then deliver their messages. Return the loss of the head's forward, if there is one."""
         loss: Tensor | None = None
         sent: Sent = []
         with self.executor.together():
@@ -669,7 +704,7 @@ class Pipeline:
         return loss
 
     def _act(self, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
-        """Do one action. Returns the loss, if it is the head's forward."""
+        """Execute one action. Return the loss if it is the head's forward."""
         if action.kind is Kind.FORWARD:
             message = worker.forward(action.number)
             if worker.is_head:
@@ -691,7 +726,7 @@ class Pipeline:
         return None
 
     def _send(self, stage: int, message: Message, sent: Sent) -> None:
-        """Send to a stage of this process when the actions that are done together are done, else over the channel."""
+        """Add a message for a stage of this process to `sent`, or send it to another process over the channel."""
         if stage in self._own_stages:
             sent.append((stage, message))
         else:
@@ -699,7 +734,7 @@ class Pipeline:
             self.channel.send(stage, message)
 
     def _expect(self, channel: Channel, step: int) -> None:
-        """Tell the channel which messages the neighbours send in this step; they are waited for where they are used."""
+        """Prepare the channel for the messages of a step. The actions that need them wait for them (`_collect`)."""
         above = self._own_stages.stop
         returns = self._due(above, step) if above < len(self.stages) else None
         enters = step < self.micro_batches and self._own_stages.start > 0
@@ -718,16 +753,21 @@ class Pipeline:
             self._collect(worker, None)
 
     def _look_at_losses(self) -> None:
-        """See that all losses so far are finite; if not, this pipeline cannot go on. Raises: NonFiniteError."""
-        before, self._unfinished_step = self._unfinished_step, True  # so that an error leaves it refusing to go on
+        """Check that all losses so far are finite. After an error the pipeline cannot continue.
+
+        Raises:
+            NonFiniteError: If a loss is infinite or NaN.
+
+        """
+        before, self._unfinished_step = self._unfinished_step, True  # so that no step can follow an error
         self._losses.look()
         self._unfinished_step = before
 
     def _catch_up(self) -> None:
-        """Do the bookkeeping that repeated steps have deferred (`petra_core.devices.captured`).
+        """Update the state of the workers after repeated steps, which defer this (`petra_core.devices.captured`).
 
-        Every method that reads what the workers hold calls it first. It is forgotten only once it is done: an exception
-        in the middle leaves it to the next call, which does all of it.
+        Every method that reads the state of the workers calls this first. If an exception interrupts the update, the
+        next call repeats all of it.
         """
         if self._deferred is not None:
             self._deferred()

@@ -5,8 +5,8 @@ restoring it afterwards (as RevTorch does) makes all later draws of the process 
 the state with which it began. `replay` sets this state for one evaluation and then restores the current one.
 
 `Pipeline(seed=...)` selects the source of random numbers. With a seed each stage has a separate stream, so its numbers
-depend only on the order of its own actions, regardless of where other stages run. Without a seed all stages draw from
-torch's global generators, in the order of plain training.
+depend only on the order of the actions of that stage, regardless of where other stages run. Without a seed all stages
+draw from torch's global generators, in the order of plain training.
 """
 
 import contextlib

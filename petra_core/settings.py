@@ -1,7 +1,7 @@
-"""The settings of a pipeline: what decides its results besides the stages, their optimizers and their data.
+"""Define the settings of a pipeline that affect its results, except for the stages, optimizers and data.
 
-`Pipeline` makes them from its keyword arguments, and workers, predictions and checkpoints read them. All checks of
-settings are here. This module does not need torch.
+`Pipeline` makes them from its keyword arguments. Workers, predictions and checkpoints read them. All checks of settings
+are in this module. This module does not need torch.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ class Settings:
 
     Attributes:
         method: One of `petra_core.methods`.
-        accumulation: k, the number of backwards per update of a stage.
-        staleness: Number of each stage, as given; None for the default of the method (`vector`).
+        accumulation: Number of backwards per update of a stage, k.
+        staleness: Staleness of each stage, as given; None for the default of the method (`vector`).
         delay: Rules that compensate for delay, in the order of their hooks.
         autocast: Dtype of automatic mixed precision inside the stages; None for the caller's autocast context.
         seed: Seed of the stages' random streams; None for torch's global generators.

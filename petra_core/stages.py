@@ -58,7 +58,7 @@ class Stage(nn.Module, abc.ABC):
     Calling the stage as a module performs its plain computation, so `nn.Sequential(*stages)` is the network.
     """
 
-    #: whether `reconstruct` is implemented
+    #: Whether `reconstruct` is implemented.
     invertible: bool = False
 
     @property
@@ -202,7 +202,7 @@ class ReversibleStage(Stage):
         return CouplingTape(inputs, None, x_leaf, residual, self.combine, leaves)
 
     def _split(self, streams: Streams) -> Streams:
-        """Return the streams after a check that they are two of one shape and, only if the stage reads any, context."""
+        """Check that there are two streams of the same shape, and context only if the stage reads it; return them."""
         if self.context:
             return (*two_streams(streams[:2]), *streams[2:])
         if len(streams) > 2:
@@ -314,8 +314,8 @@ class HeadStage(BufferedStage):
 class _MergedStage(Stage):
     """Several stages that act as one stage of the pipeline, with the staleness of one stage.
 
-    A backward still processes the parts one at a time, each with a separate graph and its own way to obtain the input.
-    Merging therefore reduces staleness and lengthens the step, but needs no memory for larger graphs.
+    A backward still processes the parts one at a time. Each part has a separate graph, and keeps or reconstructs its
+    input. Merging therefore reduces staleness and lengthens the step, but needs no memory for larger graphs.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
@@ -328,7 +328,7 @@ class _MergedStage(Stage):
 
     @property
     def invertible(self) -> bool:  # type: ignore[override]  # fixed by the parts, read-only
-        """Whether all parts are invertible."""
+        """Return whether all parts are invertible."""
         return all(part.invertible for part in self.parts())
 
     def parts(self) -> tuple[Stage, ...]:

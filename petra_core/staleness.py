@@ -1,24 +1,25 @@
-"""Staleness: the one thing that a pipelined schedule chooses, as a vector of one number per stage.
+"""Staleness, the only choice of a pipelined schedule that affects results: a vector with one number per stage.
 
-Whatever the method, a stage executes a *local program*:
+With every method, a stage executes a *local program*:
 
     for m = 0, 1, 2, ...:   forward of m;   backward of m - d_j     (if m >= d_j; after the last forward all the rest)
 
-d_j is the staleness of stage j in micro-batches: how many enter the stage between the forward and the backward of one.
-Messages between stages arrive in order, so results depend on the vector (d_0, ..., d_{J-1}) alone; devices, latency and
-the order of the stages decide when things happen, never what is computed. The head has d_{J-1} = 0, and d_j >= d_{j+1}:
+d_j is the staleness of stage j in micro-batches: the number that enter the stage between the forward and the backward
+of one micro-batch. Messages between stages arrive in order, so results depend only on the vector (d_0, ..., d_{J-1}).
+Devices, latency and the order of the stages affect when an action happens, but not its result. The head has
+d_{J-1} = 0, and d_j >= d_{j+1}:
 
     schedule                              d_j
-    lockstep (arXiv 2406.02052)           2 (J-1-j)     a message takes a tick, forwards and backwards alike
+    lockstep (arXiv 2406.02052)           2 (J-1-j)     a message takes one tick, upwards and downwards
     asynchronous 1F1B (PipeDream)         J-1-j         the smallest with one stage per device at full speed
-    P devices, stage j on device p        P-1-p         equal numbers: one device executes them one after the other
+    P devices, stage j on device p        P-1-p         equal numbers: one device executes its stages in sequence
     backpropagation                       0
 
-By Little's law the number of micro-batches under way is at least the speed-up, so d_0 is at least the speed-up less 1.
+By Little's law the number of micro-batches in flight is at least the speed-up, so d_0 is at least the speed-up minus 1.
 
-A stage executes actions: forwards F and backwards B, the reconstruction R of the graph that a backward differentiates
-if the method keeps no graph, and the update U after every k-th backward. PETRA with J = 3 stages in lockstep,
-d = (4, 2, 0), and k = 1:
+A stage executes four kinds of actions: forwards F, backwards B, the reconstruction R of the graph of a backward (if the
+method does not keep the graph of the forward), and the update U after every k-th backward. PETRA with J = 3 stages in
+lockstep, d = (4, 2, 0), and k = 1:
 
     stage 0 | F0 F1 F2 F3 F4 R0 B0 U0 F5 R1 B1 U1 ...
     stage 1 | F0 F1 F2 R0 B0 U0 F3 R1 B1 U1 ...
@@ -50,7 +51,7 @@ __all__ = [
 
 
 def lockstep(stages: int) -> tuple[int, ...]:
-    """Return 2 (J-1-j) for every stage j of J: the counting of the paper, arXiv 2406.02052, Algorithm 1."""
+    """Return 2 (J-1-j) for every stage j of J: the schedule of the paper (arXiv 2406.02052, Algorithm 1)."""
     return per_device([1] * stages, slack=1)
 
 
@@ -60,15 +61,15 @@ def one_f_one_b(stages: int) -> tuple[int, ...]:
 
 
 def per_device(sizes: Sequence[int], slack: float = 0) -> tuple[int, ...]:
-    """Return the staleness of every stage where consecutive stages share a device.
+    """Return the staleness of every stage if consecutive stages share a device.
 
     Args:
-        sizes: the number of stages of each device.
-        slack: s of (1 + s) (P-1-p), rounded up: how much later than at full speed without latency gradients may come
-            back, so that messages may travel meanwhile. Lockstep has s = 1.
+        sizes: Number of stages of each device.
+        slack: The s in (1 + s) (P-1-p), which is rounded up. It is the relative delay of gradients compared with full
+            speed without latency, and leaves time for messages. Lockstep has s = 1.
 
     Raises:
-        ValueError: a device has no stage, or the slack is negative.
+        ValueError: If a device has no stage, or the slack is negative.
 
     """
     if min(sizes, default=0) < 1:
@@ -80,16 +81,16 @@ def per_device(sizes: Sequence[int], slack: float = 0) -> tuple[int, ...]:
 
 
 def chosen(method: Method, stages: int, accumulation: int, staleness: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Return the staleness vector of a pipeline, checked.
+    """Check the staleness vector of a pipeline and return it.
 
     Args:
-        method: a pipelined one, or one that lets one micro-batch pass at a time, whose vector is zero.
-        stages: J.
-        accumulation: k.
-        staleness: the vector; None for lockstep, or zero where the method is not pipelined.
+        method: Method of the pipeline. If it is not pipelined, the vector is zero.
+        stages: Number of stages J.
+        accumulation: Number of backwards per update, k.
+        staleness: The vector; None for lockstep, or for zero if the method is not pipelined.
 
     Raises:
-        ValueError: the vector is not one of this method: the message names the stage and the numbers.
+        ValueError: If the method does not allow the vector. The message names the stage and the numbers.
 
     """
     vector = tuple(staleness) if staleness is not None else lockstep(stages) if method.pipelined else (0,) * stages
@@ -116,19 +117,19 @@ def chosen(method: Method, stages: int, accumulation: int, staleness: Sequence[i
 
 
 def entering_meanwhile(staleness: Sequence[int]) -> tuple[int, ...]:
-    """Return how many micro-batches enter while one travels from stage 0 up to each stage.
+    """Return the number of micro-batches that enter while one travels from stage 0 up to each stage.
 
-    Of the d_0 - d_j micro-batches between stage 0 and stage j, half are for the way up and half for the way down: in
-    lockstep j, which is the tick of the forward of micro-batch 0.
+    Half of the difference d_0 - d_j belongs to the way up and half to the way down. In lockstep the number is j, the
+    tick in which stage j does the forward of micro-batch 0.
     """
     return tuple((staleness[0] - number) // 2 for number in staleness)
 
 
 class Kind(enum.Enum):
-    """What an action does; the value is its letter in the text form."""
+    """The kind of an action. The value is its letter in the text form."""
 
     FORWARD = "F"
-    RECONSTRUCT = "R"  # make the graph of the backward: by inversion or, from a kept input, by recomputation
+    RECONSTRUCT = "R"  # record the graph of the backward, by inversion or by recomputation from a kept input
     BACKWARD = "B"
     UPDATE = "U"
 
@@ -137,9 +138,9 @@ class Action(NamedTuple):
     """One action of a stage: a forward, reconstruction, backward or update.
 
     Attributes:
-        kind: what.
-        number: the micro-batch m of a forward, reconstruction or backward; for an update its own number at this stage
-            (U0 ends version 0 of the weights).
+        kind: Kind of the action.
+        number: Micro-batch m of a forward, reconstruction or backward; for an update, the number of earlier updates of
+            the stage (U0 ends version 0 of the weights).
 
     """
 
@@ -151,10 +152,17 @@ class Action(NamedTuple):
 
 
 def backward_actions(method: Method, number: int, accumulation: int, *, head: bool) -> Iterator[Action]:
-    """Yield the actions of a stage for the backward of a micro-batch: R, B and U, where the method has them.
+    """Yield the actions of a stage for the backward of a micro-batch: R if the method needs it, B, and U if it is due.
 
-    The head's graph is that of its forward, in the same step. Backwards come in the order of entry, so that of
-    micro-batch m is the stage's (m+1)-th.
+    The head differentiates the graph of its forward, which is in the same step. Backwards run in the order of entry, so
+    the backward of micro-batch m is the (m+1)-th of the stage.
+
+    Args:
+        method: The method.
+        number: Number of the micro-batch, m.
+        accumulation: Number of backwards per update, k.
+        head: Whether the stage is the head.
+
     """
     if not head and not method.keeps_graph:
         yield Action(Kind.RECONSTRUCT, number)
@@ -166,14 +174,14 @@ def backward_actions(method: Method, number: int, accumulation: int, *, head: bo
 def program(
     method: Method, staleness: Sequence[int], stage: int, micro_batches: int, accumulation: int = 1
 ) -> Iterator[Action]:
-    """Yield all actions of one stage: so many micro-batches enter, then what is in flight comes back.
+    """Yield all actions of one stage, including those that drain the pipeline after the last micro-batch.
 
     Args:
-        method: the method.
-        staleness: of every stage.
-        stage: its number.
-        micro_batches: how many enter.
-        accumulation: k.
+        method: The method.
+        staleness: Staleness of every stage.
+        stage: Number of the stage, j.
+        micro_batches: Number of micro-batches that enter.
+        accumulation: Number of backwards per update, k.
 
     """
     for step in range(micro_batches + staleness[stage]):
@@ -185,7 +193,12 @@ def program(
 
 
 def written(actions: Sequence[tuple[int, Action]]) -> str:
-    """Return executed actions, each with its stage, as text: one line per stage, as in the module's docstring."""
+    """Format executed actions as text with one line per stage, as in the docstring of the module.
+
+    Args:
+        actions: Pairs of a stage and an action, in the order of execution.
+
+    """
     stages = range(1 + max((stage for stage, _ in actions), default=-1))
     lines = [" ".join(str(action) for of, action in actions if of == stage) for stage in stages]
     return "\n".join(f"stage {stage} | {line}" for stage, line in enumerate(lines))

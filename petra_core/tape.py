@@ -5,7 +5,7 @@ concurrently. A value between stages is a tensor or a tuple of tensors; "streams
 streams have at least float32 precision, even if a stage uses autocast: inversion in bf16 loses all digits within thirty
 stages.
 
-Internal: `petra_core.stages` makes tapes, `petra_core.block` keeps and differentiates them.
+Tapes are internal: `petra_core.stages` records them, and `petra_core.block` keeps and differentiates them.
 """
 
 import abc
@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 Streams = tuple[Tensor, ...]
 Value = Tensor | Streams
-#: Adds or subtracts two streams. The name identifies the result within a stage.
+#: Function that adds or subtracts two streams. The name identifies the result within a stage.
 Combine = Callable[[str, Callable[..., Tensor], Tensor, Tensor], Tensor]
 
 
@@ -44,7 +44,7 @@ def as_streams(value: Value) -> Streams:
 
 
 def as_value(streams: Streams) -> Value:
-    """Return streams as modules take and return them: a single tensor is unpacked from its tuple."""
+    """Return streams in the form that modules use: a single tensor is unpacked from its tuple."""
     return streams[0] if len(streams) == 1 else streams
 
 

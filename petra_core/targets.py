@@ -1,7 +1,7 @@
-"""Targets: what a loss takes beside the network's output, as one tensor or several.
+"""Targets: the second argument of a loss, after the output of the network.
 
-A target is a tensor, a tuple of tensors, a dict of tensors, or None for a loss without a target. It travels to the head
-as a flat tuple of tensors, and the keys of the structure stay the same over a run:
+A target is a tensor, a tuple of tensors, a dict of tensors, or None for a loss without a target. It is sent to the head
+as a flat tuple of tensors. The keys of the structure are the same for all micro-batches of a run:
 
     target                     keys             tensors
     tensor                     None             (tensor,)
@@ -25,7 +25,7 @@ def flattened(target: Any) -> tuple[Keys, tuple[Tensor, ...]]:
     """Return the keys and the tensors of a target.
 
     Raises:
-        TypeError: it is something else than a target.
+        TypeError: If it is not a target.
 
     """
     if isinstance(target, Tensor):
@@ -49,7 +49,7 @@ def flattened(target: Any) -> tuple[Keys, tuple[Tensor, ...]]:
 
 
 def unflattened(keys: Keys, tensors: Sequence[Tensor]) -> Target:
-    """Return the target of these keys and tensors."""
+    """Return the target with these keys and tensors."""
     if keys is None:
         return tensors[0]
     if not keys:

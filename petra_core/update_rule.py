@@ -1,4 +1,4 @@
-"""How a stage turns gradients into an update: by its optimizer, or by rules that compensate for delay.
+"""Turn gradients of a stage into updates, by the optimizer or by rules that compensate for delay.
 
 The delay of a micro-batch is the number of updates that the stage made between the micro-batch's forward and its
 backward. The stage counts it; it is never computed from a formula. `UpdateRule` is the plain optimizer. A subclass
@@ -9,8 +9,8 @@ compensates for delay by overriding one or more of its hooks:
     gradient           the gradient of one late micro-batch
     step               the update
 
-`Pipeline(..., delay=[PredictedWeights(), GapAware()])` combines rules, of which each overrides other hooks. The engine
-knows only this class; `petra_core.delay` contains rules of the literature. A hook that no rule overrides costs nothing.
+`Pipeline(..., delay=[PredictedWeights(), GapAware()])` combines rules that override different hooks. The engine uses
+only this class; `petra_core.delay` contains rules from the literature. A hook that no rule overrides costs nothing.
 This module does not need torch.
 """
 
@@ -59,7 +59,7 @@ class UpdateRule:
             cls.name = cls.__name__
 
     def __str__(self) -> str:
-        """Return the name and constants of the rule. A checkpoint of a rule with another text is refused."""
+        """Return the name and constants of the rule. A checkpoint of a rule with another text is rejected."""
         return self.name
 
     def bind(self, optimizer: "Optimizer") -> Self:
@@ -90,8 +90,8 @@ class UpdateRule:
     def forward_weights(self, weights: "Mapping[str, Tensor]", updates: int, rate: float) -> "dict[str, Tensor] | None":
         """Return the weights of a forward whose backward comes after `updates` more updates, at least 1.
 
-        They must depend only on the arguments, the optimizer and what changes in `step`, because micro-batches share
-        them if version, `updates` and learning rates are equal.
+        They must depend only on the arguments, the optimizer and state that only `step` changes, because micro-batches
+        with equal version, `updates` and learning rates share them.
 
         Args:
             weights: The stage's current parameters, by name.
@@ -140,7 +140,7 @@ class UpdateRule:
         self.optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resume needs, as tensors and plain data."""
+        """Return the state that a resume needs, as tensors and plain data."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -148,22 +148,22 @@ class UpdateRule:
 
 
 class _NoUpdate(UpdateRule):
-    """The rule of a stage without optimizer, whose weights stay as they are."""
+    """The rule of a stage without an optimizer, whose weights do not change."""
 
     def step(self, delay: float) -> None:
         pass
 
 
 class StageRules:
-    """The rules of one stage: each hook is that of the rule that overrides it, or that of the plain optimizer.
+    """The rules of one stage. Each hook belongs to the rule that overrides it, or to the plain optimizer.
 
     Args:
         rules: The rules of the pipeline.
         optimizer: The optimizer of the stage, if it has one.
 
     Attributes:
-        predicts: Whether a rule gives forwards other weights.
-        replaces: Whether a rule gives backwards other weights.
+        predicts: Whether a rule replaces the weights of forwards.
+        replaces: Whether a rule replaces the weights of backwards.
         corrects: Whether a rule corrects gradients, for which the stage keeps the weights of forwards.
 
     """

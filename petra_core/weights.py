@@ -1,11 +1,11 @@
-"""The versions of a block's weights: which exist, and which one an evaluation uses.
+"""Keep the versions of a block's weights, and select the version of each evaluation.
 
-A graph, or a reconstruction to come, may need the weights of its forward although updates have happened since. The
-obvious way, a copy at every forward, holds one copy too many and copies even if nothing will change. Here the forward
-uses the current weights, and only an update that would overwrite weights still needed moves the parameters to new
-storage first (`BlockWeights.retire`); the old storage becomes the stash. So a stage with a staleness of s micro-batches
-holds ceil(s / k) copies besides the current weights, the number in Table 1 and Table 3 of the paper. Predicted weights
-(`petra_core.update_rule`) are a version that the block never had; they are kept only if a backward needs them again.
+A graph or a later reconstruction may need the weights of its forward although updates have happened since. The obvious
+way, a copy at every forward, holds one copy too many, and copies weights that do not change. Here the forward uses the
+current weights. An update that would overwrite weights that are still needed moves the parameters to new storage first
+(`BlockWeights.retire`), and the old storage becomes the stash. A stage with a staleness of s micro-batches therefore
+holds ceil(s / k) copies in addition to the current weights, the number in Table 1 and Table 3 of the paper. Predicted
+weights (`petra_core.update_rule`) are versions that the block never had. They are kept only if a backward needs them.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ from petra_core.update_rule import StageRules
 
 __all__ = ["BlockWeights", "StageWeights", "WeightVersion"]
 
-StageWeights = Mapping[str, Tensor]  # parameters of a block's function by name, in place of its own
+StageWeights = Mapping[str, Tensor]  # weights that replace the parameters of a block's function, by name
 
 
 class WeightVersion(NamedTuple):
     """A version of a block's weights.
 
     Attributes:
-        number: Number of updates before it.
+        number: Number of updates before this version.
         ahead: For predicted weights, the number of updates that the prediction looks ahead, and the learning rates.
-            Predictions from one version with equal `ahead` are equal. Empty for weights that the block has or had.
+            Predictions from one version with equal `ahead` are equal. Empty for weights that are not predicted.
 
     """
 
@@ -45,7 +45,7 @@ class BlockWeights:
         function: The module of the block.
         settings: Settings of the pipeline.
         rules: Rules for delay of the stage.
-        ledger: Account of the stage.
+        ledger: Ledger of the stage.
         device: Device of the parameters.
         is_head: Whether the block is the head, whose backward follows its forward immediately.
         keeps_graph: Whether the graph of a forward is kept until its backward.
@@ -54,7 +54,7 @@ class BlockWeights:
         trained: The parameters that require gradients, by name.
         stashes: Whether a backward differentiates with the weights of its forward.
         keeps: Whether the weights of a forward are kept until its backward, by the method or by a rule for delay.
-        replaces: Whether evaluations may use other weights than the module's own.
+        replaces: Whether evaluations may use weights other than the current parameters.
 
     """
 
@@ -92,7 +92,7 @@ class BlockWeights:
 
     @contextlib.contextmanager
     def replaced(self, weights: StageWeights | None) -> Iterator[None]:
-        """Let the function see `weights` in a context, or its own parameters if they are None."""
+        """Replace the parameters of the function by `weights` in a context. None replaces nothing."""
         if weights is None:
             yield
             return
@@ -113,10 +113,10 @@ class BlockWeights:
             return self._rules.forward_weights(self.trained, int(version.ahead[0]))
 
     def of_graph(self, version: WeightVersion) -> StageWeights | None:
-        """Return the weights that a graph of this version is recorded on. None for the module's own parameters."""
+        """Return the weights that a graph of this version is recorded on. None for the parameters of the module."""
         if not self.stashes or version in self._versions or not self._keeps_graph:
             return self._versions.get(version) if self.stashes else None
-        self._current = self._current or self.leaves()  # the graph stays differentiable after the next update
+        self._current = self._current or self.leaves()  # so that the next update does not invalidate the graph
         return self._current
 
     def of_backward(self, version: WeightVersion, delay: int) -> StageWeights | None:
@@ -135,7 +135,7 @@ class BlockWeights:
         return weights
 
     def corrected(self, version: WeightVersion, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-        """Return the gradients of a micro-batch, corrected if its forward had other weights than the current ones."""
+        """Return the gradients of a micro-batch, corrected if its forward did not use the current weights."""
         weights = self._versions.get(version)
         if weights is None or not self._rules.corrects:
             return gradients
@@ -148,8 +148,8 @@ class BlockWeights:
     def leaves(self) -> dict[str, Tensor]:
         """Return graph leaves on the parameters' storage, with separate version counters.
 
-        `.data`, not `.detach()`: the counter must not be shared with the parameter, whose later in-place updates
-        (of other storage) would otherwise count as writes to the leaf.
+        `.detach()` would share the version counter with the parameter. Later in-place updates of the parameter, which
+        then has other storage, would count as writes to the leaf. `.data` creates a separate counter.
         """
         return {name: parameter.data.requires_grad_() for name, parameter in self.trained.items()}
 
@@ -167,7 +167,7 @@ class BlockWeights:
                 self._versions[version] = predicted
                 self._ledger.add("stashed_weights", payload(predicted.values()))
             return version
-        copies = payload(predicted.values())  # they existed in addition to what is kept
+        copies = payload(predicted.values())  # count the temporary copies in the peak
         self._ledger.add("stashed_weights", copies)
         self._ledger.add("stashed_weights", -copies)
         return WeightVersion(version.number)
@@ -175,12 +175,17 @@ class BlockWeights:
     def retire(self, number: int, in_flight: Collection[WeightVersion]) -> None:
         """Stash the current weights before the update that ends version `number`, if a backward will need them.
 
-        They stay where they are, and the parameters move to new storage, which the optimizer then overwrites. So
-        weights are copied once an update and not once a forward.
+        The stash keeps the storage, and the parameters move to new storage, which the optimizer then overwrites.
+        Weights are therefore copied once per update and not once per forward.
+
+        Args:
+            number: Number of the version, which is the number of updates so far.
+            in_flight: Versions of the micro-batches in flight.
+
         """
         version = WeightVersion(number)
         needed = version in in_flight
-        if self._double_buffered:  # by later forwards; the last backward with the weights before is done
+        if self._double_buffered:  # for later forwards; the last backward with the previous version is done
             self._drop(WeightVersion(number - 1))
             needed = True
         if self.keeps and needed:
@@ -191,11 +196,11 @@ class BlockWeights:
         self._current = None
 
     def release(self, version: WeightVersion, weights: StageWeights | None, in_flight: Iterable[WeightVersion]) -> None:
-        """Release what only one micro-batch needed, which is no longer in flight.
+        """Release the weights that only one micro-batch needed, after its backward.
 
         Args:
-            version: Version of its forward.
-            weights: Weights of its backward.
+            version: Version of the forward.
+            weights: Weights of the backward.
             in_flight: Versions of the micro-batches that are still in flight.
 
         """
@@ -222,7 +227,7 @@ class BlockWeights:
         return {"ahead": version.ahead, "predicted": dict(self._versions[version])} if version.ahead else {}
 
     def load_state_dict(self, state: Mapping[int, Any], in_flight: Collection[Mapping[str, Any]]) -> None:
-        """Restore versions from a state; the module's own weights must have been loaded before.
+        """Restore versions from a state. The weights of the module must have been loaded before.
 
         Args:
             state: State of `state_dict`.

@@ -1,17 +1,17 @@
-"""A worker owns one stage: all its state that must survive a stop, and its actions.
+"""Workers, each of which owns one stage: its actions, and all state that a resume needs.
 
-A worker knows nothing of the other stages. It takes messages from its inboxes and returns messages to send; the
-pipeline delivers them and decides when. So results cannot depend on timing: they are a function of the order of the
-worker's own actions and of the contents of the messages.
+A worker has no access to other stages. It takes messages from its inboxes and returns messages to send; the pipeline
+delivers messages and decides when. Results therefore cannot depend on timing. They are a function of the order of the
+worker's actions and of the contents of the messages.
 
-A stage may consist of several blocks (`petra_core.stages.merge`). A backward goes through them one by one, from the
-last to the first, so that one block's graph is alive at a time:
+A stage may consist of several blocks (`petra_core.stages.merge`). A backward processes them one at a time, from the
+last to the first, so that only one block's graph exists at a time:
 
-    F   x ──▶ [part 0] ──▶ [part 1] ──▶ y           every part keeps what its backward will need
-    R                      [part 1] ◀── y'          the last part gets its graph, from the output that came back
-    B   x', dx ◀── [part 0] ◀── [part 1] ◀── dy     differentiate a part; its input gives the part before its graph
+    F   x ──▶ [part 0] ──▶ [part 1] ──▶ y           every part keeps the data that its backward needs
+    R                      [part 1] ◀── y'          record the graph of the last part, from the returned output
+    B   x', dx ◀── [part 0] ◀── [part 1] ◀── dy     differentiate a part; record the graph of the next from its input
 
-A prime marks what is reconstructed: y' is y but for rounding and the updates since.
+A prime marks reconstructed values: y' differs from y only by rounding and by the updates since the forward.
 """
 
 from collections import deque
@@ -50,7 +50,7 @@ class Backward:
     Attributes:
         stage: Number of the stage, j.
         micro_batch: Number of the micro-batch, m.
-        inputs: Input of the stage in the backward, reconstructed or kept; None if only a part was kept.
+        inputs: Input of the stage in the backward, reconstructed or kept; None if only part of it was kept.
         gradients: Gradients of this micro-batch, before the mean over k, by name as in `stage.named_parameters()`.
             Parameters that are frozen or that the graph does not reach are left out.
 
@@ -87,7 +87,7 @@ def devices_of(stages: Sequence[Stage]) -> list[torch.device]:
 
 
 class Worker:
-    """The owner of a stage: weights, optimizer, kept inputs, messages in flight, random state and counters.
+    """The owner of a stage's weights, optimizer, kept inputs, messages in flight, random state and counters.
 
     Args:
         stage: The stage.
@@ -95,7 +95,7 @@ class Worker:
         device: Device of the stage (`devices_of`).
         settings: Settings of the pipeline.
         optimizer: Factory of the stage's optimizer; None leaves the weights unchanged.
-        hand_down: Whether the stage below reconstructs, so that it needs this stage's input.
+        hand_down: Whether the stage below reconstructs, so that the worker must send it this stage's input.
         below_head: Whether the stage above is the head.
         before_update: Function that is called as (index, version, stage) when `.grad` holds the mean gradient.
         after_backward: Function that is called with every backward of the stage.
@@ -136,8 +136,8 @@ class Worker:
             self.optimizer = optimizer_of(optimizer, index, [(names[p], p) for p in self.parameters])
             check_optimizer(self.optimizer, index, self.parameters)
             self.rate_ratios = rate_ratios(self.optimizer)
-        # The head's backward follows its forward immediately, so it has no delay, unless double-buffering makes it one
-        # update late as all stages are.
+        # The head's backward follows its forward immediately, so it has no delay, except with double-buffering, which
+        # delays all stages by one update.
         method = settings.method
         delayed = method.double_buffered or not self.is_head
         self.rules = StageRules(settings.delay if delayed else (), self.optimizer)
@@ -148,28 +148,28 @@ class Worker:
         self.version = 0
         self.from_below: deque[Message] = deque()
         self.from_above: deque[Message] = deque()
-        self.targets: deque[Message] = deque()  # of micro-batches whose forwards come, at the head
-        self.observed_staleness = 0  # the most micro-batches that have entered between a forward and its backward
+        self.targets: deque[Message] = deque()  # of micro-batches before their forward, at the head
+        self.observed_staleness = 0  # `Pipeline.observed_staleness`
         self._target_keys: Keys = None  # of the targets
         self._forwards = 0  # number of the next micro-batch
         self._double_buffered = method.double_buffered
-        self._accumulation = settings.accumulation  # of an update
+        self._accumulation = settings.accumulation
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._prepared = False  # whether `.grad` holds the mean gradients of the next update
         self.stream = RandomStream(self.device, settings.seed, index)
         self.hand_down = hand_down
         self._overlapped = method.overlapped
-        # This stage's R is beside the head's B, so what the head sends down comes too late: the stage keeps its own
-        # output, as the first part of the message from above.
+        # This stage's R runs concurrently with the head's B, so it cannot wait for the head's message. The stage keeps
+        # its output as the first part of the message from above.
         self._hold_output = method.overlapped and below_head and self.parts[-1].reconstructs
         self.before_update = before_update
         self.after_backward = after_backward
-        self._loss_gradient: Message | None = None  # the head's own, between its forward and its backward
+        self._loss_gradient: Message | None = None  # of the head, between its forward and its backward
         self.ledger.set("parameters", payload(stage.parameters()))
         self.ledger.set("buffers", payload(stage.buffers()))
 
     def receive(self, message: Message) -> None:
-        """Put a message that has arrived into the inbox of its direction; the second part of one joins the first."""
+        """Put a message into the inbox of its direction. If its first part is there, join both parts."""
         inbox = self.from_below if message.gradients is None else self.from_above
         message = message.to(self.device)
         self.ledger.add("messages", message.bytes())
@@ -185,7 +185,15 @@ class Worker:
         self.targets.append(message)
 
     def forward(self, micro_batch: int) -> Message:
-        """Do the forward F of the oldest message from below. Return the message to the stage above, or the loss."""
+        """Execute the forward F of a micro-batch, with the oldest message from below.
+
+        Args:
+            micro_batch: Number of the micro-batch.
+
+        Returns:
+            The message to the stage above; at the head, a message with the loss.
+
+        """
         message = self._take(self.from_below, micro_batch)
         target: Target = None
         if self.is_head:
@@ -205,13 +213,17 @@ class Worker:
         return Message(micro_batch, streams)
 
     def reconstruct(self, micro_batch: int) -> Message | None:
-        """R: give the last part its graph, by inversion of the message from above or from what was kept.
+        """Execute the reconstruction R: record the graph of the last part.
 
-        Under a method that overlaps all parts get theirs, because the stage below begins with what comes out of them
-        beside the backward here, not after it.
+        The part inverts the output in the message from above, or recomputes from the kept data. With a method that
+        overlaps, this records the graphs of all parts, because the stage below needs the input of this stage during the
+        backward of this stage, not after it.
+
+        Args:
+            micro_batch: Number of the micro-batch.
 
         Returns:
-            What goes ahead to the stage below, if anything does.
+            The message with the input of this stage for the stage below, if the method overlaps; otherwise None.
 
         """
         streams = None
@@ -227,26 +239,35 @@ class Worker:
 
     @property
     def draws(self) -> bool:
-        """Whether a reconstruction of the oldest micro-batch draws random numbers."""
+        """Return whether a reconstruction of the oldest micro-batch draws random numbers."""
         return any(part.draws for part in self.parts)
 
     @property
     def forward_apart(self) -> bool:
-        """Whether the R and B of a step have nothing to do with its F, and could be done at the same time.
+        """Return whether the R and B of a step are independent of its F, so that they could run concurrently.
 
-        The head's B differentiates its F. And if there are buffers of which R has copies in their place, what F writes
-        there meanwhile would be lost; BatchNorm's running statistics are not among them, they are F's alone.
+        They depend on F at the head, whose B differentiates the graph of F. They also do if R replaces buffers by
+        copies for a time, since writes of F during this time would be lost. This does not concern the running
+        statistics of BatchNorm, because R does not replace them.
         """
         return not self.is_head and not any(part.frozen.makes_copies for part in self.parts)
 
     def backward(self, micro_batch: int) -> Message | None:
-        """B: differentiate part by part. Returns the message downwards (None at stage 0)."""
+        """Execute the backward B: differentiate one part at a time.
+
+        Args:
+            micro_batch: Number of the micro-batch.
+
+        Returns:
+            The message to the stage below; None at stage 0.
+
+        """
         message = self._loss_gradient if self.is_head else self._take(self.from_above, micro_batch, account=False)
         assert message is not None
         assert message.micro_batch == micro_batch
         gradients = message.gradients
         assert gradients is not None
-        streams = message.streams  # the last part has its graph since R; to it they say nothing new
+        streams = message.streams  # ignored by the last part, which has a graph since R
         by_parameter: dict[Tensor, Tensor] | None = None if self.after_backward is None else {}
         self.observed_staleness = max(self.observed_staleness, self._forwards - 1 - micro_batch)
         delay = self.parts[-1].delay(self.version)
@@ -274,12 +295,12 @@ class Worker:
         return Message(micro_batch, below, gradients)
 
     def forget_shapes(self) -> None:
-        """Measure graphs once more: what comes next may have other shapes, since nothing is in flight."""
+        """Measure the sizes of graphs again, because the shapes may change. No micro-batch may be in flight."""
         for part in self.parts:
             part.forget_shapes()
 
     def prepare_update(self) -> list[Tensor]:
-        """Put the mean gradients of the next update into `.grad` and show them to `before_update`; return them."""
+        """Put the mean gradients of the next update into `.grad`, call `before_update`, and return the gradients."""
         for part in self.parts:
             part.retire_weights(self.version)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -291,7 +312,7 @@ class Worker:
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def update(self) -> None:
-        """Do the update U with the mean of the gradients since the last update."""
+        """Execute the update U with the mean of the gradients since the last update."""
         if not self._prepared:
             self.prepare_update()
         self._prepared = False
@@ -310,8 +331,8 @@ class Worker:
 
         Args:
             streams: Input of the stage.
-            micro_batch: Number of a micro-batch, whose forward would use other weights and random numbers. None for
-                the current weights.
+            micro_batch: Number of the micro-batch whose weights and random numbers are used. None for the current
+                weights and torch's global generators.
 
         """
         streams = tuple(stream.to(self.device) for stream in streams)
@@ -324,15 +345,15 @@ class Worker:
         return streams
 
     def memory(self) -> StageMemory:
-        """The stage's account so far."""
+        """Return the bytes that the stage holds, current and peak."""
         return StageMemory(self.index, dict(self.ledger.now), dict(self.ledger.peak), self.ledger.peak_total)
 
     def non_finite_weight(self) -> str | None:
-        """Name of a parameter that is not finite, if any is."""
+        """Return the name of a parameter that is not finite; None if all are finite."""
         return next((f"parameter {name}" for name, p in self.stage.named_parameters() if not _is_finite((p,))), None)
 
     def non_finite_value(self) -> str | None:
-        """Name of a buffer or of a waiting message that is not finite, if any is."""
+        """Return the name of a buffer or waiting message that is not finite; None if all are finite."""
         for name, buffer in self.stage.named_buffers():
             if not _is_finite((buffer,)):
                 return f"buffer {name}"
@@ -343,7 +364,7 @@ class Worker:
         return None
 
     def held(self) -> Iterator[Held]:
-        """Yield what outlives a step besides weights, optimizer state, buffers and gradients, and can be elsewhere."""
+        """Yield the tensors in queues, which outlive a step and can be moved to other memory."""
         for number, part in enumerate(self.parts):
             yield from part.held(f"part {number}")
         for name, inbox in self._inboxes():
@@ -352,7 +373,7 @@ class Worker:
                 yield Held(name, place, user, message.tensors, partial(_exchange, inbox, place))
 
     def snapshot(self) -> Callable[[int], None]:
-        """Return a function of later steps that gives the worker what it has now (`Pipeline.snapshot`)."""
+        """Return a function of the number of later steps that restores the current state (`Pipeline.snapshot`)."""
         inboxes = [(inbox, tuple(inbox)) for _, inbox in self._inboxes()]
         parts = [part.snapshot() for part in self.parts]
         gradients = [parameter.grad for parameter in self.parameters]
@@ -392,8 +413,13 @@ class Worker:
 
         Args:
             state: The state.
-            other_method: Whether it is the state of another method, with no micro-batch in flight. What only that
-                method keeps is ignored.
+            other_method: Whether it is the state of another method, with no micro-batch in flight. The data that only
+                that method keeps is ignored.
+
+        Raises:
+            KeyError: If an entry is missing.
+            ValueError: If the state or its optimizer does not fit.
+            RuntimeError: If the tensors of the module do not fit.
 
         """
         if (state["optimizer"] is None) != (self.optimizer is None):
