@@ -1,12 +1,12 @@
-"""The inspection of users' modules: whether a network trains as plain autograd would train it.
+"""Inspect users' modules, to detect a network that would train differently than with plain autograd.
 
-    modules       before training: stages, parameters and optimizers that the engine cannot train
-    evaluations   in the first micro-batches: blocks that are no pure functions (`Inspection`)
-    structure     at every update: parameters that were frozen, added or replaced
-    ownership     in the first micro-batches: outputs that share memory with something else
-    preflight     all of it without training (`petra_core.check`)
+    modules       before training: rejects stages, parameters and optimizers that the engine cannot train
+    evaluations   in the first micro-batches: rejects blocks that are not pure functions (`Inspection`)
+    structure     at every update: rejects parameters that were frozen, added or replaced
+    ownership     in the first micro-batches: copies outputs that share memory with other tensors
+    preflight     all inspections without training (`petra_core.check`)
 
-The engine sees `Inspection.block`, `NoInspection` (`interface`), `Structure` and `OwnedOutputs`. After the first
+The engine uses `Inspection.block`, `NoInspection` (`interface`), `Structure` and `OwnedOutputs`. After the first
 micro-batches every block has `NO_INSPECTION`, which does nothing.
 """
 

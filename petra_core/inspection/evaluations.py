@@ -1,28 +1,37 @@
-"""The inspection of the first micro-batches: whether a network trains as plain autograd would train it.
+"""Inspect the first micro-batches, to detect a network that would train differently than with plain autograd.
 
-The engine differentiates a graph per block, evaluates many blocks a second time, and gives some of them other weights
-than their own. So a block must be a pure function of its input, its weights and torch's global generator, and what it
-is trained by must be among its own parameters. Nothing in the arithmetic notices a violation: the run goes on, with
-other gradients. Here every block is inspected in its first forwards and backwards, and not again:
+The engine differentiates one graph per block, evaluates many blocks a second time, and evaluates some of them with
+stashed or predicted weights. A block must therefore be a pure function of its input, its weights and torch's global
+generator, and all tensors that are to be trained must be registered parameters of the block. A violation causes no
+error in the arithmetic: training continues with wrong gradients. This module inspects every block in its first forwards
+and backwards:
 
-    the leaves of its graph              are its input and its trained parameters, and nothing else
-    the tensors that it reads            are not those that another block has computed
-    its input and its parameters         are not written
-    a second evaluation                  gives the same output and draws the same random numbers, also where an
-                                         attribute that it counts with is far ahead; only of blocks that will be
-                                         evaluated again
-    the evaluation of its backward       gives the same output as the forward, if both have the same weights
+    the leaves of its graph              must be only its input and its trained parameters
+    the tensors that it reads            must not be results of another block, except for its input
+    its input and its parameters         must not be written
+    a second evaluation                  must give the same output and draw the same random numbers, also if an
+                                         attribute that counts evaluations is far ahead; only for blocks that the
+                                         engine evaluates again
+    the evaluation for its backward      must give the same output as the forward, if both have the same weights
 
-Outputs are compared up to `ROUNDING` roundings of their largest magnitude on a CPU and under
-`torch.use_deterministic_algorithms(True)`, since some kernels round differently with a graph than without; otherwise on
-a GPU up to `TOLERANCE` of it, since some kernels add in any order; in mixed precision up to `TOLERANCE_AUTOCAST`.
-Where the backward evaluates at a reconstructed input, it is compared up to `RECONSTRUCTED`.
+Two outputs are equal if their largest difference, relative to the largest magnitude, is at most
+
+    `ROUNDING` units of rounding    on a CPU and with `torch.use_deterministic_algorithms(True)`, since some kernels
+                                    round differently with a graph than without
+    `TOLERANCE`                     otherwise on a GPU, since some kernels add in any order
+    `TOLERANCE_AUTOCAST`            in mixed precision
+    `RECONSTRUCTED`                 if the backward evaluates at a reconstructed input
+
 Buffers, attributes and generators are restored after a second evaluation.
 
-Not found are: a function that is impure with a small probability, such as stochastic depth by a generator that only a
-closure knows, until two evaluations differ; a number or a NumPy array that one stage makes of a micro-batch and another
-stage reads, under a pipelined method that keeps graphs, since nothing is evaluated again there; what a block reads of
-another one inside a module that torch.compile has compiled; and what begins after the first micro-batches.
+The inspection does not detect:
+
+- a function that is impure with a small probability, such as stochastic depth with a generator that only a closure
+  references, until two evaluations differ;
+- a number or a NumPy array that one stage computes from a micro-batch and another stage reads, with a pipelined method
+  that keeps graphs, since nothing is evaluated again;
+- reads of another block's tensors in a module that is compiled by torch.compile;
+- violations that begin after the first micro-batches.
 """
 
 import contextlib
@@ -48,14 +57,14 @@ from petra_core.weights import StageWeights
 
 __all__ = ["INSPECTED", "BlockInspection", "Inspection"]
 
-INSPECTED = 3  # micro-batches of each block
+INSPECTED = 3  # number of inspected micro-batches of each block
 ROUNDING = 64.0
 TOLERANCE = 1e-3
 TOLERANCE_AUTOCAST = 2.0**-5
-#: Relative difference of an output at a reconstructed input, which has the rounding errors of all stages above.
+#: Allowed relative difference of an output at a reconstructed input, which has rounding errors of all stages above.
 RECONSTRUCTED = {torch.float64: 1e-6, torch.float32: 2e-2}
 RECONSTRUCTED_ROUGHLY = 0.3  # in mixed precision
-FAR = 10**6  # evaluations
+FAR = 10**6  # number of evaluations by which a counter is advanced
 
 _PLAIN = (int, float, complex, bool, str, type(None))
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -71,11 +80,11 @@ class Inspection:
     """The inspection of all blocks of a pipeline in this process.
 
     Args:
-        stages: of the pipeline.
-        autocast: dtype of the pipeline's mixed precision, or None for the caller's.
+        stages: Stages of the pipeline.
+        autocast: Dtype of the pipeline's mixed precision; None for the caller's autocast context.
 
     Attributes:
-        findings: what was found so far, where it is collected (`petra_core.check`); None: the first finding is raised.
+        findings: Findings so far, if they are collected (`petra_core.check`). None to raise the first finding.
 
     """
 
@@ -87,9 +96,9 @@ class Inspection:
             for index, stage in enumerate(stages)
             for name, parameter in stage.named_parameters()
         }
-        # Which block has computed or received a tensor, by its storage, while that lives.
+        # The block that has computed or received a tensor, by the tensor's storage, as long as the storage exists.
         self._origins: dict[StorageWeakRef, BlockInspection] = {}
-        # Which block's input a leaf of a graph stands for, while the leaf lives.
+        # The block whose input a leaf of a graph represents, as long as the leaf exists.
         self._inputs: MutableMapping[Tensor, BlockInspection] = WeakIdKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -106,17 +115,25 @@ class Inspection:
         """Return the inspection of one block.
 
         Args:
-            stage: the block.
-            index: number of the stage that it belongs to.
-            device: where it computes.
-            recomputes: whether its function is evaluated again for a backward.
-            replaces: whether evaluations may have other weights than the module's own.
+            stage: The block.
+            index: Number of the stage that the block belongs to.
+            device: Device of the block.
+            recomputes: Whether the function is evaluated again for a backward.
+            replaces: Whether evaluations may use weights other than the parameters of the module.
 
         """
         return BlockInspection(self, stage, index, device, recomputes=recomputes, replaces=replaces)
 
     def report(self, finding: Finding) -> None:
-        """Raise the finding, or note it where findings are collected. Raises: StageError: it is raised."""
+        """Add a finding to `findings` if findings are collected, and raise it otherwise.
+
+        Args:
+            finding: The finding.
+
+        Raises:
+            StageError: If findings are not collected.
+
+        """
         if self.findings is None:
             raise StageError(finding)
         if finding not in self.findings:
@@ -127,38 +144,38 @@ class Inspection:
         return self._owners.get(leaf)
 
     def origin(self, storage: StorageWeakRef) -> "BlockInspection | None":
-        """Return the block that has computed what is stored there, if any has."""
+        """Return the block that has computed or received a tensor in a storage; None if no block has."""
         return self._origins.get(storage)
 
     def computed(self, storages: Iterable[StorageWeakRef], block: "BlockInspection") -> None:
-        """Note which block has computed what is stored there."""
+        """Record that a block has computed the tensors in these storages."""
         self._origins.update(dict.fromkeys(storages, block))
 
     def received(self, streams: Streams, block: "BlockInspection") -> None:
-        """Note which block has received what no block has computed, such as a copy of an output."""
+        """Record that a block has received streams, for those that no block has computed, such as copies of outputs."""
         for stream in streams:
             self._origins.setdefault(storage_reference(stream), block)
 
     def stand_for_inputs(self, leaves: Streams, block: "BlockInspection") -> None:
-        """Note that leaves stand for the input of a block."""
+        """Record that leaves represent the input of a block."""
         for leaf in leaves:
             self._inputs[leaf] = block
 
     def input_of(self, leaf: Tensor) -> "BlockInspection | None":
-        """Return the block for whose input a leaf stands, if it does."""
+        """Return the block whose input a leaf represents; None if it represents no input."""
         return self._inputs.get(leaf)
 
     def forget(self, block: "BlockInspection") -> None:
-        """Forget what a block has computed."""
+        """Forget the tensors that a block has computed or received."""
         self._origins = {storage: origin for storage, origin in self._origins.items() if origin is not block}
 
 
 class BlockInspection(NoInspection):
-    """The inspection of one block, as `Inspection.block` makes it.
+    """The inspection of one block, created by `Inspection.block`.
 
     Attributes:
-        index: number of the stage that the block belongs to.
-        parameters: of the block.
+        index: Number of the stage that the block belongs to.
+        parameters: Parameters of the block.
 
     """
 
@@ -174,7 +191,7 @@ class BlockInspection(NoInspection):
         self._device = device
         self._recomputes = recomputes
         self._forwards = self._backwards = 0
-        self._drew: set[str] = set()  # from which generators the first evaluation drew
+        self._drew: set[str] = set()  # generators from which the first evaluation drew
         self.projections: Projections = ()
 
     @property
@@ -187,7 +204,7 @@ class BlockInspection(NoInspection):
 
     @property
     def _compiled(self) -> bool:
-        """Whether torch.compile compiles anything in the block; a mode would make it compile once more."""
+        """Return whether torch.compile compiles a module of the block. A torch function mode would recompile it."""
         modules = self._stage.modules()
         return any(module._compiled_call_impl is not None or hasattr(module, "_orig_mod") for module in modules)
 
@@ -198,7 +215,7 @@ class BlockInspection(NoInspection):
         return 0.0 if self._device.type == "cpu" or torch.are_deterministic_algorithms_enabled() else TOLERANCE
 
     def _allowed(self, dtype: torch.dtype) -> float:
-        """Return the relative difference up to which two evaluations at one input are equal."""
+        """Return the allowed relative difference of two evaluations at the same input."""
         # Some kernels (attention, LSTM) round differently with a graph than without.
         return max(self._tolerance, ROUNDING * torch.finfo(dtype).eps if dtype.is_floating_point else 0.0)
 
@@ -206,7 +223,7 @@ class BlockInspection(NoInspection):
     def evaluation(self, inputs: Streams) -> Iterator[None]:
         reads = _Reads(self._whole, self, inputs)
         reading = contextlib.nullcontext() if self._compiled else reads
-        if not self.evaluates:  # what comes back from a later stage is read only after some more forwards
+        if not self.evaluates:  # tensors that return from a later stage are read only after some forwards
             self.projections = ()
             with reading:
                 yield
@@ -254,7 +271,7 @@ class BlockInspection(NoInspection):
 
     @contextlib.contextmanager
     def _function_outputs(self, outputs: list[Any]) -> Iterator[None]:
-        """Context in which what the block's function returns is added to a list, unless it is compiled."""
+        """Add the results of the block's function to a list in a context, unless a module is compiled."""
         if not self._recomputes or self._compiled:
             yield
             return
@@ -281,7 +298,7 @@ class BlockInspection(NoInspection):
                 rough = self._whole.mixed(self._device)
                 allowed = max(allowed, RECONSTRUCTED_ROUGHLY if rough else RECONSTRUCTED.get(dtype, 0.0))
             difference = abs(one - other) / length if length > 0 else abs(one - other)
-            if difference > allowed:  # not where one is nan: `NonFiniteError` says more
+            if difference > allowed:  # false for nan, for which `NonFiniteError` is raised later
                 self._report(
                     None,
                     f"gives another output in its backward than in its forward, with the same weights (relative "
@@ -302,18 +319,25 @@ class BlockInspection(NoInspection):
         self._walk(self._compare(inputs, outputs, again) if tape is None else tape, inputs, weights)
 
     def _compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
-        """Return the tape of a second evaluation, which is compared with the first."""
-        # A module may count its evaluations if its output does not depend on their number. So if an attribute has
-        # changed, a third evaluation finds it far ahead.
+        """Evaluate the block a second time, compare the evaluation with the first, and return its tape.
+
+        Args:
+            inputs: Input of the block.
+            outputs: Output of the first evaluation.
+            again: Function that evaluates the block, as in `evaluated`.
+
+        """
+        # A module may count its evaluations if its output does not depend on the count. If an attribute has changed, a
+        # third evaluation therefore runs with a value far ahead.
         generators, attributes = _Generators(self._function), _attributes(self._function)
         stage, combine = self._stage, None
-        if isinstance(stage, ReversibleStage):  # another `combine` may write where a message is
+        if isinstance(stage, ReversibleStage):  # a replaced `combine` may overwrite a message
             combine, stage.combine = stage.combine, combined
         reads = _Reads(self._whole, self, inputs)
         try:
             with contextlib.nullcontext() if self._compiled else reads:
                 tape, same_draws = again()
-            self._whole.computed(reads.made, self)  # which replaces what the first evaluation has kept somewhere
+            self._whole.computed(reads.made, self)  # replaces the tensors that the first evaluation kept
             drew = generators.moved() & self._drew
             changed = {
                 place: value for place, value in _attributes(self._function).items() if attributes.get(place) != value
@@ -351,7 +375,7 @@ class BlockInspection(NoInspection):
         return tape
 
     def _difference(self, outputs: Streams, again: Tape | None) -> str | None:
-        """How the outputs of two evaluations differ; None if they do not."""
+        """Describe the difference between the outputs of two evaluations; None if they are equal."""
         if again is None:
             return "an evaluation fails"
         assert again.outputs is not None
@@ -371,7 +395,7 @@ class BlockInspection(NoInspection):
         own = {id(tensor) for tensor in (*weights.values(), *tape.leaves())}
         given = {storage_reference(stream) for stream in inputs}
         for leaf in _leaves(tape.roots()):
-            # A module may detach its input and differentiate with respect to that, which is nobody else's leaf.
+            # A module may detach its input and differentiate with respect to that. No other block has this leaf.
             is_own = id(leaf) in own or (storage_reference(leaf) in given and self._whole.input_of(leaf) is None)
             if not is_own:
                 self._report_leaf(leaf)
@@ -426,15 +450,15 @@ class BlockInspection(NoInspection):
 
 
 class _Reads(TorchFunctionMode):
-    """Notes which tensors an evaluation reads that another block has computed.
+    """A recorder of the tensors that an evaluation reads and that another block has computed.
 
-    Only tensors that depend on an input or on a parameter count as computed: a mask that one block caches for all is a
-    constant.
+    Only tensors that depend on an input or on a parameter count as computed. A mask that one block caches for all
+    blocks is a constant.
 
     Attributes:
-        foreign: blocks whose tensors were read, each with the name of the operation that did.
-        made: storages of what was computed here.
-        generators: whether an operation was given a generator other than torch's own.
+        foreign: Blocks whose tensors were read, each with the name of the first operation that read one.
+        made: Storages of the tensors that the evaluation has computed.
+        generators: Whether an operation had another generator than the global ones as an argument.
 
     """
 
@@ -468,7 +492,7 @@ class _Reads(TorchFunctionMode):
 
 
 class _Generators:
-    """The states of the generators that torch's replay of random numbers does not know."""
+    """The states of the generators that the replay of random numbers (`petra_core.randomness`) does not restore."""
 
     def __init__(self, function: nn.Module) -> None:
         self._own = {
@@ -480,12 +504,12 @@ class _Generators:
         self._before = self._states()
 
     def moved(self) -> set[str]:
-        """Return which generators have been drawn from."""
+        """Return the names of the generators whose states have changed."""
         now = self._states()
         return {name for name, state in self._before.items() if not _same_state(state, now[name])}
 
     def restore(self) -> None:
-        """Set all generators back."""
+        """Restore the states of all generators."""
         random.setstate(self._before["Python's random"])
         np.random.set_state(self._before["numpy.random"])
         for name, generator in self._own.values():
@@ -517,7 +541,7 @@ def _set_state(generator: Any, state: Any) -> None:
 
 
 def _same_state(one: Any, other: Any) -> bool:
-    """Return whether two states of a generator are equal. They are nested, with arrays inside."""
+    """Return whether two states of a generator are equal. States are nested and contain arrays."""
     if isinstance(one, Tensor):
         return one.equal(other)
     if isinstance(one, np.ndarray):
@@ -536,7 +560,7 @@ def _is_global(generator: torch.Generator) -> bool:
 
 
 def _attempted(again: Callable[[], tuple[Tape, bool]]) -> Tape | None:
-    """Return the tape of an evaluation. None if it fails, for example with a counter beyond the end of a list."""
+    """Return the tape of an evaluation; None if it fails, for example because a counter exceeds a list."""
     try:
         return again()[0]
     except Exception:
@@ -544,7 +568,7 @@ def _attempted(again: Callable[[], tuple[Tape, bool]]) -> Tape | None:
 
 
 def _far(before: Any, now: Any) -> Any:
-    """Return a value far ahead in the direction in which an attribute changes, if it has one."""
+    """Return a value far ahead in the direction in which a number changes. Other values are returned unchanged."""
     numbers = isinstance(before, int | float) and isinstance(now, int | float)
     if not numbers or isinstance(now, bool):
         return now
@@ -552,7 +576,7 @@ def _far(before: Any, now: Any) -> Any:
 
 
 def _attributes(function: nn.Module) -> dict[tuple[nn.Module, str], Any]:
-    """Plain values among the attributes of modules, such as counters."""
+    """Return the attributes of modules that have plain values, such as counters."""
     return {
         (module, key): value
         for module in function.modules()
@@ -563,7 +587,10 @@ def _attributes(function: nn.Module) -> dict[tuple[nn.Module, str], Any]:
 
 @torch.no_grad()
 def _projections(outputs: Any) -> Projections:
-    """Return a projection of each floating-point tensor: two tensors differ in it about as much as they differ."""
+    """Return the dtype, norm and projection of each floating-point tensor.
+
+    The projections of two tensors differ by about as much as the tensors.
+    """
     projections = []
     for tensor in _tensors(outputs):
         if tensor.is_floating_point() and tensor.layout is torch.strided:
@@ -586,13 +613,13 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
     try:
         return storage_reference(tensor)
-    except (NotImplementedError, RuntimeError):  # sparse tensors and those of torch.func have none
+    except (NotImplementedError, RuntimeError):  # sparse tensors and tensors of torch.func have no storage
         return None
 
 
 @torch.no_grad()
 def _fingerprints(stage: Stage) -> dict[str, str]:
-    """Return a number per parameter that a write through .data changes too, as text, so that nan equals nan."""
+    """Return the sum of each parameter, which a write through .data changes too, as text so that nan equals nan."""
     return {
         name: str(complex(p.sum(dtype=torch.complex128 if p.is_complex() else torch.float64)))
         for name, p in stage.named_parameters()
@@ -602,7 +629,7 @@ def _fingerprints(stage: Stage) -> dict[str, str]:
 
 @torch.no_grad()
 def _difference(one: Tensor, other: Tensor, tolerance: float) -> float | None:
-    """Return the difference relative to the largest magnitude. None if the tensors are equal up to the tolerance."""
+    """Return the largest difference relative to the largest magnitude; None if it is within the tolerance."""
     if one.shape != other.shape or one.dtype is not other.dtype:
         return float("inf")
     one, other = one.detach(), other.detach()
@@ -637,7 +664,7 @@ def _leaves(roots: Sequence[Node]) -> list[Tensor]:
 
 
 def _place_of(leaf: Tensor, stage: Stage) -> str | None:
-    """Where a tensor that is no parameter is referred to: an attribute of a module, or a variable of the loss."""
+    """Describe the attribute or the loss that references a tensor which is not a parameter; None if none does."""
     places: list[tuple[str, Any]] = [
         (f"attribute {key} of {name or type(module).__name__}", value)
         for name, module in stage.named_modules()

@@ -1,4 +1,4 @@
-"""The interface of an inspection as a block uses it, and its null object."""
+"""The interface through which a block uses its inspection, and the null object of the interface."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
@@ -11,17 +11,17 @@ from petra_core.weights import StageWeights
 
 __all__ = ["NO_INSPECTION", "NoInspection", "Projections"]
 
-#: Of tensors: dtype, Euclidean norm and a projection.
+#: Dtype, Euclidean norm and a projection of each tensor.
 Projections = tuple[tuple[torch.dtype, float, float], ...]
 
 
 class NoInspection:
-    """The inspection of a block that is not inspected, or not any more. It does nothing.
+    """The null inspection, of a block that is not inspected or no longer inspected.
 
     Attributes:
         done: Whether enough micro-batches have been inspected.
         evaluates: Whether forwards are still evaluated a second time.
-        replaces: Whether evaluations may use other weights than the module's own.
+        replaces: Whether evaluations may use weights other than the parameters of the module.
         projections: Projections of the function's output in the last forward; empty if that was not inspected.
 
     """
@@ -32,13 +32,13 @@ class NoInspection:
     projections: Projections = ()
 
     def evaluation(self, inputs: Streams) -> contextlib.AbstractContextManager[None]:
-        """Return a context around a forward that detects reads and writes besides its input and output."""
+        """Return a context for a forward that detects reads of other blocks' tensors, or writes to input or weights."""
         return contextlib.nullcontext()
 
     def evaluation_of_backward(
         self, before: Projections, *, reconstructs: bool
     ) -> contextlib.AbstractContextManager[None]:
-        """Return a context around the evaluation for a backward that compares its output with that of the forward.
+        """Return a context for the evaluation in a backward that compares its output with that of the forward.
 
         Args:
             before: `projections` of the forward. Empty if the forward had other weights, so that nothing is compared.

@@ -1,4 +1,4 @@
-"""Refuse stages, parameters and optimizers that the engine cannot train, and states that an optimizer cannot load."""
+"""Reject stages, parameters and optimizers that the engine cannot train, and states that an optimizer cannot load."""
 
 import inspect
 from collections.abc import Mapping, Sequence

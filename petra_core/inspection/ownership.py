@@ -1,9 +1,9 @@
-"""Outputs in memory of their own: a message must not change when a parameter, a buffer or an input does.
+"""Copy outputs of blocks that share memory, so that later writes to this memory do not change messages.
 
-`detach()` is no copy. A module may return a view of a parameter (learned queries), of a buffer, of its input, or the
-same memory at every call, and the next update or forward would then write into messages that are on their way. Where
-the outputs of a block are stored is looked at in its first forwards, and the streams that need it are copied from then
-on; no others are looked at again.
+`detach()` does not copy. A module may return a view of a parameter (learned queries), of a buffer or of its input, or
+the same memory in every call. The next update or forward would then overwrite messages that are still in flight. The
+storages of a block's outputs are examined in its first forwards. The streams that share memory there are copied in all
+later forwards.
 """
 
 from typing import Any
@@ -16,14 +16,14 @@ from petra_core.tape import Streams, fills_its_storage
 
 __all__ = ["OwnedOutputs"]
 
-LOOKED_AT = 3  # forwards of a block
+LOOKED_AT = 3  # number of forwards of a block whose outputs are examined
 
 
 class OwnedOutputs:
-    """Copies the outputs of a block that share memory with anything else.
+    """A callable that copies those outputs of a block that share memory with other tensors.
 
     Args:
-        stage: the block.
+        stage: The block.
 
     """
 
@@ -31,26 +31,30 @@ class OwnedOutputs:
         self._stage = stage
         self._copied: set[int] = set()
         self._left = LOOKED_AT
-        self._earlier: set[StorageWeakRef] = set()  # of outputs; while one is held no other storage gets its number
+        self._earlier: set[StorageWeakRef] = set()  # of outputs; while a reference exists, its identifier is not reused
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy, without weak references, so that the copy examines its outputs again."""
         return self.__dict__ | {"_earlier": set(), "_left": LOOKED_AT if self._left else 0}
 
     def __call__(self, outputs: Streams, inputs: Streams) -> Streams:
-        """Return the outputs, those as copies that are not the block's own to send."""
+        """Return the outputs, with copies of those that share memory with other tensors."""
         copied = self._look(outputs, inputs) if self._left else self._copied
         if not copied:
             return outputs
         return tuple(stream.clone() if number in copied else stream for number, stream in enumerate(outputs))
 
     def _look(self, outputs: Streams, inputs: Streams) -> set[int]:
-        """Note which streams to copy. Returns those of these outputs: all, since what comes next may overwrite them."""
+        """Find the streams to copy in later forwards. Return the streams to copy now.
+
+        In the first forwards all outputs with new storages are copied, because it is not yet known whether the next
+        forward overwrites them.
+        """
         self._left -= 1
         taken = {
             storage_reference(tensor) for tensor in (*self._stage.parameters(), *self._stage.buffers())
         } | self._earlier
-        # A coupling passes a whole input stream on by design; nobody writes to it.
+        # A coupling returns a whole input stream by design, and nothing writes to it.
         passed = {storage_reference(stream) for stream in inputs}
         if not self._stage.invertible:
             taken |= passed
@@ -69,5 +73,5 @@ class OwnedOutputs:
 
 
 def storage_reference(tensor: Tensor) -> StorageWeakRef:
-    """Return a weak reference to the tensor's storage, which tells storages apart even after one is freed."""
+    """Return a weak reference to a tensor's storage, which identifies the storage even after it is freed."""
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch gives it no types

@@ -1,11 +1,11 @@
-"""A check before training: would these stages train as plain autograd trains them, and if not, why.
+"""Check before training whether stages would train as with plain autograd, and report the reasons if not.
 
     report = petra_core.check(stages, x, y, method=methods.PETRA, optimizer=sgd(0.1))
-    print(report)  # one line a finding: stage, parameter, what was found, remedy
+    print(report)  # one line per finding: stage, parameter, problem, remedy
 
-The stages are copied, so neither their weights and buffers nor torch's generators are changed. The copies are trained
-with the method for some micro-batches, all inspected as the first ones of a pipeline are (`petra_core.inspection`), and
-the gradients of the first update are compared with those of autograd on the plain network.
+The check trains copies of the stages, so the weights, the buffers and torch's generators do not change. It trains them
+with the method for some micro-batches, inspects the first ones as in every pipeline (`petra_core.inspection`), and
+compares the gradients of the first update with those of autograd on the plain network.
 """
 
 import copy
@@ -28,17 +28,17 @@ from petra_core.worker import devices_of
 
 __all__ = ["Report", "check"]
 
-#: Relative difference of a stage's gradient up to which it equals autograd's; float32 leaves room for reconstruction.
+#: Allowed relative difference from autograd's gradient, by dtype. That of float32 allows for reconstruction errors.
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-2}
 TOLERANCE_AUTOCAST = 0.2
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` has found.
+    """The findings of `check`. `str(report)` has one line per finding.
 
     Attributes:
-        findings: one for each reason; empty if the network trains as plain autograd would train it.
+        findings: One finding for each reason; empty if the network trains as with plain autograd.
 
     """
 
@@ -46,7 +46,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Return whether there are no findings."""
         return not self.findings
 
     def __str__(self) -> str:
@@ -62,15 +62,18 @@ def check(
     optimizer: OptimizerFactory | None = None,
     **settings: Any,
 ) -> Report:
-    """Check whether a network trains as plain autograd would train it. Errors are findings of the report.
+    """Check whether a network trains as with plain autograd. Errors are reported as findings.
 
     Args:
         stages: Stages of the pipeline. They are copied and not changed.
         inputs: A micro-batch, the input of stage 0.
-        target: Its target, the argument of the loss.
+        target: Target of the micro-batch, the second argument of the loss.
         method: Method of the pipeline.
         optimizer: Factory of the pipeline's optimizers.
         **settings: `accumulation`, `staleness`, `delay` and `autocast`, as for `Pipeline`.
+
+    Returns:
+        The findings, without duplicates.
 
     """
     findings: list[Finding] = []
@@ -98,7 +101,7 @@ def _check(
     findings: list[Finding],
     **settings: Any,
 ) -> None:
-    """Train copies of the stages, and add to the findings what they do differently from plain autograd."""
+    """Train copies of the stages, and add a finding for each difference from plain autograd."""
     plain = copy.deepcopy(list(stages))
     first: dict[tuple[int, str], Tensor] = {}
 
@@ -112,10 +115,10 @@ def _check(
     pipeline._inspection.findings = findings
     findings += _static_findings(pipeline)
     state = torch.random.get_rng_state()
-    for _ in range(accumulation):  # with the weights of the beginning in all forwards and backwards
+    for _ in range(accumulation):  # with the initial weights in all forwards and backwards
         pipeline.step(inputs, target)
         pipeline.drain()
-    for _ in range(2 * pipeline.staleness[0] + accumulation):  # as full as it gets, with updates
+    for _ in range(2 * pipeline.staleness[0] + accumulation):  # fill the pipeline, with updates
         pipeline.step(inputs, target)
     pipeline.drain()
     torch.random.set_rng_state(state)
@@ -144,7 +147,7 @@ def _static_findings(pipeline: Pipeline) -> list[Finding]:
 def _plain_gradients(
     stages: Sequence[Stage], inputs: Value, target: Target, accumulation: int, autocast: torch.dtype | None
 ) -> dict[tuple[int, str], Tensor]:
-    """Return the mean gradients of k micro-batches by plain autograd, by stage and name, of reached parameters."""
+    """Return the mean gradients of k micro-batches by plain autograd, for parameters that have one."""
     head = stages[-1].parts()[-1]
     assert isinstance(head, HeadStage)
     model = sequential(stages)
@@ -166,7 +169,7 @@ def _plain_gradients(
 def _compared(
     first: dict[tuple[int, str], Tensor], wanted: dict[tuple[int, str], Tensor], autocast: torch.dtype | None
 ) -> list[Finding]:
-    """Return findings for parameters whose first mean gradient is not that of plain autograd."""
+    """Return findings for parameters whose first mean gradient differs from that of plain autograd."""
     findings = []
     largest = functools.reduce(max, (float(gradient.abs().max()) for gradient in wanted.values()), 0.0)
     for index, name in sorted(first.keys() | wanted.keys()):
@@ -177,7 +180,7 @@ def _compared(
             continue
         gradient, expected = first[index, name], wanted[index, name]
         tolerance = TOLERANCE_AUTOCAST if autocast is not None else TOLERANCES.get(gradient.dtype, 1e-2)
-        scale = max(float(expected.abs().max()), 1e-3 * largest)  # zero but for rounding: a bias before a BatchNorm
+        scale = max(float(expected.abs().max()), 1e-3 * largest)  # a bias before a BatchNorm has only rounding errors
         difference = float((gradient - expected).abs().max())
         if not difference <= tolerance * scale:
             what = f"has another gradient than by plain autograd (relative difference {difference / (scale or 1):.1g})"

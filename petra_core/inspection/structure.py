@@ -1,4 +1,4 @@
-"""The parameters of a block must remain those that the pipeline was made with."""
+"""Check that a block still has the parameters with which the pipeline was created."""
 
 import torch
 
@@ -9,11 +9,11 @@ __all__ = ["Structure"]
 
 
 class Structure:
-    """The parameters of a block as they were when the pipeline was made, to be compared once an update.
+    """The parameters of a block when the pipeline was created, for a comparison at every update.
 
     Args:
-        stage: the block.
-        index: number of the stage that it belongs to.
+        stage: The block.
+        index: Number of the stage that the block belongs to.
 
     """
 
@@ -63,7 +63,7 @@ class Structure:
                 )
 
     def foreign_gradient(self, name: str) -> RuntimeError:
-        """Return the error for gradients of a parameter that something else has written or removed."""
+        """Return the error for a parameter whose gradient other code has written or removed."""
         return RuntimeError(
             f"stage {self._index}: the gradient of parameter {name} was changed from outside between two backwards of "
             f"the pipeline, which sums the gradients of an update there; leave .grad alone outside before_update (no "
