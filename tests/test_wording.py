@@ -17,6 +17,7 @@ REWRITTEN = (
     "docs",
     "noxfile.py",
     "petra_core/*.py",
+    "petra_core/delay",
     "petra_core/inspection",
     "reproduce/cells",
     "reproduce/commands",

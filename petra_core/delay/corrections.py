@@ -98,7 +98,7 @@ class Correction(UpdateRule):
 
 
 class Rate(Correction):
-    """eta / max(tau, 1)^p, p = 1 - min(t/T, 1), where t is the number of updates so far and T the constant."""
+    """Learning rate eta / max(tau, 1)^p, p = 1 - min(t/T, 1), after t updates with delay tau. T is the constant."""
 
     name = "rate"
     title = "Rate by delay"
@@ -120,7 +120,10 @@ class Rate(Correction):
 
 
 class Average(Correction):
-    """u = w - tau delta, delta <- gamma delta + (1 - gamma) (w_new - w_old), gamma = D^(1/tau), D the constant."""
+    """Backward weights w - tau delta, where delta is an average of past updates.
+
+    delta <- gamma delta + (1 - gamma) (w_new - w_old), gamma = D^(1/tau). tau is the delay and D the constant.
+    """
 
     name = "average"
     title = "Averaged weights"
@@ -151,9 +154,10 @@ class Average(Correction):
 
 
 class GapAware(Correction):
-    """(g + weight decay) / F, F = 1 + |w - w_forward| / C, C = eta_max (sqrt(r / (1 - 0.999^t)) + 1e-8).
+    """Gradient (g + weight decay) / F, F = 1 + |w - w_forward| / C, C = eta_max (sqrt(r / (1 - 0.999^t)) + 1e-8).
 
-    r <- 0.999 r + 0.001 m^2 at each of the t updates. eta_max is the initial learning rate of the parameter's group.
+    r <- 0.999 r + 0.001 m^2 in each of the t updates, where m is the momentum buffer. eta_max is the initial learning
+    rate of the parameter's group.
     """
 
     name = "gap_aware"
@@ -199,7 +203,7 @@ class GapAware(Correction):
 
 
 class Spike(Correction):
-    """m <- mu m + g and w <- w - eta (a m + b g), a = mu^D, b = (1 - mu^D) / (1 - mu).
+    """Update m <- mu m + g and w <- w - eta (a m + b g), a = mu^D, b = (1 - mu^D) / (1 - mu).
 
     D is the delay. Nesterov momentum corresponds to D = 1, so with it D is the delay plus 1.
     """
@@ -227,7 +231,7 @@ class Spike(Correction):
 
 
 class Compensation(Correction):
-    """g + lambda g g (w - w_forward), lambda the constant."""
+    """Gradient g + lambda g g (w - w_forward), elementwise. lambda is the constant."""
 
     name = "compensation"
     title = "Delay compensation"

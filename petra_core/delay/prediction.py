@@ -16,7 +16,7 @@ __all__ = ["PREDICTIONS", "PredictedWeights"]
 
 
 class PredictedWeights(UpdateRule):
-    """Give every forward an estimate of the weights that the stage will have at its backward.
+    """A rule that evaluates every forward with an estimate of the weights that the stage will have at its backward.
 
     Args:
         linear: Whether all steps until then equal the current momentum buffer. Otherwise gradients are assumed to be
