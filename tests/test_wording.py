@@ -16,6 +16,7 @@ REWRITTEN = (
     "benchmarks",
     "docs",
     "noxfile.py",
+    "petra_core/devices",
     "reproduce/cells",
     "reproduce/commands",
     "reproduce/data",
