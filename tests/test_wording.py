@@ -15,8 +15,11 @@ from tests.conftest import ROOT
 REWRITTEN = (
     "benchmarks",
     "docs",
+    "examples",
     "noxfile.py",
     "petra_core/devices",
+    "petra_core/distributed",
+    "petra_core/models",
     "petra_core/prediction",
     "reproduce/cells",
     "reproduce/commands",
@@ -82,7 +85,6 @@ KEPT = {
     ("benchmarks/tick.py", "alone"): "a finding of committed records",
     ("petra_core/prediction/footprint.py", "under way"): "a message, rewritten later",
     ("tests/benchmarks/test_peers.py", "nobody"): "compares a finding of committed records",
-    ("docs/own_network.md", ""): "not rewritten yet",
     ("tests/test_wording.py", ""): "defines the phrases",
 }
 
