@@ -24,7 +24,7 @@ returns its state or memory.
     place 0 ──▶ │ stage 1 │ ──▶ place 1        step m + 2 does the same from place 1 to place 2
 
 Methods that process one micro-batch at a time are recorded in the same way, so backpropagation and PETRA can be
-compared without waiting for the host in either. The following cannot be recorded:
+compared without the time for launches from the host. The following cannot be recorded:
 
 - DELAYED_GRADIENTS and APPROXIMATE_INPUTS hold graphs or stashed weights of several micro-batches in flight, which have
   no static buffers.
@@ -60,7 +60,7 @@ __all__ = ["CapturedSteps", "OverStreams", "Record", "UnrecordableError", "cuda"
 
 
 class UnrecordableError(ValueError):
-    """Error raised when the steps of a pipeline cannot be recorded. The message gives the reason. Plain steps work."""
+    """Error raised when the steps of a pipeline cannot be recorded. Plain steps remain possible."""
 
 
 #: Runs a function once, and returns a function that repeats it on the same memory.
@@ -78,12 +78,12 @@ class CapturedSteps:
     Steps pass through three phases:
 
     1. Plain steps, until the pipeline is full.
-    2. Rehearsals: Python runs the steps and copies every tensor that outlives a step to its home. This ends when all
-       tensors in flight are in homes, each recording to come has been rehearsed, and there were at least k + 1 steps
-       and as many as `petra_core.inspection` inspects, which reads values from the device. Rehearsals are also needed
-       if the pipeline is full from the beginning, after a resume: libraries create handles, plans and compiled kernels
-       at their first use in a process, which is not possible while a device records.
-    3. Each step of a round is recorded once and then replayed.
+    2. Rehearsals: Python runs the steps and copies every tensor that outlives a step to its home. This phase ends when
+       all tensors in flight are in homes and each step of a round has been rehearsed. It has at least k + 1 steps, and
+       at least `petra_core.inspection.INSPECTED`, since an inspection reads values from the device. Rehearsals also
+       take place after a resume, when the pipeline is full from the beginning: libraries create handles, plans and
+       compiled kernels at their first use in a process, which is not possible while a device records.
+    3. Each step of a round is recorded once. All further steps are replays.
 
     Between steps the pipeline is in a consistent state: it can be evaluated, saved and drained. After a direct call of
     `pipeline.step`, or after a state was loaded, its tensors are not in the homes. Make a new `CapturedSteps` then.
@@ -121,7 +121,7 @@ class CapturedSteps:
         self._recordings: dict[int, Callable[[], None]] = {}
         self._snapshots: dict[int, Callable[[], None]] = {}  # by recording: sets Python's state after a step
         self._loss: Tensor | None = None  # home of the loss
-        self._last_losses = torch.empty(0)  # ring buffer of replays, allocated when the dtype is known
+        self._last_losses = torch.empty(0)  # ring buffer of losses, allocated when their dtype is known
         self._enters: Streams = ()  # homes of the caller's micro-batch and its target
         self._target_keys: Keys = None  # structure of that target, and its number of tensors
         self._targets = 1
@@ -440,8 +440,8 @@ def _check(pipeline: Pipeline) -> None:
 
 
 def _check_draws_nothing(pipeline: Pipeline) -> None:
-    # The kept generator states of micro-batches in flight would not do: methods that process one micro-batch at a time
-    # keep none between steps.
+    # It is not enough to look at the generator states that are kept for micro-batches in flight: methods that process
+    # one micro-batch at a time keep none between steps.
     drawing = [worker.index for worker in pipeline.workers if worker.stream.ever_drawn]
     if drawing:
         raise UnrecordableError(
@@ -575,7 +575,7 @@ def recorder(device: torch.device) -> Record:
 
     def record(work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
-        # "thread_local", since threads that load data pin memory meanwhile, which would abort a global capture.
+        # "thread_local", since other threads pin memory while they load data, which would abort a global capture.
         capture = torch.cuda.graph(graph, pool=pool, stream=shared_stream(device, 0), capture_error_mode="thread_local")
 
         def repeat() -> None:
