@@ -2,11 +2,10 @@
 
 With the staleness s of stage j and s' of the stage above it (`petra_core.staleness`), a stage holds in steady state:
 
-    inputs            the part of the input that a backward needs, s times, and s + 1 times within a step; none if the
-                      input is reconstructed
-    side_bits         as many as inputs
-    graph             as many as inputs, under methods that keep graphs; else one graph of one block (of all blocks
-                      under methods that overlap), within a step only
+    inputs            s parts of inputs that backwards need, s + 1 within a step; none if the input is reconstructed
+    side_bits         s, and s + 1 within a step
+    graph             s, and s + 1 within a step, under methods that keep graphs; else one graph of one block (of all
+                      blocks under methods that overlap), within a step only
     stashed_weights   ceil(s / k) copies; one if weights are double-buffered
     messages          s - s' gradients from above, each with the output if the stage inverts it; within a step one
                       more, or the input from below (at the head with the target)

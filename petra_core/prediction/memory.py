@@ -9,10 +9,10 @@ What a graph saves depends on the kernel, and the kernel on the device: fused at
 for each query, the plain form saves the probabilities of all pairs of tokens. The meta device only has plain kernels.
 So the fake tensors claim to be on the device of the run, and PyTorch chooses the kernels that it would choose there.
 
-A warning says where that is not exact:
+In two cases the prediction is not exact, and a warning is issued:
 
-    a device that this machine lacks   its kernels cannot be asked for; the prediction is the one for the CPU
-    LSTM                               saves a workspace whose size only its kernel knows; predicted too small
+    a device that this machine lacks   its kernels are not available, so the prediction uses those of the CPU
+    LSTM                               its kernel saves a workspace of unknown size, so the prediction is too small
 """
 
 import contextlib
