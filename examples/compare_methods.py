@@ -20,7 +20,7 @@ WIDTH, BATCH = 32, 16
 
 
 def network(seed: int) -> list[Stage]:
-    """A reversible perceptron in six stages, with the same weights for every method."""
+    """Return a reversible perceptron in six stages, with the same weights for every method."""
     torch.manual_seed(seed)
     functions = [nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(4)]
     stem = BufferedStage(nn.Sequential(nn.Linear(64, WIDTH), DuplicateStreams()))
@@ -29,7 +29,7 @@ def network(seed: int) -> list[Stage]:
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return training images and labels, then those for the test."""
+    """Return training images, training labels, test images and test labels."""
     images, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
@@ -38,7 +38,7 @@ def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def main(arguments: list[str] | None = None) -> dict[tuple[str, int], float | None]:
-    """Train with every method at every k, and print a table. Returns the test accuracies; None if a run diverged."""
+    """Train with every method at every k, print a table, and return the test accuracies (None if a run diverged)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=[method.name for method in methods.PAPER], metavar="METHOD")
     parser.add_argument("-k", "--accumulation", nargs="+", type=int, default=[1, 4], help="micro-batches of an update")
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> dict[tuple[str, int], float | No
                     warm_up = min(1.0, (len(losses) + 1) / (steps / 4))
                     pipeline.set_learning_rate(given.learning_rate * k * warm_up)
                     loss = pipeline.step(x[chosen], y[chosen])
-                    assert loss is not None  # in one process it is always known
+                    assert loss is not None  # a single process always has the loss
                     losses.append(loss)
             pipeline.drain()
             pipeline.check_finite()

@@ -1,4 +1,4 @@
-"""A U-Net of your own: a denoiser with the time as context and a long skip past its reversible middle.
+"""Train a custom U-Net: a denoiser with the time as context and a long skip past its reversible middle.
 
 python examples/own_network.py --method PETRA --steps 200
 """
@@ -16,7 +16,7 @@ WIDTH = 16
 
 
 class Residual(nn.Module):
-    """F(x, time, ...) of a reversible stage: it keeps the shape of x, and what follows the time passes unread."""
+    """Function F(x, time, ...) of a reversible stage. It keeps the shape of x and ignores streams after the time."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Residual(nn.Module):
 
 
 class Stem(nn.Module):
-    """An image and its time to two equal streams and the embedding of the time."""
+    """Stem, which maps an image and its time to two equal streams and the embedding of the time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Stem(nn.Module):
 
 
 class Down(nn.Module):
-    """Half the size, twice the channels; what was there before is one more stream, the long skip."""
+    """Down-sampling to half the size and twice the channels. Its input is returned as another stream, the long skip."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Down(nn.Module):
 
 
 class Up(nn.Module):
-    """Back to the size of the long skip, which ends here."""
+    """Up-sampling to the size of the long skip, which it adds and removes from the streams."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Up(nn.Module):
 
 
 class Out(nn.Module):
-    """The two streams to an image."""
+    """Output layer, which maps the two streams to an image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Out(nn.Module):
 
 
 def network() -> list[Stage]:
-    """The stages of the U-Net."""
+    """Return the stages of the U-Net."""
     return [
         BufferedStage(Stem()),
         ReversibleStage(Residual(WIDTH), context=True),
@@ -99,7 +99,7 @@ def network() -> list[Stage]:
 
 
 def batch(size: int = 8) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Squares with noise, its amount, and the noise, which the network predicts."""
+    """Return noisy images of squares with the amount of noise, and the noise as the target."""
     side = torch.arange(16)
     corner = torch.randint(0, 8, (2, size, 1))
     rows, columns = ((corner <= side) & (side < corner + 8)).float()
@@ -124,7 +124,7 @@ def main(method: str = "PETRA", steps: int = 200) -> list[float]:
     for number in range(steps):
         pipeline.set_learning_rate(1e-3 * min(1.0, (number + 1) / 50))  # warm-up
         loss = pipeline.step(*batch())
-        assert loss is not None  # in one process it is always known
+        assert loss is not None  # a single process always has the loss
         losses.append(loss.item())
         if number % 50 == 49:
             print(f"micro-batch {number + 1}: mean loss of the last 50 {sum(losses[-50:]) / 50:.3f}")

@@ -1,6 +1,6 @@
-"""RevNet-18 on CIFAR-10 by PETRA with a loop of your own: no part of `reproduce` is used.
+"""Train RevNet-18 on CIFAR-10 with PETRA in a custom training loop, without `reproduce`.
 
-python examples/train_cifar.py --data DIR      DIR holds cifar-10-batches-py, as torchvision unpacks it
+python examples/train_cifar.py --data DIR      DIR contains cifar-10-batches-py, as torchvision unpacks it
 python examples/train_cifar.py                 without the data: synthetic images, one colour for each class
 """
 
@@ -18,7 +18,7 @@ from petra_core.optimizers import sgd
 
 
 def images(data: Path | None, batch_size: int, *, train: bool) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of one epoch of CIFAR-10, or endless ones of synthetic images."""
+    """Yield the batches of one epoch of CIFAR-10 or, without `data`, synthetic images without end."""
     if data is None:
         colours = torch.randn(10, 3, 1, 1, generator=torch.Generator().manual_seed(0))
         while True:
@@ -31,7 +31,7 @@ def images(data: Path | None, batch_size: int, *, train: bool) -> Iterator[tuple
 
 
 def accuracy(pipeline: Pipeline, batches: Iterator[tuple[Tensor, Tensor]], device: torch.device) -> float:
-    """The share of images that are classified rightly."""
+    """Return the fraction of images that are classified correctly."""
     right = total = 0
     for x, y in batches:
         logits = pipeline.evaluate(x.to(device))
@@ -42,7 +42,7 @@ def accuracy(pipeline: Pipeline, batches: Iterator[tuple[Tensor, Tensor]], devic
 
 
 def main(arguments: list[str] | None = None) -> float:
-    """Train, evaluate after every epoch, save checkpoints. Returns the test accuracy."""
+    """Train, evaluate and save a checkpoint after every epoch, and return the final test accuracy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of cifar-10-batches-py; synthetic images without it")
     parser.add_argument("--method", default="PETRA", help="one of petra_core.methods")
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> float:
     if given.checkpoint is not None and given.checkpoint.exists():
         pipeline.load_state_dict(checkpoint.load(given.checkpoint))
     length = given.epochs * given.steps
-    base = 0.1 * given.batch_size * given.accumulation / 256  # the paper's rate, proportional to the samples per update
+    base = 0.1 * given.batch_size * given.accumulation / 256  # as in the paper: proportional to samples per update
     warmup, drops = length // 20, (length // 2, length * 3 // 4)
     test_accuracy = 0.0
     for epoch in range(pipeline.micro_batches // given.steps, given.epochs):
@@ -79,9 +79,9 @@ def main(arguments: list[str] | None = None) -> float:
             pipeline.set_learning_rate(base * number / warmup if number < warmup else dropped)
             losses.append(pipeline.step(x.to(device), y.to(device)))
         if given.checkpoint is not None:
-            checkpoint.save(given.checkpoint, pipeline.state_dict())  # the full pipeline: nothing is drained
+            checkpoint.save(given.checkpoint, pipeline.state_dict())  # with the micro-batches in flight
         if epoch + 1 == given.epochs:
-            pipeline.drain()  # so that the last micro-batches count
+            pipeline.drain()  # train on the micro-batches in flight
         test = itertools.islice(images(given.data, given.batch_size, train=False), 157)
         test_accuracy = accuracy(pipeline, test if given.data else itertools.islice(test, 16), device)
         mean = torch.stack([loss for loss in losses if loss is not None]).mean().item()

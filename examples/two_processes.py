@@ -1,4 +1,4 @@
-"""One network over two processes with a loop of your own: partition, early stopping, evaluation, export.
+"""Train one network over two processes in a custom loop: partition, early stopping, evaluation and export.
 
 torchrun --nproc-per-node 2 examples/two_processes.py --model model.pt
 """
@@ -20,7 +20,7 @@ WIDTH, CLASSES = 16, 4
 
 
 def network() -> list[Stage]:
-    """A multilayer perceptron in six stages."""
+    """Return a multilayer perceptron in six stages."""
     functions = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH)) for _ in range(4)]
     stem = BufferedStage(nn.Sequential(nn.Linear(8, WIDTH), DuplicateStreams()))
     head = HeadStage(nn.Sequential(ConcatStreams(), nn.Linear(2 * WIDTH, CLASSES)))
@@ -36,16 +36,16 @@ def samples(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def main(arguments: list[str] | None = None) -> float:
-    """Train until the loss is low. Returns the test accuracy."""
+    """Train until the loss is low, and return the test accuracy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20, help="passes over the data at most")
     parser.add_argument("--loss", type=float, default=0.3, help="mean loss of an epoch at which training stops")
     parser.add_argument("--model", type=Path, help="file for the trained weights")
     given = parser.parse_args(arguments)
-    dist.init_process_group("gloo")  # torchrun has set the rank and the address
+    dist.init_process_group("gloo")  # torchrun sets the rank and the address
     rank, last = dist.get_rank(), dist.get_world_size() - 1
 
-    torch.manual_seed(0)  # every rank makes the whole network with the same weights
+    torch.manual_seed(0)  # every rank builds the whole network with the same weights
     stages = network()
     # Times differ between ranks, so one rank measures and the others receive the result.
     partition: list[tuple[int, ...] | None] = [None]
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> float:
     for epoch in range(given.epochs):
         losses = [pipeline.step(x, y) for x, y in loader]  # None on ranks without the head
         mean = torch.stack([loss for loss in losses if loss is not None]).mean() if rank == last else torch.zeros(())
-        dist.broadcast(mean, last)  # all ranks must take the same decision
+        dist.broadcast(mean, last)  # all ranks must make the same decision
         if rank == 0:
             print(f"epoch {epoch + 1}: partition {partition[0]}, mean loss {mean.item():.3f}")
         if mean < given.loss:

@@ -1,33 +1,37 @@
-"""One step recorded once and repeated from then on: on a GPU the whole step as one CUDA graph.
+"""Record the steps of a pipeline once and replay them; on a GPU each step is one CUDA graph.
 
-A GPU executes the small kernels of a stage faster than the host can launch them, so stages that could work at the same
-time gain nothing from it as long as the host launches each kernel. A CUDA graph removes the host: the kernels of
-a step, in branches that do not wait for one another (`OverStreams`), are recorded once, and the device repeats them at
-one launch.
+A GPU executes the small kernels of a stage faster than the host can launch them. As long as the host launches each
+kernel, stages that could work concurrently gain nothing. A CUDA graph removes the host: the kernels of a step are
+recorded once, in branches that do not wait for one another (`OverStreams`), and one launch replays them all.
 
-In lockstep stages lag behind stage 0, stage j by j steps (`Pipeline.stagger`). Then no stage waits for another within
-a step: all forwards and backwards can run at once. With less staleness fewer can: in asynchronous 1F1B the forwards of
-a step follow one another up through the stages, beside the backwards of all stages. Backpropagation has no such
-freedom.
+In lockstep, stage j lags j steps behind stage 0 (`Pipeline.stagger`). Then no stage waits for another within a step,
+and all forwards and backwards can run concurrently. With less staleness, fewer can: in asynchronous 1F1B the forwards
+of a step run one after the other, from stage 0 upwards, concurrently with the backwards of all stages. In
+backpropagation every action waits for the one before.
 
-A graph repeats kernels at the addresses at which they were recorded. So whatever lives longer than a step gets a home,
-memory that never moves: messages, targets, kept inputs, accumulated gradients. A home has four places or more, which
-are written in turn, so that nothing is read in the step in which it is written (`petra_core.devices.homes`); weights,
-optimizer state and running statistics are changed in place anyway. So there is not one recording but a round of at
-least twelve, a multiple of k, since the number of a step by k says which stages update in it. At a repetition Python
-only advances the counters. The rest of its part, versions and which tensors are where, follows from the number of the
-last step, so it is deferred until the pipeline is asked for its state or memory, is evaluated or takes a plain step.
+A graph replays kernels at the addresses at which they were recorded. Every tensor that outlives a step therefore needs
+a static buffer, a *home*: messages, targets, kept inputs and accumulated gradients. A home has at least four places,
+which are written in turn, so that no tensor is read in the step in which it is written (`petra_core.devices.homes`).
+Weights, optimizer state and running statistics are updated in place and need no home. Since the places alternate, one
+recording is not enough. There is a round of at least twelve recordings. Their number is a multiple of k, because the
+number of a step modulo k determines which stages update in it.
 
-    place 0 ──▶ │ stage 0 │ ──▶ place 1        step m + 1, from what step m has left
+At a replay, Python only advances the counters. Its other bookkeeping (versions of weights, the place of each tensor)
+follows from the number of the last step. It is deferred until the pipeline is evaluated, takes a plain step, or
+returns its state or memory.
+
+    place 0 ──▶ │ stage 0 │ ──▶ place 1        step m + 1 reads the results of step m
     place 0 ──▶ │ stage 1 │ ──▶ place 1        step m + 2 does the same from place 1 to place 2
 
-Methods that let one micro-batch pass at a time are recorded in the same way, so backpropagation can be measured against
-PETRA with neither waiting for the host. Graphs and stashed weights of several micro-batches in flight have no fixed
-place: DELAYED_GRADIENTS and APPROXIMATE_INPUTS are refused. So are random numbers: a mask is drawn again from the state
-of the generator at its forward, for which Python has to ask.
+Methods that process one micro-batch at a time are recorded in the same way, so backpropagation and PETRA can be
+compared without the time for launches from the host. The following cannot be recorded:
 
-The recorder is an argument: `cuda` here, an interpreter of single operations in the tests. So everything but `cuda` is
-tested without a GPU.
+- DELAYED_GRADIENTS and APPROXIMATE_INPUTS hold graphs or stashed weights of several micro-batches in flight, which have
+  no static buffers.
+- Dropout needs the state of the generator at the forward to draw the same mask again, and only Python can read it.
+
+The recorder is an argument: `cuda` in production, an interpreter of single operations in the tests. Everything except
+`cuda` is therefore tested without a GPU.
 """
 
 import contextlib
@@ -56,43 +60,47 @@ __all__ = ["CapturedSteps", "OverStreams", "Record", "UnrecordableError", "cuda"
 
 
 class UnrecordableError(ValueError):
-    """The steps of a pipeline cannot be recorded; the message says why. Plain steps can be taken."""
+    """Error raised when the steps of a pipeline cannot be recorded. Plain steps remain possible."""
 
 
-#: Does the work once, and returns what does it again on the same memory.
+#: Runs a function once, and returns a function that repeats it on the same memory.
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 
-#: Makes a micro-batch: what the pipeline takes, and the target.
+#: Makes a micro-batch: the inputs of the pipeline and the target.
 Batch = Callable[[], tuple[Value, Target]]
 
 
 class CapturedSteps:
-    """Steps of a pipeline, repeated from recordings as soon as all are alike: use `step` in place of `pipeline.step`.
+    """Runner of a pipeline's steps from recordings (CUDA graphs) in steady state: use `step`, not `pipeline.step`.
 
-    With `step_from` the recording includes how the micro-batch is made.
+    With `step_from`, the recording includes the creation of the micro-batch.
 
-    The first steps are plain ones, until the pipeline is as full as it gets. Then they are rehearsals, done by Python
-    with all that they make put at home: until nothing else is in flight and each recording to come has been rehearsed,
-    k + 1 times, and at least as often as a stage is inspected (`petra_core.inspection`), which asks the device for
-    values. So every stage has once done all that it does, also where a pipeline is full from the beginning, after a
-    resume: what libraries make at their first use in a process, such as handles, plans and compiled kernels, cannot be
-    made while a device records.
+    Steps pass through three phases:
 
-    The pipeline remains whole between steps: it can be evaluated, saved and drained. After steps of its own, or a state
-    that was loaded, its memory is elsewhere, and it takes another `CapturedSteps`.
+    1. Plain steps, until the pipeline is full.
+    2. Rehearsals: Python runs the steps and copies every tensor that outlives a step to its home. This phase ends when
+       all tensors in flight are in homes and each step of a round has been rehearsed. It has at least k + 1 steps, and
+       at least `petra_core.inspection.INSPECTED`, since an inspection reads values from the device. Rehearsals also
+       take place after a resume, when the pipeline is full from the beginning: libraries create handles, plans and
+       compiled kernels at their first use in a process, which is not possible while a device records.
+    3. Each step of a round is recorded once. All further steps are replays.
+
+    Between steps the pipeline is in a consistent state: it can be evaluated, saved and drained. After a direct call of
+    `pipeline.step`, or after a state was loaded, its tensors are not in the homes. Make a new `CapturedSteps` then.
 
     Args:
-        pipeline: with torch.optim.SGD or none. From now on SGD is the fused one, whose learning rate is a tensor, so
-            that it may change; in the plain steps too, so that a resumed run computes what one in one piece does.
-        record: what records.
-        executor: does the actions of a recorded step; None: one after the other.
+        pipeline: Pipeline with torch.optim.SGD or without optimizer. SGD is switched to the fused kernel with the
+            learning rate in a tensor, so that the rate can change between replays. The plain steps use this kernel too,
+            so that a resumed run and an uninterrupted run compute the same.
+        record: Function that records a step.
+        executor: Executor of the actions of a recorded step. None runs them one after the other.
 
     Attributes:
-        period: the number of recordings: one for each remainder of a step's number by it.
-        logs: whether there is one more rehearsal of each recording, by `log`.
+        period: Number of recordings. Step n uses recording n modulo `period`.
+        logs: Whether each recording gets one more rehearsal, by `log`.
 
     Raises:
-        UnrecordableError: the method, the optimizer, a hook, a trace or several processes do not allow it.
+        UnrecordableError: If the method, the optimizer, a hook, a trace or several processes prevent recording.
 
     """
 
@@ -104,18 +112,18 @@ class CapturedSteps:
         k, pipelined = pipeline.accumulation, pipeline.method.pipelined
         self.period = period(k) if pipelined else k
         staleness = pipeline.staleness
-        self._still_to_log = self.period if self.logs else 0  # of the rehearsals that are still to be done
+        self._still_to_log = self.period if self.logs else 0  # remaining rehearsals that `log` runs
         filling = staleness[0] + self.period if pipelined else max(INSPECTED, k + 1)
         self._rehearsals = filling + self._still_to_log
         self._record = record
         self._executor = executor or SequentialExecutor()
         self._homes = Homes(self.period)
         self._recordings: dict[int, Callable[[], None]] = {}
-        self._snapshots: dict[int, Callable[[], None]] = {}  # of each recording what a step leaves behind
-        self._loss: Tensor | None = None  # its home
-        self._last_losses = torch.empty(0)  # of repetitions, a ring; made once their dtype is known
-        self._enters: Streams = ()  # homes of a micro-batch of the caller and its target
-        self._target_keys: Keys = None  # of such a target, and its number of tensors
+        self._snapshots: dict[int, Callable[[], None]] = {}  # by recording: sets Python's state after a step
+        self._loss: Tensor | None = None  # home of the loss
+        self._last_losses = torch.empty(0)  # ring buffer of losses, allocated when their dtype is known
+        self._enters: Streams = ()  # homes of the caller's micro-batch and its target
+        self._target_keys: Keys = None  # structure of that target, and its number of tensors
         self._targets = 1
         self._batch: Batch | None = None  # makes the micro-batches of recorded steps
         if pipelined:
@@ -129,22 +137,23 @@ class CapturedSteps:
 
     @property
     def recorded(self) -> bool:
-        """Whether all steps from now on are repetitions."""
+        """True if all further steps are replays."""
         return len(self._recordings) == self.period
 
     def step(self, inputs: Value, target: Target) -> Tensor | None:
-        """Let one micro-batch enter, as `Pipeline.step` does.
+        """Run one step with a new micro-batch, as `Pipeline.step` does.
 
         Returns:
-            The loss (a scalar) of the micro-batch that the head has done in this step, which lags in lockstep; None
-            while the pipeline fills. It is in a ring: after `petra_core.checks.LOOKED_AT_TOGETHER` more steps another
-            loss is written there.
+            The loss (a scalar) of the micro-batch that the head processes in this step, or None while the pipeline
+            fills. In lockstep this is an earlier micro-batch than the entering one. The tensor is part of a ring
+            buffer, which is overwritten after `petra_core.checks.LOOKED_AT_TOGETHER` more steps.
 
         Raises:
-            NonFiniteError: a loss is infinite or not a number. On a GPU it may be noticed some steps later.
-            RuntimeError: the pipeline has done something else since the last step, or an exception broke that off.
-            UnrecordableError: steps would be recorded from now on, and a stage has drawn random numbers.
-            ValueError: the shape or dtype differs from that of the micro-batches before.
+            NonFiniteError: If a loss is infinite or not a number. On a GPU this may be detected some steps later.
+            RuntimeError: If the pipeline has done something else since the last step, or an exception interrupted that
+                step.
+            UnrecordableError: If recording would begin and a stage has drawn random numbers.
+            ValueError: If the shape or dtype differs from that of the previous micro-batches.
 
         """
         self._target_keys, goals = flattened(target)
@@ -152,23 +161,24 @@ class CapturedSteps:
         return self._step(lambda: (inputs, target), (*as_streams(inputs), *goals))
 
     def step_from(self, batch: Batch) -> Tensor | None:
-        """Let the micro-batch enter that `batch` makes on the device, as a part of what is recorded.
+        """Run one step with a micro-batch that `batch` makes on the device. Its operations are recorded too.
 
         Args:
-            batch: reads and writes memory that never moves, such as a counter, and asks nothing of the device. It is
-                the same at every step, since a repeated step has the one that was recorded.
+            batch: Function that makes the micro-batch. It reads and writes memory at fixed addresses, such as a
+                counter, and does not copy values to the host. Pass the same function at every step, since a replay
+                contains the recorded one.
 
         Returns:
-            The loss, as `step` does.
+            The loss, as `step` returns it.
 
         Raises:
-            ValueError: the steps were recorded with another source of micro-batches.
+            ValueError: If the steps were recorded with another source of micro-batches.
 
         """
         return self._step(batch, ())
 
     def _step(self, batch: Batch, given: Streams) -> Tensor | None:
-        """Take a step with what `batch` makes; of a micro-batch of the caller `given` has its tensors."""
+        """Run a step with the micro-batch of `batch`. `given` has its tensors if the caller made it, else nothing."""
         pipeline = self._pipeline
         if (here := _position(pipeline)) != self._position:
             raise RuntimeError(
@@ -186,7 +196,7 @@ class CapturedSteps:
             self._position = _position(pipeline)
 
     def _rehearsed(self, batch: Batch) -> Tensor:
-        """Take a step by Python, after which all that it has made lies at home."""
+        """Run a step by Python and copy all tensors that outlive it to their homes."""
         pipeline = self._pipeline
         if self._loss is None:
             self._homes.welcome(
@@ -201,7 +211,7 @@ class CapturedSteps:
         return loss
 
     def _in_place(self, batch: Batch, given: Streams) -> Tensor:
-        """Take a step that reads and writes where its recording does: log it, record it or repeat it."""
+        """Log, record or replay a step that reads and writes at the fixed addresses of its recording."""
         pipeline = self._pipeline
         number = pipeline.micro_batches
         phase = number % self.period
@@ -227,26 +237,26 @@ class CapturedSteps:
         return loss
 
     def log(self, phase: int, step: Callable[[SequentialExecutor], None]) -> None:
-        """Take the last rehearsal of a phase, if the class `logs`; a subclass can note what is done.
+        """Run the last rehearsal of a phase. Called if `logs` is set. A subclass can log the operations.
 
         Args:
-            phase: remainder of the step's number by `period`.
-            step: takes the step; its argument does the actions.
+            phase: Number of the step modulo `period`.
+            step: Function that runs the step with a given executor.
 
         """
         del phase
         step(SequentialExecutor())
 
     def work(self, phase: int) -> Callable[[], None] | None:
-        """Return what is recorded of a phase in place of the step by Python; None for that step. For subclasses."""
+        """Return the function to record for a phase, or None to record Python's step. Subclasses override this."""
         del phase
         return None
 
     def _take(self, number: int, batch: Batch, given: Streams) -> None:
-        """Have recorded steps take the micro-batches of `batch`, or what the caller has given.
+        """Set the source of micro-batches of recorded steps: `batch`, or the caller's tensors `given`.
 
         Raises:
-            ValueError: the steps were recorded with another source of micro-batches.
+            ValueError: If the steps were recorded with another source of micro-batches.
 
         """
         if given:
@@ -261,23 +271,23 @@ class CapturedSteps:
             )
 
     def _enter(self, number: int, given: Streams) -> None:
-        """Copy a micro-batch of the caller to where recorded steps read it."""
+        """Copy the caller's micro-batch to the homes from which recorded steps read it."""
         pipeline = self._pipeline
         pipeline.shapes.check(number, given)
         if not self._enters:
             device = pipeline.workers[0].device
             self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)
         for home, tensor in zip(self._enters, given, strict=True):
-            # From pinned memory the device would read later than the caller may write there again.
+            # A non-blocking copy from pinned memory could still be running when the caller overwrites that memory.
             home.copy_(tensor, non_blocking=not tensor.is_pinned())
 
     def _entered(self) -> tuple[Value, Target]:
-        """Return the micro-batch that was copied."""
+        """Return the micro-batch that `_enter` has copied."""
         inputs = len(self._enters) - self._targets
         return self._enters[:inputs], unflattened(self._target_keys, self._enters[inputs:])
 
     def _first(self, phase: int) -> None:
-        """Record a phase, and do its step thereby."""
+        """Record a phase. This also runs its step."""
         if (work := self.work(phase)) is None:
             self._by_python(phase, lambda: self._record_as(phase, lambda: self._step_at_home(self._executor)))
         else:
@@ -287,14 +297,14 @@ class CapturedSteps:
         self._recordings[phase] = self._record(work)
 
     def _by_python(self, phase: int, step: Callable[[], None]) -> None:
-        """Have a step taken without host reads, and note what it leaves behind."""
+        """Run a step by Python without host reads, and store a snapshot of the pipeline's state after it."""
         self._homes.step = self._pipeline.micro_batches
         with self._pipeline.without_host_reads():
             step()
         self._snapshots[phase] = self._pipeline.snapshot()
 
     def _step_at_home(self, executor: SequentialExecutor) -> None:
-        """Take a step whose actions `executor` does, with all that it makes put at home."""
+        """Run a step with `executor`, and copy all tensors that outlive it to their homes."""
         assert self._batch is not None
         inputs, target = self._batch()
         together = executor.step() if isinstance(executor, OverStreams) else contextlib.nullcontext()
@@ -305,11 +315,11 @@ class CapturedSteps:
 
     @contextlib.contextmanager
     def _settling(self, executor: SequentialExecutor) -> Iterator[None]:
-        """Context in which every action puts at home what it has made, where and when `executor` has it done."""
+        """Copy the results of every action inside the context to their homes, in the streams of `executor`."""
         pipeline = self._pipeline
         before = pipeline.executor
         pipeline.executor = _Settling(executor, self._settle)
-        # Of merged blocks most results stay within the stage.
+        # Merged blocks are left out: most of their sums stay within the stage.
         at_home = [
             (worker, worker.stage)
             for worker in pipeline.workers
@@ -327,27 +337,27 @@ class CapturedSteps:
     def _combined(
         self, worker: Worker, name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor
     ) -> Tensor:
-        """The result of an addition of a worker's coupling, at once at home if it will be sent."""
+        """Compute a sum of a worker's coupling, directly into its home if the result will be sent."""
         if name == "input" and not worker.hand_down:
             return combined(name, operation, left, right)
         return self._homes.combined(worker.index, name, operation, left, right)
 
     def _settle(self, worker: Worker, action: Action, new: Sent) -> Sent:
-        """Put at home what outlives the step, of what an action of a worker has made and of what the worker keeps.
+        """Copy the results of an action, and the tensors that the worker keeps, to homes if they outlive the step.
 
         Returns:
-            The messages of the action, `new`, as they are to be sent.
+            The messages of the action (`new`) with the tensors of the homes.
 
         """
         homes = self._homes
         if action.kind is Kind.BACKWARD:
             for parameter in worker.parameters:
-                if parameter.grad is not None and self._pipeline.accumulation > 1:  # else the update takes it at once
+                if parameter.grad is not None and self._pipeline.accumulation > 1:  # else the update uses it now
                     parameter.grad = homes.fixed(parameter, parameter.grad)
-        if not self._pipeline.method.pipelined:  # nothing else is left when the step is over
+        if not self._pipeline.method.pipelined:  # nothing else outlives the step
             return new
-        # Stage j does its backward of a micro-batch `after[j]` steps after that has entered. What it sends down is used
-        # by the stage below and, in part, by the one below that; what it sends up in the same way by those above.
+        # Stage j runs its backward of a micro-batch `after[j]` steps after the micro-batch has entered. The stage below
+        # uses the message and passes a part of it to the stage below that. The same holds for messages upwards.
         stage, lags = worker.index, self._pipeline.lags
         after = [staleness + lag for staleness, lag in zip(self._pipeline.staleness, lags, strict=True)]
         down = after[max(stage - 2, 0)] - after[stage]
@@ -355,7 +365,7 @@ class CapturedSteps:
         if action.kind is Kind.FORWARD:
             for held in worker.held():
                 waits = held.user is Kind.FORWARD
-                if held.place > 0 or waits:  # the oldest goes in this step, if a backward takes it
+                if held.place > 0 or waits:  # a backward of this step takes the oldest
                     needed = held.place + (up + 1 if waits else down)
                     held.exchange(homes.lasting((stage, held.queue, held.place), held.tensors, needed))
         needed = up if action.kind is Kind.FORWARD else down
@@ -366,7 +376,7 @@ class CapturedSteps:
 
 
 class _Settling(SequentialExecutor):
-    """Has a executor do the actions, each with what `settle` has to do after it."""
+    """Executor that calls `settle` after each action of another executor."""
 
     def __init__(self, executor: SequentialExecutor, settle: Callable[[Worker, Action, Sent], Sent]) -> None:
         self._executor = executor
@@ -386,12 +396,17 @@ class _Settling(SequentialExecutor):
 
 
 def _position(pipeline: Pipeline) -> tuple[int, int]:
-    """Return where a pipeline is: the micro-batches that have entered, in all and at the last drain."""
+    """Return the number of micro-batches that have entered a pipeline, in total and at the last drain."""
     return pipeline.micro_batches, pipeline.drained
 
 
 def _check(pipeline: Pipeline) -> None:
-    """Check that steps of the pipeline can be recorded. Raises: UnrecordableError: they cannot."""
+    """Check that the steps of a pipeline can be recorded.
+
+    Raises:
+        UnrecordableError: If they cannot.
+
+    """
     method = pipeline.method
     if method.pipelined and (method.keeps_graph or method.stashes_weights):
         raise UnrecordableError(
@@ -425,7 +440,8 @@ def _check(pipeline: Pipeline) -> None:
 
 
 def _check_draws_nothing(pipeline: Pipeline) -> None:
-    # Not what is kept of micro-batches in flight: of those that pass one at a time nothing is, between steps.
+    # It is not enough to look at the generator states that are kept for micro-batches in flight: methods that process
+    # one micro-batch at a time keep none between steps.
     drawing = [worker.index for worker in pipeline.workers if worker.stream.ever_drawn]
     if drawing:
         raise UnrecordableError(
@@ -435,27 +451,28 @@ def _check_draws_nothing(pipeline: Pipeline) -> None:
 
 
 class OverStreams(SequentialExecutor):
-    """Puts the work of a step into CUDA streams: a branch for each stage's F, and one for its R, B and U.
+    """Executor that spreads a step over CUDA streams: one branch for the F of each stage, one for its R, B and U.
 
-    All branches begin together, and the step ends with all. Within a stage U waits for F, whose weights it changes. The
-    head has one branch, since its B differentiates its F, and so has a stage with buffers that an evaluation may write
-    (`Worker.forward_apart`). Between stages a branch waits for that of a neighbour whose message it needs in the same
-    step: in lockstep, where each stage lags by a step behind the one below, none does. In asynchronous 1F1B each F
-    waits for the F below, and of stages with equal staleness each B waits for the B above. Branch n is in stream n mod
-    the number of streams, the deepest stages' first.
+    All branches begin together, and the step ends when all have finished. Within a stage, U waits for F, which reads
+    the weights that U changes. The head has one branch, since its B differentiates its F. A stage with buffers that an
+    evaluation may write has one branch too (`Worker.forward_apart`). Between stages, a branch waits for a neighbour's
+    branch if it needs its message in the same step. In lockstep no branch waits, since each stage lags one step behind
+    the one below. In asynchronous 1F1B each F waits for the F below, and between stages of equal staleness each B waits
+    for the B above. Branches are numbered from the last stage down; branch n runs in stream n modulo the number of
+    streams.
 
-    F and R of a stage evaluate the same function, so each convolution could be one over both micro-batches. Of
-    the 280 operations of RevNet-18, views not counted, that would save at most the 20 convolutions and 17 ReLUs of R.
-    But BatchNorm is of each micro-batch alone, and to join its two results again is an operation for each of its 20
-    layers; and F would no longer be beside B. So there are two.
+    F and R of a stage evaluate the same function, so each convolution could process both micro-batches in one call. Of
+    the 280 operations of RevNet-18 (without views) this would save at most the 20 convolutions and 17 ReLUs of R. But
+    BatchNorm normalizes each micro-batch separately, and joining its two results costs one operation for each of its 20
+    layers. Also, F would no longer run concurrently with B. So F and R stay separate.
 
-    Only within a recorded step, where all that goes from stage to stage lies at home: elsewhere the allocator could
-    give away a message's memory while another stream still reads it.
+    Use this only within a recorded step, where all messages are in homes. Elsewhere the allocator could reuse the
+    memory of a message while another stream still reads it.
 
     Args:
-        streams: at least one; 2 J - 1 are enough for all branches.
-        staleness: of every stage.
-        lags: of every stage (`Pipeline.stagger`).
+        streams: CUDA streams, at least one. 2 J - 1 are enough for all branches.
+        staleness: Staleness of every stage.
+        lags: Lag of every stage (`Pipeline.stagger`).
 
     """
 
@@ -463,12 +480,12 @@ class OverStreams(SequentialExecutor):
         self._streams = streams
         self._last = len(lags) - 1
         self._waits_below, self._waits_above = waiting(staleness, lags)
-        self._forwards: dict[int, torch.cuda.Event] = {}  # of each stage the end of its F in this step
-        self._backwards: dict[int, torch.cuda.Event] = {}  # and of its B
+        self._forwards: dict[int, torch.cuda.Event] = {}  # by stage: end of its F in this step
+        self._backwards: dict[int, torch.cuda.Event] = {}  # by stage: end of its B
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Surround a step: all streams begin where the caller's stream is, and the caller's waits for all of them."""
+        """Fork all streams from the caller's stream at the beginning of a step, and join them at its end."""
         caller = torch.cuda.current_stream(self._streams[0].device)
         for stream in self._streams:
             stream.wait_stream(caller)
@@ -497,7 +514,7 @@ class OverStreams(SequentialExecutor):
 
 
 def waiting(staleness: Sequence[int], lags: Sequence[int]) -> tuple[set[int], set[int]]:
-    """Return the stages whose F waits within a step for the F below, and those whose B waits for the B above."""
+    """Return the stages whose F waits for the F below in the same step, and those whose B waits for the B above."""
     after = [number + lag for number, lag in zip(staleness, lags, strict=True)]
     below = {stage for stage in range(1, len(lags)) if lags[stage] == lags[stage - 1]}
     above = {stage for stage in range(len(lags) - 1) if after[stage] == after[stage + 1]}
@@ -505,7 +522,12 @@ def waiting(staleness: Sequence[int], lags: Sequence[int]) -> tuple[set[int], se
 
 
 def cuda_device(pipeline: Pipeline) -> torch.device:
-    """Return the CUDA device of all stages. Raises: UnrecordableError: they are elsewhere, or on several devices."""
+    """Return the CUDA device of all stages.
+
+    Raises:
+        UnrecordableError: If the stages are on several devices, or not on a CUDA device.
+
+    """
     devices = {worker.device for worker in pipeline.workers}
     device = min(devices, key=str)
     if len(devices) > 1 or device.type != "cuda":
@@ -516,18 +538,18 @@ def cuda_device(pipeline: Pipeline) -> torch.device:
 
 
 def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedSteps:
-    """Return the pipeline's steps as CUDA graphs of its device.
+    """Return a runner that records the pipeline's steps as CUDA graphs.
 
     Args:
-        pipeline: to be recorded.
-        streams: number of CUDA streams; more than 2 J - 1 stay empty. None: 2 J - 1, one for each branch. An even
-            number puts all F into one half of the streams, and R, B and U, which take three times as long, into the
-            other. A method that lets one micro-batch pass at a time has one stream, since its stages wait for one
-            another in any case.
+        pipeline: Pipeline to record.
+        streams: Number of CUDA streams. None for 2 J - 1, one for each branch; further streams would stay empty. An
+            even number puts all F into one half of the streams, and R, B and U, which take three times as long, into
+            the other. A method that processes one micro-batch at a time uses one stream, since its stages wait for one
+            another.
 
     Raises:
-        UnrecordableError: the stages are not all on one CUDA device, or `CapturedSteps` has a reason to refuse.
-        ValueError: there is no stream.
+        UnrecordableError: If the stages are not all on one CUDA device, or `CapturedSteps` cannot record the pipeline.
+        ValueError: If `streams` is below 1.
 
     """
     device = cuda_device(pipeline)
@@ -544,16 +566,16 @@ def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedSteps:
 
 
 def recorder(device: torch.device) -> Record:
-    """What records as CUDA graphs of `device`, all of which share their memory.
+    """Return a recorder that makes CUDA graphs on `device`, which share one memory pool.
 
-    What it is given must have been done in this process before, and more than once (see `CapturedSteps`). A graph has
-    the addresses of what that uses and does not keep it: whoever repeats it does.
+    Run the work several times in this process before it is recorded (see `CapturedSteps`). A graph contains addresses
+    and keeps no tensor alive. The caller must keep the tensors as long as the graph is replayed.
     """
     pool = torch.cuda.graph_pool_handle()
 
     def record(work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
-        # Other threads may go on: those that load data pin memory, at which a capture of all threads would break off.
+        # "thread_local", since other threads pin memory while they load data, which would abort a global capture.
         capture = torch.cuda.graph(graph, pool=pool, stream=shared_stream(device, 0), capture_error_mode="thread_local")
 
         def repeat() -> None:
@@ -561,9 +583,9 @@ def recorder(device: torch.device) -> Record:
                 graph.replay()
 
         with torch.cuda.device(device), _without_collecting(), warnings.catch_warnings():
-            warnings.filterwarnings("error", "The CUDA Graph is empty")  # to repeat it would train nothing, silently
+            warnings.filterwarnings("error", "The CUDA Graph is empty")  # its replay would silently train nothing
             with capture:
-                work()  # is not done by being recorded
+                work()  # recorded, not executed
         repeat()
         return repeat
 
@@ -572,9 +594,9 @@ def recorder(device: torch.device) -> Record:
 
 @contextlib.contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Context in which Python collects no garbage: a graph of before, if it is some, must not go while one is recorded.
+    """Disable Python's garbage collection inside the context.
 
-    A capture breaks off at what its release asks of the device.
+    Collecting an old CUDA graph during a capture would call functions of the device that abort the capture.
     """
     gc.collect()
     collecting = gc.isenabled()

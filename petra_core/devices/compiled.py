@@ -1,13 +1,13 @@
-"""The functions of stages, compiled by `torch.compile`: an option, for devices on which that is faster.
+"""Compile the functions of stages with `torch.compile`, optionally, for devices on which this is faster.
 
-The obvious thing to compile is the whole model, and a pipeline has none: its stages work on different micro-batches,
-with weights that the engine chooses. So the function of each block is compiled by itself, F of a coupling or the module
-of a buffered stage, and everything around it stays as it is: who evaluates, with which weights, with or without a
-graph. Blocks of the same shapes share what was compiled.
+The whole model cannot be compiled, since the stages of a pipeline work on different micro-batches, with weights that
+the engine chooses. Instead, the function of each block is compiled separately: F of a coupling, or the module of a
+buffered stage. The engine still chooses the weights and whether a graph is recorded. Blocks of the same shapes share
+the compiled code.
 
-Compiled functions round differently. They are made at the first evaluation of each kind (forward, reconstructed graph,
-evaluation mode), which takes a minute or more for a network; modules and their state dicts are not changed. Each batch
-shape is compiled separately, so an evaluation that is short beside the training runs within `uncompiled`.
+Compiled functions round differently. They are compiled at the first evaluation of each kind (forward, reconstructed
+graph, evaluation mode), which takes a minute or more for a network. Modules and their state dicts are not changed. Each
+batch shape is compiled separately, so run short evaluations within `uncompiled`.
 """
 
 import contextlib
@@ -21,32 +21,31 @@ from petra_core.stages import Stage
 
 __all__ = ["compile_functions", "uncompiled"]
 
-#: More than a function has: forward, reconstructed graph with frozen buffers, recorded graph, evaluation mode, and with
-#: stashed weights.
+#: Upper bound on the compiled variants of a function: forward, reconstructed graph with frozen buffers, recorded graph,
+#: evaluation mode, and stashed weights.
 VARIANTS = 8
 
 
 def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> None:
-    """Compile the function of each block of the stages, in place, at its next evaluations.
+    """Compile the function of each block of the stages in place. Compilation runs at the next evaluations.
 
-    It has to be done before the first step, since what one step evaluates and another differentiates must be rounded
-    alike.
+    Call this before the first step: a forward and its backward must round in the same way.
 
     Args:
-        stages: of a pipeline.
-        backend: of torch.compile.
+        stages: Stages of a pipeline.
+        backend: Backend of torch.compile.
 
     """
     from torch._dynamo import config  # torch's compiler takes seconds to import, and most runs never need it
 
     functions = [part.function for stage in stages for part in stage.parts()]
-    # Beyond the limit torch goes on without compiling. It is counted by lines of code, and most blocks share theirs.
+    # Above this limit torch silently runs functions uncompiled. It counts per code object, which most blocks share.
     config.recompile_limit = max(config.recompile_limit, VARIANTS * len(functions))
-    # A reconstructed graph repeats the random numbers of its forward from the state of torch's generators (dropout);
-    # inductor's own numbers are others in a function with a graph than in one without.
+    # A reconstructed graph redraws the random numbers of its forward (dropout) from the state of torch's generators.
+    # The numbers that inductor generates differ between a function with a graph and one without.
     options: dict[str, Any] = {"options": {"fallback_random": True}} if backend == "inductor" else {}
     for function in functions:
-        # As `function.compile()`, which in torch 2.11 silently compiles nothing of torch's own modules, such as
+        # The same as `function.compile()`, which in torch 2.11 silently does not compile modules of torch, such as
         # nn.Sequential, because it begins in a frame of torch. A copy of the module is not compiled.
         compiled = torch.compile(_calling(function), backend=backend, dynamic=False, **options)
         function._compiled_call_impl = compiled
@@ -54,7 +53,7 @@ def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> 
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """Run compiled functions as the plain modules that they were made of, and compile nothing."""
+    """Run compiled functions as plain modules inside the context, and compile nothing."""
     with torch.compiler.set_stance("force_eager"):
         yield
 

@@ -1,17 +1,17 @@
-"""Recorded steps whose operations are compiled: one function for each stage, fused across all that the engine does.
+"""Compile the operations of recorded steps: one function per stage, which includes the operations of the engine.
 
-`captured` records the kernels of a step as Python launches them. Here Python does each step of the round once more,
-and its operations are logged (`petra_core.devices.operations`), each under its stage. In lockstep no stage waits for
-another within a step, so forward, reconstruction, backward and update of a stage are one branch. Each branch becomes
-one function and is compiled; the steps of a round do the same operations on other memory, so they share the compiled
-functions. What is recorded then are calls of these functions. The sums of the coupling, casts of weights and messages,
-copies to fixed buffers and the update by SGD are fused with the kernels that make their arguments.
+`captured` records the kernels of a step as Python launches them. Here Python runs each step of the round once more, and
+the operations are logged by stage (`petra_core.devices.operations`). In lockstep no stage waits for another within a
+step, so forward, reconstruction, backward and update of a stage form one branch. Each branch becomes one function and
+is compiled. The steps of a round run the same operations on different memory, so they share the compiled functions.
+The recordings then contain calls of these functions. The sums of the coupling, casts of weights and messages, copies to
+static buffers and the update by SGD are fused with the kernels that compute their arguments.
 
-With less staleness than in lockstep, and under methods that let one micro-batch pass at a time, stages wait for one
-another within a step. There the forward and the backward of a stage are two branches, and one stream runs all branches.
+With less staleness than in lockstep, and under methods that process one micro-batch at a time, stages wait for one
+another within a step. Then the forward and the backward of a stage are two branches, and one stream runs all branches.
 
-Compiled functions round differently from the plain step: losses agree to rounding, not to the bit. Where the operations
-of a step cannot be compiled, the plain step is recorded, as `captured` does, and `uncompiled` says why.
+Compiled functions round differently from the plain step: losses agree up to rounding, not bitwise. If the operations of
+a step cannot be compiled, the plain step is recorded, as in `captured`, and `uncompiled` contains the reason.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -38,19 +38,19 @@ from petra_core.worker import Worker
 __all__ = ["CompiledSteps", "Compiler", "cuda", "inductor"]
 
 Function = Callable[..., Sequence[Tensor]]
-#: Turns a graph into what computes the same, given example inputs.
+#: Compiles a graph into an equivalent function, given example inputs.
 Compiler = Callable[[fx.GraphModule, Sequence[Tensor]], Function]
 
 
 def inductor(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Function:
-    """Compile by torch's Inductor; kernels that do not depend on one another are launched as one where it can."""
-    del inputs  # it compiles at the first call
+    """Compile with Inductor, which launches independent kernels together where it can."""
+    del inputs  # Inductor compiles at the first call
     compiled: Function = torch.compile(module, dynamic=False, fullgraph=True, options={"combo_kernels": True})
     return compiled
 
 
 class _ByBranch(SequentialExecutor):
-    """Do one action after the other, and log the operations of each under its branch."""
+    """Executor that runs one action after the other and logs the operations of each under its branch."""
 
     def __init__(self, log: OperationLog, *, by_stage: bool) -> None:
         self._log, self._by_stage = log, by_stage
@@ -64,17 +64,17 @@ class _ByBranch(SequentialExecutor):
 
 
 class CompiledSteps(CapturedSteps):
-    """Steps of a pipeline from recordings of compiled functions: use `step` in place of `pipeline.step`.
+    """Runner of a pipeline's steps from recordings of compiled functions: use `step`, not `pipeline.step`.
 
-    See `CapturedSteps`, which it is but for what is recorded. The round of recordings is preceded by one in which each
-    of its steps is logged.
+    It differs from `CapturedSteps` only in what it records. Before the round of recordings, each of its steps is logged
+    once.
 
     Args:
         pipeline: As for `CapturedSteps`.
         record: As for `CapturedSteps`.
         compiler: Compiles the function of a branch.
-        streams: CUDA streams over which the branches of a step are spread, which only branches that do not wait for one
-            another allow; none: they run one after the other.
+        streams: CUDA streams for the branches of a step, which then must not wait for one another. Without streams the
+            branches run one after the other.
         executor: As for `CapturedSteps`, for steps that cannot be compiled.
 
     Attributes:
@@ -97,20 +97,20 @@ class CompiledSteps(CapturedSteps):
         self._compiler, self._streams = compiler, streams
         self._stages_work_alone = _stages_work_alone(pipeline)
         self._compiled: dict[Hashable, Function] = {}
-        self._calls: dict[int, list[tuple[Function, BranchFunction]]] = {}  # of each recording
+        self._calls: dict[int, list[tuple[Function, BranchFunction]]] = {}  # by recording
 
     @property
     def logged(self) -> dict[int, list[BranchFunction]]:
-        """The functions of each step that is logged and not yet recorded, by its number in the round."""
+        """Functions of each step that is logged and not yet recorded, by its number in the round."""
         return {number: [branch for _, branch in calls] for number, calls in self._calls.items()}
 
     @property
     def compiled(self) -> int:
-        """The number of compiled functions."""
+        """Number of compiled functions."""
         return len(self._compiled)
 
     def log(self, phase: int, step: Callable[[SequentialExecutor], None]) -> None:
-        """Take a step by Python, and make functions of its operations."""
+        """Run a step by Python, and compile its operations."""
         if self.uncompiled:
             super().log(phase, step)
             return
@@ -119,21 +119,21 @@ class CompiledSteps(CapturedSteps):
             step(_ByBranch(log, by_stage=self._stages_work_alone))
         try:
             self._calls[phase] = [(self._function(branch), branch) for branch in branch_functions(log)]
-        except Exception as error:  # whatever a compiler raises, the step is done and can be recorded as it is
+        except Exception as error:  # compilers raise anything; the plain step can still be recorded
             self.uncompiled = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             self._calls.clear()
             self._compiled.clear()
 
     def work(self, phase: int) -> Callable[[], None] | None:
-        """Return the calls of the functions of a phase, if it could be compiled."""
+        """Return a function that calls the compiled functions of a phase, or None if they could not be compiled."""
         return None if self.uncompiled else partial(self._run, self._calls.pop(phase))
 
     def _function(self, branch: BranchFunction) -> Function:
-        """Compile the function of a branch, or find it: phases have the same operations on other memory."""
+        """Return the compiled function of a branch. Phases share it: they differ only in the memory that they use."""
         key = key_of(branch)
         if key not in self._compiled:
             function = self._compiler(branch.module, branch.inputs)
-            # Compiles it, and loads its kernels, which a device cannot do while it records.
+            # This call compiles the function and loads its kernels, which is not possible during a capture.
             with torch.no_grad():
                 function(*_copies(branch.inputs))
             self._compiled[key] = function
@@ -167,7 +167,7 @@ def _call(function: Function, branch: BranchFunction) -> None:
 
 
 def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies of the tensors that share memory where these do."""
+    """Return copies of the tensors. Copies share memory where the tensors do."""
     storages: dict[int, Any] = {}
     copies = []
     for tensor in tensors:
@@ -181,15 +181,15 @@ def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _stages_work_alone(pipeline: Pipeline) -> bool:
-    """Return whether within a step no stage waits for another one."""
+    """Return whether no stage waits for another within a step."""
     return pipeline.method.pipelined and not any(waiting(pipeline.staleness, pipeline.lags))
 
 
 def cuda(pipeline: Pipeline, compiler: Compiler = inductor) -> CompiledSteps:
-    """Return the pipeline's steps as CUDA graphs of compiled functions, a stream for each branch in lockstep.
+    """Return a runner that records CUDA graphs of compiled functions. In lockstep each branch has a stream.
 
     Raises:
-        UnrecordableError: The stages are not all on one CUDA device, or the pipeline cannot be recorded.
+        UnrecordableError: If the stages are not all on one CUDA device, or the pipeline cannot be recorded.
 
     """
     device = cuda_device(pipeline)

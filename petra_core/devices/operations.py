@@ -1,18 +1,18 @@
-"""Operations of a step as functions that a compiler can fuse.
+"""Turn the operations of a step into functions that a compiler can fuse.
 
 A recorded step repeats operations on fixed memory (`petra_core.devices.captured`). Compiling the modules of the stages
-leaves out what the engine does around them: the additions of the coupling, casts of messages, copies to fixed buffers
-and the optimizer's update, which are most of the kernels of a step. Tracing forward, reconstruction and backward as one
-function by hand would double the engine. But the operations of a step that Python has run once are a function already:
-of the memory they read, with effects on the memory they write. So this module logs them, each with the *branch* that it
-belongs to, and makes an FX graph of every branch:
+leaves out the operations of the engine around them: the additions of the coupling, casts of messages, copies to static
+buffers and the optimizer's update. These are most of the kernels of a step. Writing forward, reconstruction and
+backward as one traceable function would duplicate the engine. But the operations of a step that Python has run are
+already a function of the memory that they read, with side effects on the memory that they write. So this module logs
+each operation with its *branch*, and makes an FX graph of every branch:
 
     Python's step ──OperationLog──▶ operations of a branch ──branch_functions──▶ fx.GraphModule ──▶ torch.compile
 
-A branch is a set of operations that may run beside other branches, such as those of one stage. A tensor that is an
-argument of an operation and not a result of the same branch becomes an input of the graph. A result that another branch
-reads becomes an output, to be copied to where that other branch reads it. Everything else, written in place, is an
-effect on an input, which compilers of torch keep.
+A branch is a set of operations that may run concurrently with other branches, such as those of one stage. An argument
+of an operation that is not a result of the same branch becomes an input of the graph. A result that another branch
+reads becomes an output, which is copied to the memory that the other branch reads. All other writes are in place: they
+are mutations of inputs, which PyTorch's compilers preserve.
 """
 
 import operator
@@ -32,7 +32,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of the dispatcher, with the tensors that it had."""
+    """Operation of the dispatcher, with its arguments and results."""
 
     function: Any
     args: tuple[Any, ...]
@@ -44,19 +44,19 @@ class Operation:
         return _tensors((self.args, self.kwargs))
 
     def made(self) -> Iterator[Tensor]:
-        """Yield the results that are not arguments written in place."""
+        """Yield the results, except arguments that were written in place."""
         given = {id(tensor) for tensor in self.inputs()}
         return (tensor for tensor in _tensors(self.result) if id(tensor) not in given)
 
 
 class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives its base no types
-    """Log every operation within the context, under the branch that `branch` names at that time.
+    """Dispatch mode that logs every operation inside the context under the current `branch`.
 
     The log keeps all tensors of the operations alive.
 
     Attributes:
-        branch: Branch of the operations to come.
-        operations: The operations by branch, in the order in which branches began.
+        branch: Branch of the next operations. It can be set at any time.
+        operations: Operations by branch, in the order in which branches began.
 
     """
 
@@ -66,7 +66,7 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self.operations: dict[Hashable, list[Operation]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do the operation and log it."""
+        """Run and log an operation."""
         result = func(*args, **(kwargs or {}))
         name = func._schema.name
         if not (name.startswith(("prim::", "profiler::")) or "_record_function" in name):
@@ -76,15 +76,15 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 @dataclass(frozen=True)
 class BranchFunction:
-    """The operations of one branch as a function.
+    """Operations of one branch as a function.
 
     Attributes:
         branch: Name of the branch.
-        module: The operations on its inputs; returns its outputs.
+        module: Graph of the operations, from the inputs to the outputs.
         inputs: Tensors that the logged operations read or wrote and that the branch did not make, in the order of the
             module's arguments.
         outputs: Tensors that the branch made and other branches read, in the order of the module's results.
-        after: Branches whose outputs it reads.
+        after: Branches whose outputs this branch reads.
 
     """
 
@@ -99,12 +99,12 @@ def branch_functions(log: OperationLog) -> list[BranchFunction]:
     """Return a function for each branch of the log, in the order in which branches began.
 
     Raises:
-        ValueError: A tensor lies in memory that an operation of the log made, but is no result of one: an alias that
-            the dispatcher did not see, whose value a graph could not follow.
+        ValueError: If a tensor is in memory that a logged operation allocated, but is not the result of a logged
+            operation. The dispatcher did not see the creation of this alias, so a graph cannot compute it.
 
     """
-    maker: dict[int, Hashable] = {}  # of a tensor
-    fresh: set[int] = set()  # storages that the log made
+    maker: dict[int, Hashable] = {}  # branch by tensor
+    fresh: set[int] = set()  # storages that logged operations allocated
     for branch, operations in log.operations.items():
         for operation in operations:
             for tensor in operation.inputs():
@@ -174,9 +174,9 @@ def _function(
 
 
 def key_of(function: BranchFunction) -> Hashable:
-    """Return what two functions must share so that one compiled form serves both: operations, shapes and aliases.
+    """Return a key of the operations, shapes and aliases of a function. Functions with equal keys share compiled code.
 
-    Constant arguments are part of the operations' text. Inputs that share memory must share it in both functions.
+    Constant arguments are part of the operations' text. The same inputs share memory in both functions.
     """
     storages: dict[int, int] = {}
     layout = tuple(
@@ -194,7 +194,7 @@ def key_of(function: BranchFunction) -> Hashable:
 
 
 def _is_plain_sgd(operation: Operation) -> bool:
-    """Return whether `_sgd` computes what the fused kernel does: momentum already there, nothing unusual."""
+    """Return whether `_sgd` can replace the fused kernel: not the first step, and no unusual options."""
     kwargs = operation.kwargs
     return (
         len(operation.args) == 3  # parameters, gradients, momenta
@@ -218,7 +218,7 @@ def _sgd(
     nesterov: bool,
     **_: Any,
 ) -> None:
-    """Write torch's fused SGD as single operations, which a compiler can fuse with those that make the gradient."""
+    """Add torch's fused SGD to a graph as single operations, which a compiler can fuse with the backward."""
     call = graph.call_function
     for index, parameter in enumerate(map(node, parameters)):
         gradient = node(gradients[index])

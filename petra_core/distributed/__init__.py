@@ -1,6 +1,6 @@
 """Run a pipeline over several processes with torch.distributed.
 
-Each process builds the whole pipeline and trains its own stages. Here rank 0 has stages 0..2 of 10:
+Each process builds the whole pipeline and trains only its stages. In this example rank 0 trains stages 0..2 of 10:
 
     pipeline = Pipeline(stages, method, seed=0, channel=ProcessChannel((3, 7)))
     ...

@@ -1,16 +1,16 @@
 """Check that settings and data agree on all ranks, and raise the same error on all ranks if they do not.
 
-A pipeline has no coordinator: each rank derives the actions of the others from its own arguments. A rank with a
-different k, seed or data order would train on garbage, or wait for messages that never come. All ranks therefore
-exchange and compare their values:
+A pipeline has no coordinator: each rank derives the actions of the other ranks from its arguments. A rank with a
+different k, seed or data order would train with wrong data, or wait for messages that are never sent. All ranks
+therefore exchange and compare their values:
 
     when a channel is created     the partition
     when a pipeline is created    method, k, delay compensation, precision, seed, stages, optimizer class and settings
     at some steps                 the learning rate, and the SHA-256 of inputs and targets on the ranks of stage 0 and
                                   of the head
 
-Values are sent as JSON between CPUs. Pickles could run code. Every rank receives the values of all ranks, finds the
-same differences and raises the same error, so no rank is left waiting.
+Values are sent as JSON between CPUs, since unpickling could run code. Every rank receives the values of all ranks,
+finds the same differences and raises the same error, so no rank is left waiting.
 
 Internal: used by `petra_core.distributed.process_channel`.
 """
@@ -93,7 +93,7 @@ Difference = tuple[str, tuple[int, Any], tuple[int, Any]]  # name, (rank, value)
 
 
 def differences(rows: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
-    """Yield the first two ranks whose values differ for each name, and the position of the difference.
+    """Yield, for each name, the first two ranks whose values differ and the position of the difference.
 
     Args:
         rows: For each rank, its JSON values by name. A name that a rank omits is not compared on that rank.
@@ -156,8 +156,8 @@ def describe_stage(stage: Stage) -> dict[str, Any]:
 def describe_optimizer(factory: OptimizerFactory | None) -> dict[str, Any]:
     """Return the class and settings of the optimizer that a factory makes, under the key `optimizer`.
 
-    The optimizers of two ranks may differ for a good reason: a factory may choose a different one for each stage. Each
-    rank therefore calls its factory with the same two dummy parameters, a matrix and a vector. A factory that fails on
+    The optimizers of two ranks may differ legitimately, since a factory may choose a different one for each stage. Each
+    rank therefore calls its factory with the same two dummy parameters, a matrix and a vector. A factory that fails for
     them, for instance because it looks up its parameters, is not compared: the result is empty.
     """
     if factory is None:
@@ -167,7 +167,7 @@ def describe_optimizer(factory: OptimizerFactory | None) -> dict[str, Any]:
         optimizer = optimizer_of(factory, 0, named)
         without = ("params", "param_names")
         groups = [{key: value for key, value in g.items() if key not in without} for g in optimizer.param_groups]
-    except Exception:  # the user's factory may raise anything for parameters that are not the user's
+    except Exception:  # a factory may raise anything for parameters that it does not know
         return {}
     return {"optimizer": {"class": type(optimizer).__qualname__, "groups": groups}}
 

@@ -31,7 +31,7 @@ OUTSIDE = -1  # micro-batch number of messages outside training: evaluation, han
 
 @dataclass(frozen=True)
 class Peer:
-    """A neighbour in one direction: the rank that has the stage below or above this rank's stages.
+    """Neighbour in one direction: the rank that has the stage below or above this rank's stages.
 
     Attributes:
         place: Rank of the neighbour in the pipeline.
@@ -85,13 +85,13 @@ class Peer:
 
 @dataclass(eq=False)
 class Transfer:
-    """A transfer in flight, to or from a neighbour.
+    """Transfer in flight, to or from a neighbour.
 
     Attributes:
-        peer: The neighbour.
-        tensor: The tensor, which must not be read or written before `wait` has returned.
+        peer: Neighbour.
+        tensor: Tensor to transfer. Do not read or write it before `wait` has returned.
         micro_batch: Number of the micro-batch of the message.
-        work: The handle of torch.distributed.
+        work: Handle of torch.distributed.
 
     """
 
@@ -103,7 +103,7 @@ class Transfer:
     def wait(self) -> None:
         """Wait until the transfer has completed. With Gloo this may be called only once.
 
-        On a GPU the host does not wait: kernels that are enqueued afterwards do.
+        On a GPU the host does not wait, but kernels that are enqueued afterwards do.
 
         Raises:
             ChannelError: If the neighbour has died or timed out.

@@ -15,7 +15,7 @@ PATIENCE = timedelta(minutes=5)
 
 
 class ChannelError(PetraError, RuntimeError):
-    """A message did not arrive, or has an unexpected layout."""
+    """Error raised when a message does not arrive, or has an unexpected layout."""
 
 
 def backend(wire: torch.device) -> str:

@@ -31,7 +31,7 @@ ASIDE = 1  # tag of evaluation messages, so that receives posted for training do
 
 @dataclass
 class _Pending:
-    """A message in flight."""
+    """Message in flight."""
 
     micro_batch: int
     streams: Streams | None = None
@@ -46,14 +46,14 @@ class _Pending:
 
 
 class Outlet:
-    """Sends messages to one neighbour, in order.
+    """Sender of messages to one neighbour, in order.
 
     Args:
-        peer: The neighbour.
+        peer: Neighbour.
         wire: Device from which messages are sent.
 
     Attributes:
-        layouts: Layouts of all messages; None before the first message, and before the first after `close`.
+        layouts: Layouts of all messages, or None before the first message and before the first one after `close`.
 
     """
 
@@ -113,12 +113,12 @@ class Outlet:
 
 
 class Inlet:
-    """Receives messages from one neighbour, in order.
+    """Receiver of messages from one neighbour, in order.
 
     Args:
-        peer: The neighbour.
+        peer: Neighbour.
         wire: Device on which messages arrive.
-        answers: For gradients, the outlet that sent the corresponding streams. None for streams from below.
+        answers: For gradients, the outlet that has sent the corresponding streams. None for streams from below.
 
     """
 
@@ -142,7 +142,7 @@ class Inlet:
         """Wait for expected messages and return them.
 
         Args:
-            last: The last micro-batch whose message is returned. None returns all expected messages.
+            last: Last micro-batch whose message is returned. None returns all expected messages.
 
         Raises:
             ChannelError: If the neighbour has died or timed out, or its messages have an unexpected layout.

@@ -1,4 +1,4 @@
-"""A channel for a pipeline over several processes, with torch.distributed (Gloo on the CPU, NCCL on GPUs).
+"""Connect a pipeline over several processes with torch.distributed (Gloo on the CPU, NCCL on GPUs).
 
 A central coordinator would become the bottleneck. Instead every rank executes the local program of its stages over the
 same micro-batches, and derives from the staleness which messages its neighbours send in a step. The only traffic is the
@@ -17,7 +17,7 @@ staleness: rank 1 computes the gradient that stage 2 needs in step m in its step
 NCCL creates a communicator at the first operation of a pair of ranks, and both ranks have to take part. A handshake
 between neighbours creates all communicators before the first step.
 
-A neighbour that does not answer within `patience` counts as lost, whether it has died or hangs.
+A neighbour that does not answer within the timeout `patience` counts as lost, whether it has died or hangs.
 
 Results depend only on the order of each stage's actions and on the contents of the messages, never on timing: they are
 bitwise equal to those of one process. Messages keep the strides that their tensors have in one process, because strides
@@ -51,7 +51,7 @@ FIRST_STEPS = 8  # number of initial steps in which the ranks always compare the
 
 
 class ProcessChannel(Channel):
-    """The channel between this process's stages and the neighbouring ranks.
+    """Channel between this process's stages and the neighbouring ranks.
 
     Creating a channel is collective: every rank of the pipeline creates one, in the same order relative to other
     collective calls.
@@ -61,9 +61,9 @@ class ProcessChannel(Channel):
         ranks: Ranks of the pipeline in torch.distributed's default group, in ascending order. None means all ranks.
         wire: Device from which messages are sent: the GPU of this process (over NCCL) or the CPU (over Gloo).
         patience: Timeout of a message.
-        compare_every: Interval in steps at which the ranks compare the micro-batches that they were given. They always
-            compare the first 8 steps. A comparison hashes a CPU copy of the micro-batch (SHA-256) and makes two small
-            all-gathers, which synchronise the ranks. None disables comparisons.
+        compare_every: Interval in steps at which the ranks compare their micro-batches. They always compare the first 8
+            steps. A comparison hashes a CPU copy of the micro-batch (SHA-256) and runs two small all-gathers, which
+            synchronise the ranks. None disables comparisons.
 
     Raises:
         ValueError: If the partition does not match the number of ranks, gives a rank no stage, or differs between

@@ -5,20 +5,20 @@ The ranks form a mesh, with stages along one axis and replicas along the other:
                      stages 0..2     stages 3..5
     replica 0          rank 0 ─────── rank 1          messages along a row: `petra_core.distributed`
                          │              │
-    replica 1          rank 2 ─────── rank 3          mean gradients along a column: here
+    replica 1          rank 2 ─────── rank 3          mean gradients along a column: this module
 
 The obvious way is DistributedDataParallel around the network. It averages gradients in the hooks of one backward
-through the whole network, and a pipeline has no such backward: each stage has its own, and updates at its own time.
-Here a stage averages right before its update, after its k backwards. All its gradients go into one flat bucket, with
-one all-reduce in the group of the column.
+through the whole network. A pipeline has no such backward: each stage runs its backwards and updates at different
+times. Here a stage averages its gradients right before its update, after its k backwards. It copies them into one flat
+bucket, and one all-reduce averages the bucket in the group of the column.
 
 This cannot deadlock. All replicas execute the same local programs, so the ranks of a column reach the updates of their
-stages in the same order. The message or mean that a rank waits for always comes from earlier actions in these programs.
+stages in the same order. A rank only waits for messages and means of earlier actions in these programs.
 
 Weights stay bitwise equal in all replicas: they start equal, and an all-reduce gives every rank the same bits (both
 Gloo and NCCL compute each part of the sum on one rank, or in the same order on all). The mean over replicas of the
 means over k micro-batches is the mean over all of them. R replicas therefore train like one replica with R times the
-batch, except for BatchNorm: each replica normalises with the statistics of its own micro-batches and keeps its own
+batch, except for BatchNorm: each replica normalises with the statistics of its micro-batches and keeps separate
 running statistics. Only evaluation reads running statistics, and uses their mean over the replicas
 (`averaged_statistics`). This equals running statistics that are updated with the mean over all replicas, and does not
 affect training.
@@ -39,10 +39,10 @@ __all__ = ["Replicas"]
 
 
 class Replicas:
-    """The ranks that have the same stages as this rank, one per replica. Each of these ranks creates this object.
+    """Group of the ranks that have the same stages, one per replica. Each of these ranks creates this object.
 
     Args:
-        ranks: The ranks in torch.distributed's default group, in ascending order. A single rank needs no process group.
+        ranks: Ranks in torch.distributed's default group, in ascending order. A single rank needs no process group.
         wire: Device from which gradients are sent: the GPU of this process (over NCCL) or the CPU (over Gloo).
         patience: Timeout of an all-reduce.
 
@@ -69,7 +69,7 @@ class Replicas:
         Args:
             index: Index of the stage.
             version: Number of the update.
-            stage: The stage.
+            stage: Stage whose gradients are averaged.
 
         Raises:
             ChannelError: If another replica has died or timed out.
@@ -78,8 +78,8 @@ class Replicas:
         parameters = [parameter for parameter in stage.parameters() if parameter.requires_grad]
         if not parameters or self.count == 1:
             return
-        # A function that sometimes skips a branch gives some replicas gradients that others lack. Those send zeros, and
-        # a flag for each parameter: a gradient that no replica has stays None.
+        # If a function skips a branch for some micro-batches, some replicas lack a gradient that others have. They send
+        # zeros. A flag for each parameter shows whether any replica has a gradient; if none has, it stays None.
         present = torch.ones(len(parameters), device=parameters[0].device)
         gradients: list[Tensor] = []
         for place, parameter in enumerate(parameters):

@@ -16,7 +16,7 @@ STEMS = ("cifar", "imagenet32", "imagenet")
 
 @dataclass(frozen=True)
 class Block:
-    """The shape of one residual block. For a RevNet, the channels are those of each of the two streams.
+    """Shape of one residual block. For a RevNet, the channels are those of each of the two streams.
 
     Attributes:
         in_channels: Channels of the input.
@@ -33,13 +33,13 @@ class Block:
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether output and input have the same shape, so that the block can be inverted."""
+        """True if output and input have the same shape, so that the block can be inverted."""
         return self.stride == 1 and self.in_channels == self.out_channels
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The layout of a network.
+    """Layout of a network.
 
     Attributes:
         groups: Number of blocks in each of the four groups.

@@ -34,7 +34,7 @@ BITS = 9  # l
 
 
 class _Round(torch.autograd.Function):
-    """Round to multiples of 2^-bits, with a straight-through gradient."""
+    """Function that rounds to multiples of 2^-bits, with a straight-through gradient."""
 
     @staticmethod
     def forward(context: object, x: Tensor, bits: int) -> Tensor:
@@ -46,12 +46,12 @@ class _Round(torch.autograd.Function):
 
 
 def rounded(x: Tensor, bits: int | None) -> Tensor:
-    """Round to the nearest multiple of 2^-bits, ties to even; return `x` itself if `bits` is None."""
+    """Round to the nearest multiple of 2^-bits, ties to even, or return `x` itself if `bits` is None."""
     return x if bits is None else (x * 2**bits).round_() / 2**bits
 
 
 class Quantise(nn.Module):
-    """Round to multiples of 2^-bits with a straight-through gradient.
+    """Layer that rounds to multiples of 2^-bits with a straight-through gradient.
 
     The result is float32, or float64 for a float64 input. With `bits=None` only the conversion takes place.
     """
@@ -72,7 +72,7 @@ class Quantise(nn.Module):
 
 
 class EulerStep(nn.Module):
-    """A block of a plain network: x -> x + h(x), both [B, ...]."""
+    """Block of a plain network: x -> x + h(x), both [B, ...]."""
 
     def __init__(self, h: nn.Module) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class EulerStep(nn.Module):
 
 
 class FirstStep(nn.Module):
-    """The first block, which has no predecessor: x -> (x + Q[h(x)], x). It belongs at the end of the stem."""
+    """First block, which has no predecessor: x -> (x + Q[h(x)], x). It is the last layer of the stem."""
 
     def __init__(self, h: nn.Module, bits: int | None = BITS) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class FirstStep(nn.Module):
 
 
 class BdiaStage(Stage):
-    """A block x -> x + h(x) of any residual network as a bitwise invertible stage.
+    """Block x -> x + h(x) of any residual network as a bitwise invertible stage.
 
     Args:
         h: Function from a tensor [B, ...] to one of the same shape.
@@ -179,7 +179,7 @@ class BdiaStage(Stage):
 
 
 class _BdiaTape(CouplingTape):
-    """A tape with the graph of h. The rest of the step is differentiated analytically."""
+    """Tape with the graph of h. The rest of the step is differentiated analytically."""
 
     def __init__(
         self, inputs: Streams | None, outputs: Streams | None, leaf: Tensor, residual: Tensor, gamma: Tensor

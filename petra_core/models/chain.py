@@ -1,9 +1,8 @@
-"""A chain of identical reversible blocks, of any length.
+"""Build a chain of identical reversible blocks, of any length.
 
 A RevNet-18 hides the effect of approximate inversion: each of its buffered stages passes an exact stored input down, so
-reconstruction errors grow only along consecutive reversible stages, and RevNet-18 has at most two in a row. In the
-chain all stages between stem and head are consecutive: a buffered stem, `depth` reversible basic blocks of equal width
-and resolution, and a head.
+reconstruction errors grow only along consecutive reversible stages, and RevNet-18 has at most two in a row. The chain
+consists of a buffered stem, `depth` consecutive reversible basic blocks of equal width and resolution, and a head.
 """
 
 from petra_core.errors import check_int

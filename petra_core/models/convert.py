@@ -29,7 +29,7 @@ def from_sequential(model: nn.Sequential, loss: Loss = F.cross_entropy) -> list[
         loss: Loss of the head, as for `HeadStage`.
 
     Raises:
-        TypeError: If the model is not an `nn.Sequential`: a model with its own forward has no order of children.
+        TypeError: If the model is not an `nn.Sequential`. A custom forward does not define an order of children.
         ValueError: If the model has no children.
 
     """
@@ -87,19 +87,19 @@ def load_stages_state_dict(stages: Sequence[Stage], state: Mapping[str, Tensor])
 
 
 def renamed_state_dict(state: Mapping[str, Tensor], stages: Sequence[Stage], model: nn.Module) -> dict[str, Tensor]:
-    """Return a state of the stages under the names of the model whose modules they were made of.
+    """Return a state of the stages under the names of the plain model that contains their modules.
 
-    Names are matched by the tensors that stages and model share, so a model is trained in place, and this is needed
-    where the trained tensors are elsewhere: `model.load_state_dict(renamed_state_dict(pipeline.gather(), stages,
-    model))` over several processes, or the state of another program.
+    The stages share their tensors with the model, which determines the names. In one process the model is trained in
+    place, and this function is not needed. Use it if the trained tensors are copies, from other processes or another
+    program: `model.load_state_dict(renamed_state_dict(pipeline.gather(), stages, model))`.
 
     Args:
-        state: under the names of `sequential(stages)`, as `Pipeline.gather` and `stages_state_dict` return it.
-        stages: made of modules of the model.
-        model: the plain model.
+        state: State under the names of `sequential(stages)`, as `Pipeline.gather` and `stages_state_dict` return it.
+        stages: Stages made of modules of the model.
+        model: Plain model.
 
     Raises:
-        ValueError: the stages have tensors that the model lacks, or the other way round.
+        ValueError: If the stages have tensors that the model lacks, or the model has tensors that the stages lack.
 
     """
     names: dict[int, list[str]] = {}

@@ -1,4 +1,4 @@
-"""RevNet-18, -34 and -50 without buffered down-sampling: all stages between stem and head are reversible.
+"""Build RevNet-18, -34 and -50 without buffered down-sampling: all stages between stem and head are reversible.
 
 The network of the paper buffers the inputs of its stem and of three or four down-sampling stages. For RevNet-50 these
 buffers are most of PETRA's memory (Table 3). This variant down-samples the streams by pixel-unshuffle, a permutation
@@ -37,11 +37,11 @@ from petra_core.models.revnet import (
 from petra_core.models.streams import ConcatStreams
 from petra_core.stages import HeadStage, ReversibleStage, Stage, merge
 
-FACTOR = 2  # by which every down-sampling divides height and width
+FACTOR = 2  # every down-sampling divides height and width by it
 
 
 class AverageChannels(nn.Module):
-    """Average groups of neighbouring channels: [B, C] -> [B, features]."""
+    """Layer that averages groups of neighbouring channels: [B, C] -> [B, features]."""
 
     def __init__(self, features: int) -> None:
         super().__init__()

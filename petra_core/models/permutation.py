@@ -1,4 +1,4 @@
-"""Invertible down-sampling by pixel-unshuffle.
+"""Down-sample invertibly by pixel-unshuffle.
 
 A RevNet lowers the resolution with strided convolutions. These lose information, so each such stage has to buffer its
 inputs until the backward, and these few buffers are most of PETRA's memory. i-RevNet (Jacobsen et al. 2018) moves each
@@ -27,7 +27,7 @@ __all__ = ["PixelUnshuffleStage"]
 
 
 class _PermutationTape(Tape):
-    """A tape without a graph: the backward applies the inverse permutation to the gradient."""
+    """Tape without a graph. The backward applies the inverse permutation to the gradient."""
 
     def __init__(self, inputs: Streams | None, outputs: Streams | None, inverse: Callable[[Streams], Streams]) -> None:
         self.inputs = inputs
@@ -42,7 +42,7 @@ class _PermutationTape(Tape):
 
 
 class PixelUnshuffleStage(Stage):
-    """Pixel-unshuffle each stream: [B, C, H, W] -> [B, C·r², H/r, W/r].
+    """Stage that pixel-unshuffles each stream: [B, C, H, W] -> [B, C·r², H/r, W/r].
 
     Args:
         factor: Factor r by which height and width shrink.

@@ -1,4 +1,4 @@
-"""A strided 1x1 convolution, computed as subsampling followed by a 1x1 convolution of stride 1.
+"""Compute a strided 1x1 convolution as subsampling followed by a 1x1 convolution of stride 1.
 
 The obvious form, `nn.Conv2d(..., 1, stride=2)`, is unsafe in narrow networks on a CPU. With channels-last float32
 tensors and fewer channels than the kernel's block size (16 with AVX-512, 8 with AVX2), oneDNN's weight gradient writes
@@ -16,7 +16,7 @@ __all__ = ["PointwiseConv2d"]
 
 
 class PointwiseConv2d(nn.Conv2d):
-    """A replacement for `nn.Conv2d(in_channels, out_channels, 1, stride=stride)` that is safe at any width.
+    """Replacement for `nn.Conv2d(in_channels, out_channels, 1, stride=stride)` that is safe at any width.
 
     The state dicts of the two are interchangeable.
 
@@ -31,7 +31,7 @@ class PointwiseConv2d(nn.Conv2d):
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1, *, bias: bool = True) -> None:
         super().__init__(in_channels, out_channels, 1, stride=stride, bias=bias)
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # nn.Conv2d calls it that
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name in nn.Conv2d
         """Map [B, C, H, W] to [B, C', H / stride, W / stride], rounded up."""
         down, right = self.stride
         return F.conv2d(input[:, :, ::down, ::right], self.weight, self.bias)

@@ -43,7 +43,7 @@ FIRST_STRIDE = 4  # stride of keys and values in the first group
 
 
 class Pooling(nn.Module):
-    """Pool a grid of tokens, head by head: [B, H, W, C] -> [B, H/stride, W/stride, C], rounded up.
+    """Pooling of a grid of tokens, for each head: [B, H, W, C] -> [B, H/stride, W/stride, C], rounded up.
 
     Args:
         width: Channels C.
@@ -98,7 +98,7 @@ class PoolingAttention(nn.Module):
 
 
 class StageTransition(nn.Module):
-    """Two streams [B, H, W, C] -> two equal streams [B, H/2, W/2, 2C], rounded up.
+    """Transition from two streams [B, H, W, C] to two equal streams [B, H/2, W/2, 2C], rounded up.
 
     Args:
         width: Channels C of each input stream.

@@ -65,7 +65,7 @@ def bottleneck_residual(block: Block) -> nn.Sequential:
 
 
 class BasicTransition(nn.Module):
-    """A basic block that changes the shape (see above)."""
+    """Basic block that changes the shape (see above)."""
 
     def __init__(self, block: Block) -> None:
         super().__init__()
@@ -74,14 +74,14 @@ class BasicTransition(nn.Module):
         self.shortcut = nn.Sequential(*_conv_bn(block.in_channels, block.out_channels, 1, block.stride))
 
     def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Two streams [B, C, H, W] -> two of [B, C', H/s, W/s]."""
+        """Map two streams [B, C, H, W] to two streams [B, C', H/s, W/s]."""
         x, x_tilde = streams
         h = self.first(x)
         return self.second(h) + self.shortcut(x_tilde), h
 
 
 class BottleneckTransition(nn.Module):
-    """A bottleneck block that changes the shape (see above)."""
+    """Bottleneck block that changes the shape (see above)."""
 
     def __init__(self, block: Block) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class BottleneckTransition(nn.Module):
         self.projection = nn.Sequential(*_conv_bn(block.in_channels, block.out_channels, 1, block.stride))
 
     def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Two streams [B, C, H, W] -> two of [B, C', H/s, W/s]."""
+        """Map two streams [B, C, H, W] to two streams [B, C', H/s, W/s]."""
         x, x_tilde = streams
         return self.residual(x) + self.shortcut(x_tilde), self.projection(x)
 

@@ -32,7 +32,7 @@ IGNORED = -100  # target of a position without loss: the default `ignore_index` 
 
 
 def masked_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Return the mean cross-entropy over the positions whose target is not `IGNORED`; 0 if there are none.
+    """Return the mean cross-entropy over the positions whose target is not `IGNORED`, or 0 if there are none.
 
     Args:
         logits: Logits [B, T, V].
@@ -52,7 +52,7 @@ def masked_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 class TokenEmbedding(nn.Module):
-    """Token ids [B, T] -> sum of token and position embeddings [B, T, C], normalised.
+    """Embedding of token ids [B, T]: the normalised sum of token and position embeddings [B, T, C].
 
     Args:
         vocabulary: Number of tokens in the vocabulary.

@@ -103,7 +103,7 @@ def _separate(grid: int, window: int, shift: int) -> Tensor:
 
 
 class PatchMerging(nn.Module):
-    """Two streams [B, H, W, C] -> two equal streams [B, H/2, W/2, 2C]."""
+    """Transition from two streams [B, H, W, C] to two equal streams [B, H/2, W/2, 2C]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

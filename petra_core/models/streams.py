@@ -2,7 +2,7 @@
 
 The obvious split, `tensor.chunk(2, dim=1)`, returns two views of one storage. A reversible stage passes one of its
 input streams on and drops the other. With views, each message would keep the whole tensor alive, and the engine would
-count only half of the bytes. The modules here therefore give each stream its own memory.
+count only half of the bytes. The modules here therefore return streams with separate memory.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class SplitStreams(nn.Module):
-    """Split a tensor into two streams of half the channels."""
+    """Layer that splits a tensor into two streams of half the channels."""
 
     def forward(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Map [B, 2C, ...] to ([B, C, ...], [B, C, ...]), in the memory format of `value`.
@@ -35,7 +35,7 @@ class SplitStreams(nn.Module):
 
 
 class DuplicateStreams(nn.Module):
-    """Give both streams the value of one tensor."""
+    """Layer that copies one tensor into both streams."""
 
     def forward(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Map [B, ...] to ([B, ...], [B, ...]): two contiguous copies."""
@@ -46,7 +46,7 @@ class DuplicateStreams(nn.Module):
 
 
 class ConcatStreams(nn.Module):
-    """Join the streams along the channels.
+    """Layer that concatenates the streams along the channels.
 
     Args:
         dim: Dimension of the channels: 1 for images, -1 for tokens.

@@ -1,4 +1,4 @@
-"""Residual functions and blocks that the reversible transformers share.
+"""Define the residual functions and blocks that the reversible transformers share.
 
 A pre-LayerNorm transformer block has two skip connections, around attention and around the MLP. Its reversible form
 (Mangalam et al. 2022, "Reversible Vision Transformers") spreads them over two streams:
@@ -102,7 +102,7 @@ class Mlp(nn.Sequential):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016): drop a residual function for some samples, scale it up for the others.
+    """Stochastic depth (Huang et al. 2016), which drops a residual function for some samples and scales up the others.
 
     The samples are drawn from torch's generator of the input's device. The engine restores the generator's state for a
     reconstruction, which therefore drops the same samples.
@@ -117,7 +117,7 @@ class DropPath(nn.Module):
         self.rate = check_number("the rate of stochastic depth", rate, below=1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [B, ...] to [B, ...]; the identity in evaluation mode."""
+        """Map [B, ...] to [B, ...]. In evaluation mode this is the identity."""
         if not self.training:
             return x
         kept = x.new_empty(len(x), *[1] * (x.dim() - 1)).bernoulli_(1 - self.rate)  # [B, 1, ...]
@@ -169,7 +169,7 @@ def reversible_blocks(blocks: Iterable[tuple[nn.Module, nn.Module]], *, split: b
 
 
 class PatchEmbedding(nn.Module):
-    """Embed patches of an image by a convolution: [B, in_channels, S, S] -> [B, S / patch, S / patch, C].
+    """Embedding of image patches by a convolution: [B, in_channels, S, S] -> [B, S / patch, S / patch, C].
 
     Args:
         in_channels: Channels of the images.
@@ -197,7 +197,7 @@ class PatchEmbedding(nn.Module):
 
 
 class PositionEmbedding(nn.Module):
-    """Add a learned vector at each position; the shape [B, *places, C] stays the same."""
+    """Layer that adds a learned vector at each position of [B, *places, C]."""
 
     def __init__(self, places: Sequence[int], width: int) -> None:
         super().__init__()

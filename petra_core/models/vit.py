@@ -1,4 +1,4 @@
-"""A plain vision transformer and a small GPT, each optionally with bitwise invertible blocks (BDIA).
+"""Build a plain vision transformer and a small GPT, each optionally with bitwise invertible blocks (BDIA).
 
     stem        embedding and the first block
     blocks      x + h(x),  h(x) = y + MLP(LayerNorm(x + y)),  y = attention(LayerNorm(x))
@@ -33,7 +33,7 @@ __all__ = ["gpt", "vit"]
 
 
 class Increment(nn.Module):
-    """The increment h of a pre-LayerNorm block: y + MLP(x + y) with y = attention(x), [B, T, C] -> [B, T, C]."""
+    """Increment h of a pre-LayerNorm block: y + MLP(x + y) with y = attention(x), [B, T, C] -> [B, T, C]."""
 
     def __init__(self, size: TransformerSize, attention: nn.Module, dropout: float) -> None:
         super().__init__()
@@ -47,14 +47,14 @@ class Increment(nn.Module):
 
 
 class Latest(nn.Module):
-    """Return the output of the last block: the first of two streams, or the tensor itself."""
+    """Layer that returns the output of the last block: the first of two streams, or the tensor itself."""
 
     def forward(self, value: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         return value if isinstance(value, Tensor) else value[0]
 
 
 class Tokens(nn.Module):
-    """Token ids [B, T] -> embeddings with learned positions [B, T, C]."""
+    """Embedding of token ids [B, T] with learned positions, [B, T, C]."""
 
     def __init__(self, vocabulary: int, width: int, length: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Bytes and times of a run before anything is run: memory by stage, schedules, simulated timelines.
+"""Predict the memory and time of a run: bytes by stage, schedules and simulated timelines.
 
 For the stages of any network:
 
@@ -6,7 +6,7 @@ For the stages of any network:
     measured(stages, method, inputs, target)             seconds and message sizes of each stage, timed now
     balanced(stages, method, inputs, target, devices)    the partition whose slowest device is fastest
 
-These three need torch and are imported when they are first used; the modules with arithmetic import no torch.
+These three need torch and are imported on first use. The modules that only do arithmetic do not import torch.
 """
 
 import importlib

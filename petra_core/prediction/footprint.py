@@ -1,21 +1,21 @@
-"""Bytes that stages hold, from the bytes that a micro-batch takes at each: arithmetic alone.
+"""Calculate the bytes that stages hold from the bytes of one micro-batch at each stage.
 
-With the staleness s of stage j and s' of the stage above it (`petra_core.staleness`), in steady state,
+With the staleness s of stage j and s' of the stage above it (`petra_core.staleness`), a stage holds in steady state:
 
-    side_bits         held as often as inputs
-    inputs            held s times what a backward needs of the input, one more within a step; none if reconstructed
-    graph             held as often under methods that keep graphs; else one graph of one block, within a step only;
-                      under methods that overlap, of all blocks of the stage
-    stashed_weights   ceil(s / k) copies; one where weights are double-buffered
-    messages          s - s' gradients from above, with the output beside each if that will be inverted; within a step
-                      one more, or the input from below (at the head with the target)
+    inputs            s parts of inputs that backwards need, s + 1 within a step; none if the input is reconstructed
+    side_bits         s, and s + 1 within a step
+    graph             s, and s + 1 within a step, under methods that keep graphs; else one graph of one block (of all
+                      blocks under methods that overlap), within a step only
+    stashed_weights   ceil(s / k) copies; one if weights are double-buffered
+    messages          s - s' gradients from above, each with the output if the stage inverts it; within a step one
+                      more, or the input from below (at the head with the target)
 
 Rules for delay (`petra_core.delay`) may need more: stashed weights under any method, one copy for each outstanding
 prediction instead of each version, buffers in addition to the optimizer's, or weights for one evaluation of one block.
 
-What of this depends on the network and the method alone, not on staleness, is a stage's `Footprint`: with a timeline of
-any schedule it gives the most bytes that are held (`petra_core.prediction.holding`).
-`petra_core.prediction.memory` takes it from a network.
+A stage's `Footprint` has the numbers that depend only on the network and the method, not on staleness. Together with
+the timeline of any schedule it determines the peak memory (`petra_core.prediction.holding`).
+`petra_core.prediction.memory` computes the footprints of a network.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,9 @@ class StagePrediction:
     """Bytes of one stage in steady state, by kind.
 
     Attributes:
-        held: between steps, at most (with k > 1 stashed weights come and go). Without "gradients", which between steps
-            are there or not, depending on k.
-        peak: within a step, each kind at its own largest moment.
+        held: Maximum between steps; with k > 1 the number of stashed weights varies. "gradients" are left out, since
+            with k > 1 they exist between some steps only.
+        peak: Maximum within a step, for each kind separately.
 
     """
 
@@ -45,27 +45,28 @@ class StagePrediction:
 
     @property
     def total(self) -> int:
-        """Bytes of all kinds, each at its own largest moment."""
+        """Sum of the peaks of all kinds, in bytes. The kinds may peak at different times."""
         return sum(self.peak.values())
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of one stage for one micro-batch, under one method, whatever the schedule.
+    """Bytes of one stage for one micro-batch under one method, independent of the schedule.
 
     Attributes:
-        parameters: weights of the stage.
-        buffers: running statistics and other module buffers.
-        optimizer: state of the optimizer.
-        trainable: of gradients, and of one stashed copy of the weights.
-        kept: of inputs, from a forward to its backward.
-        lasting: of graphs, from a forward to its backward.
-        passing: of the graph that a backward reconstructs, while it runs; overlapped, from the reconstruction on.
-        below: the message from the stage below, or the images.
-        above: the message from the stage above.
-        target: of the loss, at the head.
-        side: of what an inversion needs besides the output, from a forward to its backward.
-        block: of one copy of the weights of the largest block.
+        parameters: Bytes of the weights.
+        buffers: Bytes of running statistics and other module buffers.
+        optimizer: Bytes of the optimizer's state.
+        trainable: Bytes of the gradients, and of one stashed copy of the weights.
+        kept: Bytes of inputs that are kept from a forward to its backward.
+        lasting: Bytes of the graph that is kept from a forward to its backward.
+        passing: Bytes of the reconstructed graph, which exists during its backward, and already from the reconstruction
+            on if the method overlaps.
+        below: Bytes of the message from the stage below, or of the images.
+        above: Bytes of the message from the stage above.
+        target: Bytes of the loss's target, at the head.
+        side: Bytes that an inversion needs in addition to the output, kept from a forward to its backward.
+        block: Bytes of one copy of the weights of the largest block.
 
     """
 
@@ -84,7 +85,7 @@ class Footprint:
 
     @property
     def always(self) -> int:
-        """Bytes that are held throughout, gradients included."""
+        """Bytes that are held all the time, including gradients."""
         return self.parameters + self.buffers + self.optimizer + self.trainable
 
 
@@ -110,13 +111,14 @@ def of_footprints(footprints: Sequence[Footprint], settings: Settings) -> tuple[
 
 
 def graphs_at_once(footprints: Sequence[Footprint], method: Method) -> int:
-    """The most bytes that graphs of all stages together take at a moment, if one micro-batch passes at a time.
+    """Return the peak bytes of the graphs of all stages, for a method that processes one micro-batch at a time.
 
-    Kept graphs are all there when the head's is made. Those that are reconstructed are there one at a time or, if
-    the method overlaps, two neighbours': that of a backward and that of the reconstruction beside it.
+    If graphs are kept, all of them exist when the head's has been recorded. If they are reconstructed, one exists at a
+    time. If the method overlaps, two exist: the graph of a backward, and that of the concurrent reconstruction in the
+    stage below.
 
     Raises:
-        ValueError: the method is pipelined, so that the moment depends on a timeline (`petra_core.prediction.holding`).
+        ValueError: If the method is pipelined. The peak then depends on a timeline (`petra_core.prediction.holding`).
 
     """
     if method.pipelined:
@@ -131,7 +133,7 @@ def graphs_at_once(footprints: Sequence[Footprint], method: Method) -> int:
 
 
 def joined(footprints: Sequence[Footprint]) -> Footprint:
-    """The footprint of consecutive stages merged by `petra_core.merge`: one graph at a time is reconstructed."""
+    """Return the footprint of stages merged by `petra_core.merge`, which reconstructs one graph at a time."""
     sums = {
         name: sum(getattr(footprint, name) for footprint in footprints)
         for name in ("parameters", "buffers", "optimizer", "trainable", "kept", "lasting", "target", "side")
@@ -147,7 +149,7 @@ def joined(footprints: Sequence[Footprint]) -> Footprint:
 
 @dataclass(frozen=True)
 class _Stage:
-    """What decides the bytes of one stage.
+    """Stage with the settings that determine its bytes.
 
     Attributes:
         footprint: Bytes of one micro-batch.
@@ -170,16 +172,16 @@ class _Stage:
 
     @property
     def _stashes(self) -> bool:
-        """Whether the weights of a forward are kept until its backward."""
+        """True if the weights of a forward are kept until its backward."""
         return self.settings.method.stashes_weights or self._has("gradient")
 
     @property
     def _evaluates_others(self) -> bool:
-        """Whether a block is evaluated with weights that are neither the current ones nor kept."""
+        """True if a block is evaluated with weights that are neither the current ones nor kept."""
         return self._has("backward_weights") or (self._has("forward_weights") and not self._stashes)
 
     def _copies(self, micro_batches: int) -> int:
-        """Return the stashed copies of the weights besides the current ones, for this many micro-batches in flight."""
+        """Return the number of stashed copies of the weights for this many micro-batches in flight."""
         if self.settings.method.double_buffered:
             return 1
         if not self._stashes:
@@ -189,14 +191,14 @@ class _Stage:
         return -(-self.staleness // self.settings.accumulation)
 
     def _predictions(self, count: int) -> int:
-        """Return the most predictions among `count` micro-batches in a row: pairs of a version and a later one."""
+        """Return the maximum number of predictions (pairs of versions) among `count` consecutive micro-batches."""
         k = self.settings.accumulation
         pairs = [((m - self.staleness) // k, m // k) for m in range(count + k)]
         return max(len({(now, due) for now, due in pairs[start : start + count] if now != due}) for start in range(k))
 
     def prediction(self) -> StagePrediction:
         """Return the bytes of the stage in steady state."""
-        footprint, stale, in_turn = self.footprint, self.staleness, self.staleness + 1  # in a turn F comes before B
+        footprint, stale, in_turn = self.footprint, self.staleness, self.staleness + 1  # in a step F runs before B
         buffers = sum(rule.parameter_buffers for rule in self.rules)
         always = {
             "parameters": footprint.parameters,

@@ -1,15 +1,15 @@
-"""Which staleness keeps a pipeline at full speed: from the costs of its devices and the link between them.
+"""Calculate the staleness that keeps a pipeline at full speed, from the costs of its devices and the link.
 
-A device does the forwards and backwards of its stages in turn (`petra_core.staleness`). With F, B and U the seconds of
-device p and d_p its staleness, two kinds of cycles bound the time between two micro-batches:
+A device alternates between the forwards and backwards of its stages (`petra_core.staleness`). F_p, B_p and U_p are the
+seconds of device p, and d_p is its staleness. Two kinds of cycles bound the time between two micro-batches:
 
     one device             F_p + B_p + U_p / k                                    for each micro-batch
-    a round trip from p    F_p .. F_q upwards, B_q .. B_p downwards, U_p / k,     for each d_p - d_q + 1 micro-batches:
-    to q and back          and the messages between p and q in both directions    so many enter p meanwhile
+    a round trip from p    F_p .. F_q upwards, B_q .. B_p downwards, U_p / k,     for each d_p - d_q + 1 micro-batches,
+    to q and back          and the messages between p and q in both directions    which enter p during the round trip
 
-and a link is occupied by one message at a time. No other cycle is simple, so the largest bound is the period that the
-simulation reaches in steady state (`petra_core.prediction.simulation`; tests compare the two). The smallest staleness
-for a given period T follows from below: d_p is at least d_q - 1 + (seconds of the round trip) / T for every q above p.
+A link also transfers one message at a time. There are no other simple cycles, so the largest bound is the period that
+the simulation reaches in steady state (`petra_core.prediction.simulation`; tests compare the two). The smallest
+staleness for a given period T follows: d_p is at least d_q - 1 + (seconds of the round trip) / T for every q above p.
 """
 
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ from petra_core.prediction.simulation import INSTANT, Cost, Link
 
 __all__ = ["TOLERANCE", "hidden_latency", "period", "smallest"]
 
-TOLERANCE = 0.005  # relative, of a period that counts as the best
+TOLERANCE = 0.005  # relative tolerance within which a period counts as the best
 
 
 def period(costs: Sequence[Cost], staleness: Sequence[int], link: Link = INSTANT, accumulation: int = 1) -> float:
     """Return the seconds between two micro-batches in steady state.
 
     Args:
-        costs: of each device (`petra_core.prediction.orders.merged`).
-        staleness: of each device.
-        link: between neighbours.
-        accumulation: k.
+        costs: Costs of each device (`petra_core.prediction.orders.merged`).
+        staleness: Staleness of each device.
+        link: Link between neighbours.
+        accumulation: Number of micro-batches per update, k.
 
     """
     trips = (
@@ -42,9 +42,9 @@ def period(costs: Sequence[Cost], staleness: Sequence[int], link: Link = INSTANT
 
 
 def smallest(costs: Sequence[Cost], link: Link = INSTANT, accumulation: int = 1) -> tuple[int, ...]:
-    """Return the smallest staleness of each device with which the period is the best one, up to `TOLERANCE`.
+    """Return the smallest staleness of each device that reaches the best period up to `TOLERANCE`.
 
-    Arguments as of `period`.
+    The arguments are those of `period`.
     """
     longest = _best(costs, link, accumulation) * (1 + TOLERANCE)
     vector = [0] * len(costs)
@@ -59,10 +59,10 @@ def smallest(costs: Sequence[Cost], link: Link = INSTANT, accumulation: int = 1)
 
 
 def hidden_latency(costs: Sequence[Cost], staleness: Sequence[int], accumulation: int = 1) -> float:
-    """Return the latency of a message, in seconds, up to which the period is the best one, up to `TOLERANCE`.
+    """Return the largest latency of a message, in seconds, at which the period is the best up to `TOLERANCE`.
 
-    Messages take no time besides. Arguments as of `period`; infinite with one device, 0 where the staleness is too
-    small at any latency.
+    Bandwidth is unlimited. The arguments are those of `period`. The result is infinite for one device, and 0 if the
+    staleness is too small at any latency.
     """
     longest = _best(costs, INSTANT, accumulation) * (1 + TOLERANCE)
     return min(
@@ -81,14 +81,14 @@ def hidden_latency(costs: Sequence[Cost], staleness: Sequence[int], accumulation
 
 
 def _best(costs: Sequence[Cost], link: Link, accumulation: int) -> float:
-    """Return the period with any staleness: the slowest device's turn, or the largest message's."""
+    """Return the best period of any staleness: the time of the slowest device, or of the largest message."""
     turns = (cost.forward + cost.backward + cost.update / accumulation for cost in costs)
     messages = (link.seconds(size) for low, high in pairwise(costs) for size in (low.up, high.down))
     return max(*turns, *messages, 0.0)
 
 
 def _round_trip(costs: Sequence[Cost], first: int, last: int, link: Link, accumulation: int) -> float:
-    """Return the seconds of work and messages from the forward at a device to that of a device above and back."""
+    """Return the seconds of work and messages of a round trip from device `first` up to device `last` and back."""
     turns = sum(cost.forward + cost.backward for cost in costs[first : last + 1]) + costs[first].update / accumulation
     sizes = (cost.up for cost in costs[first:last]), (cost.down for cost in costs[first + 1 : last + 1])
     return turns + 2 * (last - first) * link.latency + sum(link.seconds(size) for of in sizes for size in of)

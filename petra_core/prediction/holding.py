@@ -1,16 +1,17 @@
-"""The most bytes held at any time: a timeline, and what every stage keeps for a micro-batch.
+"""Calculate peak memory from a timeline and the footprints of the stages.
 
-Methods are compared by their speed and by their memory, and the second depends on the schedule as much as the first:
-GPipe and 1F1B keep the same graphs, one for all micro-batches of a batch, the other for those under way. So bytes are
-not added up by a formula for each method; they are followed through the events, whichever schedule made them:
+Memory depends on the schedule as much as speed does: GPipe and 1F1B keep the same graphs, but GPipe for all
+micro-batches of a batch, and 1F1B for those in flight. Instead of a formula for each method, this module therefore
+follows the bytes through the events of any schedule:
 
-    kept inputs and graphs   from the begin of F to the end of B, or of W where there is one
+    kept inputs and graphs   from the begin of F to the end of B, or to the end of W if there is one
     a reconstructed graph    while B runs
-    messages                 from the end of what made them to the begin of F, or the end of B, that takes them
+    messages                 from the end of their sender's action to the begin of the F, or the end of the B, that
+                             uses them
     stashed weights          from the update that replaces them to the last B of a forward that used them
     weights, their gradients, optimizer state, buffers: always
 
-which is how the engine's ledger counts (`petra_core.ledger`). Targets of the loss are left out.
+The engine's ledger counts in the same way (`petra_core.ledger`). Targets of the loss are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,16 +22,16 @@ from petra_core.prediction.timeline import Event, Name, Timeline
 
 __all__ = ["peaks"]
 
-Change = tuple[float, int]  # seconds, bytes more (or less)
+Change = tuple[float, int]  # seconds, difference in bytes
 
 
 def peaks(timeline: Timeline, footprints: Sequence[Footprint], *, stashes_weights: bool = False) -> tuple[int, ...]:
-    """The most bytes that every device holds at any time of a timeline, simulated or recorded.
+    """Return the peak bytes of every device over a timeline, simulated or recorded.
 
     Args:
-        timeline: that of a whole run, from the first forward on.
-        footprints: of each stage.
-        stashes_weights: whether a backward differentiates with the weights of its forward.
+        timeline: Timeline of a whole run, from the first forward on.
+        footprints: Footprint of each stage.
+        stashes_weights: Whether a backward uses the stashed weights of its forward.
 
     """
     devices: list[dict[int, list[Event]]] = [{} for _ in range(timeline.devices)]  # by stage
@@ -52,7 +53,7 @@ def _peak(
         changes += _of_micro_batches(events, stage, footprints[stage], ends)
         if stashes_weights:
             changes += _of_weights(events, footprints[stage].trainable)
-    # What is let go in a moment makes room for what comes in the same moment.
+    # Memory that is released at a time is available for allocations at the same time.
     together = (sum(size for _, size in of) for _, of in groupby(sorted(changes), key=lambda change: change[0]))
     return max(accumulate(together, initial=sum(footprints[stage].always for stage in stages)))
 
@@ -73,8 +74,8 @@ def _of_micro_batches(
 
 
 def _of_weights(events: Sequence[Event], size: int) -> Iterator[Change]:
-    """At an update, the weights that it replaces are kept if a backward to come will use them."""
-    current: set[int] = set()  # the micro-batches that went forward with the current weights
+    """Yield the changes by stashed weights: an update keeps the old weights if a later backward uses them."""
+    current: set[int] = set()  # micro-batches whose forward used the current weights
     replaced: list[tuple[float, set[int]]] = []
     last: dict[int, float] = {}
     for event in events:
@@ -92,7 +93,7 @@ def _of_weights(events: Sequence[Event], size: int) -> Iterator[Change]:
 
 
 def _between(begin: float, end: float | None, size: int) -> Iterator[Change]:
-    """The changes by `size` bytes that are held from `begin` to `end`; None: to the end of the run."""
+    """Yield the changes by `size` bytes that are held from `begin` to `end`, or to the end of the run if None."""
     if size:
         yield begin, size
         if end is not None:

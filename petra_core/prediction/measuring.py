@@ -39,12 +39,12 @@ class StageTimes:
     """Seconds of the timed turns of one stage, and the bytes that it sends.
 
     Attributes:
-        forward: of each forward.
-        backward: of each backward, with the evaluation that reconstructs the graph if the method needs one.
-        update: of each optimizer step; only every k-th turn has one.
-        up: bytes of a message to the stage above.
-        down: bytes of a message to the stage below.
-        weights: bytes of the parameters.
+        forward: Seconds of each forward.
+        backward: Seconds of each backward, including the evaluation that reconstructs the graph if there is one.
+        update: Seconds of each optimizer step. Only every k-th turn has one.
+        up: Bytes of a message to the stage above.
+        down: Bytes of a message to the stage below.
+        weights: Bytes of the parameters.
 
     """
 
@@ -57,7 +57,7 @@ class StageTimes:
 
     @property
     def cost(self) -> Cost:
-        """Medians of the seconds, and the bytes."""
+        """Cost of the stage, with the medians of the seconds."""
         forward, backward, update = map(statistics.median, (self.forward, self.backward, self.update))
         return Cost(forward, backward, update, self.up, self.down, self.weights)
 
@@ -73,7 +73,7 @@ def timed(
     autocast: torch.dtype | None = None,
     repetitions: int = 5,
 ) -> Iterator[StageTimes]:
-    """Time one stage after the other; arguments as in `measured`."""
+    """Time one stage after the other and yield the times. The arguments are those of `measured`."""
     check_int("accumulation", accumulation, 1)
     check_int("repetitions", repetitions, 1)
     if method.overlapped:
@@ -99,7 +99,7 @@ def timed(
             )
             for _ in range(max(WARM_UP, accumulation)):
                 alone.turn()
-            turns = [alone.turn() for _ in range(max(repetitions, accumulation))]  # only every k-th has an update
+            turns = [alone.turn() for _ in range(max(repetitions, accumulation))]  # only every k-th turn has an update
         yield StageTimes(
             forward=tuple(turn.forward for turn in turns),
             backward=tuple(turn.backward for turn in turns),
@@ -121,14 +121,14 @@ def measured(
     autocast: torch.dtype | None = None,
     repetitions: int = 5,
 ) -> tuple[Cost, ...]:
-    """Time every stage as `method` would run it, each on its own device. Return the cost of each stage.
+    """Time every stage as `method` would run it on a separate device, and return the cost of each stage.
 
     Args:
         stages: Stages of a pipeline; they are not changed.
         method: Training method, except PAREPROP.
-        inputs: A micro-batch.
-        target: Its target.
-        accumulation: k, as in `Pipeline`.
+        inputs: Inputs of a micro-batch.
+        target: Target of the micro-batch.
+        accumulation: Number of micro-batches per update, k, as in `Pipeline`.
         optimizer: As in `Pipeline`; None times no updates.
         autocast: As in `Pipeline`.
         repetitions: Number of timed turns of each stage, at least k.
@@ -175,13 +175,13 @@ def balanced(
         method: As in `measured`.
         inputs: As in `measured`.
         target: As in `measured`.
-        devices: Number of devices. Each gets at least one stage.
+        devices: Number of devices, each of which gets at least one stage.
         accumulation: As in `measured`.
         staleness: As in `Pipeline`, for the prediction of memory.
         optimizer: As in `measured`.
         autocast: As in `measured`.
         repetitions: As in `measured`.
-        limit: Bytes that a device may hold, as predicted; None for no limit.
+        limit: Maximum predicted bytes of a device, or None.
 
     Raises:
         ValueError: As in `measured`, and if there are fewer stages than devices, or no cut stays below the limit.

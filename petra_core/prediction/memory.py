@@ -1,18 +1,18 @@
-"""Predict what each stage will hold, from shapes and the method.
+"""Predict the memory of each stage from shapes and the method.
 
-The ledger (`petra_core.ledger`) measures what a run holds. Here the same quantities come from closed formulas and
-nothing is allocated: shapes and graph sizes come from one pass with fake tensors (`footprints`), the rest from Table 1
-of the paper (`petra_core.prediction.footprint`). The two can be compared, and the comparison can fail. Temporaries
-inside an operation are in neither.
+The ledger (`petra_core.ledger`) measures the memory of a run. This module calculates the same quantities without
+allocating anything: shapes and graph sizes come from one pass with fake tensors (`footprints`), the rest from Table 1
+of the paper (`petra_core.prediction.footprint`). The two are independent, so tests compare them. Neither counts
+temporary tensors inside an operation.
 
 What a graph saves depends on the kernel, and the kernel on the device: fused attention saves its output and one number
 for each query, the plain form saves the probabilities of all pairs of tokens. The meta device only has plain kernels.
 So the fake tensors claim to be on the device of the run, and PyTorch chooses the kernels that it would choose there.
 
-A warning says where that is not exact:
+In two cases the prediction is not exact, and a warning is issued:
 
-    a device that this machine lacks   its kernels cannot be asked for; the prediction is the one for the CPU
-    LSTM                               saves a workspace whose size only its kernel knows; predicted too small
+    a device that this machine lacks   its kernels are not available, so the prediction uses those of the CPU
+    LSTM                               its kernel saves a workspace of unknown size, so the prediction is too small
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def footprints(
     autocast: torch.dtype | None = None,
     device: torch.device | None = None,
 ) -> tuple[Footprint, ...]:
-    """Return the bytes that each stage takes for a micro-batch like `inputs`, `target`; arguments as in `predict`."""
+    """Return the footprint of each stage for micro-batches like `inputs`, `target`; arguments as in `predict`."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     streams = as_streams(inputs)
     per_stage = []
@@ -68,7 +68,7 @@ def footprints(
                 block = replace(block, optimizer=of_optimizer)
             blocks.append(block)
         whole = joined(blocks)
-        if method.overlapped and not isinstance(stage.parts()[-1], HeadStage):  # whose R gives all blocks their graphs
+        if method.overlapped and not isinstance(stage.parts()[-1], HeadStage):  # R makes the graphs of all blocks
             whole = replace(whole, passing=sum(block.passing for block in blocks))
         per_stage.append(whole)
     return tuple(per_stage)
@@ -84,13 +84,13 @@ def predict(
     device: torch.device | None = None,
     **settings: Any,
 ) -> tuple[StagePrediction, ...]:
-    """Predict what each stage will hold when `method` trains `stages` on micro-batches like `inputs`, `target`.
+    """Predict the bytes of each stage when `method` trains `stages` on micro-batches like `inputs`, `target`.
 
     Args:
         stages: Stages as for `Pipeline`. They are not changed, and may be on any device, including the meta device.
-        method: The method.
-        inputs: A micro-batch, of which only shapes and dtypes are used.
-        target: Its target, of which only shapes and dtypes are used.
+        method: Training method.
+        inputs: Inputs of a micro-batch, of which only shapes and dtypes are used.
+        target: Target of the micro-batch, of which only shapes and dtypes are used.
         optimizer: Factory of the optimizers, as for `Pipeline`.
         device: Device on which the stages will be trained, whose kernels determine what graphs save. None for the
             device of each stage, and the CPU for stages on the meta device. If this machine lacks the device, its
@@ -108,7 +108,7 @@ def predict(
 
 
 def _places(stages: Sequence[Stage], device: torch.device | None) -> list[torch.device]:
-    """Return the device whose kernels each stage is predicted with, and warn of what will not be exact."""
+    """Return the device whose kernels are used to predict each stage, and warn if a prediction is not exact."""
     wanted = devices_of(stages) if device is None else [device] * len(stages)
     places = [CPU if place.type == "meta" else place for place in wanted]
     absent = sorted({place.type for place in places if not _is_here(place)})
@@ -141,7 +141,7 @@ def _imitated(mode: FakeTensorMode, tensor: Tensor, device: torch.device) -> Ten
 
 
 def _imitated_block(mode: FakeTensorMode, block: Stage, device: torch.device) -> Stage:
-    """Return a copy of a block whose tensors take no memory, those that are neither parameters nor buffers included."""
+    """Return a copy of a block whose parameters, buffers and other tensors take no memory."""
     attributes = (value for module in block.modules() for value in vars(module).values() if isinstance(value, Tensor))
     tensors = chain(block.parameters(), block.buffers(), attributes)
     return copy.deepcopy(block, {id(tensor): _imitated(mode, tensor, device) for tensor in tensors})
@@ -149,7 +149,7 @@ def _imitated_block(mode: FakeTensorMode, block: Stage, device: torch.device) ->
 
 @contextlib.contextmanager
 def _evaluation_of(index: int) -> Iterator[None]:
-    """Explain an error inside as one of an evaluation without values."""
+    """Add a note about fake tensors to errors inside the context."""
     try:
         yield
     except Exception as error:
@@ -162,7 +162,7 @@ def _evaluation_of(index: int) -> Iterator[None]:
 
 
 def _precision(device: torch.device, autocast: torch.dtype | None) -> torch.autocast:
-    """Return the automatic mixed precision of a part: that of the pipeline, else that of the caller."""
+    """Return the automatic mixed precision of the pipeline or, without one, that of the caller."""
     kind = device.type
     if autocast is None and torch.is_autocast_enabled(kind):
         autocast = torch.get_autocast_dtype(kind)
@@ -180,9 +180,10 @@ NORMALIZATIONS = {
 
 
 class _MixedStatistics(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's has no types
-    """Give statistics of normalizations in mixed precision the dtype that the CPU's kernels save them in, float32.
+    """Dispatch mode that corrects the dtype of normalization statistics in mixed precision on the CPU to float32.
 
-    PyTorch's fake kernels for the CPU return them in the dtype of the input, as the real ones do without such weights.
+    With float32 weights the real kernels save float32 statistics. PyTorch's fake kernels return them in the dtype of
+    the input.
     """
 
     def __torch_dispatch__(
@@ -208,7 +209,7 @@ def _of_block(
     with (
         mode,
         _MixedStatistics(),  # type: ignore[no-untyped-call]  # PyTorch's has no types
-        device,  # of tensors that the block makes
+        device,  # for tensors that the block creates
         _precision(device, autocast),
         torch.enable_grad(),
         SavedTensors([*streams, *block.parameters(), *block.buffers()]) as saved,
@@ -240,7 +241,7 @@ def _of_block(
 
 
 def _name_of(block: Stage, stage: Stage) -> str:
-    """Return the beginning of the names that a stage gives the parameters of a block."""
+    """Return the prefix of a block's parameter names in its stage."""
     return next(f"{name}." if name else "" for name, module in stage.named_modules() if module is block)
 
 

@@ -1,6 +1,6 @@
-"""The operations of every device, in their order: the schedules that `petra_core.prediction.simulation` simulates.
+"""Schedules for the simulation (`petra_core.prediction.simulation`): the ordered operations of every device.
 
-The schedules are those that the engine executes (`petra_core.staleness`). Stages and micro-batches are numbered from 0.
+The engine executes the same schedules (`petra_core.staleness`). Stages and micro-batches are numbered from 0.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,22 +23,22 @@ def of_method(
     accumulation: int = 1,
     staleness: Sequence[int] | None = None,
 ) -> Devices:
-    """Return the operations of one of this engine's methods, as the engine executes it over several processes.
+    """Return the operations of each device when the engine runs a method over several processes.
 
     Args:
-        method: the method.
-        costs: of each stage.
-        partition: the number of stages of each device, their sum J.
-        micro_batches: how many enter.
-        accumulation: k.
-        staleness: of each stage; None: lockstep, or zero where the method is not pipelined.
+        method: Training method.
+        costs: Costs of each stage.
+        partition: Number of stages of each device. The sum is J.
+        micro_batches: Number of micro-batches.
+        accumulation: Number of micro-batches per update, k.
+        staleness: Staleness of each stage. None for lockstep, or for zero if the method is not pipelined.
 
     Returns:
         The operations of each device.
 
     Raises:
-        ValueError: the partition does not fit the costs, or the staleness the method; or the method overlaps, which is
-            not how a device works here.
+        ValueError: If the partition does not match the costs, the staleness does not match the method, or the method
+            overlaps: a simulated device runs one operation at a time.
 
     """
     if method.overlapped:
@@ -52,7 +52,7 @@ def of_method(
             operation(action.kind.value, stage, action.number, costs)
             for step in range(micro_batches + vector[0])
             for stage, action in _step(method, vector, own, step, micro_batches, accumulation)
-            if action.kind is not Kind.RECONSTRUCT  # is part of the backward
+            if action.kind is not Kind.RECONSTRUCT  # its cost is part of the backward
         ]
         for own in owned(partition, len(costs))
     ]
@@ -61,7 +61,7 @@ def of_method(
 def _step(
     method: Method, staleness: Sequence[int], own: range, step: int, micro_batches: int, accumulation: int
 ) -> Iterator[tuple[int, Action]]:
-    """Yield what the stages of one device do in a step: forwards upwards, then backwards downwards."""
+    """Yield the actions of a device's stages in a step: forwards upwards, then backwards downwards."""
     if step < micro_batches:
         yield from ((stage, Action(Kind.FORWARD, step)) for stage in own)
     for stage in reversed(own):
@@ -72,13 +72,13 @@ def _step(
 
 
 def merged(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
-    """The costs of the merged stages (`petra_core.merge`), one for each device, so that J is the number of parts.
+    """Return the costs of stages merged by `petra_core.merge` into one per device, so that J is the number of devices.
 
-    In lockstep gradients come back sooner, after 2(P - 1 - p) micro-batches instead of 2(J - 1 - j); the same stages
+    In lockstep, gradients return sooner: after 2(P - 1 - p) micro-batches instead of 2(J - 1 - j). The unmerged stages
     with the staleness of `petra_core.staleness.per_device` compute the same.
 
     Raises:
-        ValueError: the partition does not fit the costs.
+        ValueError: If the partition does not match the costs.
 
     """
     return [
@@ -95,7 +95,7 @@ def merged(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
 
 
 def operation(kind: str, stage: int, number: int, costs: Sequence[Cost]) -> Operation:
-    """Return the operation of a stage with what it waits for.
+    """Return an operation of a stage, with the operations that it waits for.
 
     Args:
         kind: `F` (forward), `B` (backward) or `U` (update).

@@ -1,8 +1,9 @@
-"""Which stages go on which device: the cut of a row of stages that keeps the slowest device fastest.
+"""Partition stages over devices so that the slowest device is as fast as possible.
 
-An equal number of stages a device is the obvious cut, and a bad one: the first stages of a residual network work on the
-largest images, and a pipeline is as fast as its slowest device. The best cut into consecutive runs is found exactly, by
-dynamic programming over (stages, devices): quadratic in the number of stages, which is small.
+The obvious partition gives each device an equal number of stages. It is bad, since the first stages of a residual
+network work on the largest images, and a pipeline is as fast as its slowest device. Dynamic programming over
+(stages, devices) finds the best partition into contiguous ranges exactly. Its time is quadratic in the number of
+stages, which is small.
 """
 
 from collections.abc import Sequence
@@ -18,13 +19,13 @@ __all__ = ["Cut", "assess", "plan"]
 
 @dataclass(frozen=True)
 class Cut:
-    """A cut of a row of stages, and the speed and memory to be expected of it.
+    """Partition of stages over devices, with its expected speed and memory.
 
     Attributes:
-        partition: the number of stages of each device.
-        seconds: of each device, for one micro-batch: the time between two that leave it.
-        bytes: held by each device.
-        work: seconds for one micro-batch on one device that does everything.
+        partition: Number of stages of each device.
+        seconds: Seconds that each device needs for one micro-batch.
+        bytes: Bytes that each device holds.
+        work: Seconds for one micro-batch on a single device.
 
     """
 
@@ -40,17 +41,17 @@ class Cut:
 
     @property
     def slowest(self) -> float:
-        """Seconds of a tick: those of the slowest device."""
+        """Seconds of the slowest device, which is the time of a tick."""
         return max(self.seconds)
 
     @property
     def speedup(self) -> float:
-        """Speed in multiples of that of one device, without messages between devices."""
+        """Speedup over one device, without the time for messages between devices."""
         return self.work / self.slowest if self.slowest else float(self.devices)
 
     @property
     def efficiency(self) -> float:
-        """Share of the devices' time in which they work, 0..1, without messages between devices."""
+        """Fraction of the devices' time in which they work, 0..1, without the time for messages between devices."""
         return self.speedup / self.devices
 
     def __str__(self) -> str:
@@ -63,10 +64,10 @@ class Cut:
 
 
 def assess(seconds: Sequence[float], partition: Sequence[int], *, held: Sequence[int] | None = None) -> Cut:
-    """The speed and memory to be expected of a given cut; arguments as of `plan`.
+    """Return the expected speed and memory of a given partition. The other arguments are those of `plan`.
 
     Raises:
-        ValueError: the cut does not fit the stages.
+        ValueError: If the partition does not match the stages.
 
     """
     held = _same_stages(seconds, held)
@@ -77,16 +78,16 @@ def assess(seconds: Sequence[float], partition: Sequence[int], *, held: Sequence
 
 
 def plan(seconds: Sequence[float], devices: int, *, held: Sequence[int] | None = None, limit: int | None = None) -> Cut:
-    """The cut whose slowest device is fastest; among equals that whose largest device is smallest.
+    """Return the cut whose slowest device is fastest. Among equally fast cuts, the peak memory of a device is smallest.
 
     Args:
-        seconds: of each stage, for one micro-batch: forward, backward, and its share of an update.
-        devices: how many; each gets at least one stage.
-        held: bytes of each stage.
-        limit: bytes that a device may hold.
+        seconds: Seconds of each stage for one micro-batch: forward, backward, and its share of an update.
+        devices: Number of devices, each of which gets at least one stage.
+        held: Bytes of each stage.
+        limit: Maximum bytes of a device, or None.
 
     Raises:
-        ValueError: there are fewer stages than devices, or no cut stays below the limit.
+        ValueError: If there are fewer stages than devices, or no cut stays below the limit.
 
     """
     count = len(seconds)
@@ -96,7 +97,10 @@ def plan(seconds: Sequence[float], devices: int, *, held: Sequence[int] | None =
     time, size = [0.0, *accumulate(seconds)], [0, *accumulate(held)]
 
     def least(sums: Sequence[float], slowest: float) -> tuple[float, tuple[int, ...]] | None:
-        """The cut whose largest part by `sums` is smallest: that part and the stages of each; None: there is none."""
+        """Return the smallest possible largest part by `sums`, with its partition, or None if none is possible.
+
+        `sums` are cumulative over the stages, and no part may take longer than `slowest`.
+        """
 
         @cache
         def best(end: int, parts: int) -> tuple[float, tuple[int, ...]] | None:
@@ -118,7 +122,7 @@ def plan(seconds: Sequence[float], devices: int, *, held: Sequence[int] | None =
 
 
 def _same_stages(seconds: Sequence[float], held: Sequence[int] | None) -> Sequence[int]:
-    """The bytes of each stage, 0 unless given."""
+    """Return the bytes of each stage, 0 if not given."""
     held = [0] * len(seconds) if held is None else held
     if len(held) != len(seconds):
         raise ValueError(f"seconds and bytes must be of the same stages, got {len(seconds)} and {len(held)}")

@@ -1,10 +1,11 @@
-"""Simulate a run: begin and end of every action of every device, from measured costs and a model of the links.
+"""Simulate a run: calculate begin and end of every operation from measured costs and a model of the links.
 
-The throughput of a pipeline is often estimated as the number of ticks times the time of the slowest stage. This ignores
-waiting and the transfer of messages, which decide whether a schedule is worth it. Here each device executes its actions
-in order, each as soon as the device is free and its inputs have arrived. A link transfers one message at a time in each
-direction. This simulates any schedule: those of the engine (`petra_core.prediction.orders`) and synchronous ones. The
-result is a `Timeline` like the trace of a real run (`petra_core.prediction.tracing`), so the two can be compared.
+The time of a pipelined run is often estimated as the number of ticks times the time of the slowest stage. This ignores
+waiting and the transfer of messages, which determine whether a schedule is useful. Here each device executes its
+operations in order, each as soon as the device is free and its inputs have arrived. A link transfers one message at a
+time in each direction. This simulates any schedule: those of the engine (`petra_core.prediction.orders`) and
+synchronous ones. The result is a `Timeline` like the trace of a real run (`petra_core.prediction.tracing`), so the two
+can be compared.
 
 Times are in seconds, sizes in bytes.
 """
@@ -25,12 +26,12 @@ class Cost:
     """Seconds and bytes that one stage takes for one micro-batch.
 
     Attributes:
-        forward: a forward that keeps no graph.
-        backward: a backward as the method does it, with the evaluation that reconstructs the graph if it needs one.
-        update: an optimizer step.
-        up: bytes of the output, sent to the stage above.
-        down: bytes of the message to the stage below: a gradient, and the input where the stage below reconstructs.
-        weights: bytes of the gradients of its weights, which replicas of the stage exchange at an update.
+        forward: Seconds of a forward that keeps no graph.
+        backward: Seconds of a backward, including the evaluation that reconstructs the graph if the method needs one.
+        update: Seconds of an optimizer step.
+        up: Bytes of the output, which is sent to the stage above.
+        down: Bytes of the message to the stage below: a gradient, and the input if the stage below reconstructs.
+        weights: Bytes of the gradients of the weights, which replicas of the stage exchange at an update.
 
     """
 
@@ -49,11 +50,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Link:
-    """A connection between two devices, the same in both directions.
+    """Connection between two devices, the same in both directions.
 
     Attributes:
-        latency: seconds that a message of no bytes takes.
-        bandwidth: bytes a second.
+        latency: Seconds that an empty message takes.
+        bandwidth: Bytes per second.
 
     """
 
@@ -65,13 +66,13 @@ class Link:
             raise ValueError(f"a link has a latency of at least 0 and a bandwidth above 0, got {self}")
 
     def seconds(self, size: int) -> float:
-        """Time for which a message of that many bytes occupies the link, without the latency."""
+        """Return the seconds for which a message of `size` bytes occupies the link, without the latency."""
         return size / self.bandwidth
 
     def all_reduce(self, size: int, devices: int) -> float:
-        """Seconds in which as many devices in a ring add up that many bytes each, and all have the sum.
+        """Return the seconds of a ring all-reduce of `size` bytes over `devices` devices (Patarasuk and Yuan 2009).
 
-        Twice around, less one step each time, a share of the bytes a step (Patarasuk and Yuan 2009).
+        It takes 2 (devices - 1) steps, and each transfers size / devices bytes.
         """
         return 2 * (devices - 1) * (self.latency + self.seconds(size) / devices)
 
@@ -80,13 +81,14 @@ INSTANT = Link()
 
 
 class Operation(NamedTuple):
-    """One operation of a device, with its duration and what has to be done before it.
+    """Operation of a device, with its duration and dependencies.
 
     Attributes:
-        name: kind (`F`, `B`, `W` for gradients of weights alone, `U`), stage, micro-batch; of an update its number, all
-            replicas of the stage counted. No two operations have the same name.
-        seconds: for how long.
-        needs: what must be done before, anywhere; with the bytes that travel if that is on another device.
+        name: Kind, stage and micro-batch. The kind is `F`, `B`, `W` (gradients of weights only) or `U`. An update has
+            its number instead of a micro-batch, counted over all replicas of the stage. Names are unique.
+        seconds: Duration.
+        needs: Operations that must be complete before, on any device, with the bytes to transfer if it is another
+            device.
 
     """
 
@@ -96,23 +98,24 @@ class Operation(NamedTuple):
 
 
 def simulate(devices: Sequence[Sequence[Operation]], link: Link = INSTANT) -> Timeline:
-    """Play the operations of all devices, each as early as it can be done.
+    """Simulate the operations of all devices, each as early as possible.
 
     Args:
-        devices: the operations of each device in the order in which it does them.
-        link: between any two devices.
+        devices: Operations of each device in the order of execution.
+        link: Link between any two devices.
 
     Raises:
-        ScheduleError: a device waits for something that nobody does, or that is done only after it (a deadlock).
+        ScheduleError: If a device waits for an operation that no device runs, or for one that depends on the waiting
+            one (a deadlock).
 
     """
     receivers = _receivers(devices)
-    known: list[dict[Name, float]] = [{} for _ in devices]  # by device: since when it has the result of what is done
+    known: list[dict[Name, float]] = [{} for _ in devices]  # by device: when each result is available there
     free = [0.0] * len(devices)
     link_free: dict[tuple[int, int], float] = {}
     queues = [deque(operations) for operations in devices]
     events: list[list[Event]] = [[] for _ in devices]
-    waiting: dict[Name, list[int]] = {}  # the devices that cannot go on before it is done
+    waiting: dict[Name, list[int]] = {}  # by operation: the devices that wait for it
     able = list(range(len(devices)))
     while able:
         device = able.pop()
@@ -145,7 +148,7 @@ def simulate(devices: Sequence[Sequence[Operation]], link: Link = INSTANT) -> Ti
 
 
 def _receivers(devices: Sequence[Sequence[Operation]]) -> dict[Name, dict[int, int]]:
-    """The other devices to which every operation's result is sent, with the bytes: operation -> device -> bytes."""
+    """Return the devices that receive each operation's result from another device: operation -> device -> bytes."""
     place = {operation.name: device for device, operations in enumerate(devices) for operation in operations}
     receivers: dict[Name, dict[int, int]] = {}
     for device, operations in enumerate(devices):

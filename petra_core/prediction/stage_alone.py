@@ -1,14 +1,14 @@
-"""Run one stage in isolation in its steady state, with the work that its device does in every tick of a full pipeline.
+"""Run one stage in isolation, with the work that its device does in every tick of a full pipeline.
 
 The time of a stage cannot be measured in a pipeline in one process, because the stages share caches and threads. Timing
 only its module would miss the engine's overhead and the second evaluation that some methods need. So this module uses
-the engine's worker of one stage and sends it the messages of its neighbours: an input from below, and, once `waiting`
-micro-batches are between their forward and their backward, a gradient from above for the oldest of them.
+the engine's worker of one stage and sends it the messages of its neighbours: an input from below, and a gradient from
+above for the oldest micro-batch, as soon as `waiting` micro-batches are between forward and backward.
 
     turn   F of a new micro-batch,  B of the oldest (with its reconstruction),  U after every k backwards
 
 The number of waiting micro-batches affects the cost of a turn only through the versions of the weights. With k = 1, one
-waiting micro-batch is enough for every forward to be one update older than its backward.
+waiting micro-batch is enough: every forward is then one update older than its backward.
 """
 
 import time
@@ -48,7 +48,14 @@ class Feed:
 
 @dataclass(frozen=True)
 class TurnSeconds:
-    """Seconds of the actions of one turn. `update` is None if no update was due."""
+    """Seconds of the actions of one turn.
+
+    Attributes:
+        forward: Seconds of the forward.
+        backward: Seconds of the backward.
+        update: Seconds of the update, or None if no update was due.
+
+    """
 
     forward: float
     backward: float
@@ -72,11 +79,11 @@ def feeds(stages: Sequence[Stage], method: Method, inputs: Value, target: Target
 
 
 class StageAlone:
-    """Worker of one stage, which receives the messages of its neighbours from this class.
+    """Worker of one stage, with a substitute for its neighbours.
 
     Args:
         stage: The stage.
-        index: Its number.
+        index: Index of the stage.
         method: Training method.
         feed: Tensors that the neighbours send.
         waiting: Number of micro-batches between forward and backward in the steady state, 0 for the head.
@@ -86,7 +93,8 @@ class StageAlone:
 
     Attributes:
         worker: The engine's worker.
-        bytes_up, bytes_down: Payload of a message to the stage above and to the stage below.
+        bytes_up: Payload of a message to the stage above, in bytes.
+        bytes_down: Payload of a message to the stage below, in bytes.
 
     """
 
@@ -126,12 +134,12 @@ class StageAlone:
         return TurnSeconds(forward, backward, update)
 
     def forward(self) -> float:
-        """Run the forward of a new micro-batch. Return its seconds, without those of receiving messages."""
+        """Run the forward of a new micro-batch and return its seconds, without the time to receive messages."""
         self._receive_from_below()
         return self._timed(self._forward)
 
     def backward(self) -> tuple[float, float | None]:
-        """Run the backward of the oldest micro-batch and, if due, an update. Return their seconds."""
+        """Run the backward of the oldest micro-batch and, if due, an update, and return their seconds."""
         if not self.worker.is_head:
             self._receive_from_above()
         seconds = self._timed(self._backward)

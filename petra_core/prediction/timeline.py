@@ -14,7 +14,7 @@ Name = tuple[str, int, int]  # kind, stage, and number of the micro-batch or upd
 
 
 class Event(NamedTuple):
-    """An operation on a device.
+    """Operation on a device.
 
     Attributes:
         device: Index of the device.
@@ -32,10 +32,10 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The operations of all devices in a run, with times in seconds.
+    """Operations of all devices in a run, with times in seconds.
 
     Attributes:
-        events: The events, device by device, each device's in the order of execution.
+        events: Events, device by device, each device's in the order of execution.
         devices: Number of devices.
 
     """

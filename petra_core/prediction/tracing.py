@@ -1,8 +1,8 @@
 """Record when a run executes its actions, as a timeline that can be compared with a simulated one.
 
 A profiler shows kernels and Python frames, which are hard to map to a schedule, and slows the run. A traced pipeline
-records the begin and end of each action of the schedule, and the time that it waits for messages. An executor around
-that of the pipeline does that, so a pipeline that is not traced has no overhead. Tracing does not change results.
+records the begin and end of each action of the schedule, and the time that it waits for messages. Tracing wraps the
+pipeline's executor, so a pipeline that is not traced has no overhead. Tracing does not change results.
 
     with tracing(pipeline) as trace:
         for x, y in batches:
@@ -10,10 +10,10 @@ that of the pipeline does that, so a pipeline that is not traced has no overhead
     timeline([trace]).chrome_trace()
 
 On the CPU, times come from `time.perf_counter`. On a GPU the host runs ahead, so the trace records CUDA events and
-reads them only when its times are requested; nothing synchronises before that. As in the simulation
+reads them only when its times are requested. It does not synchronise before that. As in the simulation
 (`petra_core.prediction.simulation`), a reconstruction (R) counts as part of its backward, and so does the time to start
-sending a message. In a method that overlaps them (PAREPROP), the reconstruction is a separate event, concurrent with
-the backward of the stage above.
+sending a message. In a method that overlaps reconstructions (PAREPROP), they are separate events, concurrent with the
+backward of the stage above.
 
 The processes of one Linux machine share a clock. The clocks of several machines differ: `gathered` aligns them at a
 barrier, which is accurate to within the duration of the barrier.
@@ -43,7 +43,7 @@ Moment = float | torch.cuda.Event
 
 
 class Trace:
-    """The actions of one process, in the order of execution.
+    """Actions of one process, in the order of execution.
 
     Args:
         device: Index of the process among the devices of the timeline, which is its rank.
@@ -64,9 +64,9 @@ class Trace:
             self._begun[stage] = self._now(where)
 
     def end(self, kind: str, stage: int, number: int, where: torch.device) -> None:
-        """Record the end and the kind of a stage's action. A reconstruction continues as part of its backward.
+        """Record the end and the kind of a stage's action.
 
-        With `overlapped` a reconstruction ends here, too.
+        A reconstruction does not end here but continues as part of its backward, unless `overlapped` is set.
 
         Args:
             kind: Kind of the action.
@@ -80,7 +80,7 @@ class Trace:
 
     @contextlib.contextmanager
     def waiting(self, stage: int, step: int, where: torch.device) -> Iterator[None]:
-        """Record the duration of a context as a wait. It may lie between a reconstruction and its backward."""
+        """Record the duration of a context as a wait, which may be between a reconstruction and its backward."""
         begun = self._now(where)
         yield
         self._spans.append((WAIT, stage, step, where, begun, self._now(where)))
@@ -115,11 +115,11 @@ class Trace:
 
 
 class TracingExecutor(SequentialExecutor):
-    """Record the actions and waits of another executor.
+    """Executor that records the actions and waits of another executor.
 
     Args:
-        executor: The executor that does the actions.
-        trace: The trace to record in.
+        executor: Executor of the actions.
+        trace: Trace to record in.
 
     """
 
