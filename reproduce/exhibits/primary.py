@@ -76,7 +76,7 @@ class Primary:
 def declared() -> Mapping[str, Any]:
     """Read the declaration."""
     text = (resources.files("reproduce.exhibits") / "primary.json").read_text(encoding="utf-8")
-    return json.loads(text)  # type: ignore[no-any-return]  # a mapping, as its test says
+    return json.loads(text)  # type: ignore[no-any-return]  # its test checks that it is a mapping
 
 
 def primaries(frames: Frames) -> list[Primary]:

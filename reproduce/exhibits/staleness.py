@@ -392,7 +392,7 @@ def _rates(sheet: Sheet) -> Table:
 
 
 def _cures(sheet: Sheet) -> Table:
-    """Return a table of less staleness combined with the best corrections for it."""
+    """Return a table of runs that combine less staleness with the best corrections for it."""
     runs = _runs(sheet, _trained(sheet, plan.cured))
     by = ["forward_weights", "optimizer", "reference_rate", "method", "timing", "stages"]
     reached = means(runs, OUTCOME, by)

@@ -271,7 +271,7 @@ Speeds = dict[tuple[str, int, int], Pace]  # by way of training, k and number of
 
 
 def _speeds(frames: Frames) -> Speeds:
-    """Model PETRA with separate and with merged stages, and 1F1B; return nothing without timed stages.
+    """Model PETRA with separate and with merged stages, and 1F1B; empty without timed stages.
 
     "Merged" means that all stages of a device form one stage. A synchronous pipeline computes the same either way.
     """

@@ -94,8 +94,8 @@ def is_above(difference: Estimate | None) -> bool | None:
 def is_not_below(difference: Estimate | None) -> bool | None:
     """Return whether a difference is positive or small; None if undecided.
 
-    It is if its whole interval is above -margin. It is not if the whole interval is negative and reaches beyond
-    the margin.
+    It is positive or small if its whole interval is above -margin. It is not if the whole interval is negative and
+    reaches beyond the margin.
     """
     if difference is None or difference.low is None or difference.high is None or without_spread(difference):
         return None
@@ -107,7 +107,7 @@ def is_not_below(difference: Estimate | None) -> bool | None:
 def is_equal(difference: Estimate | None) -> bool | None:
     """Return whether a difference is within the margin of 0; None if undecided.
 
-    It is if its whole interval is. It is not if the interval excludes 0 and reaches beyond the margin.
+    It is within the margin if its whole interval is. It is not if the interval excludes 0 and reaches beyond it.
     """
     return {Verdict.EQUAL: True, Verdict.HIGHER: False, Verdict.LOWER: False}.get(verdict(difference))
 
