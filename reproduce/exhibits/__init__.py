@@ -1,1 +1,1 @@
-"""What the report says: one module for each table, figure or study."""
+"""Define the content of the report: one module for each table, figure or study."""

@@ -1,17 +1,17 @@
-"""What a table, figure or study of the report is, and the one driver that makes its section.
+"""Define the type of a table, figure or study of the report, and the one function that makes its section.
 
-An exhibit is a declaration: its plan says which cells it needs (`reproduce.grids.plans`, under its key), `whole` and
-`each` say what is shown, as a stream of what goes into the report, in order:
+An exhibit is a declaration. The plan with its key defines the cells that it needs (`reproduce.grids.plans`). `whole`
+and `each` yield the content of the report in order:
 
     Table, Figure, Listing, str     shown (a str is a paragraph)
     Folded(…)                       shown on demand
     Finding(…)                      a line of the summary
-    Sentence(…)                     what it says; of several the first with a value
+    Sentence(…)                     the result in one sentence; of several, the first with a value
 
-`each` is asked for every sheet (`reproduce.records.frames.Sheet`: a scale, an arithmetic, a data set, a text) of which
-a run has begun, the largest scale first. A sheet that compares nothing yet comes after those that do. That the others
-have not been run, and how many runs are finished, is said here and nowhere else. `whole` is asked once, before, for
-what is not of a sheet. What our runs say about the paper's claims is in `reproduce.exhibits.claims`.
+`section` calls `each` for every sheet (`reproduce.records.frames.Sheet`: a scale, an arithmetic, a data set, a text) of
+which a run has begun, the largest scale first. A sheet that compares nothing yet comes after those that do. Only
+`section` lists the sheets that have not been run and counts the finished runs. It calls `whole` once, before `each`,
+for content that does not belong to a sheet. `reproduce.exhibits.claims` compares our runs with the paper's claims.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,11 +37,11 @@ class Folded:
 
 @dataclass(frozen=True)
 class Sentence:
-    """What an exhibit says, for who reads no further; with a tone it is a line of the summary, too."""
+    """One-sentence summary of an exhibit. With a tone it is also listed as a finding."""
 
     words: str
     tone: Tone | None = None
-    known: bool = True  # whether there is a value in it, and not only that there is none yet
+    known: bool = True  # whether it contains a value, and not only that there is none yet
 
 
 Shown = Block | Folded | Finding | Sentence
@@ -52,12 +52,12 @@ class Exhibit:
     """A table, a figure or a study.
 
     Attributes:
-        key: of its section, of its plan, and of what was published (`table3`).
-        title: heading.
-        introduction: a paragraph.
-        each: what is shown of a sheet of its plan.
-        whole: what is shown once, before.
-        folded: heading of what is shown on demand.
+        key: Key of its section, of its plan, and of the published exhibit (`table3`).
+        title: Heading of the section.
+        introduction: First paragraph of the section.
+        each: Yields the content of a sheet of its plan.
+        whole: Yields the content that appears once, before that of the sheets.
+        folded: Heading of the content that is shown on demand.
 
     """
 
@@ -70,7 +70,7 @@ class Exhibit:
 
 
 def sheets(frames: Frames, plan: str) -> list[Sheet]:
-    """Return the sheets of a plan, the largest scale first, including those of which nothing has begun."""
+    """Return the sheets of a plan, the largest scale first, including those without any runs."""
     if plan not in frames.by_plan:
         cells = {scale: cells_of(PLANS[plan], scale) for scale in reversed(scales.SCALES)}
         frames.by_plan[plan] = [sheet for scale, of in cells.items() if of for sheet in frames.sheets(scale, of)]
@@ -78,24 +78,24 @@ def sheets(frames: Frames, plan: str) -> list[Sheet]:
 
 
 def commands(plan: str) -> list[str]:
-    """Return the commands that run all cells of a plan, scale by scale."""
+    """Return the commands that run all cells of a plan, one for each scale."""
     cells = PLANS.get(plan)
     known = [scale for scale in scales.SCALES if cells and cells_of(cells, scale)]
     return [f"python -m reproduce run {scale} --tables {plan}" for scale in known]
 
 
 def first(sentences: Sequence[Sentence]) -> str:
-    """The one to show, of the largest scale that has an answer: a run that has begun is none."""
+    """Return the summary of the largest scale with a value, or otherwise the first one; empty without summaries."""
     return next((said.words for said in (*(s for s in sentences if s.known), *sentences)), "")
 
 
 def section(exhibit: Exhibit, frames: Frames) -> Section:
-    """The section of an exhibit."""
+    """Return the section of an exhibit."""
     stream: list[Shown] = [*exhibit.whole(frames)] if exhibit.whole else []
     every = sheets(frames, exhibit.key) if exhibit.each else []
     each = exhibit.each or (lambda _: ())
     made = [[_at_scale(shown, sheet.scale) for shown in each(sheet)] for sheet in every if sheet.begun]
-    # A sheet of which a first run has ended, and which compares nothing yet, does not hide one that does.
+    # A sheet whose first run has ended, and which compares nothing yet, must not hide a sheet that does.
     for of_sheet in sorted(made, key=_compares_nothing):
         stream += of_sheet
     stream = [shown for shown in stream if not isinstance(shown, Figure) or shown.svg]
@@ -126,7 +126,7 @@ def _compares_nothing(of_sheet: Sequence[Shown]) -> bool:
 
 
 def _at_scale(shown: Shown, scale: str) -> Shown:
-    """A table or figure with the scale that it is of."""
+    """Return a table or figure with the name of its scale; return other content unchanged."""
     if isinstance(shown, Folded):
         return Folded(_at_scale(shown.block, scale))  # type: ignore[arg-type]  # a block stays one
     return replace(shown, scale=scale) if isinstance(shown, Table | Figure) else shown

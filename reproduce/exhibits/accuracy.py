@@ -1,7 +1,8 @@
-"""Test accuracies of all methods in one setting, scale by scale.
+"""Show the test accuracies of all methods in one setting, scale by scale.
 
-The paper compares PETRA with backpropagation only; its reviewers asked for the other asynchronous methods. Here are all
-of them, on the same network with the same k and seeds; a run that falls short of what its scale expects is an alert.
+The paper compares PETRA only with backpropagation; its reviewers asked for the other asynchronous methods. This exhibit
+shows all of them on the same network with the same k and seeds. A run below the accuracy that its scale expects is an
+alert.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from reproduce.show.tables import Field, judged, mean, method, table, words
 from reproduce.words import conjunction, count, some
 
 PETRA, EXACT = methods.PETRA.name, methods.BACKPROPAGATION.name
-#: Methods that work on delayed gradients and are not PETRA.
+#: Pipelined methods other than PETRA; they compute with delayed gradients.
 RIVALS = tuple(m.name for m in COMPARED if m.pipelined and m is not methods.PETRA)
 INTRODUCTION = (
     "Accuracy on the test set after the last epoch, in percent. Differences are to backpropagation on the same network "
@@ -28,7 +29,7 @@ INTRODUCTION = (
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """What was trained by hand, recipe by recipe."""
+    """Yield the accuracies of runs that were started by hand, recipe by recipe."""
     by_hand = frames.runs[(frames.runs["kind"] == "training") & ~frames.runs["scale"].isin(list(scales.SCALES))]
     for (scale, recipe), runs in by_hand.groupby(["scale", "recipe"]):
         for sheet in frames.sheets(str(scale), [frames.by_name[name].cell for name in runs["cell"]]):
@@ -36,7 +37,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 
 def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
-    """Accuracies as a picture and by method and k, and PETRA less its rivals."""
+    """Yield the accuracies by method and k, as a picture and a table, and the differences of PETRA to its rivals."""
     accuracy = means(sheet.runs, "test_accuracy", ["network", "method", "k"])
     networks, _, ks = (list(dict.fromkeys(axis)) for axis in zip(*accuracy, strict=True))
     planned = {place[:2] for place in accuracy}
@@ -97,7 +98,10 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
 
 
 def _expected(sheet: Sheet) -> Iterator[Finding]:
-    """The runs that fall short of what their scale expects, or that none does; of what was run by hand nothing is."""
+    """Report the runs below the accuracy that their scale expects, or that there are none.
+
+    Runs that were started by hand have no expected accuracy.
+    """
     scale, by_name = scales.SCALES.get(sheet.scale, scales.Scale("")), sheet.frames.by_name
     short = {
         run.cell.name: f"{run.result['test_accuracy']:.1f} %" if run.done else str(run.state)

@@ -1,7 +1,8 @@
-"""Beyond the paper: BDIA, transformers that are inverted to the bit without another architecture (arXiv 2407.09093).
+"""Beyond the paper: BDIA inverts a plain transformer bit for bit, without a change of architecture (arXiv 2407.09093).
 
-Its authors compare ViT, RevViT and BDIA-ViT; their numbers are known second-hand, without what they were run with. Two
-things are behind BDIA's accuracy: random steps, which regularise, and the quantiser, so there is a run without it.
+Its authors compare ViT, RevViT and BDIA-ViT. Their numbers are known second-hand, without the settings of their runs.
+Two properties may explain BDIA's accuracy: its random steps, which regularise, and its quantiser. Therefore one run
+has no quantiser.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +30,7 @@ INTRODUCTION = (
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """What was published beside ours: accuracy at the published size, and memory, as the benchmark measured it."""
+    """Yield published values next to ours: accuracy at the published size, and memory as measured by the benchmark."""
     every = [(sheet, means(_runs(sheet), "test_accuracy", ["contestant"])) for sheet in sheets(frames, "bdia")]
     yield Sentence(_gains(every))
     papers = [(sheet, accuracy) for sheet, accuracy in every if sheet.scale == "paper"]
@@ -39,7 +40,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 
 def _published(papers: Iterable[tuple[Sheet, Samples]], arithmetic: str) -> Iterator[Shown]:
-    """The published accuracies beside ours in an arithmetic."""
+    """Yield the published accuracies next to ours in one arithmetic."""
     ours = Samples({(sheet.dataset, title): of for sheet, accuracy in papers for title, of in accuracy.items()})
     rows = published_tables.read("bdia")
     stated = {(row["dataset"], row["network"]): row for row in rows if row["quantity"] == "accuracy"}
@@ -67,7 +68,7 @@ def _published(papers: Iterable[tuple[Sheet, Samples]], arithmetic: str) -> Iter
 
 
 def _held(frames: Frames) -> Table:
-    """The published bytes beside those of the benchmark."""
+    """Return a table of the published bytes next to those of the benchmark."""
     rows = published_tables.read("bdia")
     series = frames.series[frames.series["benchmark"] == "bdia"]
     held = series.pivot_table("value", "contestant", "quantity", aggfunc="median") / MEGABYTE
@@ -100,7 +101,7 @@ def _held(frames: Frames) -> Table:
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """All networks and methods of a data set."""
+    """Yield the results of all networks and methods on one data set."""
     runs = _runs(sheet)
     accuracy, done = means(runs, "test_accuracy", ["contestant"]), runs.dropna(subset=["test_accuracy"])
     yield facets.facet(
@@ -133,7 +134,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 
 def _published_points(contestant: TransformerContestant, stated: Mapping[str, published_tables.Row]) -> Entry:
-    """What was published of the two less each other, on the same data set."""
+    """Return the difference of the published accuracies of a contestant and its reference, on the same data set."""
     if not contestant.against or contestant.title not in stated:
         return missing("")
     row, other = stated[contestant.title], stated[contestant.against.title]
@@ -142,7 +143,7 @@ def _published_points(contestant: TransformerContestant, stated: Mapping[str, pu
 
 
 def _gains(every: Iterable[tuple[Sheet, Samples]]) -> str:
-    """What RevViT and BDIA-ViT win over ViT, on the largest scale at which all three are finished."""
+    """State the gains of RevViT and BDIA-ViT over ViT, at the largest scale at which all three are finished."""
     for sheet, accuracy in every:
         gains = {c.title: accuracy[c.title] - accuracy[VIT.title] for c in (REVVIT, BDIA)}
         if all(gain.estimate for gain in gains.values()):
@@ -152,7 +153,7 @@ def _gains(every: Iterable[tuple[Sheet, Samples]]) -> str:
 
 
 def _runs(sheet: Sheet) -> DataFrame:
-    """The runs of a sheet, with the title of what they are of."""
+    """Return the runs of a sheet with the title of their contestant."""
     families = sheet.runs["model"].str.partition("_")[0]
     settings = zip(families, sheet.runs["coupling"], sheet.runs["method"], strict=True)
     return sheet.runs.assign(contestant=[BY_SETTINGS[of].title for of in settings])

@@ -1,8 +1,8 @@
-"""Benchmarks of speed and memory: every ratio of interest with its spread, and what was hoped for it.
+"""Show the benchmarks of speed and memory: every ratio of interest with its spread and its aim.
 
-Whatever lies in the folder of benchmark records is shown, in one form; what is special about one is said by its script,
-in its record (`reproduce.records.benchmarks`). A ratio is the median over rounds of ratios within a round, never a
-ratio of medians.
+All records in the folder of benchmark records are shown in one form. Text that is specific to a benchmark comes from
+its script and is in its record (`reproduce.records.benchmarks`). A ratio is the median over rounds of ratios within a
+round, never a ratio of medians.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,11 +26,11 @@ INTRODUCTION = (
     "run in the last minute, the benchmark's own in the second number. "
     "Every value of every round is in series.csv of `python -m reproduce records export FOLDER`."
 )
-DRAWN = 2  # timelines of a benchmark, as modelled and as measured; its record has all
+DRAWN = 2  # number of timelines shown for a benchmark (modelled and measured); its record contains all
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """Yield every record. Of several records of one benchmark the first is explained, and a patch is listed once."""
+    """Yield every record. Explain a benchmark only at its first record, and list a patch only once."""
     problems = frames.results.benchmark_problems
     records = [replace(record, title=_titled(record)) for record in frames.results.benchmarks]
     if problems:
@@ -48,8 +48,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
         value=values / units.map({"s": 1e-3, "B": MEGABYTE}).fillna(1.0),
         quantity=frames.series["quantity"] + ", " + units.replace({"s": "ms", "B": "MB"}),
     )
-    explained: dict[str, Benchmark] = {}  # by the paragraph
-    patched: dict[str, list[str]] = {}  # names by the patch
+    explained: dict[str, Benchmark] = {}  # first record by explanation
+    patched: dict[str, list[str]] = {}  # names of records by patch
     for benchmark in records:
         first = explained.setdefault(benchmark.about, benchmark)
         again = f", recorded as {benchmark.name}: as explained above under “{first.title}”."
@@ -65,13 +65,13 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 
 def _titled(benchmark: Benchmark) -> str:
-    """Its title, which says of a GPU that it was one: there the same script answers another question."""
+    """Return the title with the name of a GPU: on a GPU the same script answers another question."""
     device = benchmark.environment.get("device", "cpu")
     return benchmark.title if device == "cpu" else f"{benchmark.title} ({device})"
 
 
 def _aims(benchmark: Benchmark) -> Iterator[Finding]:
-    """Under the name of the record, since several have one title."""
+    """Report the aims under the name of the record, since several records can have the same title."""
     aimed = [row for row in benchmark.judged() if row[-1] is not None]
     missed = [
         f"{of.group}: {of.title}, {of.quantity}, {_form(unit)(spread.median)}{unit} instead of {of.aim}{unit}"
@@ -88,7 +88,7 @@ def _aims(benchmark: Benchmark) -> Iterator[Finding]:
 
 
 def _shown(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:
-    """All that there is of a record, `series` its own, and how it was measured."""
+    """Yield all content of a record, with its `series`, and how it was measured."""
     curves, plain = series[series["at"].notna()], series[series["at"].isna()]
     if not curves.empty:
         yield _curves(benchmark, curves)
@@ -117,7 +117,7 @@ def _where(benchmark: Benchmark) -> str:
 
 
 def _judged(benchmark: Benchmark) -> Table:
-    """Ratios of interest, and values that have an aim themselves."""
+    """Return a table of the ratios of interest and of the values with an aim."""
 
     def median(row: Any) -> Entry:
         form, unit, spread = _form(benchmark.unit(row[0])), benchmark.unit(row[0]), row[1]
@@ -147,7 +147,7 @@ def _judged(benchmark: Benchmark) -> Table:
 
 
 def _form(unit: str) -> Callable[[float], str]:
-    """A ratio to three decimals, unless these say little of it; else three digits, or more if it is large."""
+    """Return the format of a unit: ratios have three decimals (two digits if small), values at least three digits."""
     return _digits if unit else lambda ratio: f"{ratio:.3f}" if ratio >= 0.01 else f"{ratio:.2g}"
 
 
@@ -156,7 +156,7 @@ def _digits(value: float) -> str:
 
 
 def _side_by_side(benchmark: Benchmark, series: DataFrame) -> Table:
-    """A row a contestant, those that were not there or failed too, a column a quantity, costs first."""
+    """Return a row for each contestant, including failed ones, and a column for each quantity, costs first."""
     medians = series.groupby(["group", "contestant", "quantity"])["value"].median()
     named = str(benchmark.setting.get("contestants", "")).split("; ")
     names = named if any(named) else series["contestant"].unique()

@@ -1,8 +1,8 @@
-"""Claims: sentences of papers as data, the runs that bear on each, and the verdict that these earn.
+"""Judge claims: sentences of papers as data, the runs that test each, and the resulting verdict.
 
-`reproduce/published/claims.json` has for every sentence a predicate and tests. A test names a scale, a plan, a measure
-and the cells of the plan that are compared, the paper's own size first. The verdict is an output: nothing states it,
-and without the runs it is "unknown". Smaller scales and models say whether the same holds there, no more.
+`reproduce/published/claims.json` contains a predicate and tests for every sentence. A test names a scale, a plan, a
+measure and the cells of the plan that are compared. Tests at the paper's size come first. The verdict is only ever
+computed, and without runs it is "unknown". Smaller scales and models show only whether the claim holds there.
 """
 
 import math
@@ -33,23 +33,23 @@ from reproduce.words import count
 __all__ = ["Evidence", "Judged", "by_exhibit", "judge", "judge_claim", "standing"]
 
 OWN_SCALE = "paper"
-PARTS = 6  # of a training, in each of which a gradient must be the closer one
+PARTS = 6  # parts of a training, in each of which a gradient must be the closer one
 DECIMALS = {"points": 1, "%": 1, "GB": 2, "times": 1, "cosine": 3}
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the runs of a test show.
+    """Result of the runs of a test.
 
     Attributes:
         scale: Scale of the runs.
         setting: Network, data set and length in words.
         shown: The measured value in words.
-        cells: Names of the finished cells that it rests on.
+        cells: Names of the finished cells that it is based on.
         estimate: The value with its interval; None for rules that hold or do not.
-        holds: What the predicate says; None if the data do not decide.
-        verdict: That on the claim, from this evidence only.
-        remarks: What a reader must know about the runs.
+        holds: Whether the predicate holds; None if the data do not decide.
+        verdict: Verdict on the claim from this evidence only.
+        remarks: Facts that a reader must know about the runs.
 
     """
 
@@ -65,19 +65,19 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with the evidence on it, the most telling first."""
+    """A claim with its evidence, the strongest first."""
 
     claim: Claim
     evidence: tuple[Evidence, ...]
 
     @property
     def verdict(self) -> ClaimVerdict:
-        """That of the most telling evidence."""
+        """Verdict of the strongest evidence."""
         return self.evidence[0].verdict if self.evidence else ClaimVerdict.UNKNOWN
 
     @property
     def found(self) -> str:
-        """What was found, in words; empty without runs."""
+        """The result in words; empty without runs."""
         return "; ".join(f"{of.shown} ({'; '.join((of.setting, *of.remarks))})" for of in self.evidence)
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,13 +115,13 @@ def judge(frames: Frames) -> list[Judged]:
 
 
 def judge_claim(claim: Claim, frames: Frames) -> Judged:
-    """Gather the evidence of all tests of a claim; runs of the paper's own size come first, whatever they show."""
+    """Gather the evidence of all tests of a claim. Runs of the paper's size come first, independent of their result."""
     known = [of for test in claim.tests for of in _evidence(claim, test, frames)]
     return Judged(claim, tuple(known))
 
 
 def standing(judged: Iterable[Judged]) -> Standing | None:
-    """Summarize the verdicts on an exhibit in a word; None if no claim is about it."""
+    """Summarize the verdicts on an exhibit in one term; None if no claim is about it."""
     verdicts = {of.verdict for of in judged}
     if not verdicts:
         return None
@@ -148,10 +148,10 @@ def _evidence(claim: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evi
 
 def _verdict(claim: Claim, test: Mapping[str, Any], found: Evidence) -> ClaimVerdict:
     if test.get("modelled"):
-        return ClaimVerdict.OPEN  # a model is no measurement
+        return ClaimVerdict.OPEN  # a model is not a measurement
     value = claim.predicate.get("value")
     if test["scale"] == OWN_SCALE and value is not None and found.estimate is not None:
-        if (digits := claim.predicate.get("digits")) is not None:  # of what has no spread
+        if (digits := claim.predicate.get("digits")) is not None:  # for values without a spread
             return ClaimVerdict.AGREE if round(found.estimate.mean, digits) == value else ClaimVerdict.DISAGREE
         return compare(found.estimate, value)
     yes, no = (
@@ -163,7 +163,7 @@ def _verdict(claim: Claim, test: Mapping[str, Any], found: Evidence) -> ClaimVer
 
 
 def _holds(claim: Claim, ours: Estimate | None) -> bool | None:
-    """What a value says about the claim; of a published number whether the sign is the same, where it has one."""
+    """Return whether a value supports the claim; for a published number, whether it has the same sign."""
     predicate = claim.predicate
     if predicate["is"] != "equal":
         return PREDICATES[predicate["is"]](ours)
@@ -176,14 +176,14 @@ def _holds(claim: Claim, ours: Estimate | None) -> bool | None:
 
 
 def _chosen(rows: DataFrame, where: Mapping[str, Any]) -> DataFrame:
-    """The rows with these values, a list being any of several."""
+    """Return the rows with these values. A list allows any of its values."""
     for column, value in where.items():
         rows = rows[rows[column].isin(value if isinstance(value, list) else [value])]
     return rows
 
 
 def _of_runs(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
-    """A sum of means over seeds of a column of runs."""
+    """Return the evidence of a weighted sum of means over seeds of a column of runs."""
     runs = _chosen(sheet.runs[sheet.runs["traceable"]], {n: v for n, v in test["cells"].items() if n != "dataset"})
     terms, remarks, cells = [], [], []
     for term in test["terms"]:
@@ -229,7 +229,7 @@ def _shown(claim: Claim, ours: Estimate, bounded_by: str = "") -> str:
 
 
 def _setting(sheet: Sheet, runs: DataFrame) -> str:
-    """Scale, network, data set and length of runs."""
+    """Return scale, network, data set and length of runs as text."""
     networks = " and ".join(dict.fromkeys(runs["network"]))
     dataset = next(iter(dict.fromkeys(runs["dataset"].dropna())), "")
     lengths = sorted({int(epochs) for epochs in runs["epochs"].dropna()})
@@ -238,7 +238,7 @@ def _setting(sheet: Sheet, runs: DataFrame) -> str:
 
 
 def _of_formula(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
-    """Whether a column of Table 1 is what was counted, at every inner stage."""
+    """Compare a column of Table 1 with the counts, at every inner stage."""
     name, method = test["measure"].removeprefix("formula of "), methods.by_name(test["cells"]["method"])
     known = [m for m in measured(sheet.frames.by_name[cell] for cell in sheet.done["cell"]) if m.method is method]
     if not known:
@@ -268,7 +268,7 @@ def _follows(m: Measured, name: str) -> bool:
 
 
 def _of_memory(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
-    """Bytes held of what the paper's rule counts, or the share that is saved against both buffers."""
+    """Return the bytes held that the paper's rule counts, or the share saved compared with both buffers."""
     where = test["cells"] | test["terms"][0]["where"]
     runs = _chosen(with_rules(held(sheet, GIGABYTE), GIGABYTE), where)
     value = runs["counted_saved" if test["measure"] == "counted saving" else "counted"].dropna()
@@ -291,7 +291,10 @@ def _of_speed(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence |
 
 
 def _of_gradients(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
-    """By how much PETRA's gradient is closer, mean below the head; over training in the part where it is least."""
+    """Return how much closer PETRA's gradient is, as a mean over the stages below the head.
+
+    The value is that of the whole training, or of the part of the training with the least gain.
+    """
     rows = _chosen(sheet.done, test["cells"])
     overall = not test["measure"].startswith("least")
     lines = gradients.comparisons(sheet, single=not overall)
@@ -304,13 +307,13 @@ def _of_gradients(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Eviden
     gains = measured_in_runs(gradients.over_stages(gradients.gains(values)), "value", by)
     cosines = [of for place, of in gains.items() if (place if overall else place[-1]) == "cosine" and of.estimate]
     ours = min(cosines, key=_mean).estimate
-    assert ours is not None  # as chosen
+    assert ours is not None  # samples without an estimate were excluded
     shown = _shown(claim, ours) + ("" if overall else ", where it is least")
     return Evidence(sheet.scale, _setting(sheet, rows), shown, tuple(rows["cell"]), ours, _holds(claim, ours))
 
 
 def _of_benchmark(_: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
-    """Whether a gain of PaReprop lies above 0, lower quartile too, in every setting."""
+    """Test whether the gain of PaReprop, including its lower quartile, is above 0 in every setting."""
     found = []
     for record in frames.results.benchmarks:
         if record.name.partition("-")[0] != test["benchmark"]:
@@ -347,7 +350,7 @@ _MEASURES: dict[str, _Measure] = {
 
 
 def by_exhibit(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """Group verdicts by the exhibit that they are about."""
+    """Group verdicts by exhibit."""
     groups: dict[str, list[Judged]] = {}
     for of in judged:
         groups.setdefault(of.claim.exhibit, []).append(of)

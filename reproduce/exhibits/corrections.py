@@ -1,8 +1,8 @@
-"""Beyond the paper: whether anything that is done about delay closes PETRA's gap, and what it keeps for that.
+"""Beyond the paper: test whether a correction for delay closes PETRA's gap, and how much memory it needs.
 
-A cure may win at its own best learning rate only, so rates are tried with seed 0, and what is chosen there has to be
-seen on other seeds. It may cost what PETRA saves, so bytes stand beside points. And another optimizer may win by what
-has nothing to do with delay, so it is compared with backpropagation by the same optimizer too.
+A correction may win only at its best learning rate. Therefore rates are tried with seed 0, and the chosen rate is
+tested on other seeds. A correction may use the memory that PETRA saves, so bytes are listed next to points. Another
+optimizer may win for reasons unrelated to delay, so it is also compared with backpropagation by the same optimizer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,10 +21,10 @@ from reproduce.show.statistics import Verdict
 from reproduce.show.tables import BOTTOM, Field, amount, entry, error, judged, mean, method, number, table, words
 from reproduce.words import conjunction, count
 
-CHOICE = 0  # the seed on which a learning rate is chosen
+CHOICE = 0  # the seed that chooses a learning rate
 PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
-Place = tuple[Any, ...]  # network, k, epochs if for longer, the name of the method, the title of the cure
-Less = dict[tuple[str, Place], Difference]  # by "backpropagation", "same optimizer" or "alone", and place
+Place = tuple[Any, ...]  # network, k, epochs (only for longer trainings), name of the method, title of the correction
+Less = dict[tuple[str, Place], Difference]  # by the comparison, a key of `_compared`, and place
 INTRODUCTION = (
     "Pipelined methods alone and with what the field does about delay: weights of the forward predicted along the "
     "momentum (FTPipe; linear: SpecTrain), the learning rate divided by the delay (PipeMare), the backward's weights "
@@ -37,22 +37,22 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class _Runs:
-    """What was reached in each place, all at the recipe's learning rate, or each at its best."""
+    """Results in each place, either all at the recipe's learning rate or each at its best rate."""
 
     accuracy: Samples
     kept: Samples  # megabytes
     rates: Mapping[Place, Entry]  # times the recipe's
-    chosen: Mapping[Place, float]  # accuracy with the seed of the choice
-    leads: Mapping[Place, float]  # its points above the next best rate; all three empty at the recipe's rate
+    chosen: Mapping[Place, float]  # accuracy with the seed that chose the rate
+    leads: Mapping[Place, float]  # points above the next best rate; all three empty at the recipe's rate
 
     def share(self, place: Place) -> float | None:
-        """Bytes kept, relative to the method alone."""
+        """Return the bytes kept, relative to the method without a correction."""
         held, least = self.kept[place].estimate, self.kept[_alone(place)].estimate
         return held.mean / least.mean if held and least else None
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """Points lost by method and cure at the recipe's learning rate, and what it keeps; at the best rate; for longer."""
+    """Yield accuracy and memory by method and correction: at the recipe's rate, at the best rate, and for longer."""
     tried = {settings_key(trial.cell): trial for trial in trials(sheet.scale)}
     every = sheet.runs.assign(
         cure=sheet.runs["settings"].map(lambda key: tried[key].cure.title),
@@ -180,17 +180,17 @@ def _where(place: Place) -> str:
 
 
 def _alone(place: Place) -> Place:
-    """The method of a place without a cure."""
+    """Return the place of the same method without a correction."""
     return *place[:-1], NOTHING.title
 
 
 def _exact(place: Place, cure: str = NOTHING.title) -> Place:
-    """Backpropagation in the place of a late method."""
+    """Return the place of backpropagation for the place of a pipelined method."""
     return *place[:-2], EXACT.name, cure
 
 
 def _compared(accuracy: Samples) -> Less:
-    """What is lost to backpropagation, by late methods also to that by the same optimizer, and won over them alone."""
+    """Compare each place with backpropagation (also by the same optimizer) and with the method without a correction."""
     differences: Less = {}
     for place in accuracy:
         if place != _exact(place):
@@ -215,7 +215,7 @@ def _differences(less: Less) -> list[Field]:
 
 
 def _at_best_rates(accuracy: Samples, kept: Samples) -> _Runs:
-    """The other seeds at the rate that was best with the seed of the choice, where rates were tried with that."""
+    """Return the results of other seeds at the best rate with seed `CHOICE`, if several rates were tried."""
     reached, held, rates, chosen, leads = Samples(), Samples(), {}, {}, {}
     for place in dict.fromkeys((*place,) for *place, _ in accuracy):
         planned = next(cure.rates for cure in CURES if cure.title == place[-1])
@@ -234,7 +234,7 @@ def _at_best_rates(accuracy: Samples, kept: Samples) -> _Runs:
 
 
 def _of_petra(less: Less, kind: str) -> dict[Place, Difference]:
-    """The comparisons of a kind under PETRA that can be made."""
+    """Return the available comparisons of a kind under PETRA."""
     return {
         place: difference
         for (of, place), difference in less.items()
@@ -243,9 +243,9 @@ def _of_petra(less: Less, kind: str) -> dict[Place, Difference]:
 
 
 def _sentence(scale: str, less: Less, shortest: int, longer: Less) -> Sentence:
-    """How many cures win under PETRA at the recipe's rate, and what is left of those that were followed for longer.
+    """State how many corrections win under PETRA at the recipe's rate, and the gain in longer trainings.
 
-    What is won in few epochs may be speed, by another optimizer above all, which is gone where training ends.
+    A gain in few epochs may only be faster convergence, particularly with another optimizer, and vanish at the end.
     """
     tried = _of_petra(less, "alone")
     if not tried:
@@ -265,7 +265,7 @@ def _sentence(scale: str, less: Less, shortest: int, longer: Less) -> Sentence:
 
 
 def _findings(less: Less, where: str) -> Iterator[Finding]:
-    """Of the cures under PETRA that have an interval, which win and which lose."""
+    """Report which corrections win and which lose, among those under PETRA with an interval."""
     tried = {place: of for place, of in _of_petra(less, "alone").items() if of.estimate and of.estimate.low is not None}
     for words_of, verdict in (("win", Verdict.HIGHER), ("lose", Verdict.LOWER)) if tried else ():
         named = [

@@ -1,4 +1,4 @@
-"""What the runs cost: hours of CPU cores and GPUs by exhibit, runs that failed, and settings tried by method."""
+"""Show the cost of the runs: hours of CPU cores and GPUs by exhibit, failed runs, and settings tried by method."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class Cost:
-    """What some runs cost.
+    """Cost of some runs.
 
     Attributes:
         core_hours: Hours times threads of runs on CPUs.
@@ -41,7 +41,7 @@ class Cost:
 
 
 def cost_of(runs: Iterable[Run[Any]]) -> Cost:
-    """Add up what runs cost."""
+    """Add up the cost of runs."""
     cores = gpus = 0.0
     states: Counter[Status] = Counter()
     for run in runs:
@@ -57,13 +57,13 @@ def cost_of(runs: Iterable[Run[Any]]) -> Cost:
 
 
 def seconds_of(run: Run[Any]) -> float:
-    """Return the seconds that a run took, as far as they were recorded."""
+    """Return the recorded seconds of a run."""
     epochs = sum(line.get("train_seconds", 0.0) + line.get("evaluation_seconds", 0.0) for line in run.metrics)
     return float(epochs or run.result.get("wall_seconds") or 0.0)
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """The hours in all and by exhibit, and the settings tried by method."""
+    """Yield the hours in total and by exhibit, and the settings tried by method."""
     begun = [run for run in frames.results.runs if run.state.status is not Status.NOT_RUN]
     total = cost_of(begun)
     reasons = Counter(run.state.reason for run in begun if run.state.status is Status.FAILED)

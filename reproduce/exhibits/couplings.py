@@ -1,7 +1,7 @@
-"""Beyond the paper: how deep inputs can be reconstructed, by the coupling that makes blocks invertible.
+"""Beyond the paper: measure how deep inputs can be reconstructed, by the coupling of the invertible blocks.
 
-Between embedding and head no block of these transformers keeps its input, so errors add up over all of them. A run that
-diverges has no accuracy, but its errors until then are what is asked for.
+No block of these transformers between embedding and head keeps its input, so errors accumulate over all of them. A run
+that diverges has no accuracy, but its errors before that are still shown.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ INTRODUCTION = (
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """The errors at the bottom by depth, drawn and in numbers."""
+    """Yield the errors at the bottom by depth, as a figure and a table."""
     of = {settings_key(planned(c, blocks)): (c.title, blocks) for c in COUPLINGS for blocks in BLOCKS}
     titles, depths = zip(*(of[key] for key in sheet.runs["settings"]), strict=True)
     runs = sheet.runs.assign(title=titles, blocks=depths)

@@ -1,7 +1,7 @@
 """Beyond the paper: reconstruction error and accuracy against depth and delay, on a chain of constant width.
 
-In a RevNet a reconstruction error lives only between two stages that keep their input, at most 5 blocks; on the chain
-nothing but the head stops it. How far a method is behind is one thing, that a run is broken another.
+In a RevNet a reconstruction error accumulates only between two stages that keep their input, over at most 5 blocks. On
+the chain only the head stops it. The exhibit separates methods that lose accuracy from runs that are broken.
 """
 
 from collections import Counter
@@ -23,21 +23,21 @@ from reproduce.show.facets import RECONSTRUCTION_LOOKS as LOOKS
 from reproduce.show.tables import BOTTOM, RECONSTRUCTION, Field, error, judged, mean, number, table, words
 from reproduce.words import conjunction
 
-#: What a difference between two of them is due to.
+#: The two methods whose difference isolates each cause.
 STEPS = {"reconstruction": (methods.PETRA, methods.DSP), "delay": (methods.DSP, methods.BACKPROPAGATION)}
 PAIRS = {step: " − ".join(map(short_title, pair)) for step, pair in STEPS.items()}
 EXACT = methods.BACKPROPAGATION
-BEHIND = 5.0  # points
+BEHIND = 5.0  # in points
 INTRODUCTION = (
     "Chains of equal reversible blocks: J stages, of which all but stem and head reconstruct their inputs one from the "
     "other, with a staleness of 2(J-1) micro-batches at the bottom. PETRA − DSP, which has its delays and keeps its "
     f"inputs, is what reconstruction costs; DSP − backpropagation is what delay costs. {RULE}"
 )
-Place = tuple[int, int]  # k, J
+Place = tuple[int, int]  # (k, J)
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """Accuracy against depth, what separates the methods and what breaks; then the errors."""
+    """Yield accuracy against depth, the differences between methods, broken runs, and reconstruction errors."""
     accuracy = means(sheet.runs.assign(J=_stages), "test_accuracy", ["k", "J", "method"])
     places = sorted({place[:2] for place in accuracy})
     steps = {(*p, step): [accuracy[*p, m.name] for m in pair] for p in places for step, pair in STEPS.items()}
@@ -151,14 +151,17 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 
 def _sound(of: Sample, other: Sample) -> Difference | None:
-    """The difference without seeds with which both are broken: that two wrecks agree says nothing. None: all are."""
+    """Return the difference without seeds that are broken on both sides; None if all are.
+
+    The agreement of two broken runs means nothing.
+    """
     wrecks = of.broken.keys() & other.broken.keys()
     difference = of.without(wrecks) - other.without(wrecks)
     return difference if difference.estimate or not wrecks else None
 
 
 def _stages(frame: DataFrame) -> Any:
-    """J of the chains of a frame."""
+    """Return J of the chains of a frame."""
     return frame["model"].str.removeprefix("chain").astype(int) + 2
 
 

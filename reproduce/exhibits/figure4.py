@@ -1,7 +1,8 @@
-"""Figure 4: accuracy against the accumulation factor k, PETRA and backpropagation.
+"""Figure 4: accuracy against the accumulation factor k, for PETRA and backpropagation.
 
-In the paper's figure backpropagation averages over one batch whatever PETRA's k is. Here it stands beside PETRA at its
-effective batch too, every seed as a dot, and the differences, which is what the paper's statement is about.
+In the paper's figure backpropagation averages over one batch, independent of PETRA's k. This exhibit also compares
+PETRA with backpropagation at the same effective batch. It shows every seed as a dot, and the differences, which the
+paper's statement is about.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from reproduce.show.statements import UNKNOWN
 from reproduce.show.tables import Field, entry, judged, mean, number, table
 from reproduce.words import conjunction
 
-FALL = 5.0  # points by which backpropagation falls with k, from which on the sentence says so
+FALL = 5.0  # in points: how far backpropagation must fall with k for the sentence to mention it
 MATCHED, FIXED = "backpropagation at the same effective batch", "backpropagation at a fixed batch"
 LEGEND = {MATCHED: "to the same effective batch", FIXED: "to a fixed batch"}
 INTRODUCTION = (
@@ -30,7 +31,7 @@ INTRODUCTION = (
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """The figure of a data set, its numbers, and what they say to the paper's statement."""
+    """Yield the figure of a data set, its numbers, and the comparison with the paper's statement."""
     sweep, accuracy = SWEEPS[sheet.scale], by_cell(sheet, "final_accuracy")
     example, ks = sweep.cell(sheet.dataset, NETWORK, PETRA, 1), sorted(sweep.accumulations)
     fixed = sweep.baseline(sheet.dataset, NETWORK)
@@ -82,7 +83,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 
 def _sentence(sheet: Sheet, gaps: Mapping[int, Difference], matched: Samples) -> Sentence:
-    """The gaps at both ends of k, and what becomes of backpropagation itself where updates are few."""
+    """State the gaps at the smallest and largest k, and how far backpropagation itself falls with fewer updates."""
     known = {k: gap for k, gap in gaps.items() if gap.estimate}
     if not known:
         return Sentence(

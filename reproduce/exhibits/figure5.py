@@ -1,7 +1,7 @@
-"""Figure 5: gradient quality per stage, PETRA's gradient beside the delayed one and the end-to-end one.
+"""Figure 5: gradient quality per stage, PETRA's gradient compared with the delayed and the end-to-end one.
 
-Three curves of cosines look alike, and what is asked of them, whether one is above another, is a difference that is
-smaller than what separates the seeds. So it is drawn too, run by run, and judged stage by stage.
+The three curves of cosines look alike. The question is whether one is above another, and that difference is smaller
+than the spread of the seeds. Therefore it is also drawn run by run and judged stage by stage.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ PLACE = ["study", "stage", "kind"]
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """The curves, every number, and the paper's statement against it."""
+    """Yield the curves and all numbers, with the paper's statement tested against them."""
     values = gradients.profiles(gradients.comparisons(sheet))
     if values["value"].isna().all():
         return
@@ -48,7 +48,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     of, rows = extents(sheet, values), concat([values, average], ignore_index=True)
 
     def closer(study: str, measure: str) -> str:
-        """At how many stages PETRA's gradient is the closer one: "9 of 9"."""
+        """Return at how many stages PETRA's gradient is the closer one: "9 of 9 stages"."""
         known = [of.estimate for (at, *_, by), of in stages.items() if (at, by) == (study, measure)]
         means = [estimate.mean for estimate in known if estimate]
         return f"{sum(mean > 0 for mean in means)} of {len(means)} stages"
@@ -107,7 +107,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 
 def _reconstructing(sheet: Sheet, study: str) -> str:
-    """In how many stages of the network of a study a reconstructed input enters the residual function."""
+    """State how many stages of a study's network apply the residual function to a reconstructed input."""
     kinds = gradients.kinds_of(sheet)[study.rpartition(", k")[0]]
     return f"{kinds.count('R')} of {len(kinds)} with a reconstructed input"
 

@@ -1,7 +1,7 @@
 """Figure 6: gradient quality over training.
 
-The learning rate decides how far the weights move within a delay, and it changes over training. So the same stage has
-gradients of all qualities in one run, and Figure 5's means over the run say nothing of when.
+The learning rate determines how far the weights move during a delay, and it changes over training. One stage therefore
+has gradients of very different quality in one run, and Figure 5's means over the run do not show when.
 """
 
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ INTRODUCTION = (
     "The gradients and measures of Figure 5 over training: a point is the mean over an equal part of it, or over an "
     "epoch where records do not hold the micro-batches one by one. The paper's curves are unknown."
 )
-POINTS, ROWS = 24, 6  # parts of the training at most, of a curve and of the table
+POINTS, ROWS = 24, 6  # largest number of parts of the training, in a curve and in the table
 PLACE = ["study", "begin", "end"]
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """A line of panels a study, and the paper's statement over training."""
+    """Yield a line of panels for each study, and the paper's statement over training."""
     lines = gradients.comparisons(sheet, single=True)
     if lines["value"].isna().all():
         return

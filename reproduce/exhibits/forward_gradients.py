@@ -1,4 +1,4 @@
-"""Beyond the paper: which guess trains a network when nothing but its product with the gradient is known."""
+"""Beyond the paper: compare guesses to train a network if only their product with the gradient is known."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -19,7 +19,7 @@ from reproduce.show.content import Entry, missing
 from reproduce.show.tables import amount, estimated, judged, mean, published_value, table, words
 from reproduce.words import conjunction
 
-LOCAL_FG = ("mlp", "projection")  # auxiliary network and derivative of what that program reports
+LOCAL_FG = ("mlp", "projection")  # auxiliary network and derivative in the results that LocalFG reports
 BENCHMARK, STEP = "forward-gradients", "a step, over backpropagation"
 SETTINGS = ["auxiliary", *AXES]
 EXACT = (methods.BACKPROPAGATION.name, *[""] * len(SETTINGS))
@@ -39,7 +39,7 @@ LOOKS = {
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """Accuracy by guess, cosines by block, every number, and the order that is stated."""
+    """Yield accuracy by guess, cosines by block, all numbers, and the published order."""
     runs = sheet.runs.assign(**{name: sheet.runs[name].fillna("") for name in SETTINGS})
     by = ["network", "method", *SETTINGS]
     places = dict(zip(runs["cell"], runs[by].itertuples(index=False, name=None), strict=True))
@@ -48,7 +48,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     guessed = [p for p in accuracy if p[3:5] == ("global", "local")]
     gains = {p: gain for p in guessed if (gain := _gain(p, accuracy, NOISE)).estimate}
     untrained = {p: _gain(p, accuracy, [Guess.REDRAWN]) for p in gains}
-    first: dict[str, str] = {}  # of each space
+    first: dict[str, str] = {}  # by space, from its first gain
     for p, gain in gains.items():
         over = untrained[p]
         beside = f" ({bounded(over)} over untrained auxiliary networks)" * bool(over.estimate)
@@ -131,7 +131,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 
 def _costs(frames: Frames) -> dict[tuple[str, str], float]:
-    """What a step takes, over backpropagation of the network in blocks, by what makes it and the quantity: medians."""
+    """Return the median cost of a step, over backpropagation of the blocks, by contestant and quantity."""
     ratios: dict[tuple[str, str], float] = {}
     for benchmark in (of for of in frames.results.benchmarks if of.name == BENCHMARK):
         ratios |= {(of.first, of.quantity): benchmark.spread(of).median for of in benchmark.comparisons}
@@ -140,7 +140,7 @@ def _costs(frames: Frames) -> dict[tuple[str, str], float]:
 
 
 def _costing(place: tuple[str, ...]) -> str:
-    """What the benchmark calls it."""
+    """Return the contestant of the benchmark that corresponds to a place."""
     if not place[4]:
         return methods.by_name(place[1]).title
     axes: dict[str, Any] = {name: kind(value) for (name, kind), value in zip(AXES.items(), place[3:], strict=True)}
@@ -148,7 +148,7 @@ def _costing(place: tuple[str, ...]) -> str:
 
 
 def _gain(place: tuple[str, ...], accuracy: Any, others: Iterable[Guess]) -> Difference:
-    """What a guess wins over the best of others with the same settings otherwise; empty where none of them is run."""
+    """Return the gain of a guess over the best of others in otherwise equal settings; empty if none of them has run."""
     places = {(*place[:2], place[3], other.value, *place[5:7]) for other in others}
     known = [sample for p, sample in accuracy.items() if (*p[:2], *p[3:7]) in places and sample.values]
     best = max(known, key=lambda other: fmean(other.values.values()), default=Sample())
@@ -157,7 +157,7 @@ def _gain(place: tuple[str, ...], accuracy: Any, others: Iterable[Guess]) -> Dif
 
 
 def _way(place: tuple[str, ...]) -> str:
-    """The guess, with its auxiliary network and what else matters; or the method that needs none."""
+    """Return the guess with its auxiliary network and unusual settings, or the title of a method without guesses."""
     _, method, auxiliary, target, guess, _, scaling, derivative = place
     if not guess:
         return methods.by_name(method).title
@@ -167,7 +167,7 @@ def _way(place: tuple[str, ...]) -> str:
 
 
 def _published(place: tuple[str, ...]) -> tuple[Entry, str]:
-    """The value, unknown where none was at hand, and whose it is; nothing of methods that this field does not have."""
+    """Return the published value and its source; unknown if it was not available, and empty for unrelated methods."""
     if place[1] not in (FORWARD_GRADIENT, EXACT[0]):
         return missing(""), ""
     row = published.forward_gradient_row(*place[3:7])

@@ -1,7 +1,7 @@
-"""What Figures 5 and 6 share: looks and words of gradients, and columns that say whether PETRA's is the closer one.
+"""Share code between Figures 5 and 6: looks and texts of gradients, and columns that compare their closeness.
 
-Both gradients are of the same run, so the difference is taken within it. It has no margin below which it would not
-matter: the claim is that its interval lies above 0.
+Both gradients come from the same run, so the difference is taken within it. There is no margin of equivalence: the
+claim is that the interval of the difference lies above 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ CLOSER = (
 
 
 def extents(sheet: Sheet, values: DataFrame) -> dict[str, str]:
-    """How many seeds have values, by study: "3 seeds", or "2 seeds; seed 2: 1 of 3 epochs"."""
+    """Return the number of seeds with values by study: "3 seeds", or "2 seeds; seed 2: 1 of 3 epochs"."""
     seeds = values.groupby("study", sort=False)["seed"].nunique()
     planned = means(sheet.runs, "seed", ["network", "k"])
     unfinished = {f"{network}, k = {k}": sample.unfinished for (network, k), sample in planned.items()}
@@ -47,7 +47,7 @@ def extents(sheet: Sheet, values: DataFrame) -> dict[str, str]:
 
 
 def quality(values: DataFrame, by: Sequence[str], gains: Mapping[Any, Sample]) -> list[Field]:
-    """Columns of a table whose rows are places `by`: both gradients' quality, and what separates them (`gains`)."""
+    """Return columns for rows that are places `by`: the quality of both gradients, and their difference (`gains`)."""
     of, seeds = measured(values, "value", [*by, "pair", "measure"]), measured(values, "value", by)
     fields = [Field([Column("seeds")], lambda place: [Entry(str(n := len(seeds[place].values)), n)])]
     for measure, group in MEASURES.items():

@@ -1,4 +1,4 @@
-"""What asv counted at every commit of its history: whether a change of the code cost bytes, FLOPs, calls or digits."""
+"""Show asv's counts by commit, to find changes of code that cost bytes, FLOPs, calls or digits."""
 
 from collections.abc import Iterator
 
@@ -13,12 +13,12 @@ INTRODUCTION = (
     "Counts and numerical errors are the same at every run with the same kernels, so a curve that moves is a change of "
     "the code. Every curve is relative to its first commit. Seconds are of one machine, and left to its own `asv run`."
 )
-CHANGED = 0.01  # share of a figure from which a change is listed
+CHANGED = 0.01  # relative change of a figure from which it is listed
 LOOKS = {"": facets.Look("of no method", "#555555")} | facets.TITLE_LOOKS
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """A small curve for each figure, and the commits at which one changed."""
+    """Yield a small curve for each figure, and the commits at which a figure changed."""
     every = frames.history
     if every.empty:
         yield "Nothing has been counted yet: `nox -s benchmarks-history` does it."
@@ -26,7 +26,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     for machine, rows in every.groupby("machine"):
         commits, figures = rows["commit"].nunique(), rows["figure"].nunique()
         changes = rows[(rows["value"] / rows["before"] - 1).abs() > CHANGED]
-        drifted = rows[(rows["ratio"] - 1).abs() > CHANGED]  # in small steps, perhaps, of which none is a change
+        drifted = rows[(rows["ratio"] - 1).abs() > CHANGED]  # possibly in steps that are each too small to be a change
         moved = list(dict.fromkeys([*changes["figure"], *drifted["figure"]]))
         said = f"{figures - len(moved)} of {count(figures, 'figure')} stayed within {CHANGED:.0%}"
         latest = rows[rows["at"] == commits].groupby("figure")["ratio"].mean()

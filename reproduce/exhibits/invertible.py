@@ -1,7 +1,7 @@
-"""Beyond the paper: a RevNet whose down-sampling is invertible, so that no inner stage keeps its input.
+"""Beyond the paper: a RevNet with invertible down-sampling, in which no inner stage keeps its input.
 
-That the buffers vanish would be half of the truth: a permutation does not shrink the streams either, so messages and
-graphs of the upper stages stay as large as those of the lowest. Here stands what goes and what grows.
+The buffers vanish, but a permutation does not shrink the streams. Messages and graphs of the upper stages therefore
+stay as large as those of the lowest. This exhibit shows both effects.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ INTRODUCTION = (
 
 
 def whole(_: Frames) -> Iterator[Shown]:
-    """Memory at the paper's size."""
+    """Yield the memory at the paper's size."""
     gigabytes = {
         (depth, kind): [predicted(family, depth)["peak"][kind] / GIGABYTE for family in (PAPERS, OURS)]
         for depth in DEPTHS
@@ -80,7 +80,7 @@ def whole(_: Frames) -> Iterator[Shown]:
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """Accuracy and memory of the runs."""
+    """Yield accuracy and memory of the runs."""
     by = ["k", "method", "model"]
     accuracy = means(sheet.runs, "test_accuracy", by)
     peak = sheet.done.groupby(by)["peak_bytes"].max() / MEGABYTE

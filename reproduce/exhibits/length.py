@@ -1,7 +1,7 @@
 """Beyond the paper: accuracy against the length of the training.
 
-The paper trains for 300 epochs and reports a small gap; whoever tries PETRA for a few epochs finds a large one. Is it a
-gap in what the method reaches, or in how soon, and is it the delay or the reconstruction that makes it?
+The paper trains for 300 epochs and reports a small gap. Trainings of a few epochs have a large one. Does PETRA reach
+a lower accuracy, or the same accuracy later? And is the cause delay or reconstruction?
 """
 
 import math
@@ -44,7 +44,7 @@ def gaps(sheet: Sheet, value: str) -> dict[tuple[Arm, int], Difference]:
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """A figure, its numbers, and what they say."""
+    """Yield a figure, its numbers, and the verdict by the rule."""
     by = {value: gaps(sheet, value) for value in OUTCOMES}
     last = gaps(sheet, "test_accuracy")
     gap = by["final_accuracy"]
@@ -103,7 +103,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 
 def _decided(scale: str, arm: Arm, epochs: int, gap: Difference) -> str:
-    """What the rule says of a gap; empty of those that it does not speak of."""
+    """Apply the rule to a gap; return an empty text for gaps that the rule does not cover."""
     points, limit = gap.estimate, dict([AGAINST, FOR]).get(epochs)
     if (scale, arm) != ("small", PETRA) or limit is None or points is None:
         return ""

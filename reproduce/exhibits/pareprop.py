@@ -1,7 +1,8 @@
-"""PaReprop: throughput and memory beside backpropagation and reversible backpropagation, and what its paper reports.
+"""PaReprop: throughput and memory compared with (reversible) backpropagation and with its paper.
 
-The published gains (arXiv 2306.09342) are of networks for ImageNet on a server's GPU, records may be of narrow ones on
-a CPU. So each stands with where it ran, and a published gain only in the row of the very size that it is of.
+The published gains (arXiv 2306.09342) were measured with ImageNet networks on a server's GPU. Records may come from
+narrow networks on a CPU. Each value is therefore listed with its machine, and a published gain only in the row of its
+exact size.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from reproduce.words import count
 
 TITLES = {m.title: short_title(m) for m in (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)}
 QUANTITIES = (THROUGHPUT, ALLOCATED, LARGEST_PREDICTED, LARGEST_FOUND)
-BATCH, GAIN = ", batch ", "gain of PaReprop, %"  # between network and batch in the name of a group; a head
+BATCH, GAIN = ", batch ", "gain of PaReprop, %"  # between network and batch in a group's name; a head
 INTRODUCTION = (
     "Under reversible backpropagation a device reconstructs a block, differentiates it, reconstructs the next. "
     "PaReprop (arXiv:2306.09342) reconstructs a block beside the gradient of the block above: the same gradients, bit "
@@ -31,7 +32,7 @@ INTRODUCTION = (
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """What was measured, record by record, and what was published."""
+    """Yield the measurements, record by record, and the published values."""
     records = [record for record in frames.results.benchmarks if record.name.partition("-")[0] == "pareprop"]
     if not records:
         yield Finding("PaReprop: its throughput has not been measured yet.", Tone.MISSING)
@@ -61,7 +62,13 @@ def _published(row: Row | None) -> Entry:
 
 
 def _measured(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
-    """A figure and two tables; `medians`: rows are groups (network and batch), columns quantity and contestant."""
+    """Yield a figure and two tables of a record.
+
+    Args:
+        record: The record.
+        medians: Rows are groups (network and batch), columns are quantity and contestant.
+
+    """
     pair = (PAREPROP.title, REVERSIBLE_BACKPROPAGATION.title, THROUGHPUT)
     gains = {  # percent
         c.group: spread([100 * (ratio - 1) for ratio in record.ratios(c)])

@@ -1,8 +1,8 @@
-"""The few comparisons that the report decides by; every other comparison is exploratory.
+"""Show the few comparisons that decide the report's conclusions; every other comparison is exploratory.
 
-They are declared in `primary.json`, each as two cells without seed, so that nobody picks a comparison after its result.
-Comparisons of a family answer one question and are corrected together; one that has no runs yet counts all the same. A
-family may be of some seeds only: those that produced a hypothesis do not confirm it.
+They are declared in `primary.json`, each as two cells without a seed, so that no comparison is picked after its result.
+The comparisons of a family answer one question and are corrected together, including those without runs. A family may
+be restricted to some seeds: the seeds that produced a hypothesis cannot confirm it.
 """
 
 import json
@@ -25,7 +25,7 @@ from reproduce.show.statistics import MARGIN_POINTS, holm, p_value
 from reproduce.show.tables import amount, compared, entry, judged, number, table, words
 from reproduce.words import count
 
-SHORT = 12  # epochs; the paper trains for 300
+SHORT = 12  # in epochs; the paper trains for 300
 OUTCOME = "final_accuracy"
 INTRODUCTION = (
     "These comparisons were chosen for the whole report, in families; the p-values of a family are corrected together "
@@ -41,18 +41,18 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class Primary:
-    """A primary comparison with what is known of it.
+    """A primary comparison with its results.
 
     Attributes:
-        family: The comparisons that it is corrected with.
-        title: What is subtracted from what.
-        question: What it answers.
-        study: The study as it is called in `primary.json`.
+        family: Name of the comparisons that it is corrected with.
+        title: Both sides of the subtraction.
+        question: Question that it answers.
+        study: Key of the study in `primary.json`.
         setting: Network and length, in words.
-        accuracy: The difference in points.
-        loss: The difference in training loss.
-        alike: The difference in points over the runs on machines that both sides used.
-        corrected: p after Holm's correction over the family.
+        accuracy: Difference in points.
+        loss: Difference in training loss.
+        alike: Difference in points over the runs on machines that both sides used.
+        corrected: P-value after Holm's correction over the family.
 
     """
 
@@ -68,7 +68,7 @@ class Primary:
 
     @property
     def holds(self) -> bool:
-        """Whether the difference is not 0, counted as one of several."""
+        """True if the difference is not 0, after the correction for several comparisons."""
         return self.corrected < 0.05
 
 
@@ -76,13 +76,13 @@ class Primary:
 def declared() -> Mapping[str, Any]:
     """Read the declaration."""
     text = (resources.files("reproduce.exhibits") / "primary.json").read_text(encoding="utf-8")
-    return json.loads(text)  # type: ignore[no-any-return]  # a mapping, as its test says
+    return json.loads(text)  # type: ignore[no-any-return]  # its test checks that it is a mapping
 
 
 def primaries(frames: Frames) -> list[Primary]:
-    """Return the primary comparisons in the order of their declaration, corrected together."""
+    """Return the primary comparisons in the order of their declaration, corrected by family."""
     found = [_compare(frames, **comparison) for comparison in declared()["comparisons"]]
-    corrected: dict[int, float] = {}  # by place
+    corrected: dict[int, float] = {}  # by position
     for family in declared()["families"]:
         places = [place for place, of in enumerate(found) if of.family == family]
         p_values = [p_value(found[place].accuracy.estimate) for place in places]
@@ -104,11 +104,11 @@ def _compare(
 
 
 def _runs(frames: Frames, settings: dict[str, Any], seeds: Collection[int] | None) -> DataFrame:
-    """The finished runs of a cell with one of the seeds, whatever it is if None, at commits that can be looked up."""
+    """Return the finished runs of a cell with one of the seeds (None: any seed), at commits that can be looked up."""
     runs: DataFrame = frames.runs
     try:
         cell = from_dict({**settings, "seed": 0, "loader": "memory"})
-    except CellError:  # a setting that this version does not have yet: nothing has been run with it
+    except CellError:  # this version does not have the setting yet, so nothing has been run with it
         return runs.iloc[:0]
     known = (runs["settings"] == settings_key(cell)) & (runs["status"] == DONE) & runs["traceable"]
     if seeds is not None:
@@ -123,7 +123,7 @@ def _difference(sides: list[DataFrame], value: str) -> Difference:
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """The comparisons, and the spreads that all intervals of the report rest on."""
+    """Yield the comparisons, and the spreads on which all intervals of the report are based."""
     known = primaries(frames)
     made = [of for of in known if of.accuracy.estimate]
     yield Sentence(
@@ -177,7 +177,7 @@ def _p(of: Primary) -> Entry:
 
 
 def _spreads(frames: Frames) -> Table:
-    """The spread over seeds of each study, and whether its settings share it."""
+    """Return a table with the spread over seeds of each study, and whether its settings share it."""
     rows = [(study, of) for study in frames.studies.values() if (of := study.spreads.get(OUTCOME))]
     return table(
         key="spreads",

@@ -1,7 +1,7 @@
-"""Where every number comes from: cell by cell the state, the code, the machine and the command that repeats it.
+"""Show the origin of every number: the state, code, machine and command of each cell.
 
-Environments and versions of the code are listed once and referred to by a short name (E1, C1); a difference to a
-commit is shown whole. Cells that have not been run are counted: of a thousand lines "not run" nobody reads one.
+Environments and versions of the code are listed once and referred to by a short name (E1, C1). A difference to a commit
+is shown in full. Cells that have not been run are only counted, because a list of a thousand of them helps no reader.
 """
 
 import json
@@ -23,7 +23,7 @@ from reproduce.show.content import Entry, Finding, Listing, Tone, code, missing
 from reproduce.show.tables import entry, named, table, words
 from reproduce.words import count, some
 
-LISTED = 3  # of cells that a finding names; the list of cells has all
+LISTED = 3  # number of cells in a finding; the list of cells contains all
 MACHINE = ("environment", "device", "cuda", "cudnn", "processor", "cores", "threads", "python", "platform")
 TONES = {Status.DONE: Tone.PLAIN, Status.FAILED: Tone.OURS, Status.PARTIAL: Tone.MISSING}
 INTRODUCTION = (
@@ -34,7 +34,7 @@ INTRODUCTION = (
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """What needs attention, code, environments, and folded the cells."""
+    """Yield findings, versions of the code and environments, and the folded list of cells."""
     results = frames.results
     begun = [run for run in results.runs if run.state.status is not Status.NOT_RUN]
     versions = _named("C", (text for run in begun for text in _codes(run)))
@@ -91,7 +91,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 
 def _other_command(run: Run[Any]) -> Entry | None:
-    """Return the command that runs a cell, where it is not the usual one."""
+    """Return the command that runs a cell, if it is not the usual one."""
     cell = run.cell
     known = command(cell)
     if known == f"python -m reproduce run {cell.scale} --only name={cell.name}":
@@ -100,7 +100,7 @@ def _other_command(run: Run[Any]) -> Entry | None:
 
 
 def _devices(runs: Sequence[Run[Any]]) -> str:
-    """How many ran on processors and on GPUs; a cell that was stopped may have gone on on the other."""
+    """Count the cells that ran on CPUs and on GPUs. A cell that was stopped may have resumed on the other kind."""
     kinds = [{environment["device"] == "cpu" for environment in run.environments} for run in runs]
     both = f", {mixed} began on a GPU and ended on a CPU" if (mixed := kinds.count({True, False})) else ""
     cells = kinds.count({True})
@@ -110,18 +110,18 @@ def _devices(runs: Sequence[Run[Any]]) -> str:
 
 
 def _settings(environment: Mapping[str, Any]) -> str:
-    """All that was recorded of how it was run, and has no column of its own."""
+    """Return the recorded settings of an environment that have no column."""
     rest = {name: value for name, value in environment.items() if name not in (*MACHINE, "packages")}
     return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in sorted(rest.items()))
 
 
 def _named(letter: str, texts: Iterable[str]) -> dict[str, str]:
-    """Short names (E1, E2 and so on) for things that repeat, in the order in which they are met."""
+    """Give short names (E1, E2 and so on) to repeated things, in order of appearance."""
     return {text: f"{letter}{place}" for place, text in enumerate(dict.fromkeys(texts), start=1)}
 
 
 def _codes(run: Run[Any]) -> list[str]:
-    """Versions of the code, the same for the same code whatever its patch is called in the record."""
+    """Return the versions of the code; a version does not depend on the name of its patch in the record."""
     versions = []
     for version in run.codes:
         patch = run.patches.get(version.get("diff", ""), b"").decode("utf-8", "replace")
@@ -139,7 +139,7 @@ def _findings(results: Results) -> Iterator[Finding]:
 
     for reason in sorted({run.state.reason for run in of(Status.FAILED)}):
         runs = [run for run in of(Status.FAILED) if run.state.reason == reason]
-        # That a cell diverges may be just what a study looks for; that memory ran out is never a result.
+        # A study may look for cells that diverge; running out of memory is never a result.
         looked_for = reason == "diverged" and {meaning(run.cell) for run in runs} <= {
             meaning(cell)
             for plan in ("depth", "stability")

@@ -1,6 +1,6 @@
-"""All exhibits, in the order of the report: those of the paper as it has them, studies, then the ground.
+"""List all exhibits in the order of the report: those of the paper in its order, studies, and supporting material.
 
-Each can be made without the others, so several processes can.
+Each can be made independently, so that several processes can work in parallel.
 """
 
 from importlib import import_module
@@ -9,7 +9,7 @@ from reproduce.exhibits._exhibit import Exhibit
 
 __all__ = ["EXHIBITS"]
 
-#: Modules beside this one.
+#: Names of modules in this package.
 _MODULES = (
     "primary",
     *("accuracy", "table1", "table2", "table3", "table4", "table5", "table6", "figure4", "figure5", "figure6"),

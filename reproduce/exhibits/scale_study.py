@@ -1,7 +1,7 @@
-"""Scale: when communication becomes the bottleneck, and when PETRA is worth it against synchronous pipelines.
+"""Scale: find when communication becomes the bottleneck, and when PETRA is better than synchronous pipelines.
 
-No machine here has ten devices. So both are answered by simulation from measured stage costs
-(`reproduce.modelling.rivals`), which takes no cells but those of Table 5.
+No machine here has ten devices. Both questions are therefore answered by simulation from measured stage costs
+(`reproduce.modelling.rivals`), which needs only the cells of Table 5.
 """
 
 from collections.abc import Iterator
@@ -22,20 +22,20 @@ from reproduce.show.tables import Field, amount, amounts, number, table, words
 
 __all__ = ["EXHIBIT", "LINKS"]
 
-#: What is assumed of each kind of link, in each direction; not measured.
+#: Assumptions for each kind of link, in each direction; not measured.
 LINKS = SIMULATED | {
     "100 Gbit/s": Link(latency=10e-6, bandwidth=100 * GIGABIT),
     "PCIe 4, 32 GB/s": Link(latency=5e-6, bandwidth=32e9),
     "NVLink 4, 450 GB/s": Link(latency=2e-6, bandwidth=450e9),
 }
 DEVICES = (10, 18, 50)
-#: The colour says what is kept for a backward, the mark in which order.
+#: The colour shows what is kept for a backward, the mark shows the order.
 LOOKS = {r.title: Look(r.title, plots.COLOURS[r.method], None, m) for r, m in zip(RIVALS, "ohDss^^Pv", strict=True)}
 LOOKS[DATA_PARALLEL] = Look(DATA_PARALLEL, plots.COLOURS[methods.BACKPROPAGATION], None, "X")
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """Rivals and links, modelled from the largest scale at which stages were timed."""
+    """Yield rivals and links, modelled from the largest scale at which stages were timed."""
     sheet = largest(frames)
     if sheet is None:
         yield Finding("Scale: no stage has been timed yet.", Tone.MISSING)

@@ -1,8 +1,7 @@
-"""What all methods do, drawn from runs.
+"""Draw the schedules of all methods as executed.
 
-A schedule drawn from a formula shows what should happen. Here a small pipeline of J = 4 stages is really run with
-each method while the report is made, its actions are recorded as they are executed, and that recording is laid out in
-time.
+A schedule drawn from a formula shows what should happen. Here a small pipeline of J = 4 stages runs with each method
+while the report is made. Its actions are recorded as they are executed, and the recording is laid out in time.
 """
 
 from collections.abc import Iterator
@@ -18,13 +17,13 @@ from reproduce.show.content import Figure
 
 STAGES = 4
 ACCUMULATIONS = (1, 2)
-#: By whether the method is pipelined: enough to fill the pipeline, and to see it repeat.
+#: By whether the method is pipelined: enough to fill the pipeline and to show that it repeats.
 MICRO_BATCHES = {True: 9, False: 2}
 DRAWN = (
     methods.PETRA,
     *(m for m in methods.PAPER if m is not methods.PETRA),
     methods.PAREPROP,
-)  # PipeDream-2BW does in every step what delayed gradients do
+)  # PipeDream-2BW has the same schedule as delayed gradients
 INTRODUCTION = (
     f"Each drawing is a recording of a pipeline of J = {STAGES} stages that was run while this page was made, one "
     "device per stage, pipelined methods in lockstep. Boxes carry the number of their micro-batch and are as wide as "
@@ -33,7 +32,7 @@ INTRODUCTION = (
 
 
 def whole(_: Frames) -> Iterator[Shown]:
-    """A drawing a method for k = 1; the others folded."""
+    """Yield a drawing for each method for k = 1, and the others folded."""
     yield Sentence(f"The drawings show what {len(DRAWN)} methods do, recorded from runs of a small pipeline.")
     first, *others = ACCUMULATIONS
     yield from (drawn(method, first) for method in DRAWN)
@@ -42,8 +41,8 @@ def whole(_: Frames) -> Iterator[Shown]:
 
 @cache
 def drawn(method: Method, accumulation: int) -> Figure:
-    """Draw the schedule of a method. No record changes it, so a process draws it once."""
-    from reproduce.drawing.execution import executed, laid_out  # torch, which only some exhibits need
+    """Draw the schedule of a method. It does not depend on records, so each process draws it only once."""
+    from reproduce.drawing.execution import executed, laid_out  # imports torch, which only some exhibits need
 
     entered = MICRO_BATCHES[method.pipelined]
     actions = executed(method, STAGES, entered, accumulation)

@@ -1,7 +1,7 @@
 """Beyond the paper: where does training break? A map over k, learning rate and warm-up.
 
-PETRA and backpropagation train at the same points, on a chain of blocks of which every inner one is reconstructed:
-whatever breaks under both is the learning rate's doing and not the delay's.
+PETRA and backpropagation train at the same points, on a chain of blocks that all reconstruct their inputs. If training
+breaks under both, the learning rate is the cause and not the delay.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,7 +16,7 @@ from reproduce.show.content import Entry, Tone, missing
 from reproduce.show.tables import Field, amount, entry, number, table
 from reproduce.words import count
 
-POINT = ["warmup_epochs", "k", "reference_rate"]  # of the map: the last is the learning rate at 256 samples an update
+POINT = ["warmup_epochs", "k", "reference_rate"]  # the last is the rate at 256 samples per update
 ROW = ["warmup_epochs", "k", "method"]
 PETRA, EXACT = (method.title for method in COMPARED)
 DIFFERENCE = f"{PETRA} less {EXACT}, points"
@@ -28,7 +28,7 @@ INTRODUCTION = (
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """The map, and of its rows the largest rate that is stable and the most accurate one."""
+    """Yield the map, and for each of its rows the largest stable rate and the most accurate rate."""
     runs = sheet.runs[sheet.runs["seed"] == sheet.example.seed]
     runs = runs.assign(method=runs["method"].map({method.name: method.title for method in COMPARED}))
     warmups, ks, rates = (sorted(set(runs[name])) for name in POINT)
@@ -96,7 +96,7 @@ def _alone(points: Collection[object]) -> str:
 
 
 def stable_rate(by_rate: Mapping[float, Sample]) -> Entry:
-    """The largest of rising rates up to which nothing breaks, of those that were run; and what else limits it."""
+    """Return the largest rate up to which no run breaks, of the rates that were run, and what limits it."""
     stable, limit = None, "largest tried"
     for rate, sample in by_rate.items():
         if sample.broken and stable is None:

@@ -1,7 +1,7 @@
-"""Beyond the paper: what staleness costs, and how much of it so many devices need.
+"""Beyond the paper: the cost of staleness, and how much staleness a number of devices requires.
 
 Results depend on the number of micro-batches that enter a stage between the forward and the backward of one. Lockstep,
-the paper's counting, has twice as many as asynchronous 1F1B, and one stage per device fewer still.
+the paper's counting, has twice the staleness of asynchronous 1F1B. One stage per device reduces it further.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,9 +40,9 @@ INTRODUCTION = (
 EXACT, PETRA, DELAYED = plan.EXACT.name, plan.PETRA.name, plan.DELAYED.name
 OUTCOME = "final_accuracy"
 POINT = ["network", "k", "epochs", "method", "timing", "stages"]
-LATENCIES = (0.0, 0.05, 0.1)  # of a message, shares of the slowest device's time for a micro-batch
+LATENCIES = (0.0, 0.05, 0.1)  # of a message, as fractions of the slowest device's time for a micro-batch
 TAUS = (1, 3, 9)
-NEAR = 0.02  # how far from the theoretical border it is tried
+NEAR = 0.02  # relative distance from the theoretical border at which stability is tested
 TITLES = {
     DELAYED: "delayed gradients (PipeDream)",
     plan.DSP.name: "DSP (PACI)",
@@ -63,7 +63,7 @@ class Place(NamedTuple):
     devices: int
 
     def of(self, method: str) -> tuple[Any, ...]:
-        """The key of its runs under a method; backpropagation has no timing."""
+        """Return the key of its runs under a method. Backpropagation has no timing."""
         point = (timing.LOCKSTEP, "") if method == EXACT else (self.timing, self.stages)
         return self.network, self.k, self.epochs, method, *point
 
@@ -74,7 +74,7 @@ class Place(NamedTuple):
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """The curve, what users of so many devices get, and on demand the rest of the study."""
+    """Yield the curve, results for numbers of devices, and on demand the rest of the study."""
     parts = (plan.curve, plan.networks, plan.longer, plan.longest)
     small = sheet.scale == "small"
     runs = _runs(sheet, [cell for part in parts for cell in _trained(sheet, part)]) if small else sheet.runs
@@ -105,7 +105,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 
 def _lost(sheet: Sheet, places: list[Place], accuracy: Samples) -> Sentence:
-    """What PETRA loses at each staleness in the setting that comes first: k = 1, the shortest training."""
+    """State what PETRA loses at each staleness in the first setting: the smallest k and the shortest training."""
     chosen = _first(places)
     gaps = {of.staleness: _gap(of, accuracy, PETRA, EXACT) for of in chosen}
     known = _at_staleness(gaps, trailing=True)
@@ -118,7 +118,7 @@ def _lost(sheet: Sheet, places: list[Place], accuracy: Samples) -> Sentence:
 
 
 def _reconstruction(sheet: Sheet, places: list[Place], accuracy: Samples) -> Sentence:
-    """PETRA less delayed gradients at equal staleness."""
+    """State the difference of PETRA to delayed gradients at equal staleness."""
     chosen = _first(places)
     gaps = {of.staleness: _gap(of, accuracy, PETRA, DELAYED) for of in chosen}
     known, setting = _at_staleness(gaps), _setting(sheet, chosen[0])
@@ -145,7 +145,7 @@ def _setting(sheet: Sheet, place: Place) -> str:
 
 
 def _first(places: list[Place]) -> list[Place]:
-    """The points of the first network at the least k and length, the largest staleness first."""
+    """Return the points of the first network at the least k and length, the largest staleness first."""
     least = min((of.k, of.epochs) for of in places if of.network == places[0].network)
     chosen = [of for of in places if (of.network, of.k, of.epochs) == (places[0].network, *least)]
     return sorted(chosen, key=lambda of: -of.staleness)
@@ -156,7 +156,7 @@ def _gap(place: Place, accuracy: Samples, first: str, second: str) -> Difference
 
 
 def _places(sheet: Sheet, runs: DataFrame) -> list[Place]:
-    """The points of pipelined methods, in the order of the plan, each once."""
+    """Return the points of pipelined methods in the order of the plan, without duplicates."""
     cells = {settings_key(cell): cell for cell in sheet.planned}
     rows = runs[runs["method"] != EXACT].drop_duplicates(["network", "k", "epochs", "timing", "stages"])
     places = [
@@ -172,7 +172,7 @@ def _places(sheet: Sheet, runs: DataFrame) -> list[Place]:
 
 
 def _curve(sheet: Sheet, runs: DataFrame, places: list[Place]) -> Shown | None:
-    """Accuracy against staleness, a line for each length and method, backpropagation at 0 on all of them."""
+    """Draw accuracy against staleness, a line for each length and method, each starting at backpropagation at 0."""
     done = runs[runs["status"] == "done"]
     lines: list[DataFrame] = []
     for network, k, epochs in dict.fromkeys((of.network, of.k, of.epochs) for of in places):
@@ -214,7 +214,7 @@ def _curve(sheet: Sheet, runs: DataFrame, places: list[Place]) -> Shown | None:
 
 
 def _numbered(places: list[Place]) -> facets.Layer:
-    """Name the numbers of devices below the staleness."""
+    """Label each staleness with its number of devices."""
 
     def numbered(panel: facets.Panel) -> None:
         here = {(row["network"], row["k"]) for row in panel.part[["network", "k"]].to_dict("records")}
@@ -231,7 +231,7 @@ def _numbered(places: list[Place]) -> facets.Layer:
 
 
 def _points(sheet: Sheet, places: list[Place], accuracy: Samples, loss: Samples) -> Table:
-    """Every point with its differences."""
+    """Return a table of every point with its differences."""
 
     def reached(method: str) -> Callable[[Place], Sample]:
         return lambda place: accuracy[place.of(method)]
@@ -258,20 +258,20 @@ def _points(sheet: Sheet, places: list[Place], accuracy: Samples, loss: Samples)
 
 
 class Used(NamedTuple):
-    """A way to use so many devices, with what it reaches and takes."""
+    """A way to use a number of devices, with its accuracy and its cost."""
 
     devices: int
     way: str
     k: int
     staleness: int
     accuracy: Sample
-    exact: Sample  # of backpropagation with the same samples per update
-    speed: float | None  # over one device that backpropagates; None: stage costs are not recorded
+    exact: Sample  # accuracy of backpropagation with the same samples per update
+    speed: float | None  # relative to backpropagation on one device; None if stage costs are not recorded
     megabytes: float | None  # of the fullest device
 
 
 def _device_rows(sheet: Sheet, timed: list[Modelled]) -> list[Used]:
-    """PETRA and its rivals on each number of devices; none where the plan has no such cells."""
+    """Return PETRA and its rivals on each number of devices; empty if the plan has no such cells."""
     if sheet.scale != "small" or not (cells := _trained(sheet, plan.devices)):
         return []
     runs = _runs(sheet, cells)
@@ -320,7 +320,7 @@ def _used(
 
 
 def _of_devices(sheet: Sheet, rows: list[Used]) -> Sentence:
-    """What PETRA gives on each number of devices, beside synchronous 1F1B."""
+    """State the results of PETRA on each number of devices, compared with synchronous 1F1B."""
     said = []
     for devices, (_, most) in plan.DEVICES.items():
         here = {(of.way, of.k): of for of in rows if of.devices == devices}
@@ -367,7 +367,7 @@ def _devices(sheet: Sheet, rows: list[Used], timed: list[Modelled]) -> Table:
 
 
 def _rates(sheet: Sheet) -> Table:
-    """PETRA and backpropagation at other learning rates, by point."""
+    """Return a table of PETRA and backpropagation at other learning rates, by point."""
     cells = [*_trained(sheet, plan.swept), *(c for c in _trained(sheet, plan.curve) if c.accumulation == 1)]
     chosen = [cell for cell in cells if cell.method in (PETRA, EXACT)]
     runs = _runs(sheet, chosen)
@@ -392,7 +392,7 @@ def _rates(sheet: Sheet) -> Table:
 
 
 def _cures(sheet: Sheet) -> Table:
-    """Less staleness together with what was best against it."""
+    """Return a table of runs that combine less staleness with the best corrections for it."""
     runs = _runs(sheet, _trained(sheet, plan.cured))
     by = ["forward_weights", "optimizer", "reference_rate", "method", "timing", "stages"]
     reached = means(runs, OUTCOME, by)
@@ -413,7 +413,7 @@ def _cures(sheet: Sheet) -> Table:
 
 
 def _deep(sheet: Sheet) -> Table:
-    """The chain of 50 stages at each timing."""
+    """Return a table of the chain of 50 stages at each timing."""
     runs = _runs(sheet, _trained(sheet, plan.deep))
     by = ["method", "timing", "stages"]
     reached, loss = (means(runs, value, by) for value in (OUTCOME, "train_loss"))
@@ -431,7 +431,7 @@ def _deep(sheet: Sheet) -> Table:
 
 
 def _stable(sheet: Sheet) -> Table:
-    """The largest rate that is stable, by k and timing."""
+    """Return a table of the largest stable rate, by k and timing."""
     runs = _runs(sheet, _trained(sheet, plan.mapped))
     samples = means(runs, "test_accuracy", ["warmup_epochs", "k", "timing", "stages", "reference_rate"])
     rates = sorted(set(runs["reference_rate"]))
@@ -454,7 +454,7 @@ def _stable(sheet: Sheet) -> Table:
 
 
 def _latencies(sheet: Sheet, networks: list[Modelled]) -> Table:
-    """The time for a micro-batch over links with latency, in that of the slowest device."""
+    """Return a table of the time for a micro-batch over links with latency, relative to the slowest device's time."""
     rows: list[tuple[str, tuple[Cost, ...], tuple[int, ...], float]] = []
     for network in networks:
         title = f"{network.title}, width {network.run.cell.width}"
@@ -490,7 +490,7 @@ def _latencies(sheet: Sheet, networks: list[Modelled]) -> Table:
 
 @cache
 def theory() -> str:
-    """Say how near the engine's border of stability is to theory, tried here on a quadratic."""
+    """State how near the engine's border of stability is to theory, tested here on a quadratic."""
     from reproduce.measures.stable_rate import are_stable, largest
 
     below_and_above = (are_stable([(1 - NEAR) * largest(tau), (1 + NEAR) * largest(tau)], tau) for tau in TAUS)
@@ -507,12 +507,12 @@ def theory() -> str:
 
 
 def _trained(sheet: Sheet, part: Callable[[], Iterable[Cell]]) -> list[TrainedCell]:
-    """The cells of a part of the plan that are of this sheet."""
+    """Return the cells of a part of the plan that belong to this sheet."""
     return [cell for cell in part() if isinstance(cell, TrainedCell) and cell.dataset == sheet.dataset]
 
 
 def _runs(sheet: Sheet, cells: Iterable[Cell]) -> DataFrame:
-    """The runs of these cells, whatever their seeds."""
+    """Return the runs of these cells with any seed."""
     settings = {settings_key(cell) for cell in cells}
     runs: DataFrame = sheet.runs[sheet.runs["settings"].isin(settings)]
     return runs
@@ -523,7 +523,7 @@ def _timing(name: str, stages: str) -> str:
 
 
 def _way(row: Mapping[str, Any]) -> str:
-    """Method and timing of a run."""
+    """Return method and timing of a run."""
     title = short_title(methods.by_name(row["method"]))
     return title if row["method"] == EXACT else f"{title}, {_timing(row['timing'], row['stages'])}"
 

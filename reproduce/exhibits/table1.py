@@ -1,7 +1,7 @@
-"""Table 1: complexity per stage of every method, the published formulas beside what was measured.
+"""Table 1: complexity per stage of every method, published formulas compared with measurements.
 
-The formulas are about the growth with J and k more than about any one value, so they are drawn over both. Tabulated
-and drawn is the first inner stage (the formulas' j = 2), which holds most; the findings are of all.
+The formulas describe the growth with J and k more than single values, so they are drawn over both. The table and the
+drawing show the first inner stage (j = 2 in the formulas), which holds most. The findings cover all stages.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,9 +25,9 @@ INTRODUCTION = (
     "one stage. Measured time is of the first inner stage alone, over its own forward; the table counts a backward as "
     "two forwards, and how long it takes depends on kernels and on the size of the stage."
 )
-REFERENCE = {"J": REFERENCE_DEPTH + 2, "k": ACCUMULATIONS[0]}  # kept while the other grows
+REFERENCE = {"J": REFERENCE_DEPTH + 2, "k": ACCUMULATIONS[0]}  # fixed while the other one varies
 TABULATED = ACCUMULATIONS[:2]  # k whose measurements are tabulated; all are drawn
-#: Panels: what is drawn, its title, its unit.
+#: Panels: quantity, title, unit.
 DRAWN = (
     ("activations", "activations, kB", KILOBYTE),
     ("copies", "stashed weights, copies", 1),
@@ -37,10 +37,10 @@ DRAWN = (
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """The formulas beside the measurements of the largest scale, and what all measurements say to them.
+    """Yield the formulas next to the measurements of the largest scale, and the result of all measurements.
 
-    The memory that is predicted from shapes is another code than the count of it: `petra_core.ledger` counts tensors as
-    they are kept and let go, `petra_core.prediction.memory` computes. So it means something that they agree.
+    The predicted memory is computed by separate code: `petra_core.ledger` counts tensors as they are kept and released,
+    and `petra_core.prediction.memory` computes from shapes. Their agreement is therefore evidence for both.
     """
     measured = [m for sheet in sheets(frames, "table1") for m in _measured(sheet)]
     shown = [m for m in measured if m.cell.scale == measured[0].cell.scale]
@@ -87,7 +87,7 @@ def _measured(sheet: Sheet) -> list[Measured]:
 
 
 def _beside(group: str, name: str, **columns: Callable[[Measured], Entry]) -> Field:
-    """The published formula, and beside it what was measured."""
+    """Return columns of the published formula and the measured values."""
 
     def entries(row: tuple[Method, Measured | None]) -> list[Entry]:
         line, m = formulas().get(row[0]), row[1]
@@ -115,7 +115,7 @@ def _activations(m: Measured) -> Entry:
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """The growth with J and k."""
+    """Yield the growth with J and k."""
     measured = _measured(sheet)
     places = {over: {m.place[over] for m in measured} for over in REFERENCE}
     yield facets.facet(

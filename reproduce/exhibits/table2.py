@@ -1,8 +1,8 @@
 """Table 2: top-1 accuracy of ResNets and RevNets under backpropagation and PETRA, as published and as run here.
 
-A published number beside ours hides two choices. Which k a published PETRA cell used is not known, so ours stands with
-the k that was best, as the paper chose. And the paper compares PETRA over k micro-batches of 64 with backpropagation
-over one batch of 128 or 256, so tables of every k compare it with that and with the same number of images.
+A comparison of a published number with ours hides two choices. The k of a published PETRA value is not known, so ours
+has the best k, as the paper chose. The paper also compares PETRA over k micro-batches of 64 with backpropagation over
+one batch of 128 or 256. The tables by k therefore compare it with that batch and with the same number of images.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,9 +24,9 @@ from reproduce.show.tables import entry, judged, mean, mean_entry, number, publi
 from reproduce.words import conjunction
 
 #: The paper reports the best epoch after the last drop. Our methods are compared with each other by the last epoch,
-#: which nobody chose by the test set.
+#: which is not chosen by the test set.
 BEST, LAST = "best_test_accuracy", "test_accuracy"
-TORCHVISION = "_torchvision"  # models whose accuracy the paper quotes from torchvision
+TORCHVISION = "_torchvision"  # suffix of models whose accuracy the paper quotes from torchvision
 INTRODUCTION = (
     "Published: best accuracy after the last drop of the learning rate, CIFAR-10 the mean of 3 runs; the k of each "
     "PETRA cell is unknown. The paper's baselines average over one batch of 128 (CIFAR-10, ImageNet32) or 256 images "
@@ -34,25 +34,25 @@ INTRODUCTION = (
     "paper's batch and at PETRA's effective batch. No stage of a ResNet can be inverted, so that PETRA would be DSP "
     "there; the paper has no such row."
 )
-#: Heads of columns: PETRA less backpropagation over as many images an update, and at the paper's batch.
+#: Heads of columns: PETRA minus backpropagation over as many images per update, and at the paper's batch.
 SAME, FIXED = "to the same batch", "to the fixed batch"
 
 
 def by_cell(sheet: Sheet, value: str) -> Callable[[TrainingCell], Sample]:
-    """The samples of a sheet: of a cell, whatever its seed."""
+    """Return a function that returns the sample of a cell in a sheet, independent of the cell's seed."""
     samples = means(sheet.runs, value, ["settings"])
     return lambda cell: samples[settings_key(cell)]
 
 
 def fixed_batch(cell: TrainingCell) -> str:
-    """The batch of the paper's baselines, in words, beside a cell of PETRA."""
+    """Describe the batch of the paper's baselines that corresponds to a cell of PETRA."""
     halved = "" if cell.scale == "paper" else ", halved as PETRA's micro-batch is"
     batch = SWEEPS[cell.scale].baseline(cell.dataset, cell.model).batch_size
     return f"one batch of {batch} images per update whatever PETRA's k, as in the paper{halved}"
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """The published values with ours beside them, once for each arithmetic."""
+    """Yield the published values next to ours, once for each arithmetic."""
     rows = published_tables.read("table2_accuracy")
     papers = [sheet for sheet in sheets(frames, "table2") if sheet.scale == "paper"]
     covered: set[int] = set()
@@ -104,7 +104,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 
 def _ours(row: Row, best: Callable[[TrainingCell], Sample] | None) -> tuple[int | None, Sample | None]:
-    """What stands beside a published value, with its k: the paper's baseline, or PETRA at its best k."""
+    """Return our k and sample for a published value: the paper's baseline, or PETRA at its best k."""
     dataset, model = row["dataset"], row["model"]
     if model.endswith(TORCHVISION):
         return None, None
@@ -127,12 +127,12 @@ def _title(model: str) -> str:
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """Every k of the networks of a data set, drawn and in numbers."""
+    """Yield every k of the networks of a data set, as a figure and a table."""
     sweep, last = SWEEPS[sheet.scale], by_cell(sheet, LAST)
     revnets, ks = [f"revnet{depth}" for depth in sweep.depths], sorted(sweep.accumulations)
 
     def at(model: str, k: int, method: methods.Method = BACKPROPAGATION) -> TrainingCell:
-        """A method at k; at 0 the paper's baseline."""
+        """Return the cell of a method at k, or the paper's baseline for k = 0."""
         return sweep.cell(sheet.dataset, model, method, k) if k else sweep.baseline(sheet.dataset, model)
 
     gaps = {

@@ -1,7 +1,8 @@
 """Table 3: memory of RevNet-50 under the four buffer configurations (arXiv 2406.02052, ImageNet, batch 64, k = 1).
 
-The published values are no measurement but sums by a rule (`reproduce.modelling.buffer_rules`). So what the engine held
-stands beside that rule at the same network, images and batch; nothing is scaled up, for parameters do not grow with it.
+The published values are not measured but computed by a rule (`reproduce.modelling.buffer_rules`). Memory held by the
+engine is therefore compared with that rule for the same network, images and batch. No value is scaled up to a larger
+batch, because parameters do not grow with it.
 """
 
 from collections.abc import Iterator
@@ -31,12 +32,12 @@ BY_RULE, CONSISTENT, HELD = PUBLISHED_RULE.title, CONSISTENT_RULE.title, "really
 
 
 def _counted(run: Any) -> float | Entry:
-    """What was held of what the rules count, or how far the run is."""
+    """Return the held memory of the kinds that the rules count, or the state of an unfinished run."""
     return run.counted if run.status == DONE else missing(run.state, run.detail)
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """The published values beside both rules and what was held at their setting."""
+    """Yield the published values next to both rules and the memory held at their setting."""
     every = sheets(frames, "table3")
     runs = with_rules(held(every[0], GIGABYTE).query("dataset == 'imagenet' and model == 'revnet50'"), GIGABYTE)
     rows: list[Any] = list(zip(runs.itertuples(), published_tables.read("table3_memory"), strict=True))
@@ -79,7 +80,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """What was held, drawn and in numbers, and what PETRA saves at the largest."""
+    """Yield the memory held, as a figure and a table, and what PETRA saves on the largest network."""
     runs = held(sheet, MEGABYTE)
     runs = with_rules(runs[runs["subject"].isin(runs.loc[runs["status"] != NOT_RUN, "subject"])], MEGABYTE)
     bars = by_kind(sheet.frames, runs[runs["batch_size"] == runs.groupby("dataset")["batch_size"].transform("min")])

@@ -1,7 +1,7 @@
-"""Table 4: the buffer ablation: which of inputs and weights may be approximated, k = 1.
+"""Table 4: ablation of the buffers of inputs and weights, with k = 1.
 
-What a backward does not find in a buffer, it approximates. How much reconstruction can cost depends on the network: on
-how many stages evaluate their function at a reconstructed input, which is derived and said beside every number.
+A backward approximates whatever is not in a buffer. The possible cost of reconstruction depends on the number of stages
+that evaluate their function at a reconstructed input. This number is derived and listed with every result.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ INTRODUCTION = (
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """The ablation, and what it says to the paper's statement."""
+    """Yield the ablation, and the comparison with the paper's statement."""
     accuracy = means(sheet.runs, "test_accuracy", ["network", "method"])
     networks = {
         n: f"{(amount := k.count('R'))} of {len(k)} stages {'computes' if amount == 1 else 'compute'} with a "

@@ -1,7 +1,7 @@
-"""Table 5: speed of PETRA against reversible backpropagation without overlap, with one device a stage.
+"""Table 5: speed of PETRA against reversible backpropagation without overlap, with one device per stage.
 
-The published values were measured on J devices. Where there are none, times are modelled: runs are simulated event by
-event from what each stage costs on one device (`reproduce.modelling`), and say so wherever they stand.
+The published values were measured on J devices. Without that many devices, times are modelled: runs are simulated event
+by event from the cost of each stage on one device (`reproduce.modelling`). Modelled values are always marked.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ INTRODUCTION = (
 
 
 def largest(frames: Frames) -> Sheet | None:
-    """The largest scale at which stages were timed."""
+    """Return the largest scale at which stages were timed; None if there is none."""
     return next((sheet for sheet in sheets(frames, "table5") if not sheet.done.empty), None)
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """Yield the published values beside what is modelled of networks of the paper's size, and ways to use devices.
+    """Yield the published values next to modelled ones for networks of the paper's size, and ways to use devices.
 
-    Stages of that size may have been timed at any scale; of several the largest is shown.
+    Stages of that size may have been timed at any scale; the largest one is shown.
     """
     every = sheets(frames, "table5")
     states = every[0].runs.set_index("model")["state"]
@@ -72,7 +72,7 @@ def _of_the_papers_size(network: Modelled) -> bool:
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """Stage costs and times."""
+    """Yield stage costs and times."""
     timed = timed_networks(sheet)
     if not timed:
         return
@@ -130,7 +130,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 
 def _missed(shown: Sequence[Modelled], stated: Mapping[str, Row]) -> str:
-    """That the published speed-up falls with J where the modelled one grows, if so."""
+    """State that the published speed-up falls with J while the modelled one grows, if that is so."""
     both = [(m.speedup, stated[m.run.cell.model].number(SPEEDUP)) for m in shown if m.run.cell.model in stated]
     if len(both) < 2 or both[-1][0] <= both[0][0] or both[-1][1] >= both[0][1]:
         return ""

@@ -1,7 +1,7 @@
 """Table 6: partition and memory per stage of RevNet-18.
 
-Of the published table only fragments are known, of stages that are not named. So ours is complete: which blocks are in
-which stage, and what each holds under PETRA by kind, predicted from shapes, beside what Table 3's measurements held.
+Only fragments of the published table are known, for unnamed stages. Our table is complete: the blocks of each stage,
+and the memory that it holds under PETRA by kind, predicted from shapes and compared with Table 3's measurements.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from reproduce.show import facets
 from reproduce.show.content import GIGABYTE, MEGABYTE
 from reproduce.show.tables import amount, amounts, difference, entry, number, published_value, table, words
 
-DATASETS = ("imagenet", "cifar10")  # the paper does not say for which its table is
+DATASETS = ("imagenet", "cifar10")  # the paper does not name the data set of its table
 SHOWN = {kind: kind for kind in HELD if kind not in ("buffers", "stashed_weights")}
 PREDICTED = "predicted, MB"
 FIRST_DOWN = 3  # the first stage that lowers the resolution
@@ -30,7 +30,7 @@ INTRODUCTION = (
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """The fragments, what each stage is predicted to hold, drawn and in numbers, and its layers."""
+    """Yield the fragments, the predicted memory of each stage as a figure and a table, and its layers."""
     from reproduce.measures.held_memory import predicted
 
     planned = sheets(frames, "table6")[0].planned
@@ -102,7 +102,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """What every stage held in Table 3's measurements."""
+    """Yield the memory that every stage held in Table 3's measurements."""
     stages = sheet.parts().pivot_table("value", ["cell", "stage"], "of", aggfunc="sum") / MEGABYTE
     yield table(
         key=f"table6-held-{sheet.key}",

@@ -1,7 +1,7 @@
-"""Beyond the paper: what every way to train costs and what it gives: accuracy, bytes per device, time.
+"""Beyond the paper: costs and results of every way to train: accuracy, bytes per device, time.
 
-Accuracy, memory and speed each have their table, and each table has another winner; whoever chooses a way to train
-needs the three at once. Accuracy is measured; bytes and times are modelled from the stages' measured costs.
+Accuracy, memory and speed each have a separate table with a different winner, but the choice of a way to train needs
+all three. Accuracy is measured; bytes and times are modelled from the measured costs of the stages.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ COSTS = {"megabytes": "fullest device, MB", "milliseconds": "a micro-batch, ms"}
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """The frame, as a figure and a table, and when PETRA is worth it."""
+    """Yield the comparison as a figure and a table, and when PETRA is worth using."""
     timed = timed_networks(sheet)
     accuracy = means(sheet.runs[sheet.runs["kind"] == "training"], "test_accuracy", ["method"])
     k = ACCUMULATION[sheet.scale]
@@ -51,7 +51,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     in_process = {way.title: totals.get(way.method.name) for way in ways if way.order is None}
 
     def measured(point: Any) -> float | None:
-        return in_process.get(point.way) if point.devices == len(timed[0].costs) else None  # a stage a device
+        return in_process.get(point.way) if point.devices == len(timed[0].costs) else None  # one stage per device
 
     yield _worth(sheet, points, accuracy)
     yield facets.facet(
@@ -93,7 +93,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 
 def _points(network: Modelled, ways: list[Way], accuracy: Samples, k: int) -> DataFrame:
-    """What each way costs and gives on so many devices; `beaten` is empty on the front."""
+    """Return the costs and results of each way on each number of devices; `beaten` is empty on the front."""
     names = [way.trains_as.name for way in ways]
     reached = [estimate.mean for name in names if (estimate := accuracy[name].estimate)]
     pairs = combinations(dict.fromkeys(names), 2)
@@ -114,7 +114,7 @@ def _points(network: Modelled, ways: list[Way], accuracy: Samples, k: int) -> Da
 
 
 def _worth(sheet: Sheet, points: DataFrame, accuracy: Samples) -> Sentence:
-    """Where PETRA is on the front, and where the plain pipeline is smaller, faster and exact."""
+    """State where PETRA is on the front, and where the plain pipeline is smaller, faster and exact."""
     ours, plain = (points[points["way"] == title].set_index("devices") for title in (methods.PETRA.title, "1F1B"))
     if ours.empty or plain.empty:
         return Sentence("PETRA and backpropagation have not both been trained.", known=False)

@@ -1,6 +1,6 @@
-"""Beyond the paper: PETRA on transformers, of images and of text, beside backpropagation.
+"""Beyond the paper: PETRA compared with backpropagation on transformers, for images and for text.
 
-The text comes with Python, another one in every version: each text, and each arithmetic, has its own table.
+The text is part of Python and differs between versions, so each text and each arithmetic has a separate table.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ INTRODUCTION = (
 
 
 def each(sheet: Sheet) -> Iterator[Shown]:
-    """The accuracy of the methods by k."""
+    """Yield the accuracy of the methods by k."""
     last, bits = (means(sheet.runs, value, ["k", "method"]) for value in ("test_accuracy", "test_bits_per_byte"))
     ks, title = sorted({k for k, _ in last}), networks.title_of(sheet.example).partition(",")[0]
     gaps = {(k, name): last[k, name] - last[k, EXACT] for k, name in last if name != EXACT}
@@ -69,7 +69,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
 
 
 def _of_text(sheet: Sheet) -> str:
-    """What bits are, and what is reached without looking at a byte's neighbours, as computed when a run was made."""
+    """Explain the unit bits, and the result without a byte's context, as computed when a run was made."""
     words_of = "Masked alike for all runs, one in ten shown as it is; bits: the mean of log₂ of 1 over the probability."
     for run in (sheet.frames.by_name[cell] for cell in sheet.done["cell"]):
         if alone := run.result["data"].get("unigram"):

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML file made from the records. This package exports build."""
+"""Build the report: one self-contained HTML file made from the records. This package exports `build`."""
 
 from reproduce.report.build import build
 

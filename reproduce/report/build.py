@@ -1,11 +1,11 @@
-"""From a folder of records to one HTML file that needs nothing else, and the verdicts as data.
+"""Build one self-contained HTML file, and the verdicts as JSON, from a folder of records.
 
-A report that fetches its style, its plots or its data from somewhere is dead when that place is. Everything is inside
-here: style and script inline, drawings as SVG in the page. A copy of the one file is therefore whole. The page is
-complete without its script, which sorts tables, hides what is not chosen, and makes a CSV of a table or a file of a
-drawing when somebody asks for it; its security policy forbids it to load anything, and every other script to run. For
-the same records it is the same file, byte for byte: nothing in it depends on when or where it was made. `verdicts.json`
-beside it has the verdict on every claim of the paper, with the evidence and the cells that it rests on.
+A report that loads its style, plots or data from another place breaks when that place disappears. Everything is
+therefore inline: style, script, and drawings as SVG. A copy of the file is complete. The page is also complete without
+its script, which only sorts tables, hides what is not selected, and saves a table as CSV or a drawing as a file on
+demand. The page's content security policy forbids all loading and every other script. The same records give the same
+file, byte for byte, because nothing in it depends on when or where it was made. `verdicts.json` next to it contains the
+verdict on every claim of the paper, with its evidence and the cells that it is based on.
 """
 
 import base64
@@ -50,11 +50,11 @@ from reproduce.show.statistics import MARGIN_POINTS
 from reproduce.words import count
 
 FAILED = "This section could not be made"
-VERDICTS = "verdicts.json"  # beside the page
-SCRIPT_PLACE = "HASH-OF-THE-SCRIPT"  # in the page, until its script is known
-PATIENCE_SECONDS = 60.0  # for a helper, until it is said that it is waited for
-#: Exhibits that need torch or the sheets of all plans. This process draws them as long as the others have something
-#: else to do: importing torch again takes longer than most exhibits.
+VERDICTS = "verdicts.json"  # written next to the page
+SCRIPT_PLACE = "HASH-OF-THE-SCRIPT"  # placeholder in the page for the hash of its script
+PATIENCE_SECONDS = 60.0  # how long to wait for a helper process before printing a notice
+#: Exhibits that need torch or the sheets of all plans. This process draws them while the others still have other
+#: exhibits to draw: importing torch in another process takes longer than drawing most exhibits.
 OURS = (
     *("staleness", "scale_study", "invertible", "schedules", "tradeoff", "table5", "table3", "figure5", "table6"),
     *("table4", "figure6", "cost"),
@@ -66,13 +66,13 @@ def build(records_root: Path, output: Path, *, jobs: int = 1, readme: Path | Non
 
     Args:
         records_root: Folder of the records.
-        output: The page.
+        output: File of the page.
         jobs: Number of processes that draw its sections.
-        readme: README whose results and pictures are written too; None for none.
+        readme: README whose results and pictures are updated too; None to update no README.
 
     Raises:
-        StorageFullError: If there is no room.
-        StorageError: If a file that no report wrote has the name of the verdicts.
+        StorageFullError: If the disk is full.
+        StorageError: If the file of the verdicts exists and was not written by a report.
         ReadmeError: If the README has no place for the results.
 
     """
@@ -88,7 +88,7 @@ def build(records_root: Path, output: Path, *, jobs: int = 1, readme: Path | Non
 
 
 class Top(NamedTuple):
-    """What is made of all records together."""
+    """Content that is computed from all records together."""
 
     answers: list[Answer]
     headlines: list[Headline]
@@ -97,7 +97,7 @@ class Top(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The page as HTML, the verdicts as JSON, and what stands at the top of the page."""
+    """The page as HTML, the verdicts as JSON, and the content of the top of the page."""
 
     html: str
     verdicts: str
@@ -105,7 +105,7 @@ class Report(NamedTuple):
 
 
 def render(results: Results, *, jobs: int = 1) -> Report:
-    """Return the report on what was read."""
+    """Return the report on the results."""
     sections, top = _made(results, jobs)
     claims_of = claims.by_exhibit(top.judged)
     sections = [replace(of, standing=claims.standing(claims_of.get(of.key, []))) for of in sections]
@@ -142,26 +142,26 @@ def render(results: Results, *, jobs: int = 1) -> Report:
 
 
 def _made(results: Results, jobs: int) -> tuple[list[Section], Top]:
-    """Return the sections and what stands on top, made by `jobs` processes, this one included."""
-    context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
+    """Return the sections and the content of the top, computed by `jobs` processes, including this one."""
+    context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may deadlock
     begun, jobs = context.Array("i", [0, 0]), min(jobs, len(EXHIBITS))
     with ProcessPoolExecutor(jobs, context, _receive, (begun, os.getpid())) as pool, _uncollected():
         helpers = [pool.submit(_help, results) for _ in range(1, jobs)]
         frames = Frames(results)
-        answers, headlines = _heads(frames)  # while the helpers import
+        answers, headlines = _heads(frames)  # runs while the helpers import their modules
         judged = claims.judge(frames)
         top = Top(answers, headlines, judged, reproducibility(judged, frames))
         made = _sections(frames, begun, last=False)
         for helper in helpers:
             made |= _helped(helper)
-    for exhibit in EXHIBITS:  # of a helper that died
+    for exhibit in EXHIBITS:  # draw the sections of helpers that died
         if exhibit.key not in made:
             made[exhibit.key] = _section(exhibit, frames)
     return [made[exhibit.key] for exhibit in EXHIBITS], top
 
 
 def _helped(helper: "Future[dict[str, Section]]") -> dict[str, Section]:
-    """The sections of a helper; none if it died."""
+    """Return the sections of a helper, or none if it died."""
     while True:
         try:
             return helper.result(PATIENCE_SECONDS)
@@ -181,7 +181,7 @@ def _heads(frames: Frames) -> tuple[list[Answer], list[Headline]]:
 
 
 def _section(exhibit: Exhibit, frames: Frames) -> Section:
-    """The section of an exhibit; if it cannot be made, one that says so, since the others are of use without it."""
+    """Return the section of an exhibit; if it fails, a section with the error, since the others are still useful."""
     try:
         return section(exhibit, frames)
     except Exception as error:
@@ -198,12 +198,12 @@ def _section(exhibit: Exhibit, frames: Frames) -> Section:
 
 
 def _sections(frames: Frames, begun: "SynchronizedArray[int]", *, last: bool) -> dict[str, Section]:
-    """Make the sections that no other process has begun, one after the other.
+    """Make the sections that no other process has started, one after the other.
 
     Args:
         frames: The records.
-        begun: How many all processes together have begun, from the front and from the back of the same order.
-        last: Whether to take the last one each time, not the first.
+        begun: Numbers of sections started by all processes, from the front and from the back of the same order.
+        last: Whether to take the last remaining section each time instead of the first.
 
     Returns:
         Sections by their keys.
@@ -221,7 +221,7 @@ def _sections(frames: Frames, begun: "SynchronizedArray[int]", *, last: bool) ->
         made[exhibit.key] = _section(exhibit, frames)
 
 
-_begun: "SynchronizedArray[int]"  # of `_sections`, in a helper
+_begun: "SynchronizedArray[int]"  # the counters of `_sections`, in a helper process
 
 
 def _receive(begun: "SynchronizedArray[int]", parent: int) -> None:
@@ -231,7 +231,7 @@ def _receive(begun: "SynchronizedArray[int]", parent: int) -> None:
     def end_with_the_parent() -> None:
         while os.getppid() == parent:
             time.sleep(1)
-        os._exit(1)  # it was killed, and this process would wait for its pipe for ever
+        os._exit(1)  # the parent was killed, and this process would wait for its pipe without end
 
     threading.Thread(target=end_with_the_parent, daemon=True).start()
 
@@ -243,9 +243,9 @@ def _help(results: Results) -> dict[str, Section]:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without a search for garbage in cycles, which took a third of the time.
+    """Disable the cyclic garbage collector, which took a third of the time.
 
-    Simulations make hundreds of thousands of small objects, none in a cycle; of all figures 60 MB are kept.
+    Simulations create hundreds of thousands of small objects without cycles. The figures keep only 60 MB in total.
     """
     gc.disable()
     try:
@@ -276,6 +276,6 @@ def _environment() -> jinja2.Environment:
 
 
 def _prose(words: str) -> str:
-    """With typographic apostrophes, and no line that begins with a percent sign."""
+    """Use typographic apostrophes, and keep percent signs on the line of their numbers."""
     words = re.sub(r"(?<=\w)'(?=\w)", "\N{RIGHT SINGLE QUOTATION MARK}", words)
     return words.replace(" %", "\N{NO-BREAK SPACE}%")

@@ -1,20 +1,20 @@
-"""How to cite the paper, and the suite with the commits that the numbers come from."""
+"""Cite the paper, and this suite with the commits that produced the numbers."""
 
 from collections import Counter
 
 from reproduce import published
 from reproduce.records.results import Results
 
-SHOWN = 3  # commits; more are under Provenance
+SHOWN = 3  # number of commits; the section Provenance lists all
 
 
 def entries(results: Results) -> str:
-    """The paper and this suite as entries of BibTeX."""
+    """Return the BibTeX entries of the paper and of this suite."""
     return f"{published.PAPER_CITATION}\n\n{published.suite_citation(_version(results))}"
 
 
 def _version(results: Results) -> str:
-    """The commits that ran the finished cells, those of most cells first."""
+    """List the commits that ran the finished cells, the commit with the most cells first."""
     used = Counter(
         (str(code.get("version") or "not installed"), str(code["commit"]), bool(code.get("clean")))
         for run in results.runs

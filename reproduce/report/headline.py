@@ -1,8 +1,8 @@
-"""The first screen: the answers in words, and three pictures of one network at one setting.
+"""Make the first screen: the answers in words, and three pictures of one network at one setting.
 
-The pictures are of RevNet-18 at the width of the scale `small`, the only network with runs of several lengths, measured
-bytes and timed stages. Every sentence follows from records, from what the paper published and from the model of the
-trade-off: other records give other sentences.
+The pictures show RevNet-18 at the width of the scale `small`, the only network with runs of several lengths, measured
+bytes and timed stages. Every sentence is computed from the records, the published values and the model of the
+trade-off, so it changes with them.
 """
 
 import math
@@ -39,7 +39,7 @@ from reproduce.words import conjunction, count
 __all__ = ["Answer", "Headline", "first_screen"]
 
 SCALE = "small"
-HEIGHT, WIDTH = 4.2, 5.2  # of a picture, inches
+HEIGHT, WIDTH = 4.2, 5.2  # of a picture, in inches
 PAPER_WIDTH = 64  # channels of the first blocks of the paper's networks
 BACKPROPAGATION, PETRA, DSP, DELAYED = (
     m.name for m in (methods.BACKPROPAGATION, methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS)
@@ -48,16 +48,16 @@ BACKPROPAGATION, PETRA, DSP, DELAYED = (
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer in a line, and what it rests on."""
+    """An answer in one line, and the numbers that it is based on."""
 
     title: str
     text: str
-    anchor: str  # the section with its numbers
+    anchor: str  # key of the section with its numbers
 
 
 @dataclass(frozen=True)
 class Headline:
-    """A picture with one sentence, and the section that it leads to."""
+    """A picture with one sentence, and the key of the section that it links to."""
 
     sentence: str
     figure: Figure
@@ -65,10 +65,10 @@ class Headline:
 
 
 def first_screen(frames: Frames) -> tuple[list[Answer], list[Headline]]:
-    """Return the answers and the pictures, as far as there are data.
+    """Return the answers and the pictures for which there are data.
 
-    The answers: whether PETRA is as good as backpropagation, what it saves, when it is worth it. The pictures: accuracy
-    against staleness, bytes by method, speed against devices.
+    The answers: whether PETRA is as good as backpropagation, what it saves, and when it is worth using. The pictures:
+    accuracy against staleness, bytes by method, speed against the number of devices.
     """
     speeds = _speeds(frames)
     worth = _worth(frames, speeds) if speeds else ()
@@ -104,10 +104,10 @@ def _as_good(frames: Frames) -> Iterator[Answer]:
 
 
 def _title(gaps: Mapping[int, Difference]) -> str:
-    """The verdict of the longest training that has an interval."""
+    """Return the verdict of the longest training that has an interval."""
     epochs, gap = max(gaps.items())
     known = gap.estimate
-    assert known is not None  # as chosen
+    assert known is not None  # `gaps` contains only differences with an estimate
     if known.low is None or known.high is None:
         return "It is not yet known whether PETRA is as good as backpropagation: no training has several runs."
     if gap.verdict is Verdict.EQUAL:
@@ -123,7 +123,7 @@ def _title(gaps: Mapping[int, Difference]) -> str:
 
 
 def _published_gaps() -> str:
-    """The paper's differences on CIFAR-10 between PETRA and backpropagation on the same network."""
+    """State the paper's differences on CIFAR-10 between PETRA and backpropagation on the same network."""
     rows = {
         (row["model"], methods.by_name(row["method"]).name): row.number("top1_percent")
         for row in published.read("table2_accuracy")
@@ -139,7 +139,7 @@ def _published_gaps() -> str:
 
 
 def _reconstruction(frames: Frames, sheet: Sheet) -> str:
-    """What reconstruction costs, as far as the primary comparisons say."""
+    """State the cost of reconstruction according to the primary comparisons."""
     by_title = {of.title: of for of in primaries(frames)}
     of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title["PETRA − DSP"]
     said = ""
@@ -158,7 +158,7 @@ def _reconstruction(frames: Frames, sheet: Sheet) -> str:
 
 
 def _reconstructing(sheet: Sheet) -> str:
-    """In how many stages of the network a reconstructed input enters a residual function."""
+    """State how many stages of the network apply a residual function to a reconstructed input."""
     kinds = next(iter(kinds_of(sheet).values()))
     amount = kinds.count("R")
     return f"{amount} of {len(kinds)} stages {'computes' if amount == 1 else 'compute'} with a reconstructed input"
@@ -174,7 +174,7 @@ def _seen(comparison: Primary) -> str:
 
 
 def _at_paper_scale(frames: Frames) -> str:
-    """How many runs of the paper's size there are, and what the finished ones of CIFAR-10 reached."""
+    """State how many runs of the paper's size are finished, and what a single one reached compared with the paper."""
     papers = [sheet for sheet in sheets(frames, "table2") if sheet.scale == "paper"]
     planned = sum(len(sheet.planned) for sheet in {sheet.dataset: sheet for sheet in papers}.values())
     done = [row for sheet in papers for row in sheet.done.to_dict("records")]
@@ -197,14 +197,14 @@ def _at_paper_scale(frames: Frames) -> str:
 
 
 class Held(NamedTuple):
-    """Megabytes that stages hold, each at its largest moment."""
+    """Megabytes that the stages hold, each stage at its peak."""
 
     fullest: float
     total: float
 
 
 def _held(frames: Frames) -> dict[str, Held]:
-    """Bytes by method, as counted in the runs of one setting; empty without PETRA or without another method."""
+    """Return bytes by method, as counted in the runs of one setting; empty without PETRA or without another method."""
     if (sheet := _sheet(frames)) is None:
         return {}
     cell = sheet.example
@@ -255,25 +255,25 @@ OURS, MERGED, PIPELINE = methods.PETRA.title, "PETRA, merged stages", "1F1B"
 
 
 def _timed(frames: Frames) -> Modelled | None:
-    """The network of the first screen with its timed stages."""
+    """Return the network of the first screen with its timed stages; None if its stages are not timed."""
     networks = [n for sheet in sheets(frames, "tradeoff") if sheet.scale == SCALE for n in timed_networks(sheet)]
     return next((network for network in networks if network.run.cell.model == NETWORK), None)
 
 
 class Pace(NamedTuple):
-    """What a way of training is modelled to take."""
+    """Modelled cost of a way of training."""
 
-    speed: float  # over one device that backpropagates
-    bytes: int  # of the fullest device
+    speed: float  # relative to backpropagation on one device
+    bytes: int  # peak of the fullest device
 
 
-Speeds = dict[tuple[str, int, int], Pace]  # by way, k and number of devices
+Speeds = dict[tuple[str, int, int], Pace]  # by way of training, k and number of devices
 
 
 def _speeds(frames: Frames) -> Speeds:
-    """Model PETRA, with the network's stages and with those of a device merged, and 1F1B; empty without timed stages.
+    """Model PETRA with separate and with merged stages, and 1F1B; empty without timed stages.
 
-    A synchronous pipeline computes the same whether the stages of a device are merged or not.
+    "Merged" means that all stages of a device form one stage. A synchronous pipeline computes the same either way.
     """
     if (network := _timed(frames)) is None:
         return {}
@@ -294,7 +294,7 @@ def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
     most = several[-1]
 
     def ahead(k: int) -> int:
-        """The least number of devices from which on PETRA is faster; 0 if it is not with the most devices."""
+        """Return the least number of devices from which on PETRA is faster; 0 if it never is."""
         least = 0
         for devices in reversed(several):
             if speeds[OURS, k, devices].speed <= speeds[PIPELINE, k, devices].speed:
@@ -344,7 +344,10 @@ def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
 
 
 def _measured_speeds(frames: Frames) -> str:
-    """Speeds of two processes over one that backpropagates, medians of ratios within a round, of every network."""
+    """State the speeds of two processes relative to one process with backpropagation, for every network.
+
+    Each speed is the median over rounds of ratios within a round.
+    """
     series = frames.series.query("benchmark == 'pipelining' and quantity == 'throughput'")
     said = []
     for group, rows in series.groupby("group", sort=False):
@@ -360,7 +363,7 @@ def _measured_speeds(frames: Frames) -> str:
 
 
 def _accuracy(frames: Frames) -> Iterator[Headline]:
-    """Accuracy against the staleness of the first stage: what has been run, and what has not."""
+    """Draw accuracy against the staleness of the first stage, and mark what has not been run."""
     if (sheet := _sheet(frames)) is None:
         return
     runs = _of_staleness(frames, sheet)
@@ -400,7 +403,7 @@ def _points() -> Iterator[TrainedCell]:
 
 
 def _of_staleness(frames: Frames, sheet: Sheet) -> DataFrame:
-    """Return the finished runs of the picture, of the arithmetic of a sheet."""
+    """Return the finished runs of the picture that have the arithmetic of `sheet`."""
     wanted = {settings_key(cell) for cell in _points()}
     every = [*sheets(frames, length.EXHIBIT.key), *sheets(frames, "staleness")]
     runs = concat([of.done for of in every if of.key == sheet.key and of.dataset == sheet.dataset])
@@ -420,7 +423,7 @@ def _numbers_of_devices() -> dict[int, str]:
 
 
 def _of_lengths(runs: DataFrame, named: Mapping[int, str]) -> str:
-    """Say what PETRA loses at the largest staleness after the shortest and the longest training, and what at others."""
+    """State what PETRA loses at the largest staleness by length of training, and at smaller ones after the shortest."""
     reached = means(runs, "final_accuracy", ["method", "epochs", "staleness"])
     most = max(named)
 
@@ -445,7 +448,7 @@ def _of_lengths(runs: DataFrame, named: Mapping[int, str]) -> str:
 
 
 def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -> facets.Layer:
-    """Draw a line for each method and length, which begins at backpropagation of the same length."""
+    """Draw a line for each method and length that starts at backpropagation of the same length."""
 
     def lengths(panel: facets.Panel) -> None:
         reached = means(runs, "final_accuracy", ["method", "epochs", "staleness"])

@@ -1,9 +1,9 @@
-"""How a section lies on the page: what is seen at once, what is folded, and which parts can be chosen.
+"""Lay out a section on the page: what is visible, what is folded, and which parts can be selected.
 
-People look before they read. So of a section its sentence, the first picture and the first table are shown, and all
-else is folded; so are rows of which nothing has been run, where they are most of a table. What a reader may choose to
-see alone (one k, one scale) every part carries as data: a table or picture its scale, a column the k of its head,
-rows that of their heading, or a row that of its column "k".
+Readers look at a page before they read it. A section therefore shows its sentence, its first picture and its first
+table, and folds everything else. It also folds rows of which nothing has been run, if they are most of a table. The
+page can show only one k or one scale. For this each part carries its value as data: a table or picture its scale, a
+column the k of its head, and rows the k of their heading or of their column "k".
 """
 
 import re
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Picture(NamedTuple):
-    """A picture in small: the first panel, without its axes, of a drawing that is shown elsewhere on the page.
+    """A thumbnail: the first panel, without its axes, of a drawing that is shown elsewhere on the page.
 
     Attributes:
         key: Key of the drawing.
@@ -47,7 +47,7 @@ class Picture(NamedTuple):
 
 
 def picture(section: Section) -> Picture | None:
-    """Return the section's first picture; None if it has none."""
+    """Return the thumbnail of the section's first figure; None if the section has no figure."""
     for block in section.blocks:
         if isinstance(block, Figure) and (size := re.search(r'viewBox="0 0 (\S+) ([^"]+)"', block.svg)):
             box = [f"{value:g}" for value in block.panel] or ["0", "0", size[1], size[2]]
@@ -56,20 +56,25 @@ def picture(section: Section) -> Picture | None:
 
 
 def first_blocks(section: Section) -> list[Block]:
-    """The first picture and the first table."""
+    """Return the first picture and the first table."""
     figure = next((block for block in section.blocks if isinstance(block, Figure)), None)
     table = next((block for block in section.blocks if isinstance(block, Table)), None)
     return [block for block in (figure, table) if block is not None]
 
 
 def other_blocks(section: Section) -> list[Block]:
-    """All others, in their order."""
+    """Return all other blocks, in their order."""
     shown = first_blocks(section)
     return [block for block in section.blocks if not any(block is one for one in shown)]
 
 
 def split(table: Table) -> tuple[Table, Table | None]:
-    """The table to show, and the one of its rows of which nothing has been run: where those are most of it, not all."""
+    """Split off the rows of which nothing has been run, if they are most of the table but not all of it.
+
+    Returns:
+        The table to show, and the table of the rows that were split off; None if there are none.
+
+    """
     waiting = [row for row in table.rows if _waits(row)]
     if not len(table.rows) / 2 < len(waiting) < len(table.rows):
         return table, None
@@ -78,39 +83,39 @@ def split(table: Table) -> tuple[Table, Table | None]:
 
 
 def _waits(row: Sequence[Entry]) -> bool:
-    """Whether it says "not run" and nothing that was measured, computed or published."""
+    """Return whether a row contains "not run" and no value that was measured, computed or published."""
     known = any(entry.tone not in (Tone.PLAIN, Tone.MISSING) for entry in row)
     return not known and any(entry.text == "not run" for entry in row)
 
 
 def named_svg(figure: Figure) -> str:
-    """The drawing with a name by which its small picture finds it."""
+    """Return the drawing with an identifier that its thumbnail refers to."""
     return figure.svg.replace("<svg ", f'<svg id="svg-{_identifier(figure.key)}" ', 1)
 
 
 def _identifier(key: str) -> str:
-    """A key as part of an identifier: it may contain the name of a folder or a benchmark, which anybody can choose."""
+    """Turn a key into part of an identifier. It may contain the name of a folder or benchmark, with any characters."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", key)
 
 
 def column_groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
-    """The upper line of a table's head: (group, number of columns), neighbours of one group together."""
-    together = groupby(enumerate(columns), lambda at: at[1].group or at[0])  # one without a group stands alone
+    """Return the upper line of a table's head: (group, number of adjacent columns in it)."""
+    together = groupby(enumerate(columns), lambda at: at[1].group or at[0])  # or its position, if no group
     return [(group if isinstance(group, str) else "", len(list(of))) for group, of in together]
 
 
 def k_of(row: Sequence[Entry], columns: Sequence[Column]) -> str:
-    """The k that a row is of, by its column "k", if it is one that the paper has; empty: it is of no such."""
+    """Return the k of a row, from its column "k", if the paper uses this k; otherwise an empty string."""
     of_row = (entry.text for column, entry in zip(columns, row, strict=True) if column.name == "k")
     return next((k for k in of_row if k in map(str, ACCUMULATIONS)), "")
 
 
 def k_of_head(head: str) -> str:
-    """The k that a head of columns or rows is of; empty: it is of none or of several."""
+    """Return the k in a head of columns or rows; empty if it names none or several."""
     match = re.fullmatch(r"k = (\d+)", head)
     return match[1] if match else ""
 
 
 def raw_differs(entry: Entry) -> bool:
-    """Whether what is sorted by and saved is more than what is read."""
+    """Return whether the value that is sorted by and saved differs from the displayed text."""
     return str(entry.raw) != entry.text

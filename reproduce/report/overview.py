@@ -1,4 +1,4 @@
-"""What stands on top of the page: the exhibits in their order, and what a reader must not miss."""
+"""Arrange the top of the page: the exhibits in their order, and the alerts."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from reproduce.show.content import Finding, Section, Tone
 __all__ = ["Chapter", "attention", "label", "newest", "parts", "sentence"]
 
 FIRST = "primary"  # key of the section that comes before all others
-#: Sections that say where the others come from; whatever is neither here nor in the paper is a study.
+#: Sections on which the others are based. Sections that are neither here nor in the paper are studies.
 GROUND = ("cost", "schedules", "benchmarks", "history", "provenance")
 
 
@@ -25,7 +25,7 @@ class Chapter:
 
 
 def parts(sections: Sequence[Section]) -> list[Chapter]:
-    """The primary comparisons, the paper's exhibits in its order, the studies beyond it, then where all comes from."""
+    """Return the chapters: primary comparisons, the paper's exhibits in its order, further studies, then the ground."""
     of_paper = [row["key"] for row in published.read("exhibits")]
     in_order = sorted(sections, key=lambda s: of_paper.index(s.key) if s.key in of_paper else len(of_paper))
     split = {
@@ -40,19 +40,19 @@ def parts(sections: Sequence[Section]) -> list[Chapter]:
 def attention(sections: Sequence[Section]) -> list[tuple[Section, Finding]]:
     """Return the findings that a reader must not miss.
 
-    An aim that a benchmark missed is of interest to who develops the suite, and stands with the benchmarks alone.
+    Missed aims of benchmarks concern only developers of the suite, so they appear only with the benchmarks.
     """
     shown = [s for s in sections if s.key != "benchmarks"]
     return [(s, finding) for s in shown for finding in s.findings if finding.tone is Tone.ALERT]
 
 
 def label(section: Section) -> str:
-    """The section's name in a list: "Table 1", not what it is about."""
+    """Return the section's name in a list: "Table 1", without its subject."""
     return section.title.partition(":")[0]
 
 
 def sentence(section: Section, finding: Finding) -> str:
-    """Return the first sentence of a finding, whole, without its section's name."""
+    """Return the first sentence of a finding, without the name of its section."""
     words = finding.text.removeprefix(f"{label(section)}: ")
     return re.split(r"(?<=\S\.) (?=[A-Z\d])", words, maxsplit=1)[0]
 
@@ -60,7 +60,7 @@ def sentence(section: Section, finding: Finding) -> str:
 def newest(results: Results) -> str:
     """Return the day of the newest record that has a date, as YYYY-MM-DD; empty if none has one.
 
-    Cells have no dates, so that they are the same wherever they run; benchmarks and counts by commit have.
+    Cells have no dates, so that they are the same wherever they run. Benchmarks and counts by commit have dates.
     """
     days = [benchmark.date for benchmark in results.benchmarks]
     if results.history:

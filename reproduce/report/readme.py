@@ -1,7 +1,7 @@
 """Write the results of the README: the answers with three pictures, and the verdicts on the paper's main claims.
 
-They are generated from records like the report, so nobody types a number and no picture is older than its records.
-Pictures are SVG files beside the documentation. Each text stands in the README between two comments:
+They are generated from the records, like the report, so no number is typed by hand and no picture is older than its
+records. Pictures are SVG files next to the documentation. Each text is in the README between two comments:
 
     <!-- answers: written by `python -m reproduce report --readme README.md` -->
     ...
@@ -23,18 +23,18 @@ __all__ = ["Contents", "ReadmeError", "contents", "update"]
 
 PICTURES = "docs/results"
 BEGIN, END = "<!-- {}: written by `python -m reproduce report --readme README.md` -->", "<!-- {}: end -->"
-LINE = 120  # characters of a line of text
-#: Exhibits whose claims the README lists; the report has all.
+LINE = 120  # maximum number of characters in a line of text
+#: Exhibits whose claims the README lists; the report lists all.
 EXHIBITS = ("table2", "table3", "table4", "table5", "figure4", "figure5", "figure6")
 MIXED = "‡: the two sides ran on different devices, processors or versions."
 
 
 class ReadmeError(ValueError):
-    """The README has no place for the results."""
+    """A README without a place for the results."""
 
 
 class Contents(NamedTuple):
-    """What is written.
+    """Texts and pictures to write.
 
     Attributes:
         texts: Texts by the names of their places.
@@ -50,7 +50,7 @@ def contents(answers: list[Answer], headlines: list[Headline], judged: list[Judg
     """Return the texts and the pictures.
 
     Args:
-        answers: Those of the report's first screen.
+        answers: Answers of the report's first screen.
         headlines: Pictures of the report's first screen.
         judged: All claims with their verdicts. Claims without runs are counted, not listed.
 
@@ -73,7 +73,7 @@ def contents(answers: list[Answer], headlines: list[Headline], judged: list[Judg
 
 
 def update(readme: Path, new: Contents) -> None:
-    """Write the results into a README and the pictures beside it.
+    """Write the results into a README and the pictures next to it.
 
     Args:
         readme: The file.
@@ -102,7 +102,7 @@ def update(readme: Path, new: Contents) -> None:
 
 
 def _wrapped(text: str) -> str:
-    """Break a text into lines at spaces. An asterisk would begin a list or emphasis, so it is escaped."""
+    """Break a text into lines at spaces. Escape asterisks, which would begin a list or emphasis."""
     lines = [""]
     for word in re.sub(r"(?<!\*)\*(?!\*)", r"\\*", text).split(" "):
         if len(lines[-1]) + 1 + len(word) > LINE:
@@ -113,6 +113,6 @@ def _wrapped(text: str) -> str:
 
 
 def _on_white(svg: str) -> str:
-    """Add a white background, since the colours are those for a light page and a README may be shown on a dark one."""
+    """Add a white background: the colours are for a light page, and a README may be shown on a dark one."""
     head, close, rest = svg.partition(">")
     return f'{head}{close}<rect width="100%" height="100%" fill="#fff"/>{rest}'

@@ -1,4 +1,4 @@
-"""The reproducibility report: scope, methodology, results and difficulties on one page, from claims and records."""
+"""Write the reproducibility report: scope, methodology, results and difficulties, from claims and records."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ class Reproducibility:
 
     Attributes:
         scope: What is tested.
-        methodology: How.
-        results: Claims by verdict, a sentence per verdict, with the claims that it names.
+        methodology: How it is tested.
+        results: Claims by verdict: a sentence per verdict, with the claims that it names.
         easy: What was easy.
         difficult: What was difficult.
         not_published: What the authors did not publish.
@@ -50,7 +50,7 @@ def counted(judged: Sequence[Judged]) -> str:
 
 
 def _plural(verdict: ClaimVerdict, amount: int) -> str:
-    """The verb of a verdict for so many claims."""
+    """Return the predicate for a verdict on `amount` claims, in the singular or plural."""
     if amount == 1:
         return {
             ClaimVerdict.AGREE: "agrees with our runs",
@@ -69,7 +69,7 @@ def _plural(verdict: ClaimVerdict, amount: int) -> str:
 
 
 def reproducibility(judged: Sequence[Judged], frames: Frames) -> Reproducibility:
-    """Put the report together."""
+    """Compose the report."""
     of_paper = [of for of in judged if of.claim.paper == PAPER]
     others = Counter(of.claim.paper for of in judged if of.claim.paper != PAPER)
     beside = conjunction([f"{amount} of {paper}" for paper, amount in others.items()])

@@ -1,1 +1,1 @@
-"""How anything looks: statistics, tables, drawings. It knows no record."""
+"""Present results: statistics, tables and drawings. This package does not read records."""

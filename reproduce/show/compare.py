@@ -1,8 +1,8 @@
-"""Runs that differ in their seed only, brought to a mean, and differences between such means.
+"""Average runs that differ only in their seed, and compare the means.
 
-A `Sample` is a measure by seed with what became of the seeds that have none, and with the spread of its study. A
-`Difference` of two samples is unpaired (`reproduce.show.statistics` says why), and differences can be subtracted again:
-the change of a gap is a difference of differences.
+A `Sample` contains a measure by seed, the state of the seeds without a value, and the spread of its study. A
+`Difference` of two samples is unpaired (`reproduce.show.statistics` explains why). Differences can be subtracted in
+turn: the change of a gap is a difference of differences.
 """
 
 from collections import Counter
@@ -18,24 +18,24 @@ from reproduce.show.statistics import Estimate, ResidualSpread, ResidualStudy, V
 from reproduce.words import conjunction, count
 
 DONE, NOT_RUN = "done", "not run"
-NO_PAIR = "not comparable yet"  # of a difference: one side has no finished run
-CHOSEN = "\N{SECTION SIGN}"  # beside a value whose setting was chosen by test accuracy
-MIXED = "\N{DOUBLE DAGGER}"  # beside a difference whose sides ran on different machines or versions
+NO_PAIR = "not comparable yet"  # text of a difference of which a side has no finished run
+CHOSEN = "\N{SECTION SIGN}"  # mark of a value whose setting was chosen by test accuracy
+MIXED = "\N{DOUBLE DAGGER}"  # mark of a difference whose sides ran on different machines or versions
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A measure of runs that differ in their seed only."""
+    """A measure of runs that differ only in their seed."""
 
     values: Mapping[int, float] = field(default_factory=dict)  # by seed, of the finished runs
-    #: What is known of every seed: "done", "2 of 3 epochs", "diverged (epoch 1 of 3)", "not run".
+    #: State of every seed: "done", "2 of 3 epochs", "diverged (epoch 1 of 3)", "not run".
     states: Mapping[int, str] = field(default_factory=dict)
-    failures: Mapping[int, str] = field(default_factory=dict)  # by seed, the reasons of the failed ones
-    #: By seed, why a run is broken (`reproduce.records.broken`).
+    failures: Mapping[int, str] = field(default_factory=dict)  # by seed, the reasons of the failed runs
+    #: By seed, the reason why a run is broken (`reproduce.records.broken`).
     broken: Mapping[int, str] = field(default_factory=dict)
-    #: By seed, the machine and the version of torch of the runs with a value; empty where that does not matter.
+    #: By seed, machine and torch version of the runs with a value; empty if they do not matter.
     machines: Mapping[int, str] = field(default_factory=dict)
-    spread: ResidualSpread | None = None  # of its study; None: nothing but its own values is known
+    spread: ResidualSpread | None = None  # spread of its study; None if only the values themselves are known
 
     def __sub__(self, other: "Sample") -> "Difference":
         return Difference(((1.0, self), (-1.0, other)))
@@ -51,12 +51,12 @@ class Sample:
 
     @property
     def wrecks(self) -> int:
-        """Number of seeds that have a value and are broken."""
+        """The number of seeds that have a value and are broken."""
         return len(self.values.keys() & self.broken.keys())
 
     @property
     def sound(self) -> "Sample":
-        """The sample without its broken seeds; all of it where every seed is broken, which is an outcome."""
+        """The sample without its broken seeds; the whole sample if every seed is broken, which is a result too."""
         if self.wrecks in (0, len(self.values)):
             return self
         return self.without(self.broken)
@@ -68,17 +68,17 @@ class Sample:
 
     @property
     def _spread(self) -> ResidualSpread | None:
-        """The study's spread; None for a sample with a broken run, which scatters in a way of its own."""
+        """The study's spread; None for a sample with a broken run, whose scatter differs from the study's."""
         return None if self.broken.keys() & self.values.keys() else self.spread
 
     @property
     def ended(self) -> bool:
-        """Whether there are runs, and of all is known whether they are broken."""
+        """True if there are runs, and each of them either finished or is known to be broken."""
         return bool(self.states) and all(s == DONE or seed in self.broken for seed, s in self.states.items())
 
     @property
     def summary(self) -> str:
-        """What there is instead of values: "not run", if that is true of all, or, say, "diverged; not run"."""
+        """Text to show instead of values: "not run" if that holds for all, or for example "diverged; not run"."""
         amounts = Counter(self.states.values()) or Counter([NOT_RUN])
         if len(amounts) == 1:
             return next(iter(amounts))
@@ -86,12 +86,12 @@ class Sample:
 
     @property
     def unfinished(self) -> str:
-        """Seed by seed what is not done: "seed 1: 3 of 8 epochs"; empty if all is."""
+        """The state of each unfinished seed: "seed 1: 3 of 8 epochs"; empty if all are finished."""
         return "; ".join(f"seed {seed}: {state}" for seed, state in self.states.items() if state != DONE)
 
     @property
     def seeds(self) -> str:
-        """How many have a value, of how many, and what became of the others: "2 of 3; 1 diverged", "3; 1 broken"."""
+        """The number of seeds with a value, and the state of the others: "2 of 3; 1 diverged", "3; 1 broken"."""
         n = len(self.values)
         planned = len(self.states) or n
         failed = [f"{number} {reason}" for reason, number in Counter(self.failures.values()).items()]
@@ -101,11 +101,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Difference:
-    """A sum of samples with weights: a difference of two, or a difference of differences.
+    """A weighted sum of samples: a difference of two, or a difference of differences.
 
-    A broken run decides no verdict: its value is as far from the others as chance determines, and so is their spread.
-    The estimate is of the sound runs of each side, and `wrecks` says how many are broken. Only a side whose runs are
-    all broken enters with these.
+    A broken run must not decide a verdict: chance determines how far its value is from the others, and thereby the
+    spread. The estimate uses only the sound runs of each side, and `wrecks` counts the broken ones. Only a side whose
+    runs are all broken is represented by them.
     """
 
     terms: tuple[tuple[float, Sample], ...]
@@ -115,13 +115,13 @@ class Difference:
 
     @property
     def estimate(self) -> Estimate | None:
-        """The difference with its 95 % interval; None where a side has no finished run."""
+        """The difference with its 95 % interval; None if a side has no finished run."""
         sound = [(weight, sample.sound) for weight, sample in self.terms]
         return combine_means([(weight, list(of.values.values()), of._spread) for weight, of in sound])
 
     @property
     def wrecks(self) -> int:
-        """Number of broken runs that have a value, on all sides."""
+        """The number of broken runs that have a value, on all sides."""
         return sum({id(sample): sample.wrecks for _, sample in self.terms}.values())
 
     @property
@@ -130,7 +130,7 @@ class Difference:
 
     @property
     def mixed(self) -> str:
-        """What the sides ran on, where that is not the same on all: "CPU and NVIDIA H200"; else empty."""
+        """The machines of the sides, if they differ: "CPU and NVIDIA H200"; otherwise empty."""
         sides = [frozenset(sample.sound.machines.values()) for _, sample in self.terms if sample.machines]
         if len(set(sides)) < 2:
             return ""
@@ -138,16 +138,20 @@ class Difference:
 
 
 class Samples(dict[Any, Sample]):
-    """Samples by place; where nothing was planned the sample is empty, which reads "not run"."""
+    """Samples by place. A place that was not planned has an empty sample, which is displayed as "not run"."""
 
     def __missing__(self, place: Hashable) -> Sample:
         return Sample()
 
 
 def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
-    """The samples of a column of runs (`reproduce.records.frames`, a row a seed and place), a sample a place.
+    """Return the samples of a column of runs, one for each place.
 
-    A place is what the columns `by` have; a single one gives plain keys, several give tuples.
+    Args:
+        runs: A row for each seed and place (`reproduce.records.frames`).
+        value: The column.
+        by: The columns whose values form a place. A single column gives plain keys, several give tuples.
+
     """
     columns = ["seed", "status", "state", "reason", "broken", "machine", "study", value]
     samples = Samples()
@@ -165,15 +169,15 @@ def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
 
 
 def _shared_spread(studies: Iterable[Any], value: str) -> ResidualSpread | None:
-    """Return the spread of a column in the one study that these rows are of; None if they are of several or of none."""
+    """Return the spread of a column in the study of these rows; None if they belong to several studies or to none."""
     known = {study.title: study for study in studies if isinstance(study, ResidualStudy)}
     return next(iter(known.values())).spreads.get(value) if len(known) == 1 else None
 
 
 def interval(rows: DataFrame, value: str) -> tuple[float | None, float | None]:
-    """Return the ends of the 95 % interval of the mean of rows of one place, for a drawing of runs.
+    """Return the ends of the 95 % interval of the mean of the rows of one place, for a drawing of runs.
 
-    Rows that bring their ends with them, as columns `low` and `high`, have these.
+    If the rows have the columns `low` and `high`, these contain the ends.
     """
     if "low" in rows:
         low, high = (None if not notna(end := rows[name].iloc[0]) else float(end) for name in ("low", "high"))
@@ -185,9 +189,9 @@ def interval(rows: DataFrame, value: str) -> tuple[float | None, float | None]:
 
 
 def measured(values: DataFrame, value: str, by: Sequence[str]) -> Samples:
-    """The samples of what was measured in runs, whether these are finished or not; see `means`.
+    """Return the samples of values measured during runs, whether these are finished or not; see `means`.
 
-    What was measured within a run, such as the difference of two gradients, is one value of the run.
+    A value measured during a run, such as the difference of two gradients, counts as one value of the run.
     """
     places = _places(values.dropna(subset=[value]), ["seed", value], by)
     return Samples({place: Sample({int(seed): float(number) for seed, number in rows}) for place, rows in places})
@@ -199,19 +203,19 @@ def _places(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> Iter
 
 
 def with_difference(runs: DataFrame, value: str, *, of: str, less: str, by: Sequence[str], title: str) -> DataFrame:
-    """The runs of two methods and, as if they were those of a third, their differences.
+    """Return the runs of two methods, and their differences as if they were the runs of a third method.
 
     Args:
-        runs: of both methods, and of others, which are left out.
-        value: the column that is subtracted.
-        of: the method.
-        less: what is subtracted from it.
-        by: the columns in which runs must be alike to be subtracted.
-        title: the method's name of the differences.
+        runs: Runs of both methods, and of others, which are left out.
+        value: The column that is subtracted.
+        of: The minuend method.
+        less: The subtrahend method.
+        by: The columns in which two runs must agree to be subtracted.
+        title: Text in the column `method` of the differences.
 
     Returns:
-        Those columns with `method`, `broken` (of a difference: why one of the two is) and `difference`, whether the
-        row is one. Where a run has no value the difference has none.
+        Those columns with `method`, `broken` (for a difference: why one of its runs is broken) and `difference`
+        (whether the row is a difference). If a run has no value, the difference has none.
 
     """
     columns = [*by, "method", value, "broken"]
@@ -224,12 +228,12 @@ def with_difference(runs: DataFrame, value: str, *, of: str, less: str, by: Sequ
 
 
 def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Tone]:
-    """In how many numbers two counts of the same stages are equal, in words, and that any other is an alert.
+    """Return in words in how many numbers two counts of the same stages agree. Any disagreement is an alert.
 
     Args:
-        parts: of `reproduce.records.frames.Frames.parts`.
-        one: its `of`.
-        other: the other's.
+        parts: A frame of `reproduce.records.frames.Frames.parts`.
+        one: Value of the column `of` for one count.
+        other: Value of the column `of` for the other count.
 
     """
     counts = parts[parts["of"].isin([one, other])].pivot(index=["cell", "stage", "kind"], columns="of", values="value")
@@ -238,7 +242,7 @@ def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Tone]:
     return words, Tone.GOOD if equal == len(counts) else Tone.ALERT
 
 
-# --- in words
+# --- as text
 
 
 def points(difference: Difference) -> str:
@@ -249,19 +253,19 @@ def points(difference: Difference) -> str:
 
 
 def bounded(difference: Difference, *, trailing: bool = False, unit: str = "") -> str:
-    """Format a difference as mean ± half of the 95 % interval, with the mark of mixed machines and broken runs.
+    """Format a difference as mean ± half-width of the 95 % interval, with the marks for mixed machines and broken runs.
 
     Args:
         difference: In points.
-        trailing: Whether it stands after "trails by", so that a loss is a positive number.
-        unit: What follows the number: "points", or nothing.
+        trailing: Whether the text follows "trails by", so that a loss is a positive number.
+        unit: Text after the number: "points", or empty.
 
     """
     known = difference.estimate
     if known is None:
         return NO_PAIR
     shown = difference if not trailing else Difference(tuple((-weight, sample) for weight, sample in difference.terms))
-    assert shown.estimate is not None  # the same samples
+    assert shown.estimate is not None  # same samples, so an estimate exists
     text = estimate_entry(shown.estimate, 1, sign=not trailing).text
     notes = ["one run each"] * (known.half_width is None) + [f"{difference.wrecks} broken"] * bool(difference.wrecks)
     beside = f" ({'; '.join(notes)})" * bool(notes)
@@ -269,7 +273,7 @@ def bounded(difference: Difference, *, trailing: bool = False, unit: str = "") -
 
 
 def summarize(differences: Iterable[Difference | None]) -> str:
-    """Say how many differences there are, of which verdict, and how large; empty if there are none."""
+    """Summarize differences: their number, their verdicts and their range; empty if there are none."""
     known = [(of.verdict, estimate.mean) for of in differences if of is not None and (estimate := of.estimate)]
     if not known:
         return ""

@@ -1,8 +1,8 @@
-"""What a table or figure hands to the report: data with captions, no HTML.
+"""Define what exhibits pass to the report: data with captions, without HTML.
 
-A module of a table that writes HTML mixes what is said with how it looks, and its numbers can be had no second time,
-say as CSV. Here a module returns the values below; the report (`reproduce.report`) turns every one of them into HTML,
-a download and an alternative text in one place, and all tables look alike.
+If an exhibit wrote HTML itself, content and appearance would be mixed, and its numbers could not be exported, for
+example as CSV. Therefore exhibits return the values below. The report (`reproduce.report`) turns each of them into
+HTML, a download and an alternative text in one place, so that all tables look alike.
 """
 
 import enum
@@ -21,12 +21,12 @@ KILOBYTE, MEGABYTE, GIGABYTE = 1e3, 1e6, 1e9
 
 
 class Tone(enum.Enum):
-    """How an entry or a finding is to be read."""
+    """Meaning of an entry or a finding, which determines its style."""
 
     PLAIN = "plain"
     OURS = "ours"
     PUBLISHED = "published"
-    MISSING = "missing"  # not run, not known, unfinished: said in words
+    MISSING = "missing"  # not run, not known or unfinished; a text gives the reason
     GOOD = "good"
     ALERT = "alert"
 
@@ -35,22 +35,22 @@ class Tone(enum.Enum):
 class Entry:
     """One entry of a table."""
 
-    text: str  # what is read
-    value: float | str | None = None  # what is sorted by and downloaded, in full precision; None: the text
+    text: str  # displayed text
+    value: float | str | None = None  # value to sort by and to download, in full precision; None: the text
     tone: Tone = Tone.PLAIN
-    hint: str = ""  # explanation of a few words, shown on hovering and read by screen readers
-    mark: Mark | None = None  # of a published value, how well it is known
+    hint: str = ""  # short explanation, shown as a tooltip and read by screen readers
+    mark: Mark | None = None  # how well a published value is known
     code: bool = False  # whether it is a command, a hash or a file name
 
     @property
     def raw(self) -> float | str:
-        """What the download holds."""
+        """The value in the download."""
         return self.text if self.value is None else self.value
 
 
 @dataclass(frozen=True)
 class Column:
-    """Head of a column; columns of one `group` stand under a common head."""
+    """Head of a column; columns of one `group` have a common head."""
 
     name: str
     numeric: bool = True
@@ -67,8 +67,8 @@ class Table:
     columns: Sequence[Column]  # one for each entry of a row
     rows: Sequence[Sequence[Entry]]
     notes: Sequence[str] = ()  # remarks below it
-    grouped: bool = False  # whether rows of one first entry stand together under it, as under a heading
-    scale: str = ""  # name of the scale that all of it is of; empty: of none or of several
+    grouped: bool = False  # whether the first entry of rows becomes a heading above the rows that share it
+    scale: str = ""  # name of the scale of all its content; empty: no scale, or several
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -77,11 +77,11 @@ class Table:
 
     @property
     def shown_columns(self) -> Sequence[Column]:
-        """The columns, less the one that gives the headings."""
+        """The columns, without the one that provides the headings."""
         return self.columns[1:] if self.grouped else self.columns
 
     def bodies(self) -> list[tuple[str, list[Sequence[Entry]]]]:
-        """The rows to show, under their headings; under one empty heading unless grouped."""
+        """Return the displayed rows under their headings; without grouping under a single empty heading."""
         if not self.grouped:
             return [("", list(self.rows))]
         by_heading: dict[str, list[Sequence[Entry]]] = {}
@@ -96,11 +96,11 @@ class Figure:
 
     key: str  # name of its anchor and of its download
     title: str  # short name, also its accessible name
-    description: str  # what can be seen in it, for who cannot see it
+    description: str  # what the drawing shows, for readers who cannot see it
     svg: str
     caption: str  # what it shows, at which scale
-    scale: str = ""  # name of the scale that all of it is of; empty: of none or of several
-    #: Box of the first panel in the units of the drawing (x, y, width, height), without axes; empty: all of it.
+    scale: str = ""  # name of the scale of all its content; empty: no scale, or several
+    #: Box of the first panel in the units of the drawing (x, y, width, height), without axes; empty: the whole drawing.
     panel: tuple[float, ...] = ()
 
 
@@ -114,7 +114,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Listing:
-    """Text whose lines matter, such as a patch; shown on demand."""
+    """Text with significant line breaks, such as a patch; shown on demand."""
 
     key: str
     title: str
@@ -125,7 +125,7 @@ Block = Table | Figure | Listing | str  # a str is a paragraph
 
 
 class Standing(enum.Enum):
-    """The verdicts on the claims about an exhibit, in a word."""
+    """Summary of the verdicts on the claims about an exhibit."""
 
     REPRODUCED = "reproduced"  # all claims agree
     IN_PART = "reproduced in part"  # some agree, none disagrees
@@ -136,60 +136,60 @@ class Standing(enum.Enum):
 
 @dataclass(frozen=True)
 class Section:
-    """All that the report says about one exhibit."""
+    """The content of the report for one exhibit."""
 
-    key: str  # name of its anchor; that of the published exhibit (`table3`) where there is one
+    key: str  # name of its anchor; the key of the published exhibit (`table3`) if there is one
     title: str
     blocks: Sequence[Block]  # tables, figures and paragraphs in order
     findings: Sequence[Finding] = ()  # its lines of the summary
     folded: Sequence[Block] = ()  # further blocks, shown on demand
     folded_title: str = "More"
-    sentence: str = ""  # what it says
-    standing: Standing | None = None  # the verdicts on the claims about it; None: there are none
-    count: str = ""  # what has been run for it, in a few words: "60 of 360 cells"
+    sentence: str = ""  # its summary in one sentence
+    standing: Standing | None = None  # summary of the verdicts on the claims about it; None: there are no claims
+    count: str = ""  # how much of it has been run: "60 of 360 cells"
 
 
 # --- entries of common kinds
 
 
 def short_title(method: Method) -> str:
-    """The title of a method, for where there is little room."""
+    """Return the title of a method for narrow places."""
     return _SHORT_TITLES.get(method, method.title)
 
 
 def in_prose(method: Method) -> str:
-    """Return the short title of a method as it is written within a sentence: "delayed gradients", "PETRA"."""
+    """Return the short title of a method in the spelling within a sentence: "delayed gradients", "PETRA"."""
     title = short_title(method)
     return title.lower() if title[1:].islower() else title
 
 
 def code(value: str) -> Entry:
-    """A command, a hash or a file name."""
+    """Return an entry with a command, a hash or a file name."""
     return Entry(value, code=True)
 
 
 def number(value: float, digits: int, *, tone: Tone = Tone.OURS) -> Entry:
-    """A number with `digits` decimals."""
+    """Return an entry with a number with `digits` decimals."""
     return Entry(signless(f"{value:,.{digits}f}"), value, tone)
 
 
 def published(shown: str, mark: Mark, *, value: float | str | None = None) -> Entry:
-    """A published value as it was published, with its mark."""
+    """Return an entry with a published value as it was published, with its mark."""
     return Entry(shown, value, Tone.PUBLISHED, mark=mark)
 
 
 def missing(reason: str, hint: str = "") -> Entry:
-    """Why there is no value."""
+    """Return an entry with the reason why there is no value."""
     return Entry(reason, tone=Tone.MISSING, hint=hint)
 
 
 def none(hint: str) -> Entry:
-    """There can be no value."""
+    """Return an entry for a value that cannot exist."""
     return Entry("\N{EN DASH}", "", Tone.MISSING, hint)
 
 
 def estimate(value: Estimate, digits: int, *, sign: bool = False) -> Entry:
-    """Mean and half the width of the 95 % interval; without the second if there is none."""
+    """Return an entry with the mean and the half-width of the 95 % interval, if there is one."""
     mean = with_sign(value.mean, digits) if sign else signless(f"{value.mean:.{digits}f}")
     if value.half_width is None:
         return Entry(mean, value.mean, Tone.OURS, "a single run: no interval")
@@ -197,9 +197,10 @@ def estimate(value: Estimate, digits: int, *, sign: bool = False) -> Entry:
 
 
 def relative_error(values: Sequence[float]) -> Entry:
-    """The mean of relative errors and their range, to two digits, however small or large: 1.6e-07, 0.062, 1005.
+    """Return an entry with the mean and range of relative errors, to two significant digits: 1.6e-07, 0.062, 1005.
 
-    An interval around the mean would reach below 0 where one seed is far off, which no norm does.
+    A range is used instead of an interval around the mean, which would reach below 0 if one seed is far from the
+    others, although a norm cannot be negative.
     """
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
@@ -208,25 +209,25 @@ def relative_error(values: Sequence[float]) -> Entry:
 
 
 def verdict(value: Verdict) -> Entry:
-    """A verdict in its colour: a method that loses accuracy is no alarm."""
+    """Return a verdict in its colour. A method that loses accuracy is not an alert."""
     tones = {Verdict.EQUAL: Tone.GOOD, Verdict.HIGHER: Tone.GOOD, Verdict.LOWER: Tone.OURS, Verdict.OPEN: Tone.MISSING}
     return Entry(value.value, tone=tones[value])
 
 
 def signless(shown: str) -> str:
-    """A typographic minus, and none before a rounded 0."""
+    """Use a typographic minus, and drop the sign of a number that rounds to 0."""
     digits = shown.lstrip("-")
     negative = shown.startswith("-") and any(c in "123456789" for c in digits)
     return (MINUS if negative else "") + digits
 
 
 def with_sign(value: float, digits: int) -> str:
-    """The number with its sign, and none before a rounded 0."""
+    """Format a number with its sign, and without one if it rounds to 0."""
     shown = signless(f"{value:.{digits}f}")
     positive = not shown.startswith(MINUS) and any(c in "123456789" for c in shown)
     return ("+" if positive else "") + shown
 
 
 def two_digits(value: float) -> str:
-    """The number to two digits; whole from 10 up to 100,000, where rounding it would only make it hard to read."""
+    """Format a number to two significant digits, but as a whole number from 10 to 100,000, which is easier to read."""
     return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:#.2g}"

@@ -1,10 +1,10 @@
-"""Figures by declaration: a frame, what is on which axis, what makes panels, and layers that draw a panel's part of it.
+"""Declare figures: a frame, its axes, the columns that form panels, and the layers that draw each panel.
 
     facet(runs, [line(), dots()], key="…", x="epoch", y="test_accuracy", row="network", col="k", …)
 
-Panels are matplotlib's. A band is the range of the runs or the interval of their mean by Student's t, the same for the
-same data. Hues are methods, kinds of tensors, or whatever `Look`s are given for, with the same colour and dashes in all
-figures.
+Panels are matplotlib axes. A band is the range of the runs or the interval of their mean by Student's t, and is
+deterministic. Hues are methods, kinds of tensors, or any values with a `Look`. A value has the same colour and dashes
+in all figures.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ from reproduce.show.content import MINUS, Figure, short_title, signless, with_si
 from reproduce.show.statistics import MARGIN_POINTS, Estimate
 from reproduce.words import count
 
-#: What columns of runs are called on an axis.
+#: Axis labels of columns of runs.
 LABELS = {
     "test_accuracy": "test accuracy, %",
     "final_accuracy": "test accuracy, %",
@@ -41,16 +41,16 @@ LABELS = {
     "epochs": "epochs",
     "J": "stages J",
 }
-#: Those that are chosen, not measured: the axis is logarithmic, and names every value.
+#: Columns that are settings, not measurements: their axis is logarithmic and labels every value.
 CHOSEN = ("k", "epochs", "J")
-FEW_DECADES = 1e4  # from the least to the largest of a logarithmic axis on which 1, 2 and 5 of each decade are named
+FEW_DECADES = 1e4  # ratio of an axis's ends below which 1, 2 and 5 of each decade have ticks
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a value of the hue looks: its name in the legend, its colour, its dashes, its marker.
+    """Style of a value of the hue: its name in the legend, its colour, its dashes, its marker.
 
-    Dashes are empty for a solid line, and None for what is no line but marks.
+    Dashes are empty for a solid line, and None for marks without a line.
     """
 
     label: str
@@ -65,18 +65,18 @@ class Look:
         return (0, self.dashes) if self.dashes else "-"
 
 
-#: By the methods' names.
+#: By method name.
 METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) for m in methods.ALL}
-#: By their titles, and synchronous pipelines by theirs (`reproduce.modelling`).
+#: By title, including the titles of synchronous pipelines (`reproduce.modelling`).
 TITLE_LOOKS = {m.title: METHOD_LOOKS[m.name] for m in methods.ALL} | {
     "GPipe": Look("GPipe", "#7a5195", (5, 1, 1, 1), "s"),
     "GPipe, checkpointing": Look("GPipe, checkpointing", "#bc5090", (2, 1), "s"),
     "1F1B": Look("1F1B", "#0072b2", (4, 1.5), "s"),
     "1F1B, checkpointing": Look("1F1B, checkpointing", "#6f8fd6", (1, 1), "s"),
 }
-#: By the kinds of tensors that a stage holds.
+#: By kind of the tensors that a stage holds.
 KIND_LOOKS = {kind: Look(kind.replace("_", " "), plots.KIND_COLOURS[kind]) for kind in KINDS}
-#: By the measures of reconstructed inputs (`reproduce.measures.reconstruction`).
+#: By measure of reconstructed inputs (`reproduce.measures.reconstruction`).
 RECONSTRUCTION_LOOKS = {
     "training/input": Look("training (newer weights)", plots.COLOURS[methods.PETRA]),
     "rounding_bfloat16/input": Look("rounding, bfloat16 streams", plots.COLOURS[methods.DSP], (4, 1.5)),
@@ -85,28 +85,28 @@ RECONSTRUCTION_LOOKS = {
 
 
 def rising(values: Sequence[float]) -> dict[Any, Look]:
-    """Return looks of a quantity, such as a number of stages, that get darker as it rises."""
+    """Return looks for a quantity, such as a number of stages, with darker colours for larger values."""
     colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
     return {value: Look(f"{value:g}", colour) for value, colour in zip(sorted(values), colours, strict=True)}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What a layer is given."""
+    """Input of a layer."""
 
     axes: Axes
-    part: DataFrame  # the rows of the panel that have a y
+    part: DataFrame  # rows of the panel that have a y
     #: Names of columns.
     x: str
     y: str
     hue: str
     looks: Mapping[Any, Look]  # by value of the hue, in the order of the legend
-    every: DataFrame  # all rows of the panel, those without a y, too
+    every: DataFrame  # all rows of the panel, including those without a y
     figure: DataFrame  # all rows of the figure
 
     @cached_property
     def by_hue(self) -> list[tuple[Look, DataFrame]]:
-        """The looks that the panel has, each with its rows."""
+        """The looks that occur in the panel, each with its rows."""
         parts = [(look, self.part[self.part[self.hue] == value]) for value, look in self.looks.items()]
         return [(look, part) for look, part in parts if not part.empty]
 
@@ -142,36 +142,36 @@ def facet(
     beside: Sequence[Layer] = (),
     beside_label: str = "",
 ) -> Figure:
-    """A figure of panels; its description, for who cannot see it, says where every line begins and ends (see `seen`).
+    """Draw a figure of panels. Its alternative text states where every line begins and ends (see `seen`).
 
     Args:
-        frame: the rows, a table or mappings; None and NaN are not drawn. Of no rows there is no drawing.
-        layers: what is drawn in every panel, one over the other.
-        key: unique within the page, name of the anchor.
-        caption: what it shows, at which scale.
-        x: column of the x-axis.
-        y: column of the y-axis.
-        title: the accessible name; the default is the caption up to its first bracket or full stop.
-        hue: column that tells curves or colours apart.
-        looks: how the values of the hue look, in the order of the legend; those that are not there are left out.
-        row: column whose values make lines of panels, in the order in which they come.
-        col: column whose values make panels beside one another, likewise.
-        wrap: panels in a line, if there are columns only.
-        titles: title of a panel from the values of row and col; the default is the column's value, of `CHOSEN` after
-            its name.
-        margins: what stands at the left of a line of panels, from the value of row; then panels have titles in the
-            first line alone, the x-axis its label in the last.
-        xlabel: of the x-axis; the default is what `LABELS` calls the column.
-        ylabel: of the y-axis; likewise.
-        xlog: whether the x-axis is logarithmic; one of `CHOSEN` always is.
-        ylog: whether the y-axis is.
-        ticks: places on the x-axis that are named, all others are not; of `CHOSEN` the default is every value.
-        share: whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
-        height: of a panel, inches.
-        width: of all panels of a line together, inches.
-        legend: what stands for a hue in the legend below the panels ("both": a line with a mark); empty: there is none.
-        beside: layers of one more panel beside a single one.
-        beside_label: of the y-axis there.
+        frame: The rows, as a table or mappings. None and NaN are not drawn. Without rows there is no drawing.
+        layers: Layers that are drawn in every panel, each above the previous one.
+        key: Name of the anchor, unique within the page.
+        caption: What the figure shows, at which scale.
+        x: Column of the x-axis.
+        y: Column of the y-axis.
+        title: Accessible name. The default is the caption up to its first bracket or full stop.
+        hue: Column that separates curves or colours.
+        looks: Styles of the values of the hue, in the order of the legend. Values without rows are left out.
+        row: Column whose values form lines of panels, in order of appearance.
+        col: Column whose values form adjacent panels, in order of appearance.
+        wrap: Number of panels in a line, if only `col` is given.
+        titles: Title of a panel from the values of row and col. The default is the value of the column, preceded by the
+            name of the column if it is one of `CHOSEN`.
+        margins: Text at the left of a line of panels, from the value of row. Then only the panels of the first line
+            have titles, and only the x-axes of the last line have labels.
+        xlabel: Label of the x-axis. The default is the entry of the column in `LABELS`.
+        ylabel: Label of the y-axis. The default is the entry of the column in `LABELS`.
+        xlog: Whether the x-axis is logarithmic. An axis of a column in `CHOSEN` always is.
+        ylog: Whether the y-axis is logarithmic.
+        ticks: The only places on the x-axis that have ticks. For a column in `CHOSEN` the default is every value.
+        share: Whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
+        height: Height of a panel in inches.
+        width: Width of all panels of a line together in inches.
+        legend: Symbol of a hue in the legend below the panels ("both": a line with a mark); empty for no legend.
+        beside: Layers of one more panel to the right of a single one.
+        beside_label: Label of the y-axis of that panel.
 
     """
     frame = frame if isinstance(frame, DataFrame) else DataFrame(list(frame))
@@ -229,14 +229,14 @@ def facet(
             if isinstance(locator, ticker.MaxNLocator) and frame[x].dtype.kind == "i":
                 locator.set_params(integer=True)
             if axes.get_legend_handles_labels()[0]:
-                # Above it: "best" looks at lines alone, and would lie on the bars of differences.
+                # Above the axes: "best" avoids only lines, and would cover the bars of differences.
                 axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
-        if beside:  # after the scale is set: a linear axis begins below 0, of which a logarithm knows nothing
+        if beside:  # after the scale is set: a linear axis begins below 0, where a logarithm is undefined
             panels[1].set_xlim(panels[0].get_xlim())
         elif share == (True, True):
             for axes in panels:
                 axes.label_outer()
-            for axes in panels[max(0, len(places) - across) : len(places)]:  # nothing is below them
+            for axes in panels[max(0, len(places) - across) : len(places)]:  # no panel is below them
                 axes.tick_params(labelbottom=True)
                 axes.set_xlabel(xlabel)
         if legend and shown:
@@ -264,7 +264,7 @@ def _axes(axes: Axes, *, xlog: bool, ylog: bool, ticks: Sequence[float] | None) 
         axes.set_yscale("log")
         axes.yaxis.set_minor_locator(ticker.NullLocator())
         low, high = axes.get_ylim()
-        if high < low * FEW_DECADES:  # powers of ten would be one or two ticks
+        if high < low * FEW_DECADES:  # powers of ten would give only one or two ticks
             axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.yaxis.set_major_formatter("{x:g}")
     if ticks is not None:
@@ -283,16 +283,16 @@ def _handle(look: Look, kind: str) -> Patch | Line2D:
 
 
 def seen(panel: Panel) -> str:
-    """What a panel shows, in words.
+    """Describe the content of a panel in words.
 
-    Bars by their sums, rows by their means, hue by hue ("PETRA 59.2; DSP 58.4"), lines by their means at both ends
-    ("PETRA from 0.7 to 0.99").
+    Bars are described by their sums, rows by their means for each hue ("PETRA 59.2; DSP 58.4"), and lines by their
+    means at both ends ("PETRA from 0.7 to 0.99").
     """
     part, x, y = panel.part, panel.x, panel.y
     for names, values in ((x, y), (y, x)):
         if names in part and not is_numeric_dtype(part[names]):
             labels = {value: look.label for value, look in panel.looks.items()}
-            mixed = names == y and (part.groupby(names)[panel.hue].nunique() > 1).any()  # a mean over hues is of none
+            mixed = names == y and (part.groupby(names)[panel.hue].nunique() > 1).any()  # a mean over hues is useless
             by = [names, panel.hue] if mixed else [names]
             grouped = part.groupby(by, sort=False)[values]
             amounts = grouped.sum() if names == x else grouped.mean()
@@ -313,7 +313,7 @@ def seen(panel: Panel) -> str:
 
 
 def only(layer: Layer, **values: Any) -> Layer:
-    """A layer for the rows with these values alone, such as dots of what was measured, in panels that have any."""
+    """Restrict a layer to the rows with these values, such as dots for measured rows. Skip panels without such rows."""
 
     def only(panel: Panel) -> None:
         part = panel.part
@@ -327,7 +327,7 @@ def only(layer: Layer, **values: Any) -> Layer:
 
 
 def also(y: str, layer: Layer) -> Layer:
-    """A layer of another column than y, such as a formula beside what was measured, of the rows that have it."""
+    """Draw a layer from another column than y, such as a formula next to measurements, for rows with a value."""
 
     def also(panel: Panel) -> None:
         part = panel.every.dropna(subset=[y])
@@ -338,12 +338,12 @@ def also(y: str, layer: Layer) -> Layer:
 
 
 def from_zero(panel: Panel) -> None:
-    """Begin the y-axis at 0; after what is drawn."""
+    """Begin the y-axis at 0. This layer must follow those that draw."""
     panel.axes.set_ylim(0, 1.04 * panel.axes.get_ylim()[1])
 
 
 def logarithmic(panel: Panel) -> None:
-    """Make the y-axis of this panel logarithmic, and name 1, 2 and 5 of every decade."""
+    """Make the y-axis of this panel logarithmic, with ticks at 1, 2 and 5 of every decade."""
     panel.axes.set_yscale("log")
     panel.axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
     panel.axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
@@ -397,14 +397,14 @@ def _band(rows: DataFrame, y: str, band: str) -> tuple[float | None, float | Non
 
 
 def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str = "") -> Layer:
-    """Draws a mark for each row of the frame.
+    """Draw a mark for each row of the frame.
 
     Args:
-        size: of a mark, points.
-        apart: hues side by side, each by this share of x.
-        even: whether they are apart by so much of x instead, as on an axis that begins at 0.
-        broken: column of which any word makes a cross of the row.
-        hollow: column of which any word makes a ring of the row.
+        size: Size of a mark in points.
+        apart: Horizontal distance between hues, as a fraction of x.
+        even: Whether `apart` is in units of x instead, for example for an axis that begins at 0.
+        broken: Column in which any non-empty text draws the row as a cross.
+        hollow: Column in which any non-empty text draws the row as a ring.
 
     """
 
@@ -430,10 +430,10 @@ def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: s
 
 
 def rows(names: Sequence[str] = (), *, bounded: bool = False) -> Layer:
-    """A row for each of these names (values of y), from above: a dot a run, and a stroke at their mean.
+    """Draw a row for each of these names (values of y), from the top: a dot for each run, and a stroke at their mean.
 
-    Without names y is the hue: a row for each that the figure has, called as in a legend. With `bounded` the 95 %
-    interval of the mean is a line, where there is one.
+    Without names, y is the hue, and each hue of the figure has a row with its name in the legend. With `bounded`, a
+    line shows the 95 % interval of the mean, if there is one.
     """
 
     def rows(panel: Panel) -> None:
@@ -457,12 +457,12 @@ def rows(names: Sequence[str] = (), *, bounded: bool = False) -> Layer:
 
 
 def stack(*, sums: str = "", sideways: bool = True, mean: bool = False) -> Layer:
-    """Stacked bars: a bar an x, a colour a hue, y added up, in the order of the rows and of the looks.
+    """Draw stacked bars: a bar for each x and a colour for each hue, with y summed, in the order of rows and looks.
 
     Args:
-        sums: format of the sum at the end of a bar, such as ".1f"; empty: it is not written.
-        sideways: whether bars lie on their sides, x downwards, which leaves room for long names; else they stand.
-        mean: whether a dashed line is drawn at the mean of the sums.
+        sums: Format of the sum at the end of a bar, such as ".1f"; empty for no sum.
+        sideways: Whether bars are horizontal, with x downwards, which leaves space for long names. Otherwise vertical.
+        mean: Whether a dashed line is drawn at the mean of the sums.
 
     """
 
@@ -498,12 +498,12 @@ def stack(*, sums: str = "", sideways: bool = True, mean: bool = False) -> Layer
 
 
 def heat_map(least: float) -> Layer:
-    """A field an (x, hue) with the number y in it, hatched where the word in the column `broken` is not empty.
+    """Draw a field for each (x, hue) with the number y, hatched if the column `broken` is not empty.
 
-    A heat map alone has what broke in its palest colour, where it looks like missing data. So every field has its
-    number, a dot where there is none, a cross where there is none because the loss left. The hue's order is the y-axis,
-    upwards. All panels have the same colours, which begin at `least`, such as the accuracy of a guess; where the column
-    `difference` says that y is one, it has a sign, and goes from red over white to blue.
+    A plain heat map gives broken runs its palest colour, which looks like missing data. Therefore every field contains
+    its number, a dot if there is none, or a cross if there is none because the loss was not finite. The y-axis has the
+    order of the hue, upwards. All panels share one colour scale that begins at `least`, such as the accuracy of
+    guessing. If the column `difference` marks y as a difference, it has a sign and a scale from red over white to blue.
     """
 
     def heat_map(panel: Panel) -> None:
@@ -530,8 +530,8 @@ def heat_map(least: float) -> Layer:
     return heat_map
 
 
-#: Colours of fields and of what is written on them. None is one of `plots.THEMED`: a field has the same colour on a
-#: dark page, so what is written on it must keep its own too.
+#: Colours of fields and of the text on them. None is in `plots.THEMED`: a field has the same colour on a dark page, so
+#: its text must keep its colour too.
 EMPTY_FIELD, ON_DARK, ON_LIGHT = (0.99, 0.99, 0.99), "#fefefe", "#1d1d1d"
 
 
@@ -552,9 +552,12 @@ def _field(
 
 
 def differences(by: Mapping[str, Mapping[Any, Estimate | None]], colours: Mapping[str, str] | None = None) -> Layer:
-    """Differences with their 95 % intervals against x, the margin of the verdicts shaded; by label and x.
+    """Draw differences with their 95 % intervals against x, and shade the margin of the verdicts.
 
-    `colours`: of the labels that are not of PETRA.
+    Args:
+        by: Estimates by label and x.
+        colours: Colours of the labels that do not stand for PETRA.
+
     """
 
     def differences(panel: Panel) -> None:
@@ -580,7 +583,7 @@ def differences(by: Mapping[str, Mapping[Any, Estimate | None]], colours: Mappin
 
 
 def level(estimated: Estimate | None, label: str) -> Layer:
-    """A horizontal line at a mean that is at no place of the axis, with its interval as a band."""
+    """Draw a horizontal line at a mean without a place on the x-axis, with its interval as a band."""
 
     def level(panel: Panel) -> None:
         if estimated is not None:
@@ -592,12 +595,12 @@ def level(estimated: Estimate | None, label: str) -> Layer:
 
 
 def zero(panel: Panel) -> None:
-    """Draw a thin line at 0, for what may be on either side of it."""
+    """Draw a thin line at 0, for values with either sign."""
     panel.axes.axhline(0, color=plots.QUIET, linewidth=0.8)
 
 
 def labelled(column: str, shaded: Collection[str] = ()) -> Layer:
-    """Whole numbers on the x-axis, below each what the column says of it; where that is one of `shaded`, shade it."""
+    """Label whole numbers on the x-axis with the value of the column, and shade places with a value in `shaded`."""
 
     def labelled(panel: Panel) -> None:
         words = dict(zip(panel.every[panel.x], panel.every[column], strict=True))
@@ -611,9 +614,9 @@ def labelled(column: str, shaded: Collection[str] = ()) -> Layer:
 
 
 def cut_to(frame: DataFrame, y: str) -> Layer:
-    """Scale the y-axis, percent, to the rows: with three seeds the band of a mean is wider than everything else.
+    """Scale the y-axis, in percent, to the rows: with three seeds the band of a mean is wider than all other content.
 
-    Half their range (at least half a point) is to spare.
+    The margin is half the range of the rows, at least half a point.
     """
 
     def cut_to(panel: Panel) -> None:

@@ -1,8 +1,9 @@
-"""Drawings in one style, as SVG that is the same for the same data.
+"""Draw in one style, as SVG that is the same for the same data.
 
-matplotlib's SVG does not fit into a page as it comes: it carries the date, ids that repeat from figure to figure, a
-fixed size and no alternative text. `to_svg` sees to that. Methods keep their colour and dashes in all figures (Okabe
-and Ito's palette, told apart with any colour vision; dashes also in grey print).
+matplotlib's SVG cannot be put into a page directly: it contains the date, ids that repeat from figure to figure, a
+fixed size and no alternative text. `to_svg` corrects this. Methods keep their colour and dashes in all figures. The
+colours are the palette of Okabe and Ito, which can be told apart with any colour vision; the dashes can be told apart
+in grey print too.
 """
 
 import io
@@ -51,7 +52,7 @@ DASHES: dict[Method, tuple[float, ...]] = {
     methods.PIPEDREAM_2BW: (6, 2),
 }
 
-#: Of the bytes that a stage holds.
+#: By kind of the bytes that a stage holds.
 KIND_COLOURS: dict[str, str] = dict(
     zip(
         KINDS,
@@ -61,10 +62,10 @@ KIND_COLOURS: dict[str, str] = dict(
 )
 
 _STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text: read by screen readers, found by searching, small
+    "svg.fonttype": "none",  # text stays text: screen readers and search can read it, and it is small
     "svg.hashsalt": "petra-suite",
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so that the layout is the same everywhere
+    "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib, so that the layout is the same everywhere
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",
@@ -79,8 +80,8 @@ _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titley": 1.0,  # else every draw moves titles out of the way of ticks that are never on top
-    "axes.facecolor": "none",  # the page has its own background
+    "axes.titley": 1.0,  # otherwise every draw moves titles out of the way of ticks, which are never at the top
+    "axes.facecolor": "none",  # the page has a background
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
     "text.color": INK,
@@ -98,12 +99,12 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Give drawings made inside the suite's look."""
+    """Apply the suite's style to drawings that are made in this context."""
     with mpl.rc_context(_STYLE):
         yield
 
 
-#: Colours that a page in dark colours replaces; a drawing that stands alone keeps them.
+#: Colours that a dark page replaces. A drawing outside of a page keeps them.
 THEMED = {
     INK: "--ink",
     QUIET: "--quiet",
@@ -115,17 +116,17 @@ THEMED = {
 
 
 def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
-    """The drawing, of its size in inches, as an `<svg>` element to stand in a page; `key` goes before every id."""
+    """Return a drawing as an `<svg>` element for a page, in its size in inches, with `key` before every id."""
     stream = io.StringIO()
-    # Not `savefig`, which draws everything twice, the first time for the layout alone.
+    # Not `savefig`, which draws everything twice, the first time only for the layout.
     without = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     FigureCanvasSVG(drawing).print_svg(stream, metadata=without)  # type: ignore[no-untyped-call]  # has no types
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
-    short = f"f{zlib.crc32(key.encode()):x}"  # of a figure, and shorter than its key: it stands in hundreds of places
+    short = f"f{zlib.crc32(key.encode()):x}"  # shorter than the key: it occurs hundreds of times
     root = ElementTree.fromstring(_prefix_ids(stream.getvalue(), short))
     _drop_unseen(root)
-    root.set("stroke-linejoin", "round")  # what the removed style sheet said, to the whole page
+    root.set("stroke-linejoin", "round")  # replaces the removed style sheet, which applied to the whole page
     names = {"title": f"{key}-title", "desc": f"{key}-desc"}
     for position, (tag, words) in enumerate((("title", title), ("desc", description))):
         element = ElementTree.Element(f"{{{SVG}}}{tag}", {"id": names[tag]})
@@ -142,14 +143,14 @@ GAP = 5.0  # points around panels
 
 
 def lay_out(drawing: Drawing, grid: npt.NDArray[Any], widths: Sequence[float]) -> None:
-    """Give panels the room that their ticks, labels and titles leave, above the legend of the drawing.
+    """Give panels the space that their ticks, labels and titles leave, above the legend of the drawing.
 
-    matplotlib's own layout measures every panel twice, which takes as long as drawing it.
+    matplotlib's layout engines measure every panel twice, which takes as long as drawing it.
 
     Args:
         drawing: The drawing.
-        grid: Its panels, lines of equal lengths.
-        widths: Of the columns, in any unit.
+        grid: Its panels, in lines of equal lengths.
+        widths: Widths of the columns, in any unit.
 
     """
     renderer = FigureCanvasAgg(drawing).get_renderer()  # type: ignore[no-untyped-call]  # has no types
@@ -157,8 +158,8 @@ def lay_out(drawing: Drawing, grid: npt.NDArray[Any], widths: Sequence[float]) -
     below = sum(legend.get_window_extent(renderer).height for legend in drawing.legends)
     lines, columns = grid.shape
     drawing.subplots_adjust(0.08, below / height + 0.08, 0.99, 0.93)  # nearly right, for the number of ticks
-    around = np.zeros((4, lines, columns))  # left, right, below, above
-    labels: dict[tuple[int, ...], tuple[float, float]] = {}  # how far those of the axes are from them
+    around = np.zeros((4, lines, columns))  # space left, right, below and above
+    labels: dict[tuple[int, ...], tuple[float, float]] = {}  # distances of the labels from the axes
     for place, axes in np.ndenumerate(grid):
         if axes.axison:
             whole, inside = axes.get_tightbbox(renderer, for_layout_only=True), axes.get_window_extent(renderer)
@@ -178,14 +179,14 @@ def lay_out(drawing: Drawing, grid: npt.NDArray[Any], widths: Sequence[float]) -
         if (
             line,
             column,
-        ) in labels:  # stay where they were measured, else they are placed again, and all ticks with them
+        ) in labels:  # keep their places, since placing them again would place all ticks again
             below_axis, beside_axis = labels[line, column]
             axes.xaxis.set_label_coords(0.5, -below_axis / tall)
             axes.yaxis.set_label_coords(-beside_axis / (each * widths[column]), 0.5)
 
 
 def box_of(drawing: Drawing, axes: Axes) -> tuple[float, ...]:
-    """Return x, y, width and height of a panel in the units of the SVG, once it is drawn."""
+    """Return x, y, width and height of a drawn panel in the units of the SVG."""
     width, height = (72 * inches for inches in drawing.get_size_inches())
     place = axes.get_position()
     box = place.x0 * width, (1 - place.y1) * height, place.width * width, place.height * height
@@ -193,7 +194,7 @@ def box_of(drawing: Drawing, axes: Axes) -> tuple[float, ...]:
 
 
 def _drop_unseen(root: ElementTree.Element) -> None:
-    """Shorten a drawing: without metadata, white space, invisible shapes, and groups that say nothing."""
+    """Shorten a drawing: remove metadata, white space, invisible shapes, and groups without attributes."""
     children = []
     for child in root:
         _drop_unseen(child)
@@ -217,7 +218,7 @@ DEFINITIONS = f"{{{SVG}}}defs"
 
 
 def _share_styles(root: ElementTree.Element, prefix: str) -> None:
-    """Say once, as a class, what many elements say each: a figure of many marks is a third of its size."""
+    """Define styles that many elements share once, as classes. This shrinks a figure of many marks to a third."""
     styles = Counter(element.get("style", "") for element in root.iter())
     often = [style for style, times in styles.items() if style and times > FEW]
     names = {style: f"{prefix}{number}" for number, style in enumerate(often)}
@@ -230,14 +231,14 @@ def _share_styles(root: ElementTree.Element, prefix: str) -> None:
     root.insert(2, sheet)  # after title and description
 
 
-FEW = 2  # elements, up to which each says its own style
-FONT = ";font-family:'DejaVu Sans', sans-serif"  # of every text, said once
+FEW = 2  # an element's style becomes a class if more elements than this share it
+FONT = ";font-family:'DejaVu Sans', sans-serif"  # of every text, set once at the root
 
 
 def _light(name: str, value: str) -> str:
-    """Return an attribute in fewer characters, with the page's colours where the page has others.
+    """Shorten an attribute, and use the page's variables for the colours that the page replaces.
 
-    A tenth of a point is not seen; matplotlib writes a millionth.
+    A tenth of a point is not visible; matplotlib writes millionths.
     """
     if name == "style":
         for colour, variable in THEMED.items():
@@ -255,7 +256,7 @@ FRACTION = re.compile(r"-?\d+\.\d+")
 
 
 def _prefix_ids(svg: str, key: str) -> str:
-    """Make ids unique in the page and short, drop those that nothing refers to."""
+    """Make ids short and unique in the page, and drop those without references."""
     used = {name: f"{key}-{place}" for place, name in enumerate(dict.fromkeys(REFERENCE.findall(svg)))}
     svg = REFERENCE.sub(lambda match: match[0].replace(match[1], used[match[1]]), svg)
     return re.sub(r' id="([^"]+)"', lambda match: f' id="{used[match[1]]}"' if match[1] in used else "", svg)

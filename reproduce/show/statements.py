@@ -1,8 +1,8 @@
-"""What an interval says about a sentence of a paper: the predicates of claims, and the verdicts on them.
+"""Judge sentences of a paper by intervals: the predicates of claims, and the verdicts on them.
 
-Not refuted is not confirmed: with few seeds an interval often decides neither, and then the claim is open. Agreement
-with a paper is earned at the paper's own size only. Smaller runs can show that the same holds, or does not hold, at a
-smaller scale; they never agree with a published number.
+A claim that is not refuted is not thereby confirmed: with few seeds an interval often decides neither, and the claim is
+open. Only runs of the paper's size can agree with the paper. Smaller runs can show that the same holds, or does not
+hold, at a smaller scale; they never agree with a published number.
 """
 
 import enum
@@ -13,12 +13,12 @@ from reproduce.show.content import Entry, Tone, estimate, missing
 from reproduce.show.content import published as published_entry
 from reproduce.show.statistics import MARGIN_POINTS, Estimate, Verdict, verdict, without_spread
 
-#: Beside ours where the paper's values are not at hand.
+#: Entry next to ours if the paper's values are not available.
 UNKNOWN = published_entry("unknown", Mark.UNKNOWN)
 
 
 class ClaimVerdict(enum.Enum):
-    """What our data say about a claim of a paper."""
+    """Verdict of our data on a claim of a paper."""
 
     AGREE = "agree"
     DISAGREE = "disagree"
@@ -29,7 +29,7 @@ class ClaimVerdict(enum.Enum):
 
     @property
     def meaning(self) -> str:
-        """What earns the verdict."""
+        """The condition for the verdict."""
         return {
             ClaimVerdict.AGREE: "runs of the paper's size show it: the published value lies in their 95 % interval, or "
             f"the whole interval lies within {MARGIN_POINTS:g} points of it",
@@ -50,8 +50,8 @@ class ClaimVerdict(enum.Enum):
 def compare(ours: Estimate, published: float, margin: float = MARGIN_POINTS) -> ClaimVerdict:
     """Compare a mean at the published size with a published value.
 
-    They agree if the published value lies in the 95 % interval of the mean, or the whole interval within the margin
-    around the published value; else they disagree. Without an interval the claim is open.
+    They agree if the published value lies in the 95 % interval of the mean, or the whole interval lies within the
+    margin around the published value. Otherwise they disagree. Without an interval the claim is open.
     """
     if ours.low is None or ours.high is None or without_spread(ours):
         return ClaimVerdict.OPEN
@@ -60,7 +60,7 @@ def compare(ours: Estimate, published: float, margin: float = MARGIN_POINTS) -> 
 
 
 def published_difference(ours: Estimate | None, published: float) -> list[Entry]:
-    """Format our mean less a published value, and what follows."""
+    """Format the difference between our mean and a published value, and the verdict."""
     if ours is None:
         return [missing(""), missing("")]
     low, high = (None if end is None else end - published for end in (ours.low, ours.high))
@@ -69,7 +69,10 @@ def published_difference(ours: Estimate | None, published: float) -> list[Entry]
 
 
 def is_below(difference: Estimate | None) -> bool | None:
-    """Is it negative? Yes if the whole interval is; no if the whole interval is positive, or around 0 and small."""
+    """Return whether a difference is negative; None if undecided.
+
+    It is negative if its whole interval is. It is not if the whole interval is positive, or within the margin around 0.
+    """
     if difference is None or difference.low is None or difference.high is None or without_spread(difference):
         return None
     if difference.high < 0:
@@ -78,14 +81,22 @@ def is_below(difference: Estimate | None) -> bool | None:
 
 
 def is_above(difference: Estimate | None) -> bool | None:
-    """Is it positive? Yes if the whole interval is; no if it is negative; no margin, as for what is not accuracy."""
+    """Return whether a difference is positive; None if undecided.
+
+    It is positive if its whole interval is, and not if the whole interval is negative. There is no margin, so that the
+    predicate also applies to quantities other than accuracy.
+    """
     if difference is None or difference.low is None or difference.high is None or without_spread(difference):
         return None
     return None if difference.low <= 0 <= difference.high else difference.low > 0
 
 
 def is_not_below(difference: Estimate | None) -> bool | None:
-    """Is it positive or small? Yes if the whole interval is above -margin; no if it is negative and reaches beyond."""
+    """Return whether a difference is positive or small; None if undecided.
+
+    It is positive or small if its whole interval is above -margin. It is not if the whole interval is negative and
+    reaches beyond the margin.
+    """
     if difference is None or difference.low is None or difference.high is None or without_spread(difference):
         return None
     if difference.low >= -MARGIN_POINTS:
@@ -94,11 +105,14 @@ def is_not_below(difference: Estimate | None) -> bool | None:
 
 
 def is_equal(difference: Estimate | None) -> bool | None:
-    """Is it within the margin of 0? Yes if the whole interval is; no if it excludes 0 and reaches beyond the margin."""
+    """Return whether a difference is within the margin of 0; None if undecided.
+
+    It is within the margin if its whole interval is. It is not if the interval excludes 0 and reaches beyond it.
+    """
     return {Verdict.EQUAL: True, Verdict.HIGHER: False, Verdict.LOWER: False}.get(verdict(difference))
 
 
-#: By the name that a claim has for it.
+#: By the name that claims use.
 PREDICATES: dict[str, Callable[[Estimate | None], bool | None]] = {
     "below": is_below,
     "above": is_above,

@@ -1,15 +1,15 @@
-"""What a handful of seeds can tell: means, shared spreads, unpaired differences, verdicts.
+"""Estimate from a handful of seeds: means, shared spreads, unpaired differences, verdicts.
 
 With two or three seeds the spread of a setting is hardly known: Student's factor is 12.7 for n = 2 and 4.3 for n = 3.
 Pairing runs by their seed does not help. The same seed gives two methods the same initialisation and the same order of
 the data, but rounding and delay decorrelate them within an epoch: over the committed records the correlation is about
-zero. What does help is that all settings of a study (one network, one length of training) scatter alike. So here:
+zero. What does help is that all settings of a study (one network, one length of training) scatter alike. Therefore:
 
-- a `ResidualSpread` is the variance of a study pooled over its settings, with Bartlett's test of homogeneity;
-- an `Estimate` is a mean or a difference of means with its two-sided 95 % interval by Student's t. It uses the spread
-  of the study, or, where the test fails, the variances of the samples themselves, which is Welch's test for two;
-- a `verdict` follows from the interval by one rule, stated in its docstring and printed in the report;
-- only the primary comparisons are corrected for their number, by Holm's method. All others are exploratory: they have
+- A `ResidualSpread` is the variance of a study pooled over its settings, with Bartlett's test of homogeneity.
+- An `Estimate` is a mean or a difference of means with its two-sided 95 % interval by Student's t. It uses the spread
+  of the study. If the test fails, it uses the variances of the samples themselves, which is Welch's test for two.
+- A `verdict` follows from the interval by one rule, which is stated in its docstring and printed in the report.
+- Only the primary comparisons are corrected for their number, by Holm's method. All others are exploratory: they have
   intervals, and one in twenty of these excludes 0 where nothing differs.
 """
 
@@ -20,19 +20,19 @@ from dataclasses import dataclass, field
 
 CONFIDENCE = 0.95
 
-#: Points of accuracy below which a difference is of no practical interest; part of the verdict's rule.
+#: Differences in points of accuracy below this are of no practical interest; part of the verdict's rule.
 MARGIN_POINTS = 0.5
 
 
 @dataclass(frozen=True)
 class ResidualSpread:
-    """The standard deviation of runs of one study that differ in their seed only.
+    """The standard deviation of runs of one study that differ only in their seed.
 
     Attributes:
         deviation: Pooled standard deviation, in the unit of the values.
-        freedom: Degrees of freedom: runs less settings.
+        freedom: Degrees of freedom: the number of runs minus the number of settings.
         settings: Number of settings with at least two runs.
-        p: p-value of Bartlett's test that all settings have one variance; None with a single setting.
+        p: P-value of Bartlett's test that all settings have one variance; None with a single setting.
 
     """
 
@@ -43,7 +43,7 @@ class ResidualSpread:
 
     @property
     def shared(self) -> bool:
-        """Whether the settings may share one variance: there are several, and the test does not reject it."""
+        """True if the settings may share one variance: there are several, and the test does not reject it."""
         return self.p is not None and self.p >= 1 - CONFIDENCE
 
 
@@ -68,7 +68,7 @@ def pool(settings: Iterable[Sequence[float]]) -> ResidualSpread | None:
 
 
 def _bartlett(squares: Sequence[float], freedoms: Sequence[int]) -> float:
-    """Return the p-value of Bartlett's test; 0 where a setting has no spread at all and the pooled one has."""
+    """Return the p-value of Bartlett's test; 0 if only some settings have no spread at all."""
     from scipy import special  # not scipy.stats, which takes seconds to import
 
     freedom, total = sum(freedoms), math.fsum(squares)
@@ -91,7 +91,7 @@ class ResidualStudy:
 
     Attributes:
         title: Network, data set, length, scale and arithmetic, in words.
-        spreads: By column of runs, the spread over seeds.
+        spreads: Spread over seeds, by column of runs.
 
     """
 
@@ -104,13 +104,13 @@ class ResidualStudy:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean or a difference of means, and how far it can be trusted.
+    """A mean or a difference of means with its confidence interval.
 
     Attributes:
-        mean: In the unit of the values.
+        mean: Mean or difference, in the unit of the values.
         low: Lower end of the interval; None if there is no interval.
         high: Upper end of the interval; None if there is no interval.
-        counts: Number of runs of each sample that enters it.
+        counts: Number of runs of each sample.
         freedom: Degrees of freedom of the interval; None if there is no interval.
 
     """
@@ -138,19 +138,19 @@ Term = tuple[float, Sequence[float], ResidualSpread | None]  # weight, values, s
 def combine_means(terms: Sequence[Term]) -> Estimate | None:
     """Estimate a sum of weighted means, such as a difference.
 
-    A mean of values whose study shares its spread has that variance; any other has the variance of its own values.
-    Degrees of freedom follow Welch and Satterthwaite, with terms of one shared spread counted as one variance: within
-    a study these are the study's, and for two samples with variances of their own the test is Welch's.
+    A mean of values whose study shares its spread has that variance; any other has the variance of its values. Degrees
+    of freedom follow Welch and Satterthwaite, and terms of one shared spread count as one variance. Within a study the
+    degrees of freedom are therefore the study's, and for two samples with separate variances the test is Welch's.
 
     Args:
         terms: Weight, values and spread of each mean.
 
     Returns:
-        The estimate, or None if a mean has no values. There is no interval where a mean is of one run: nothing shows
-        that this run scatters as the others do.
+        The estimate, or None if a mean has no values. There is no interval if a mean has only one run, because nothing
+        shows that this run scatters as the others do.
 
     Raises:
-        ValueError: A value is not finite.
+        ValueError: If a value is not finite.
 
     """
     for _, values, _ in terms:
@@ -182,13 +182,13 @@ def estimate(values: Sequence[float], spread: ResidualSpread | None = None) -> E
 
     Args:
         values: At least one finite value.
-        spread: That of their study.
+        spread: Spread of their study.
 
     Returns:
         The mean with its interval; without one for a single value.
 
     Raises:
-        ValueError: There are no values, or one is not finite.
+        ValueError: If there are no values, or one is not finite.
 
     """
     known = combine_means([(1.0, values, spread)])
@@ -198,7 +198,7 @@ def estimate(values: Sequence[float], spread: ResidualSpread | None = None) -> E
 
 
 class Verdict(enum.Enum):
-    """What an estimated difference in points of accuracy says."""
+    """Verdict on an estimated difference in points of accuracy."""
 
     EQUAL = "equal"
     HIGHER = "higher"
@@ -209,11 +209,11 @@ class Verdict(enum.Enum):
 def verdict(difference: Estimate | None) -> Verdict:
     """Judge a difference by its 95 % interval.
 
-    - equal: the whole interval lies within ±margin. That a difference was not found would not be enough.
-    - higher, lower: the interval excludes 0 and does not lie within ±margin.
-    - open: everything else. That is an interval that contains 0 and reaches beyond the margin (more seeds would help),
-      a sample of a single run (there is no interval), no runs, and values without any spread: a test set counts in
-      steps of whole images, so equal values are no measure of the spread.
+    - Equal: the whole interval lies within ±margin. It is not enough that no difference was found.
+    - Higher, lower: the interval excludes 0 and does not lie within ±margin.
+    - Open: all other cases. The interval contains 0 and reaches beyond the margin (more seeds would help), a sample is
+      a single run (there is no interval), there are no runs, or the values have no spread. A test set counts in steps
+      of whole images, so equal values do not measure the spread.
     """
     if difference is None or difference.low is None or difference.high is None:
         return Verdict.OPEN
@@ -225,14 +225,14 @@ def verdict(difference: Estimate | None) -> Verdict:
 
 
 def without_spread(difference: Estimate) -> bool:
-    """Return whether the values were equal up to the rounding of a subtraction: then their spread is not known."""
+    """Return whether the values are equal up to the rounding of a subtraction, so that their spread is not known."""
     return difference.half_width is not None and 2 * difference.half_width <= 1e-9 * MARGIN_POINTS
 
 
 def p_value(difference: Estimate | None) -> float:
-    """Return the two-sided p of the test that the difference is 0; 1 where its spread is not known.
+    """Return the two-sided p-value of the test that the difference is 0; 1 if its spread is not known.
 
-    It is below 5 % exactly where the interval excludes 0.
+    It is below 5 % exactly if the interval excludes 0.
     """
     if difference is None or difference.half_width is None or without_spread(difference):
         return 1.0
@@ -244,7 +244,7 @@ def p_value(difference: Estimate | None) -> float:
 
 
 def _factor(freedom: float) -> float:
-    """Return Student's factor: half the width of an interval in units of the standard error."""
+    """Return Student's factor: the half-width of an interval in units of the standard error."""
     from scipy import special
 
     return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
@@ -253,7 +253,7 @@ def _factor(freedom: float) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Correct p-values for their number by Holm's step-down method (Scand. J. Statist. 6, 1979), in their order.
 
-    To call real those differences whose corrected p is below 5 % is to call any wrongly in at most 5 % of families.
+    If all differences with a corrected p below 5 % are called real, at most 5 % of families contain a false one.
     """
     corrected = [0.0] * len(p_values)
     largest = 0.0

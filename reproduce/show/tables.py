@@ -1,8 +1,8 @@
-"""Tables by declaration: a column says what it is called and what it shows of a row, in one place.
+"""Declare tables: a field gives the head of a column and computes its entry from a row, in one place.
 
-A table whose head is in one list and whose rows are made in another has two lists that must agree by position. Here a
-`Field` is a column (or a difference with its verdict: two) with a function of the row. A row is anything: a place, a
-measurement, a line of a frame.
+If the head of a table were in one list and its rows were made in another, the two lists would have to agree by
+position. Here a `Field` is a column, or two for a difference with its verdict, with a function of the row. A row is any
+object: a place, a measurement, a row of a frame.
 
     table(key="length", caption="…", rows=[3, 9, 27], fields=[
         number("epochs", lambda epochs: epochs),
@@ -39,11 +39,11 @@ RECONSTRUCTION = (
 
 @dataclass(frozen=True)
 class Field:
-    """Columns that belong together, mostly one."""
+    """One column, or several columns that belong together."""
 
     heads: Sequence[Column]
-    entries: Callable[[Any], Sequence[Entry]]  # of a row, one for each head
-    difference: Callable[[Any], object] | None = None  # of a row, where the columns are a difference and its verdict
+    entries: Callable[[Any], Sequence[Entry]]  # computes one entry for each head from a row
+    difference: Callable[[Any], object] | None = None  # of a row, for a difference with its verdict
 
 
 def table(
@@ -55,9 +55,9 @@ def table(
     notes: Sequence[str] = (),
     grouped: bool = False,
 ) -> Table:
-    """A table (see `reproduce.show.content.Table`) of these rows with these fields, a line a row.
+    """Return a table (see `reproduce.show.content.Table`) with a line for each row and these fields.
 
-    Where the sides of a difference ran on different machines, its last note explains the mark.
+    If the sides of a difference ran on different machines, its last note explains the mark.
     """
     rows = list(rows)
     shown = [of(row) for of in (field.difference for field in fields) if of for row in rows]
@@ -76,23 +76,23 @@ def table(
 
 
 def entry(name: str, of: Of, *, group: str = "", hint: str = "", numeric: bool = True) -> Field:
-    """A column of entries that are made by hand."""
+    """Return a column of entries that the caller makes."""
     return Field([Column(name, numeric, group, hint)], lambda row: [of(row)])
 
 
 def words(name: str, of: Of, *, group: str = "", hint: str = "") -> Field:
-    """A column of words, not numbers; an entry is left as it is, None is nothing, a truth yes or no."""
+    """Return a column of text. An `Entry` is used as it is, None is shown as empty, and a bool as yes or no."""
     return entry(name, lambda row: _words(of(row)), group=group, hint=hint, numeric=False)
 
 
 def named(*names: str) -> Field:
-    """Columns of words, each called as the key under which a row, a mapping, has them; nothing where it has none."""
+    """Return columns of text from rows that are mappings, each named after its key; missing keys are shown as empty."""
     heads = [Column(name.replace("_", " "), numeric=False) for name in names]
     return Field(heads, lambda row: [_words(row.get(name)) for name in names])
 
 
 def method(name: str, of: Callable[[Any], Method]) -> Field:
-    """A column of methods by their short titles, the full ones as tooltips."""
+    """Return a column of methods by their short titles, with the full titles as tooltips."""
 
     def shown(row: Any) -> Entry:
         title, short = of(row).title, short_title(of(row))
@@ -102,12 +102,12 @@ def method(name: str, of: Callable[[Any], Method]) -> Field:
 
 
 def number(name: str, of: Of, digits: int = 0, *, group: str = "", hint: str = "") -> Field:
-    """A column of numbers that are settings: k, J, epochs."""
+    """Return a column of numbers that are settings: k, J, epochs."""
     return _numbers(name, of, lambda value: number_entry(value, digits, tone=Tone.PLAIN), group, hint)
 
 
 def amount(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
-    """A column of numbers that were measured or computed here; `without`: stands where there is none (None or NaN)."""
+    """Return a column of measured or computed numbers; `without` is the text for None and NaN."""
     return _numbers(name, of, lambda value: number_entry(value, digits), group, hint, without)
 
 
@@ -119,7 +119,16 @@ def amounts(
     group: str = "",
     without: str = "",
 ) -> Field:
-    """Columns of such numbers, one for each key of what is given of a row; `names`: how the columns are called."""
+    """Return columns of measured or computed numbers, one for each key of the mapping that `of` returns for a row.
+
+    Args:
+        names: Heads of the columns by key.
+        of: Returns the values of a row by key.
+        digits: Number of decimals.
+        group: Common head of the columns.
+        without: Text for None and NaN.
+
+    """
     heads = [Column(name, group=group) for name in names.values()]
 
     def shown(value: float) -> Entry:
@@ -129,9 +138,9 @@ def amounts(
 
 
 def difference(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", exact: bool = False) -> Field:
-    """A column of differences that were measured or computed here, with their signs.
+    """Return a column of measured or computed differences, with their signs.
 
-    `exact`: there should be none, and any is an alert.
+    With `exact` all differences should be 0, and any other is an alert.
     """
 
     def signed(value: float) -> Entry:
@@ -141,7 +150,7 @@ def difference(name: str, of: Of, digits: int, *, group: str = "", hint: str = "
 
 
 def estimated(name: str, of: Callable[[Any], Estimate | None], *, group: str = "", hint: str = "") -> Field:
-    """A column of means ± half the 95 % interval, to three decimals, without the number of seeds; None: not defined."""
+    """Return a column of means ± half-width of the 95 % interval, to three decimals; None is shown as not defined."""
 
     def shown(row: Any) -> Entry:
         value = of(row)
@@ -151,7 +160,10 @@ def estimated(name: str, of: Callable[[Any], Estimate | None], *, group: str = "
 
 
 def mean(name: str, of: Callable[[Any], Sample | None], digits: int = 2, *, group: str = "") -> Field:
-    """A column of means ± half the 95 % interval (seeds); without values how far the runs are; None is nothing."""
+    """Return a column of means ± half-width of the 95 % interval (seeds).
+
+    Samples without values show the state of their runs. None is shown as empty.
+    """
 
     def shown(row: Any) -> Entry:
         sample = of(row)
@@ -161,7 +173,7 @@ def mean(name: str, of: Callable[[Any], Sample | None], digits: int = 2, *, grou
 
 
 def mean_entry(sample: Sample, digits: int = 2) -> Entry:
-    """Mean ± half the 95 % interval and the number of seeds; without any, how far the runs are."""
+    """Format mean ± half-width of the 95 % interval and the number of seeds; without values, the state of the runs."""
     if sample.estimate is None:
         return missing(sample.summary, sample.unfinished)
     shown = estimate_entry(sample.estimate, digits)
@@ -169,7 +181,7 @@ def mean_entry(sample: Sample, digits: int = 2) -> Entry:
 
 
 def error(name: str, of: Callable[[Any], Sample | None], *, group: str = "") -> Field:
-    """A column of mean relative errors with their range (seeds); see `content.relative_error`. None is nothing."""
+    """Return a column of mean relative errors with their range (seeds); see `content.relative_error`. None is empty."""
 
     def shown(row: Any) -> Entry:
         sample = of(row)
@@ -186,10 +198,10 @@ def error(name: str, of: Callable[[Any], Sample | None], *, group: str = "") -> 
 def judged(
     name: str, of: Callable[[Any], Difference | list[Entry] | str | None], *, digits: int = 2, group: str = ""
 ) -> Field:
-    """Two columns: a difference with the runs of its sides, and its verdict.
+    """Return two columns: a difference with the runs of its sides, and its verdict.
 
-    Words stand where there is no difference, "reference" where there is None, as of what the others are compared with;
-    a pair of entries is left as it is.
+    If `of` returns a text instead of a difference, the text is shown. None is shown as "reference", for the row that
+    the others are compared with. A pair of entries is used as it is.
     """
 
     def entries(row: Any) -> list[Entry]:
@@ -204,13 +216,13 @@ def judged(
 
 
 def compared(name: str, of: Callable[[Any], Difference | None], digits: int, *, group: str = "") -> Field:
-    """A column of differences of what has no margin, such as a loss: with the runs of the sides, without a verdict."""
+    """Return a column of differences without a verdict, for a quantity without a margin, such as a loss."""
     nothing = Sample() - Sample()
     return Field([Column(name, group=group)], lambda row: difference_entries(of(row) or nothing, digits)[:1], of)
 
 
 def difference_entries(difference: Difference, digits: int = 2) -> list[Entry]:
-    """Format a difference, with the number of runs of each side and of broken ones, and its verdict."""
+    """Format a difference, with the number of runs of each side and of broken runs, and its verdict."""
     estimate = difference.estimate
     if estimate is None:
         return [missing(NO_PAIR), missing("")]
@@ -222,7 +234,7 @@ def difference_entries(difference: Difference, digits: int = 2) -> list[Entry]:
 
 
 def published_value(row: Row, column: str, unit: str = "") -> Entry:
-    """The number in a column of a published row, as it was published."""
+    """Return an entry with the number in a column of a published row, as it was published."""
     return published_entry(row[column] + unit, row.mark, value=row.number(column))
 
 

@@ -1,4 +1,4 @@
-"""Accuracy of the methods: runs that are not as good as their scale expects, and a table for each recipe."""
+"""Test the accuracy of the methods: alerts for runs below the accuracy of their scale, and a table for each recipe."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ CELLS = {
 
 def test_a_run_that_falls_short_is_said_before_anything_else(tmp_path: Path) -> None:
     for cell in CELLS.values():
-        fake_records.train(cell, tmp_path, 80.0)  # nothing is expected at k = 32
+        fake_records.train(cell, tmp_path, 80.0)  # k = 32 has no expected accuracy
     section = sections.made(accuracy.EXHIBIT, tmp_path)
     (alert,) = section.findings
     assert alert.tone is Tone.ALERT

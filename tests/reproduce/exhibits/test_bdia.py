@@ -1,4 +1,4 @@
-"""BDIA's study: every cell is of one contestant, beside ours stands what was published, like is compared with like."""
+"""Test BDIA's study: each cell has one contestant, published values are next to ours, and comparisons are fair."""
 
 import dataclasses
 from pathlib import Path

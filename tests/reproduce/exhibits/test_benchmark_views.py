@@ -1,4 +1,4 @@
-"""Whatever was recorded of a benchmark is shown: ratios, aims that are missed too, contestants that failed, curves."""
+"""Test the views of benchmark records: ratios, missed and reached aims, failed contestants, curves."""
 
 import dataclasses
 from functools import partial

@@ -1,4 +1,4 @@
-"""Claims as data: complete, tied to cells that exist, and with verdicts that only runs can give."""
+"""Test that claims are complete, refer to existing cells, and get their verdicts only from runs."""
 
 import json
 from dataclasses import replace
@@ -50,7 +50,7 @@ def _largest_first(scale: str) -> int:
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])
 def test_the_cells_of_every_term_are_planned(claim: published.Claim) -> None:
-    """A claim whose cells no plan has would be unknown for ever."""
+    """Require a plan with the cells of every claim, which would otherwise stay unknown without end."""
     for test in claim.tests:
         if "plan" not in test:
             continue
@@ -94,7 +94,7 @@ def test_below_the_papers_size_reconstruction_is_judged_where_deep_stages_see_re
 
 
 def test_without_its_cells_every_verdict_is_unknown(results: Results, judged: list[Judged]) -> None:
-    """Nothing but the runs that are named as evidence makes a verdict."""
+    """Remove the runs that are named as evidence, so that no verdict remains."""
     known = [of for of in judged if of.verdict is not ClaimVerdict.UNKNOWN]
     assert len(known) >= 15
     used = {cell for of in known for evidence in of.evidence for cell in evidence.cells}

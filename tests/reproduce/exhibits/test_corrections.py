@@ -1,4 +1,4 @@
-"""Corrections for delay: which cells are planned, what is compared with what, what is chosen on which seed."""
+"""Test corrections for delay: the planned cells, the comparisons, and the choice of learning rates by seed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def trained() -> Iterator[tuple[plan.Trial, TrainedCell]]:
 
 
 def write(root: Path) -> None:
-    """PETRA on RevNet-18 with k = 1, alone and with two cures; a cure is better at a quarter of the rate."""
+    """Write PETRA on RevNet-18 with k = 1: plain, and with corrections, one of them better at a quarter of the rate."""
     for trial, cell in trained():
         if (cell.model, cell.accumulation) != ("revnet18", 1):
             continue
@@ -46,7 +46,7 @@ def write(root: Path) -> None:
 
 
 def rows(section: Section, number: int, method: str = "PETRA") -> dict[str, dict[str, Entry]]:
-    """The lines of a method on RevNet-18 with k = 1, by cure, of a table of the section."""
+    """Return the rows of a method on RevNet-18 with k = 1 in a table of the section, by correction."""
     only = [block for block in section.blocks if isinstance(block, Table)][number]
     heads = [f"{column.group} {column.name}".strip() for column in only.columns]
     every = [dict(zip(heads, row, strict=True)) for row in only.rows]
@@ -155,7 +155,7 @@ def test_a_best_rate_has_its_lead_its_bytes_and_a_star_while_others_are_to_come(
             size = 3_000_000 if trial.cure.title == "gap-aware" and trial.rate < 1 else 1_000_000
             fake_records.train(cell, tmp_path, accuracy, extra={"peak_bytes": size})
         elif place == ("revnet18", 1, "PETRA", 3, 0) and trial.cure.title == "rate by delay":
-            if trial.rate > 1:  # that a rate has diverged leaves nothing to wait for
+            if trial.rate > 1:  # a rate that has diverged leaves nothing to wait for
                 fake_records.begin(cell, tmp_path).fail("diverged", "the loss is nan")
             else:
                 fake_records.train(cell, tmp_path, 39.0 + trial.rate)
@@ -166,7 +166,7 @@ def test_a_best_rate_has_its_lead_its_bytes_and_a_star_while_others_are_to_come(
 
 
 def test_only_petra_is_told_of_and_a_gain_of_one_run_is_no_win(tmp_path: Path) -> None:
-    """None under DSP is told of; what is left after the longest training comes last."""
+    """Report no correction under DSP, and report the gain after the longest training last."""
     gains = {"nothing": 0.0, "predicted weights": 1.0, "gap-aware": 9.0}
     left = {9: 0.6, 27: -0.2}
     for trial, cell in trained():

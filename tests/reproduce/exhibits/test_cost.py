@@ -1,4 +1,4 @@
-"""The cost of the runs: seconds times threads on CPUs, shares of a GPU, and what did not finish."""
+"""Test the cost of the runs: seconds times threads on CPUs, shares of a GPU, and unfinished runs."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from reproduce.grids import recipes
 from reproduce.records.results import read
 from tests import fake_records, sections
 
-SECONDS = 1.6  # an epoch of a fake record: training and evaluation
+SECONDS = 1.6  # per epoch of a fake record: training and evaluation
 
 
 def train(root: Path, seed: int, **environment: object) -> None:

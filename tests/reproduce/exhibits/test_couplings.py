@@ -1,4 +1,4 @@
-"""Reconstruction by coupling and depth: of finished and of diverged runs, an arithmetic a table."""
+"""Test reconstruction by coupling and depth: finished and diverged runs, and a table for each arithmetic."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_errors_are_those_of_runs_that_have_ended(tmp_path: Path) -> None:
     texts = [entry.text for entry in table.rows[1]]
     assert texts[:2] == ["additive (RevViT)", "12"]
     assert texts[2].startswith("1.0")
-    assert texts[2].endswith("(3)")  # until it diverged, the third run had errors too
+    assert texts[2].endswith("(3)")  # the third run has errors from before it diverged
     assert texts[4] == "0.010, 0.010 to 0.010 (3)"
     assert texts[5].startswith("50.00")
     assert {entry.text for entry in table.rows[2][2:5]} == {"not run"}

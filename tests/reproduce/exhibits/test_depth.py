@@ -1,4 +1,4 @@
-"""The study of depth: what separates the methods, what breaks and what is behind, from records with known answers."""
+"""Test the study of depth on records with known answers: differences of methods, broken runs, and large gaps."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ def error(cause: str, of: str, stage: int, epoch: int) -> float:
 
 
 def write(root: Path, blocks: tuple[int, ...], accuracy: Callable[[Method, int, int], float], k: int = 1) -> None:
-    """All seeds of some depths."""
+    """Write all seeds of some depths."""
     for cell in CELLS:
         n = int(cell.model.removeprefix("chain"))
         if n in blocks and cell.accumulation == k:
@@ -43,14 +43,14 @@ def test_reconstruction_and_delay_are_told_apart_and_errors_are_those_of_the_bot
     assert row["delay: DSP − Backpropagation", "difference"].value == pytest.approx(-9.97)
     assert "reconstruction (PETRA − DSP), 2 differences of 0.0 points: 2 equal" in section.findings[1].text
     errors = [entry.text for (group, _), entry in row.items() if group.startswith("error")]
-    assert errors[::-1] == [f"{e}, {e} to {e} (3)" for e in ("0.15", "0.0010", "1.0e-07")]  # a dict from the right
+    assert errors[::-1] == [f"{e}, {e} to {e} (3)" for e in ("0.15", "0.0010", "1.0e-07")]  # `entries` goes backwards
 
 
 @pytest.mark.parametrize(
     ("petra", "behind"),
     [
         ((60.0, 60.1, 60.2), True),
-        ((64.9, 65.0, 67.0), False),  # on average 4.4 below: less than the margin
+        ((64.9, 65.0, 67.0), False),  # 4.4 below on average, less than the margin
         ((30.0, 70.0, 75.0), False),  # 11.7 below, but the interval contains 0
     ],
 )

@@ -1,4 +1,4 @@
-"""The drawn schedules: every method at every k."""
+"""Test that the schedule of every method is drawn at every k."""
 
 from reproduce.exhibits import schedules
 from reproduce.show.content import Figure

@@ -1,4 +1,4 @@
-"""The driver: which of the sentences of an exhibit is shown."""
+"""Test which of an exhibit's sentences becomes its summary."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Figure 4: what the data say to the paper's statement, and runs that are not as they should be."""
+"""Test Figure 4: the verdicts on the paper's statement, and missing or failed runs."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ SAME, NOT_SO, UNKNOWN = ClaimVerdict.SAME, ClaimVerdict.NOT_SO, ClaimVerdict.UNK
 
 
 def write(root: Path, petra: dict[int, float], matched: dict[int, float], baseline: float | None = 60.0) -> None:
-    """Three seeds of each, with a spread of a few hundredths of a point."""
+    """Write three seeds of each, with a spread of a few hundredths of a point."""
     for seed, shift in enumerate((0.0, 0.03, -0.03)):
         for method, by_k in ((methods.PETRA, petra), (methods.BACKPROPAGATION, matched)):
             for k, reached in by_k.items():
@@ -42,9 +42,9 @@ def verdicts(root: Path) -> list[str]:
     ("at_1", "at_32", "said"),
     [
         (57.0, 59.99, (SAME, SAME, SAME)),
-        (57.0, 57.5, (SAME, SAME, NOT_SO)),  # not gone
-        (60.0, 60.0, (NOT_SO, NOT_SO, SAME)),  # there never was one
-        (58.0, 57.0, (SAME, NOT_SO, NOT_SO)),  # it grows
+        (57.0, 57.5, (SAME, SAME, NOT_SO)),  # the gap does not vanish
+        (60.0, 60.0, (NOT_SO, NOT_SO, SAME)),  # there is no gap at any k
+        (58.0, 57.0, (SAME, NOT_SO, NOT_SO)),  # the gap grows
         (57.0, None, (SAME, UNKNOWN, UNKNOWN)),
         (None, 60.0, (UNKNOWN, UNKNOWN, SAME)),
     ],
@@ -70,7 +70,7 @@ def test_the_last_ten_epochs_are_averaged_where_there_are_so_many_after_the_last
     table = sections.table(section(tmp_path), "figure4-paper-cifar10")
     assert sections.entries(table, "1")["", "PETRA, %"].raw == pytest.approx(estimate(last).mean)
     assert "averaged over the last 10 epochs" in table.caption
-    assert averaged(recipes.cell("paper", dataset="imagenet")) == 10  # 90 epochs, the last drop at 80
+    assert averaged(recipes.cell("paper", dataset="imagenet")) == 10  # 90 epochs with the last drop at 80
     assert averaged(recipes.cell("small")) == 1
 
 

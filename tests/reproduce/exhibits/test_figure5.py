@@ -1,4 +1,4 @@
-"""Figure 5: claims can come out against the paper, and what is not known is said."""
+"""Test Figure 5: claims can disagree with the paper, and unknown values are marked."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ SMALL, PAPER = ([c for c in plan.cells(scale) if isinstance(c, GradientsCell)] f
 
 
 def closer_below_stage(boundary: int, seed: int) -> fake_probes.Value:
-    """PETRA closer by cosine below a stage and further above it; by relative error nobody can tell."""
+    """Return values with PETRA closer by cosine below a stage and further above it, and undecided by relative error."""
 
     def value(pair: str, measure: str, stage: int, epoch: int) -> float:
         if pair == BETWEEN or measure == "norm_ratio" or stage == 9:
@@ -48,7 +48,7 @@ def test_gains_are_those_of_the_stages_and_their_mean(cells: list[GradientsCell]
 
 
 def test_at_a_small_scale_the_claim_is_judged_where_deep_stages_see_reconstructed_inputs(tmp_path: Path) -> None:
-    """RevNet-18 computes with a reconstructed input in one of ten stages, so that it decides nothing there."""
+    """RevNet-18 computes with a reconstructed input in only one of ten stages, so it decides nothing there."""
     for cell in SMALL:
         if cell.accumulation == 1:
             boundary = 0 if cell.model == "chain8" else 9

@@ -1,4 +1,4 @@
-"""Figure 6: the course over training, judged part by part."""
+"""Test Figure 6: the course over training, judged part by part."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ SMALL = [cell for cell in plan.cells("small") if isinstance(cell, GradientsCell)
 
 
 def later_worse(seed: int) -> fake_probes.Value:
-    """PETRA's gradient closer in the first epoch by both measures, further in the last."""
+    """Return values with PETRA's gradient closer in the first epoch by both measures, and further in the last."""
 
     def value(pair: str, measure: str, stage: int, epoch: int) -> float | None:
         if stage == 9:

@@ -1,4 +1,4 @@
-"""Forward gradients: which cells are planned, what is compared with what, and what the stated order comes to."""
+"""Test forward gradients: the planned cells, the comparisons, and the verdict on the published order."""
 
 import dataclasses
 from collections import Counter
@@ -20,7 +20,7 @@ AXES = ("target", "guess", "space", "scaling", "derivative", "auxiliary")
 
 
 def write(root: Path, local: float, noise: float = 40.0) -> None:
-    """In the space of activations, all seeds: backpropagation, the local guess with one cosine a block, and noise."""
+    """Write all seeds of backpropagation, of the local guess and of noise, in the space of activations."""
     for cell in plan.cells("small"):
         if isinstance(cell, TrainingCell):
             fake_records.train(cell, root, 80.0 + cell.seed)

@@ -1,4 +1,4 @@
-"""The invertible RevNet beside the paper's: what vanishes, what grows, and the accuracy of both."""
+"""Test the invertible RevNet compared with the paper's: which memory vanishes, which grows, and both accuracies."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_the_buffers_of_the_inner_stages_vanish(depth: int) -> None:
 
 
 def test_less_memory_at_depth_50_and_not_at_depth_18_where_messages_double(tmp_path: Path) -> None:
-    """The claim to be careful with: buffers vanish at every depth, memory does not."""
+    """Buffers vanish at every depth, but the total memory does not shrink at every depth."""
     sums = {(f, d): predicted(f, d)["peak"]["sum"] for f in (PAPERS, OURS) for d in (18, 50)}
     assert sums[OURS, 50] < 0.4 * sums[PAPERS, 50]
     assert sums[OURS, 18] > sums[PAPERS, 18]
@@ -57,7 +57,7 @@ def test_runs_are_compared_by_method_k_and_seed_and_memory_is_as_measured(tmp_pa
     )
     assert run["", "to the paper's"].raw == pytest.approx(-1.99)
     assert run["", "verdict"].text == "lower"
-    assert run["", "peak, MB"].text == "1.2"  # the 1,234,567 bytes of the fake
+    assert run["", "peak, MB"].text == "1.2"  # the 1,234,567 bytes of the fake record
     assert [absent["", name].text for name in ("last epoch, %", "to the paper's", "peak, MB")] == [
         "not run",
         "not comparable yet",

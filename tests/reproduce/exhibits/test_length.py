@@ -1,4 +1,4 @@
-"""Accuracy against the length of the training: which cells, what is compared with what, what is said."""
+"""Test accuracy against the length of the training: the planned cells, the comparisons, and the sentences."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.sections import sheets
 
 
 def write(root: Path, petra: dict[int, float], backpropagation: dict[int, float], seeds: int = 3) -> None:
-    """Seeds with a small spread; a length without a value is not run."""
+    """Write seeds with a small spread; a length without a value has no run."""
     for seed in range(seeds):
         for method, by_epochs in ((methods.PETRA, petra), (methods.BACKPROPAGATION, backpropagation)):
             for epochs, reached in by_epochs.items():

@@ -1,4 +1,4 @@
-"""The table of PaReprop: published gains stand where they belong, and marked."""
+"""Test the table of PaReprop: published gains are in the rows of their networks, and marked."""
 
 import dataclasses
 from functools import partial
@@ -30,13 +30,13 @@ def test_published_gains_keep_their_marks() -> None:
 
 
 def test_without_a_record_it_says_so() -> None:
-    section = shown(benchmark())  # one of something else
+    section = shown(benchmark())  # a record of another benchmark
     assert [block.key for block in tables(section)] == ["pareprop-published"]
     assert section.findings[0].tone is Tone.MISSING
 
 
 def of(network: str) -> Benchmark:
-    """The committed record, as of another network in the place of its first."""
+    """Return the committed record with another network in place of its first one."""
     record = read(COMMITTED / "benchmarks" / "pareprop.json")
     series, comparisons = (
         tuple(dataclasses.replace(one, group=one.group.replace("revvit_micro,", f"{network},")) for one in every)

@@ -1,4 +1,4 @@
-"""The primary comparisons, recomputed from the records with json, numpy and scipy and nothing of the suite."""
+"""Recompute the primary comparisons from the records with json, numpy and scipy, without code of the suite."""
 
 import json
 import math
@@ -27,7 +27,7 @@ REPOSITORY = HERE.parents[3]
 DECLARED = REPOSITORY / "reproduce" / "exhibits" / "primary.json"
 RECORDS = REPOSITORY / "reports" / "records"
 NOT_A_SETTING = ("seed", "loader")
-#: Settings that came later than the first records, with what was done before.
+#: Settings that were added after the first records, with the values that the first records imply.
 LATER = {
     "coupling": "own",
     "messages": "float32",
@@ -43,7 +43,7 @@ LATER = {
 
 
 def finished(study: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every finished record of the study's scale, data set, network and length, whatever its other settings."""
+    """Return every finished record of the study's scale, data set, network and length, with any other settings."""
     same = ("scale", "dataset", "model", "width", "epochs", "precision")
     folder = RECORDS / study["scale"]
     codes = {line["id"]: line.get("code") for line in lines_of(folder / "provenance.jsonl")}
@@ -75,7 +75,7 @@ def settings(cell: dict[str, Any]) -> str:
 
 
 def recomputed() -> list[dict[str, float] | None]:
-    """Mean, half-width, p and number of runs of each comparison; None if a side has no run."""
+    """Return mean, half-width, p and number of runs of each comparison; None if a side has no run."""
     declared = json.loads(DECLARED.read_text())
     made: list[dict[str, float] | None] = []
     for comparison in declared["comparisons"]:

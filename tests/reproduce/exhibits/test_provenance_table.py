@@ -1,4 +1,4 @@
-"""What needs attention is said; equal code and machines have one name."""
+"""Test that problems are reported, and that equal code and equal machines share one name."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def test_data_that_are_not_official_are_said_to_be_so_once(tmp_path: Path) -> No
 
 
 def test_gpus_are_counted_and_how_they_were_used_is_said(tmp_path: Path) -> None:
-    """A cell that began there and went on on the CPU is of neither."""
+    """Count a cell that began on a GPU and resumed on a CPU as neither."""
     gpu = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200", "cuda_graphs": 4}
     for seed, environments in enumerate(([gpu], [gpu, fake_records.ENVIRONMENT], [fake_records.ENVIRONMENT])):
         for environment in environments:

@@ -1,4 +1,4 @@
-"""The study of scale, from made-up stage costs: words that say what is modelled."""
+"""Test the study of scale with invented stage costs: its texts name what is modelled."""
 
 from pathlib import Path
 

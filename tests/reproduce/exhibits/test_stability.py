@@ -1,4 +1,4 @@
-"""The map of stability: what breaks, up to which rate nothing does, which is best, and what is not known."""
+"""Test the map of stability: broken runs, the largest stable rate, the best rate, and missing runs."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ CELLS = [cell for cell in cells("small") if isinstance(cell, TrainingCell)]
 
 
 def at(method: str, k: int) -> list[TrainingCell]:
-    """The cells without warm-up, the rates rising."""
+    """Return the cells without warm-up, ordered by increasing rate."""
     cells = [cell for cell in CELLS if (cell.method, cell.accumulation, cell.warmup_epochs) == (method, k, 0.0)]
     return sorted(cells, key=rates.reference_of)
 
@@ -38,9 +38,9 @@ TRAINS, BROKEN, ABSENT = Sample({0: 40.0}, {0: "done"}), Sample({0: 10.0}, {0: "
         ([ABSENT] * 4, "not known"),
         ([BROKEN, TRAINS, TRAINS, TRAINS], "none"),
         ([ABSENT, BROKEN, TRAINS, TRAINS], "none"),
-        ([ABSENT, ABSENT, TRAINS, BROKEN], "0.4"),  # what was not run below is no bar
+        ([ABSENT, ABSENT, TRAINS, BROKEN], "0.4"),  # rates below that were not run do not matter
         ([TRAINS, ABSENT, TRAINS, TRAINS], "0.025 (next not run)"),
-        ([TRAINS, TRAINS, BROKEN, TRAINS], "0.1"),  # what trains beyond the first break does not count
+        ([TRAINS, TRAINS, BROKEN, TRAINS], "0.1"),  # runs beyond the first broken one do not count
         ([TRAINS] * 4, "1.6 (largest tried)"),
     ],
 )
@@ -51,8 +51,8 @@ def test_the_largest_rate_up_to_which_nothing_breaks(samples: list[Sample], word
 def test_what_breaks_is_counted_where_both_have_run_and_the_best_rate_may_be_the_lowest(tmp_path: Path) -> None:
     run(tmp_path, "PETRA", 1, [40.0, 10.0, 12.0, 11.0])
     run(tmp_path, "BACKPROPAGATION", 1, [50.0, 60.0, 30.0, 10.0])
-    run(tmp_path, "PETRA", 2, [40.0])  # without its pair
-    fake_records.train(at("PETRA", 8)[0], tmp_path, 10.0, epochs=0).fail("diverged", "the loss is nan")  # no other
+    run(tmp_path, "PETRA", 2, [40.0])  # without its counterpart
+    fake_records.train(at("PETRA", 8)[0], tmp_path, 10.0, epochs=0).fail("diverged", "the loss is nan")  # no other run
     section = made(stability.EXHIBIT, tmp_path)
     assert section.sentence == (
         "In 4 pairs of runs of 1 epoch (one seed) training breaks at 3 settings under PETRA and at 1 under "
@@ -81,7 +81,7 @@ def test_the_map_shows_what_broke_what_has_no_accuracy_and_what_was_not_run(tmp_
         return next(block.svg for block in made(stability.EXHIBIT, tmp_path).blocks if isinstance(block, Figure))
 
     whole = svg()
-    assert "pattern" not in whole  # nothing is hatched
+    assert "pattern" not in whole  # no field is hatched
     for words in (">41.3<", ">60.0<", f">{MINUS}8.7<", f">{MINUS}17.3<"):
         assert words in whole
     assert whole.count(">·<") == 3 * len(CELLS) // 2 - 6

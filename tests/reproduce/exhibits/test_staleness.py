@@ -1,4 +1,4 @@
-"""What staleness costs: which cells, what is compared with what, what is said of what was not run."""
+"""Test the cost of staleness: the planned cells, the comparisons, and the texts for missing runs."""
 
 import dataclasses
 from pathlib import Path
@@ -19,12 +19,12 @@ from tests import fake_records, sections
 
 @pytest.fixture(autouse=True)
 def _no_theory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's border has its own test."""
+    """Replace the computation of the engine's border, which has a separate test."""
     monkeypatch.setattr(staleness, "theory", lambda: "Theory.")
 
 
 def write(root: Path, *, seeds: int = 3) -> None:
-    """Backpropagation at 70; PETRA loses 0.5 points for each micro-batch of staleness, delayed gradients 0.4."""
+    """Write backpropagation at 70; PETRA loses 0.5 points per micro-batch of staleness, delayed gradients 0.4."""
     for seed in range(seeds):
         for method, loss in ((plan.EXACT, 0.0), (plan.PETRA, 0.5), (plan.DELAYED, 0.4)):
             for point in (plan.FOUR, plan.FREE, plan.PAPER):
@@ -52,7 +52,7 @@ def test_points_of_the_curve_have_the_staleness_that_is_asked_for() -> None:
 
 
 def test_lockstep_and_backpropagation_are_cells_of_other_plans() -> None:
-    """No second identity of one training, were it in a cell with a probe."""
+    """Require that no training has a second identity, including one in a cell with a probe."""
 
     def training(cell: TrainedCell) -> str:
         return str({name: of for name, of in cell.to_dict().items() if name not in ("kind", "probe_every")})
@@ -116,7 +116,7 @@ def test_one_stage_per_device_pays_for_latency_what_theory_says() -> None:
     costs = (Cost(1.0, 2.0),) * 4
     free = one_stage_per_device.period(costs, methods.PETRA, (2, 2), 0.0, INSTANT)
     assert free == pytest.approx(6.0)
-    # A round trip of two stages is both their turns and two messages, for d + 1 = 2 micro-batches.
+    # A round trip of two stages takes the turns of both and two messages, for d + 1 = 2 micro-batches.
     late = one_stage_per_device.period(costs, methods.PETRA, (2, 2), 0.0, Link(latency=0.6))
     assert late == pytest.approx((2 * 6.0 + 2 * 0.6) / 2)
     slack = one_stage_per_device.period(costs, methods.PETRA, (2, 2), 1.0, Link(latency=0.6))

@@ -1,4 +1,4 @@
-"""Table 1 in the report: formulas beside measurements at every J and k, and what departs from them is said aloud."""
+"""Test Table 1: formulas next to measurements at every J and k, and alerts for deviations."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ SHOWN = (methods.BACKPROPAGATION, methods.DELAYED_GRADIENTS, methods.PETRA)
 
 @cache
 def result(cell: ComplexityCell) -> dict[str, Any]:
-    """As on the smallest images, whatever the scale."""
+    """Measure on the smallest images at any scale."""
     return measure_complexity(replace(cell, scale="smoke", width=4, image_size=4, batch_size=2))
 
 
@@ -46,7 +46,7 @@ def made(root: Path) -> Section:
 
 
 def rows(section: Section) -> dict[str, dict[tuple[str, str], Entry]]:
-    """By method; of several k the last."""
+    """Return the rows by method; of several k the last."""
     table = sections.table(section, "table1")
     return {row[0].text: sections.entries(table, *(entry.text for entry in row[:2])) for row in table.rows}
 

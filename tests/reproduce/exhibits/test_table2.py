@@ -1,4 +1,4 @@
-"""Table 2: what may stand beside a published value, and PETRA paired with backpropagation at both batches."""
+"""Test Table 2: which runs are listed next to a published value, and PETRA compared with both batches."""
 
 from pathlib import Path
 
@@ -17,12 +17,12 @@ SMALL = "table2-small-cifar10"
 
 
 def published_row(section: Section, network: str, key: str = "table2") -> dict[tuple[str, str], Entry]:
-    """The row of PETRA on CIFAR-10."""
+    """Return the row of PETRA on CIFAR-10."""
     return sections.entries(sections.table(section, key), "CIFAR-10", network, "PETRA")
 
 
 def at(section: Section, k: int, images: int) -> dict[str, Entry]:
-    """The row of RevNet-18 at `small` with so many images an update."""
+    """Return the row of RevNet-18 at `small` with this number of images per update."""
     row = sections.entries(sections.table(section, SMALL), "RevNet-18, width 8", str(k), str(images))
     return {name: entry for (_, name), entry in row.items()}
 
@@ -66,7 +66,7 @@ def _best(root: Path, cell: TrainingCell) -> float:
 
 
 def test_another_recipe_is_not_in_the_table(tmp_path: Path) -> None:
-    """A cell of the same network, method and k, but of another length or rate, is another experiment."""
+    """Treat a cell with the same network, method and k but another length or rate as another experiment."""
     train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 2, epochs=30, drops=())], 99.0)
     train(tmp_path, of_seeds(methods.PETRA, 2, learning_rate=0.3), 99.0)
     section = read(tmp_path)

@@ -1,4 +1,4 @@
-"""Table 3: what comes out otherwise than published or predicted; what the engine holds against the rule, exactly."""
+"""Test Table 3: deviations from published and predicted values, and the exact difference of the engine to the rule."""
 
 from dataclasses import replace
 from functools import cache
@@ -29,11 +29,11 @@ from reproduce.show.content import Entry, Figure, Section, Standing, Tone
 from tests import fake_records, sections
 from tests.reproduce.measures.test_held_memory import cell
 
-BATCH_COUNTER = 8  # bytes of num_batches_tracked, an integer, which is no statistic
+BATCH_COUNTER = 8  # bytes of num_batches_tracked, an integer that the rule does not count
 
 
 def measured(wanted: MemoryCell) -> dict[str, Any]:
-    """What is held does not depend on the scale that the cell is said to be of."""
+    """Measure a cell once for all scales, since the memory held does not depend on the scale."""
     return measured_once(replace(wanted, scale="smoke"))
 
 
@@ -43,7 +43,7 @@ def measured_once(wanted: MemoryCell) -> dict[str, Any]:
 
 
 def held(root: Path, monkeypatch: pytest.MonkeyPatch, *wanted: MemoryCell) -> Section:
-    """The section with these cells in its plan, and measured; they take less time than its own."""
+    """Return the section with these cells added to its plan and measured; they take less time than the planned ones."""
     papers = PLANS["table3"]("paper")
     monkeypatch.setitem(PLANS, "table3", lambda scale: [each for each in (*papers, *wanted) if each.scale == scale])
     for each in wanted:
@@ -72,7 +72,7 @@ def test_it_is_an_alert_when_the_digits_differ(tmp_path: Path, monkeypatch: pyte
     ("method", "model"),
     [
         *((method, "revnet18") for method in METHODS),
-        *(pytest.param(METHODS[n], "revnet50", marks=pytest.mark.slow) for n in (0, 3)),  # every term is in one of them
+        *(pytest.param(METHODS[n], "revnet50", marks=pytest.mark.slow) for n in (0, 3)),  # these two cover every term
     ],
     ids=str,
 )
@@ -86,7 +86,7 @@ def test_held_and_published_rule_differ_by_four_known_terms(method: Method, mode
     assert all(extra % BATCH_COUNTER == 0 for extra in norms.values())
     stem, head = sizes[0], sizes[-1]
     reversible = [size for size in sizes[1:-1] if not size.buffered]
-    images = lockstep(len(sizes))[0] * sum(stem.streams) if method.reconstructs else 0  # which the rule leaves out
+    images = lockstep(len(sizes))[0] * sum(stem.streams) if method.reconstructs else 0  # the rule leaves these out
     rebuilt = sum(size.streams[0] for size in reversible) if method.reconstructs else 0  # a message, not kept
     expected = memory(sizes, method, PUBLISHED_RULE) + images - rebuilt + head.streams[1] + sum(norms.values())
     assert sum(row["peak"] for row in measured(wanted)["rows"] if row["kind"] in COUNTED) == expected
@@ -170,6 +170,6 @@ def test_where_the_system_does_not_say_how_a_process_grew_there_is_nothing(
 @pytest.mark.slow
 def test_no_cell_of_the_small_grid_needs_more_than_five_gigabytes() -> None:
     for c in PLANS["table3"]("small"):
-        # What reconstructs holds less than the same cell of a method that does not.
+        # A method that reconstructs holds less than a method that does not, in the same cell.
         if isinstance(c, MemoryCell) and not methods.by_name(c.method).reconstructs:
             assert sum(stage.total for stage in predicted(c)) < 5e9, c.slug

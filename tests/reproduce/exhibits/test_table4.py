@@ -1,4 +1,4 @@
-"""Table 4: what the data say to the paper's statement about the two halves."""
+"""Test Table 4: the verdict on the paper's statement about approximate inputs and current weights."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def test_the_halves_and_their_difference_are_shown(tmp_path: Path) -> None:
 def test_the_statement_is_judged_on_the_chain_only(
     tmp_path: Path, inputs: float | None, weights: float, said: ClaimVerdict
 ) -> None:
-    section(tmp_path, LEVEL | {methods.APPROXIMATE_INPUTS: 50.0})  # RevNet-18 reconstructs next to nothing
+    section(tmp_path, LEVEL | {methods.APPROXIMATE_INPUTS: 50.0})  # RevNet-18 reconstructs almost nothing
     for method, accuracy in ((methods.APPROXIMATE_INPUTS, inputs), (methods.DSP, weights)):
         for seed in range(3 if accuracy is not None else 0):
             cell = recipes.cell("small", "chain8", method, 1, seed)

@@ -1,4 +1,4 @@
-"""Table 5: arithmetic on made-up stage costs, and words that say what is modelled."""
+"""Test Table 5: arithmetic on invented stage costs, and texts that name what is modelled."""
 
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from reproduce.show.content import TIMES, Section, Standing
 from reproduce.show.statements import ClaimVerdict
 from tests import fake_records, sections
 
-FOUR = [0.1, 0.4, 0.2, 0.1, *[0.0] * 6]  # forwards of RevNet-18's ten stages, of which four cost anything
+FOUR = [0.1, 0.4, 0.2, 0.1, *[0.0] * 6]  # forward times of RevNet-18's ten stages, only four of which cost anything
 
 
 def made_up(forwards: list[float], update: float = 0.0) -> dict[str, Any]:
-    """A result in which a backward takes twice a forward, and an update of every stage as long as is said."""
+    """Return a result in which a backward takes twice a forward, and the update of every stage takes `update`."""
     last = len(forwards) - 1
 
     def times(seconds: float) -> dict[str, float]:
@@ -64,7 +64,7 @@ def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
 
 
 def test_more_stages_than_devices_are_cut_evenly_by_cost_and_merged(tmp_path: Path) -> None:
-    """The first of 18 stages takes twice as long, and an even cut gives its device another."""
+    """The first of 18 stages takes twice as long, and an even cut gives its device another one."""
     fake_records.begin(cells("smoke")[1], tmp_path).finish(made_up([0.2, *[0.1] * 17]))
     table = sections.table(read(tmp_path), "table5-arrangements")
     assert "scale “smoke”" in table.caption

@@ -1,4 +1,4 @@
-"""Table 6: the stages are those of the paper's network, and what was held otherwise than predicted is an alert."""
+"""Test Table 6: its stages are those of the paper's network, and a deviation from the prediction is an alert."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def test_parameters_and_inputs_of_the_first_down_sampling_stage_by_hand(tmp_path
     table = sections.table(sections.made(table6.EXHIBIT, tmp_path), "table6-imagenet")
     columns = [column.name for column in table.columns]
     assert sum(int(row[3].text.replace(",", "")) for row in table.rows) == 12_215_912
-    # 12 that wait and the one at work, two streams, batch, channels, pixels, bytes
+    # 12 waiting micro-batches and the current one, two streams, batch, channels, pixels, bytes
     assert table.rows[3][columns.index("inputs")].value == 13 * 2 * 64 * 64 * 56 * 56 * 4 / 1e6
 
 
@@ -25,8 +25,8 @@ def test_what_was_held_otherwise_than_predicted_is_an_alert(tmp_path: Path) -> N
     wanted = cell(methods.PETRA)
     assert wanted in PLANS["table6"]("smoke")
     result = measured(wanted)
-    # Added to each of 8 kinds of 10 stages, taken from every other stage; and what has then departed. All are raised by
-    # the largest shift, since no record with an amount below 0 is shown.
+    # Each shift is added to 8 kinds of 10 stages and subtracted from every other stage; the value is the total
+    # deviation. All amounts are raised by the largest shift, since a record with a negative amount is not shown.
     shifts = {0: 0, 10**6: 80 * 10**6}
     for shift, departed in shifts.items():
         rows = [

@@ -1,4 +1,4 @@
-"""PETRA on transformers beside backpropagation: the cells, and what is said of their runs."""
+"""Test PETRA compared with backpropagation on transformers: the cells, and the texts about their runs."""
 
 from pathlib import Path
 
@@ -71,4 +71,4 @@ def test_an_unfinished_run_is_shown_before_its_text_is_known(tmp_path: Path) -> 
     (table,) = tables(made(transformers.EXHIBIT, tmp_path))
     assert "2 of " in entries(table, "k = 4", "PETRA")["", "last epoch, %"].text
     assert ", text " not in table.caption
-    assert "frequencies" not in table.notes[0]  # none has said what bytes alone can do
+    assert "frequencies" not in table.notes[0]  # no run has recorded the frequencies of bytes

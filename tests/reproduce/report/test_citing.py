@@ -1,4 +1,4 @@
-"""The paper and the suite can be cited from the report, and from CITATION.cff (Citation File Format 1.2.0)."""
+"""Test the citations of the paper and the suite in the report and in CITATION.cff (Citation File Format 1.2.0)."""
 
 import re
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_the_citation_file_has_what_the_format_knows_and_names_the_papers_author
     keys = re.findall(r"^([a-z-]+):", CFF, re.M)
     assert REQUIRED <= set(keys) <= KNOWN
     assert len(keys) == len(set(keys))
-    # Every author of the suite is an entity with a name or a person; a reference needs type, title and authors too.
+    # Every author of the suite is a person or a named entity. A reference also needs a type, a title and authors.
     (reference,) = re.findall(r"^references:\n((?:  .+\n)+)", CFF, re.M)
     assert {"type", "title", "authors"} <= set(re.findall(r"^  [- ] ([a-z-]+):", reference, re.M))
     assert f'title: "{published.PAPER_TITLE}"' in CFF

@@ -1,4 +1,4 @@
-"""The first screen: answers and pictures follow from records, and there is nothing where there are none."""
+"""Test the first screen: answers and pictures are computed from records, and without records there are none."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -79,7 +79,7 @@ def test_a_cost_of_reconstruction_is_said(tmp_path: Path) -> None:
 
 
 def test_runs_of_the_study_of_staleness_fill_the_first_picture(tmp_path: Path) -> None:
-    """Each staleness is "not run" until a run of it is finished, and then has a mark and stands in the sentence."""
+    """Mark each staleness as "not run" until a run is finished, and then show it in picture and sentence."""
     for method in (methods.BACKPROPAGATION, methods.PETRA):
         train(tmp_path, method, 3, 70.0 if method is methods.BACKPROPAGATION else 60.0)
     (before,) = _accuracy(Frames(read(tmp_path)))

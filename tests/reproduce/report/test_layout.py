@@ -1,4 +1,4 @@
-"""How a section lies on the page."""
+"""Test the layout of a section on the page."""
 
 from collections.abc import Sequence
 from xml.etree import ElementTree
@@ -34,9 +34,9 @@ def test_rows_of_which_nothing_has_been_run_go_where_they_would_hide_the_others(
 @pytest.mark.parametrize(
     "rows",
     [
-        (BEGUN, WAITING),  # no more of them than of others
-        (WAITING, WAITING),  # nothing else
-        (STATED, STATED, [*BEGUN, missing("")]),  # a published value is something to see
+        (BEGUN, WAITING),  # not the majority of rows
+        (WAITING, WAITING),  # no other rows
+        (STATED, STATED, [*BEGUN, missing("")]),  # a published value is worth showing
         ([Entry("d", tone=Tone.MISSING)], [Entry("d")]),
     ],
 )
@@ -46,7 +46,7 @@ def test_all_other_tables_are_shown_as_they_are(rows: tuple[Sequence[Entry], ...
 
 
 def test_a_name_that_anybody_can_choose_breaks_out_of_no_attribute() -> None:
-    """The key of the history has the name of a folder of asv in it, which a pull request can bring."""
+    """Escape the key of the history, which contains the name of an asv folder that a pull request can choose."""
     key = """history-kernels-x" onload="document.title='PWNED'"""
     svg = '<svg viewBox="0 0 10 20"></svg>'
     figure = Figure(key, "title", "caption", svg, "description")

@@ -1,4 +1,4 @@
-"""What stands on top: parts in order, what needs attention in a few words."""
+"""Test the top of the page: the order of its parts, and the alerts in a few words."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The results of the README: they follow the committed records, and a README without a place for them is refused."""
+"""Test the README's results: they follow the committed records, and a README without a place for them is an error."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The page: self-contained, accessible, the same for the same records, and true to them."""
+"""Test the page: self-contained, accessible, deterministic, and equal to the records."""
 
 import base64
 import csv
@@ -48,7 +48,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (fake_records.in_folder(damaged).path / "result.json").write_text('{"schema": 1, "iden')
     foreign = Record.of(recipes.cell("smoke", "resnet18", methods.PETRA), root)
     fake_records.train(foreign.cell, root, 95.0)  # type: ignore[arg-type]
-    config = fake_records.in_folder(foreign).path / "config.json"  # as another version of the suite may have written it
+    config = fake_records.in_folder(foreign).path / "config.json"  # as another version of the suite may write it
     config.write_text(json.dumps({**json.loads(config.read_text()), "schema": 99}))
     return root
 
@@ -102,7 +102,7 @@ def test_every_link_within_the_page_has_its_target_and_without_its_script_it_hid
 
 
 def test_every_drawing_says_what_it_shows(tree: Element) -> None:
-    drawings = [e for e in tree.all("svg") if e.attributes.get("aria-hidden") != "true"]  # a card's shows one in small
+    drawings = [e for e in tree.all("svg") if e.attributes.get("aria-hidden") != "true"]  # a card's is a thumbnail
     assert len(drawings) >= 12 + 1 + 2 + 2  # schedules; all runs; curves; bytes and memory
     for drawing in drawings:
         assert drawing.attributes["role"] == "img"
@@ -135,7 +135,7 @@ def test_every_table_has_a_caption_heads_whole_rows_and_marks_of_what_is_publish
 
 @pytest.mark.slow
 def test_the_same_records_give_the_same_bytes_in_every_process(records: Path, page: Path, tmp_path: Path) -> None:
-    """In two other processes, handed damaged records too, with another order of sets and more than a second later."""
+    """Build the report of damaged records in two other processes, later and with another order of sets."""
     again = tmp_path / "again.html"
     command = [sys.executable, "-m", "reproduce", "report", "--records", str(records), "--output", str(again)]
     command += ["--jobs", "2"]
@@ -168,7 +168,7 @@ def test_accuracies_are_those_of_the_records(records: Path, tree: Element) -> No
 
 
 def cards(tree: Element) -> dict[str, Element]:
-    """The cards of the board, by the section that they lead to."""
+    """Return the cards of the board, by the section that they link to."""
     each = [e for e in tree.walk() if e.attributes.get("class") == "card"]
     return {card.all("a")[0].attributes["href"].removeprefix("#"): card for card in each}
 
@@ -265,7 +265,7 @@ def test_without_records_the_page_says_so(tmp_path: Path) -> None:
     tree = parse(build(tmp_path / "records", tmp_path / "index.html"))
     assert "There are no records yet" in tree.text
     assert "Not run at the scale “paper”" in tree.text
-    assert "44.45" in table(tree, "table3").text  # what needs no records is there
+    assert "44.45" in table(tree, "table3").text  # values that need no records
 
 
 @needs_browser
@@ -274,12 +274,12 @@ def test_a_real_browser_sorts_switches_and_saves_without_errors_and_fetches_noth
 ) -> None:
     probed = with_script(page, tmp_path / "probed.html", LOOK)
     report = reported(browse(tmp_path, probed.as_uri(), "--window-size=1280,900", "--dump-dom"))
-    assert report["wide"] == []  # nothing sticks out: what is wide scrolls in its own box
+    assert report["wide"] == []  # nothing overflows: wide content scrolls in a box
     assert report["before"] == report["falling"] == ["44.45", "43.58", "21.20", "20.33"]
     assert report["rising"] == report["before"][::-1]
     assert report["all"] == report["again"] == ["k = 1", "k = 4", "k = 32"]
     assert report["four"] == ["k = 4"]
-    assert report["cells"] == 1 + 3  # the method, and what stands under k = 4
+    assert report["cells"] == 1 + 3  # the method, and the columns under k = 4
     assert (report["linked"], report["cleared"]) == ("?k=4", "")
     assert report["pressed"] == ["4", "all"]
     assert report["drawings"] > 12
@@ -287,7 +287,7 @@ def test_a_real_browser_sorts_switches_and_saves_without_errors_and_fetches_noth
     lines = list(csv.reader(io.StringIO(report["csv"])))
     assert lines[0][:3] == ["heading", "method", "k = 1 accuracy, %"]
     assert len(lines) == 1 + sum(len(row) > 1 for row in rows(table(tree, "accuracy-smoke-digits"))[2:])
-    assert float(lines[1][2]) > 0  # in full, without the interval that is read beside it
+    assert float(lines[1][2]) > 0  # in full precision, without the interval in the displayed text
     assert ElementTree.fromstring(report["svg"]).tag.endswith("svg")
 
 
@@ -309,7 +309,7 @@ def test_on_a_phone_the_page_is_as_wide_as_the_screen_and_a_link_keeps_what_was_
 
 @needs_browser
 def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) -> None:
-    """Ink on a dark page is light; what is folded is printed, but for records, patches and commands."""
+    """Use light ink on a dark page, and print folded content except for records, patches and commands."""
     dark = with_script(page, tmp_path / "dark.html", "report.ink = getComputedStyle(document.body).color;")
     dark.write_text(dark.read_text().replace("prefers-color-scheme: dark", "min-width: 1px"))
     assert reported(browse(tmp_path, dark.as_uri(), "--dump-dom"))["ink"] == "rgb(232, 230, 225)"
@@ -384,7 +384,7 @@ def _reporter(pipe: Any) -> None:
 
 
 def test_a_helper_ends_with_the_command_that_started_it() -> None:
-    """A killed `report` left a process of 886 MB for ever."""
+    """A killed `report` used to leave a process of 886 MB behind."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     reporter = multiprocessing.get_context("fork").Process(target=_reporter, args=(theirs,))
     reporter.start()
@@ -396,7 +396,7 @@ def test_a_helper_ends_with_the_command_that_started_it() -> None:
 
 
 def running(pid: int) -> bool:
-    """Whether a process is there, and is not only waited for by its parent."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text("ascii")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Samples and differences in words."""
+"""Test the texts of samples and differences."""
 
 from reproduce.show.compare import Sample, bounded, summarize
 from reproduce.show.content import MINUS, TIMES, Tone

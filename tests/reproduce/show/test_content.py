@@ -1,4 +1,4 @@
-"""What tables are made of: typography of numbers, and downloads that hold full precision."""
+"""Test the elements of tables: the typography of numbers, and downloads with full precision."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def test_numbers_differences_and_estimates_as_they_are_written() -> None:
     assert content.estimate(Estimate(94.94, None, None, (1,)), 1).hint == "a single run: no interval"
     shown = content.estimate(Estimate(-0.25, -0.75, 0.25, (3,)), 2, sign=True).text
     assert shown == f"{MINUS}0.25{NARROW_SPACE}±{NARROW_SPACE}0.50"
-    for values, words in (  # relative errors have two digits however large, and no interval that reaches below 0
+    for values, words in (  # relative errors have two digits at any size, and no interval that reaches below 0
         ([1.568e-7, 1.632e-7], "1.6e-07, 1.6e-07 to 1.6e-07"),
         ([285.0, 446.0, 2285.0], "1005, 285 to 2285"),
         ([2.5e6], "2.5e+06"),

@@ -1,4 +1,4 @@
-"""Layers that are for some rows of a panel, that set its axis, and stacked bars."""
+"""Test layers for some rows of a panel, layers that set its axis, and stacked bars."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Layers of figures that several curves and marks share: what is drawn of which rows, and said of it."""
+"""Test figures with several layers: which rows are drawn, and the text that describes them."""
 
 from pandas import DataFrame
 
@@ -78,7 +78,7 @@ def test_what_is_called_alike_everywhere_need_not_be_said() -> None:
 
 
 def test_a_panel_beside_another_has_its_places_on_a_logarithmic_axis_too() -> None:
-    """A linear axis from 1 to 32 begins below 0: limits taken before the scale squeezed all of it to the right."""
+    """A linear axis from 1 to 32 begins below 0: limits taken before the scale squeezed the panel to the right."""
     drawn: list[Panel] = []
     facets.facet(
         [{"k": k, "y": 60.0 + k, "method": "PETRA"} for k in (1, 32)],

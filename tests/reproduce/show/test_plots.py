@@ -1,4 +1,4 @@
-"""Drawings: the same bytes for the same data, ids that do not repeat, and words for who cannot see them."""
+"""Test drawings: deterministic bytes, unique ids, and texts for readers who cannot see them."""
 
 import re
 from xml.etree import ElementTree
@@ -20,7 +20,7 @@ def drawing(key: str) -> str:
 
 
 def test_ids_and_classes_are_of_the_drawing_and_every_reference_has_its_target() -> None:
-    """A style sheet holds for the whole page: two drawings must not name the same class."""
+    """A style sheet applies to the whole page, so two drawings must not use the same class."""
     classes = [set(re.findall(r"\.(\w+)\{", drawing(key))) for key in ("one", "two")]
     ids = [set(re.findall(r' id="([^"]+)"', drawing(key))) for key in ("one", "two")]
     for first, second in (classes, ids):
@@ -48,7 +48,7 @@ def test_methods_are_told_apart_by_colour_and_mostly_by_dashes() -> None:
 
 
 def test_panels_have_the_room_that_their_labels_leave() -> None:
-    """Of four panels with long names, nothing leaves the drawing or lies on a neighbour or the legend."""
+    """With four panels with long names, nothing leaves the drawing or overlaps a neighbour or the legend."""
     with plots.style():
         figure = Figure(figsize=(6, 4), dpi=72)
         grid = figure.subplots(2, 2)

@@ -1,4 +1,4 @@
-"""Runs by place: what has a value, what broke, what is known."""
+"""Test samples by place: their values, broken runs, and the state of unfinished runs."""
 
 from dataclasses import replace
 from typing import Any
@@ -62,7 +62,7 @@ def test_differences_stand_beside_the_runs_as_a_third_method() -> None:
 
 
 def test_a_broken_seed_is_counted_beside_the_mean_and_decides_no_verdict() -> None:
-    """One collapse among three seeds turned "lower" into "open": the evidence against the claim vanished."""
+    """One collapsed run among three seeds turned "lower" into "open", which hid the evidence against the claim."""
     exact = Sample({0: 90.0, 1: 90.4, 2: 90.2}, dict.fromkeys(range(3), "done"))
     sound = Sample({0: 80.1, 1: 80.3, 2: 80.2}, dict.fromkeys(range(3), "done"))
     broken = replace(sound, values={**sound.values, 2: 10.0}, broken={2: "below twice chance"})

@@ -1,4 +1,4 @@
-"""Stacked bars and tables: nothing is lost or shown twice, and what should be nought says so if it is not."""
+"""Test stacked bars and tables: nothing is lost or duplicated, and a value that should be 0 is marked if it is not."""
 
 import matplotlib as mpl
 import pytest

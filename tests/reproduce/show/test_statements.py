@@ -1,4 +1,4 @@
-"""Statements of the paper, against what intervals can show."""
+"""Test statements of the paper against what intervals can show."""
 
 import pytest
 
@@ -10,10 +10,10 @@ from reproduce.show.statistics import Estimate
 def test_claims_about_an_interval() -> None:
     for low, high, below, not_below, above in (
         (-2.0, -1.0, True, False, False),
-        (-0.4, -0.1, True, True, False),  # negative, and too small to matter: both can be said of it
+        (-0.4, -0.1, True, True, False),  # negative, and too small to matter: both hold
         (-0.3, 0.3, False, True, None),
         (-0.3, 2.0, None, True, None),
-        (0.001, 0.002, False, True, True),  # above 0 is above 0, however small
+        (0.001, 0.002, False, True, True),  # any value above 0 counts, however small
         (-1.0, -1.0, None, None, None),  # equal values: their spread is not known
     ):
         interval = Estimate((low + high) / 2, low, high, (3,))

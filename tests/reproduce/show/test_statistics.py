@@ -1,4 +1,4 @@
-"""Means, intervals, shared spreads, unpaired differences and verdicts, against scipy, simulation and hand."""
+"""Test means, intervals, spreads, differences and verdicts against scipy, simulation and manual results."""
 
 import math
 from dataclasses import replace
@@ -45,7 +45,7 @@ def test_one_value_has_no_interval_and_equal_values_one_of_no_width_whose_p_is_1
 
 def test_spread_and_test_of_homogeneity_are_those_of_numpy_and_scipy() -> None:
     groups = [np.random.default_rng(n).normal(n, 0.4, size=2 + n % 3) for n in range(9)]
-    spread = pool([group.tolist() for group in groups] + [[1.0], []])  # a single run says nothing of a spread
+    spread = pool([group.tolist() for group in groups] + [[1.0], []])  # a single run contributes nothing to a spread
     assert spread is not None
     squares = sum(((group - group.mean()) ** 2).sum() for group in groups)
     freedom = sum(len(group) - 1 for group in groups)
@@ -63,7 +63,7 @@ def test_spread_and_test_of_homogeneity_are_those_of_numpy_and_scipy() -> None:
 
 
 def test_a_difference_with_a_shared_spread_is_that_of_the_pooled_t_test() -> None:
-    """With exactly the two samples in the study the shared spread makes Student's two-sample test."""
+    """If the study contains exactly the two samples, the shared spread gives Student's two-sample test."""
     rng = np.random.default_rng(0)
     ours, theirs = rng.normal(1, 0.5, size=3), rng.normal(0, 0.5, size=6)
     spread = pool([ours.tolist(), theirs.tolist()])
@@ -132,33 +132,33 @@ def test_verdict() -> None:
         (-0.6, -0.1, Verdict.LOWER),
         (-0.1, 0.6, Verdict.OPEN),
         (0.0, 0.0, Verdict.EQUAL),
-        (2.0, 2.0, Verdict.OPEN),  # no spread seen: two seeds that differ by the same number of images
+        (2.0, 2.0, Verdict.OPEN),  # no spread: two seeds that differ by the same number of images
     ):
         assert verdict(Estimate((low + high) / 2, low, high, (3,))) is expected, (low, high)
     assert verdict(Estimate(0.0, None, None, (1,))) is verdict(None) is Verdict.OPEN
 
 
 def test_holm_by_hand() -> None:
-    # Sorted: 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1, and never below the one before.
+    # Sorted: 0.01, 0.02, 0.03, 0.04, multiplied by 4, 3, 2, 1, and never less than the previous value.
     assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
     assert holm([0.4, 0.5]) == pytest.approx([0.8, 0.8])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]  # a p is at most 1
+    assert holm([0.9, 0.8]) == [1.0, 1.0]  # a p-value is at most 1
     assert holm([]) == []
 
 
-# --- simulation: a study of settings with three runs each, as the committed ones are
+# --- simulation: a study of settings with three runs each, like the committed ones
 
 SETTINGS, RUNS, DRAWS, DEVIATION = 8, 3, 1000, 0.25
 
 
 def simulate(effect: float, deviations: np.ndarray, seed: int, *, pooled: bool = False) -> list[tuple[Estimate, bool]]:
-    """The difference of the first two settings in many studies, and whether the spread was shared in each.
+    """Return the difference of the first two settings in many studies, and whether the spread was shared in each.
 
     Args:
         effect: The true difference.
         deviations: The true standard deviation of each setting.
-        seed: Of the draws.
-        pooled: Whether the spread is shared whatever the test of homogeneity says.
+        seed: Seed of the draws.
+        pooled: Whether the spread is shared independent of the test of homogeneity.
 
     """
     rng = np.random.default_rng(seed)
@@ -181,14 +181,14 @@ def covered(found: list[tuple[Estimate, bool]], effect: float) -> float:
 
 
 def test_intervals_cover_as_often_as_they_say() -> None:
-    """Of 1,000 intervals 95 % hold the truth, within three standard errors (2.1 %), fallback included."""
+    """Of 1,000 intervals 95 % contain the true value, within three standard errors (2.1 %), including the fallback."""
     alike = simulate(0.5, np.full(SETTINGS, DEVIATION), 0)
     assert covered(alike, 0.5) == pytest.approx(0.95, abs=0.021)
     assert np.mean([shared for _, shared in alike]) == pytest.approx(0.95, abs=0.021), "Bartlett's test at n = 3"
 
 
 def test_the_fallback_helps_where_one_setting_scatters_five_times_as_much_and_has_its_limit() -> None:
-    """With three runs the test does not see every such setting: 81 % of the intervals hold the truth, not 95 %."""
+    """With three runs the test misses some such settings: 81 % of the intervals contain the true value, not 95 %."""
     deviations = np.full(SETTINGS, DEVIATION)
     deviations[0] *= 5
     unlike = simulate(0.5, deviations, 1)
@@ -198,7 +198,7 @@ def test_the_fallback_helps_where_one_setting_scatters_five_times_as_much_and_ha
 
 
 def test_power_of_the_shared_spread_is_that_of_its_degrees_of_freedom() -> None:
-    """A real difference of three standard deviations: found in nine of ten studies, by pairs in every second."""
+    """A difference of three standard deviations is found in nine of ten studies, and with pairs in every second one."""
     effect = 3 * DEVIATION
     alike = simulate(effect, np.full(SETTINGS, DEVIATION), 2)
     power = np.mean([p_value(of) < 0.05 for of, _ in alike])
@@ -217,7 +217,7 @@ def test_power_of_the_shared_spread_is_that_of_its_degrees_of_freedom() -> None:
 
 
 def test_holm_over_the_primary_comparisons_errs_in_at_most_one_of_twenty_reports() -> None:
-    """Four comparisons of one study, of which one is real: it is found, and any other in at most 5 % of the draws."""
+    """Of four comparisons of one study one is real: it is found, and any other one in at most 5 % of the draws."""
     rng = np.random.default_rng(5)
     wrong = right = 0
     for _ in range(DRAWS):

@@ -1,4 +1,4 @@
-"""A field is a column with what it shows of a row; head and row cannot disagree."""
+"""Test that a field contains the head and the entries of a column, so that these cannot disagree."""
 
 from reproduce.published import Mark
 from reproduce.show import content
