@@ -75,7 +75,7 @@ def check_state(state: Any, settings: Settings, *, stages: int, own_stages: rang
         if state["micro_batches"] != state["drained"]:
             raise CheckpointError(
                 f"{differs}, and {state['micro_batches'] - state['drained']} or fewer micro-batches are in flight in "
-                f"it, which only its own method can finish: drain the pipeline before its state is taken"
+                f"it, which only the method of the state can finish: drain the pipeline before its state is taken"
             )
     missing = [index for index in own_stages if state["workers"][index] is None]
     if missing:

@@ -91,7 +91,7 @@ def check_clip(clip: object, method: Method) -> None:
     if method.pipelined and not clip.per_stage:
         raise ValueError(
             f"{method} cannot clip by the norm of the whole network: its stages update at different times, with "
-            f"gradients of different micro-batches; clip each stage by its own norm, "
+            f"gradients of different micro-batches; clip each stage by the norm of its gradients, "
             f"Clip({clip.max_norm:g}, per_stage=True)"
         )
 

@@ -257,7 +257,7 @@ class BlockInspection(NoInspection):
                 )
         self._report_foreign(reads)
         if reads.generators and self._recomputes:
-            self._report(None, "draws random numbers from a torch.Generator of its own", PURE)
+            self._report(None, "draws random numbers from a private torch.Generator", PURE)
 
     def _report_foreign(self, reads: "_Reads") -> None:
         for origin, what in reads.foreign.items():
@@ -360,7 +360,7 @@ class BlockInspection(NoInspection):
                 None,
                 "draws another number of random numbers when it is evaluated again, or another thread draws from "
                 "torch's global generator meanwhile",
-                PURE + "; give a thread that draws random numbers a generator of its own",
+                PURE + "; give a thread that draws random numbers a private generator",
             )
         elif difference is not None:
             names = {id(module): name for name, module in self._function.named_modules()}
@@ -496,7 +496,7 @@ class _Generators:
 
     def __init__(self, function: nn.Module) -> None:
         self._own = {
-            id(value): (f"the generator {key} of its own", value)
+            id(value): (f"its private generator {key}", value)
             for module in function.modules()
             for key, value in vars(module).items()
             if isinstance(value, _GENERATORS)

@@ -123,7 +123,7 @@ def graphs_at_once(footprints: Sequence[Footprint], method: Method) -> int:
     """
     if method.pipelined:
         raise ValueError(
-            f"under {method} several micro-batches are under way: follow a timeline (petra_core.prediction.holding)"
+            f"under {method} several micro-batches are in flight: follow a timeline (petra_core.prediction.holding)"
         )
     if method.keeps_graph:
         return sum(footprint.lasting for footprint in footprints)

@@ -26,7 +26,7 @@ PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
 Place = tuple[Any, ...]  # network, k, epochs (only for longer trainings), name of the method, title of the correction
 Less = dict[tuple[str, Place], Difference]  # by the comparison, a key of `_compared`, and place
 INTRODUCTION = (
-    "Pipelined methods alone and with what the field does about delay: weights of the forward predicted along the "
+    "Pipelined methods without and with what the field does about delay: weights of the forward predicted along the "
     "momentum (FTPipe; linear: SpecTrain), the learning rate divided by the delay (PipeMare), the backward's weights "
     "taken back by an average (PipeMare's second rule), Gap-Aware, spike compensation, delay compensation (DC-ASGD), "
     "and NAdam with a momentum of 0.99. The second rule of PipeMare, spike and delay compensation are known from "
@@ -127,7 +127,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ],
         notes=(
             "Bytes are the largest of each stage, summed up: old weights, averages and the optimizer's state included; "
-            "relative: to the method alone.",
+            "relative: to the method without a cure.",
         ),
         grouped=True,
     )
@@ -149,7 +149,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             notes=(
                 "Rates are times the recipe's; a star: not all that are planned have been run. Where the lowest or the "
                 "highest of them was best, a better one may lie beyond; a small lead is a choice by chance, also of "
-                "the method alone.",
+                "the method without a cure.",
             ),
             grouped=True,
         )
@@ -157,8 +157,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         lasting = sheet.described(every[every["epochs"] > shortest], length=False, rate=False)
         yield table(
             key=f"corrections-{sheet.key}-longer",
-            caption="The cures that won most, for longer, each at its rate of the table before, PETRA alone and "
-            f"backpropagation at the recipe's ({lasting}; k = 1).",
+            caption="The cures that won most, for longer, each at its rate of the table before, PETRA without a cure "
+            f"and backpropagation at the recipe's ({lasting}; k = 1).",
             rows=[place for place in after if place[-2] == PETRA.name],
             fields=[
                 words(f"cure{CHOSEN}", lambda place: place[-1]),
@@ -168,7 +168,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             ],
             notes=(
                 f"Rates were chosen after {count(shortest, 'epoch')}, cures after fewer epochs than these, with seed "
-                f"{CHOICE} among others: these seeds had a part in the choice, and PETRA alone has the recipe's.",
+                f"{CHOICE} among others: these seeds had a part in the choice, and PETRA without a cure has the "
+                "recipe's.",
             ),
             grouped=True,
         )
@@ -196,7 +197,7 @@ def _compared(accuracy: Samples) -> Less:
         if place != _exact(place):
             differences["backpropagation", place] = accuracy[place] - accuracy[_exact(place)]
         if place != _alone(place) and place[-2] != EXACT.name:
-            differences["alone", place] = accuracy[place] - accuracy[_alone(place)]
+            differences["without", place] = accuracy[place] - accuracy[_alone(place)]
             if _exact(place, place[-1]) in accuracy:
                 differences["same optimizer", place] = accuracy[place] - accuracy[_exact(place, place[-1])]
     return differences
@@ -208,8 +209,8 @@ def _differences(less: Less) -> list[Field]:
         judged("points", lambda place: less.get(("same optimizer", place), ""), group="by the same optimizer"),
         judged(
             "points",
-            lambda place: less.get(("alone", place), None if place == _alone(place) else ""),
-            group="− the method alone",
+            lambda place: less.get(("without", place), None if place == _alone(place) else ""),
+            group="− the method without a cure",
         ),
     ]
 
@@ -247,7 +248,7 @@ def _sentence(scale: str, less: Less, shortest: int, longer: Less) -> Sentence:
 
     A gain in few epochs may only be faster convergence, particularly with another optimizer, and vanish at the end.
     """
-    tried = _of_petra(less, "alone")
+    tried = _of_petra(less, "without")
     if not tried:
         return Sentence(f"No cure for delay under PETRA can be compared yet (scale “{scale}”).", known=False)
     cures = dict.fromkeys(place[-1] for place in tried)
@@ -256,9 +257,9 @@ def _sentence(scale: str, less: Less, shortest: int, longer: Less) -> Sentence:
     said = (
         f"After {count(shortest, 'epoch')}, {len(win)} of {count(len(tried), 'trial')} of {count(len(cures), 'cure')} "
     )
-    said += f"{'wins' if len(win) == 1 else 'win'} over PETRA alone{f' ({won})' * bool(won)}"
-    last = max((place[2] for place in _of_petra(longer, "alone")), default=None)
-    later = {place: of for place, of in _of_petra(longer, "alone").items() if place[2] == last}
+    said += f"{'wins' if len(win) == 1 else 'win'} over PETRA without a cure{f' ({won})' * bool(won)}"
+    last = max((place[2] for place in _of_petra(longer, "without")), default=None)
+    later = {place: of for place, of in _of_petra(longer, "without").items() if place[2] == last}
     left = [f"{bounded(difference, unit='points')} with {place[-1]}" for place, difference in later.items()]
     ends = f"; after {last} epochs the gain is {conjunction(left)}" if left else "; none was followed for longer"
     return Sentence(f"{said}{ends}.")
@@ -266,7 +267,9 @@ def _sentence(scale: str, less: Less, shortest: int, longer: Less) -> Sentence:
 
 def _findings(less: Less, where: str) -> Iterator[Finding]:
     """Report which corrections win and which lose, among those under PETRA with an interval."""
-    tried = {place: of for place, of in _of_petra(less, "alone").items() if of.estimate and of.estimate.low is not None}
+    tried = {
+        place: of for place, of in _of_petra(less, "without").items() if of.estimate and of.estimate.low is not None
+    }
     for words_of, verdict in (("win", Verdict.HIGHER), ("lose", Verdict.LOWER)) if tried else ():
         named = [
             f"{place[-1]} ({_where(place)}: {bounded(difference)})"

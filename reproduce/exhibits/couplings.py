@@ -22,7 +22,7 @@ from reproduce.words import conjunction, count
 TRAINING = "training/input"
 INTRODUCTION = (
     "Transformers of the same width trained under PETRA. No inner stage keeps its input. Additive: of two streams a "
-    "block adds a function of the one to the other. BDIA is exact to the bit with the weights of the forward; where "
+    "block adds a function of the one to the other. BDIA is exact, bit for bit, with the weights of the forward; where "
     "weights have changed since, or without its quantiser, it at least doubles an error at every block."
 )
 

@@ -11,7 +11,8 @@ from reproduce.words import count
 
 INTRODUCTION = (
     "Counts and numerical errors are the same at every run with the same kernels, so a curve that moves is a change of "
-    "the code. Every curve is relative to its first commit. Seconds are of one machine, and left to its own `asv run`."
+    "the code. Every curve is relative to its first commit. Seconds are of one machine, so they are left to `asv run` "
+    "there."
 )
 CHANGED = 0.01  # relative change of a figure from which it is listed
 LOOKS = {"": facets.Look("of no method", "#555555")} | facets.TITLE_LOOKS

@@ -27,7 +27,7 @@ BATCH, GAIN = ", batch ", "gain of PaReprop, %"  # between network and batch in 
 INTRODUCTION = (
     "Under reversible backpropagation a device reconstructs a block, differentiates it, reconstructs the next. "
     "PaReprop (arXiv:2306.09342) reconstructs a block beside the gradient of the block above: the same gradients, bit "
-    "for bit, with at most two graphs alive at once."
+    "for bit, with at most two graphs alive at the same time."
 )
 
 

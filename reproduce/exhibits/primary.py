@@ -35,7 +35,7 @@ INTRODUCTION = (
     "exploratory: each has its interval, and one in twenty such intervals excludes 0 where nothing differs. The "
     "outcome is the mean test accuracy over the last epochs, those after the last drop of the learning rate, at "
     f"most {AVERAGED}. The second outcome is the mean training loss over the same epochs; in the staleness "
-    "families it is that of the last epoch. Runs at commits that nobody can look up are left out."
+    "families it is that of the last epoch. Runs at commits that cannot be looked up are left out."
 )
 
 

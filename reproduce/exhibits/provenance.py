@@ -154,8 +154,8 @@ def _findings(results: Results) -> Iterator[Finding]:
     if data:
         reasons = " ".join(dict.fromkeys(f"{of['reason']}; {'; '.join(of['deviations'])}" for of in data))
         untold = sum("data" not in run.result for run in of(Status.FAILED) if isinstance(run.cell, TrainedCell))
-        besides = f"; {count(untold, 'failed cell')} did not write down which they used" * bool(untold)
-        text = f"{count(len(data), 'cell')} used data that differ from the official files{besides}. {reasons}"
+        undocumented = f"; {count(untold, 'failed cell')} did not write down which they used" * bool(untold)
+        text = f"{count(len(data), 'cell')} used data that differ from the official files{undocumented}. {reasons}"
         yield Finding(text, Tone.MISSING)
     lost = [run for run in results.runs if any(str(code.get("commit")) in LOST for code in run.codes)]
     if lost:
@@ -164,8 +164,8 @@ def _findings(results: Results) -> Iterator[Finding]:
         amounts = f"{count(len(lost), 'run')} {'names' if len(lost) == 1 else 'name'} {count(len(commits), 'commit')}"
         cells = some([run.cell.name for run in lost], 40)
         yield Finding(
-            f"{amounts} that nobody can look up, and stay out of the primary comparisons. The commits are {names}. The "
-            f"runs are {cells}.",
+            f"{amounts} that cannot be looked up, and stay out of the primary comparisons. The commits are {names}. "
+            f"The runs are {cells}.",
             Tone.ALERT,
         )
     if partial := [f"{run.cell.name}: {run.state}" for run in of(Status.PARTIAL)]:

@@ -101,7 +101,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             "micro-batches. A batch of 4P micro-batches needs another learning rate.",
             "Asynchronous 1F1B has half the staleness of lockstep (the paper's counting), and is how PipeDream runs. A "
             "rival without staleness is synchronous.",
-            "Peak memory: of PETRA and PipeDream every kind of tensors at its own largest moment, summed up, which is "
+            "Peak memory: of PETRA and PipeDream every kind of tensors at its largest moment, summed up, which is "
             "more than they hold at any one; of the others the most at one moment.",
             timing,
         ],

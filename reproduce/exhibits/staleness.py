@@ -34,8 +34,8 @@ INTRODUCTION = (
     "stage 0 it is d₀. Lockstep has d₀ = 2(J − 1) with J stages, asynchronous 1F1B J − 1 at the same throughput on "
     "fast links, and on P devices with one stage each d₀ is P − 1, whatever the depth. Backpropagation is the point "
     "at 0. Methods at one point have the same micro-batches and the same samples per update. PETRA less delayed "
-    "gradients at equal staleness is what reconstruction and current weights alone cost. Which comparisons were "
-    "declared before their runs is said under Primary comparisons."
+    "gradients at equal staleness is what reconstruction and current weights cost without the delay. Which comparisons "
+    "were declared before their runs is said under Primary comparisons."
 )
 EXACT, PETRA, DELAYED = plan.EXACT.name, plan.PETRA.name, plan.DELAYED.name
 OUTCOME = "final_accuracy"

@@ -22,8 +22,8 @@ INTRODUCTION = (
     "The formulas hold for a network of equal stages, so they are measured on one: a chain of reversible blocks of "
     "constant width between a stem and a head, executed until the pipeline is full. Activations are the bytes that a "
     "stage holds between two ticks for micro-batches whose backward is still to come; FG is the full autograd graph of "
-    "one stage. Measured time is of the first inner stage alone, over its own forward; the table counts a backward as "
-    "two forwards, and how long it takes depends on kernels and on the size of the stage."
+    "one stage. Measured time is of the first inner stage only, over the forward of that stage; the table counts a "
+    "backward as two forwards, and how long it takes depends on kernels and on the size of the stage."
 )
 REFERENCE = {"J": REFERENCE_DEPTH + 2, "k": ACCUMULATIONS[0]}  # fixed while the other one varies
 TABULATED = ACCUMULATIONS[:2]  # k whose measurements are tabulated; all are drawn
@@ -62,7 +62,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             _beside("time per batch", "time", executed=_value("executed"), measured=_value("time", 1)),
         ],
         notes=(
-            "Stashed: besides the current weights, which are the formula's 1; copies are whole, "
+            "Stashed: in addition to the current weights, which are the formula's 1; copies are whole, "
             f"⌈2(J{MINUS}j)/k⌉. Communication in activations of one stream: the formula's 1 is for a network with one, "
             "this has two, so that 2 go up and 2 gradients come down, or 4 with inputs for reconstruction.",
             "Time in forwards of one stage. Executed: by the schedule; the head reconstructs nothing, so that "

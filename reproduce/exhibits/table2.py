@@ -86,7 +86,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             ],
             notes=[
                 "Ours: best epoch after the last drop; backpropagation at the paper's batch, PETRA at the best of the "
-                "k that have been run, as the paper chose its own: a choice by test accuracy, which flatters both. The "
+                "k that have been run, as the paper chose: a choice by test accuracy, which flatters both. The "
                 "spread of the published values is unknown.",
                 "Agree: the published value lies in the 95 % interval of our mean, or the whole interval within the "
                 "margin around it. Open: a single run has no interval.",

@@ -24,7 +24,7 @@ INTRODUCTION = (
     "The published table is an estimate by formula: every stage holds its parameters, its BatchNorm statistics, one "
     "input, and what it buffers once more for every micro-batch of staleness. The published digits follow from the "
     "networks built here only if inputs are counted in two ways (both streams at non-reversible stages, one elsewhere, "
-    "the images in the stem's buffer in the first two rows alone); counted consistently (both streams everywhere, no "
+    "the images in the stem's buffer only in the first two rows); counted consistently (both streams everywhere, no "
     "buffer of images), the first rows are larger, and so is the saving. Really held is what the engine counted on "
     "random images once every buffer was full, each kind of tensors at its largest moment."
 )
@@ -90,7 +90,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         [facets.stack()],
         key=f"held-{sheet.key}",
         caption=f"Memory as held, by kind (scale “{sheet.scale}”, k = {ACCUMULATION}), of RevNets by their depths. "
-        "Every panel has an axis of its own. 1 GB = 10⁹ bytes.",
+        "Every panel has a separate axis. 1 GB = 10⁹ bytes.",
         x="bar",
         y="gigabytes",
         hue="kind",
@@ -124,7 +124,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             "every method, a reversible stage that reconstructs its input keeps none (it waits as a message), the head "
             "keeps both streams, and BatchNorm has a counter of batches. Delayed gradients keep whole graphs, of which "
             "the rule counts the inputs.",
-            "All: each kind of tensors at its own largest moment, an upper sum. At one moment: of each stage the most "
+            "All: each kind of tensors at its largest moment, an upper sum. At one moment: of each stage the most "
             "of all kinds together. Process: what the system says, which knows nothing of tensors; with temporaries.",
         ),
         grouped=True,

@@ -22,7 +22,7 @@ from reproduce.words import conjunction
 SPEEDUP = "speedup_over_reversible_backpropagation"
 PARTS = {"forward": "#56b4e9", "backward": "#0072b2", "update": "#e69f00"}
 INTRODUCTION = (
-    "Modelled is what was published, from measured times: the engine's worker of each stage alone on one device "
+    "Modelled is what was published, from measured times: the engine's worker of one stage at a time on one device "
     "(medians of its forward, its backward with what it reconstructs, its update), and runs on J devices simulated "
     "from them event by event. Devices are taken to be equal and messages to take no time; with perfectly balanced "
     "stages the speed-up would be J."
@@ -99,7 +99,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         [facets.stack(sideways=False, mean=True)],
         key=f"costs-{sheet.key}",
         caption=f"What each stage costs ({setting}), measured. PETRA's pace is the highest bar; the dashed line is the "
-        "mean, which perfectly balanced stages would reach. Every panel has an axis of its own.",
+        "mean, which perfectly balanced stages would reach. Every panel has a separate axis.",
         x="stage",
         y="ms",
         hue="of",

@@ -24,7 +24,7 @@ PREDICTED = "predicted, MB"
 FIRST_DOWN = 3  # the first stage that lowers the resolution
 INTRODUCTION = (
     "RevNet-18 has ten stages: the stem, one residual block a stage, the head. Predicted is what the engine holds "
-    "under PETRA in a full pipeline, each kind of tensors at its largest moment, from shapes alone. The inputs that "
+    "under PETRA in a full pipeline, each kind of tensors at its largest moment, from shapes only. The inputs that "
     "buffered stages keep are of the 2(J\N{MINUS SIGN}1\N{MINUS SIGN}j) micro-batches that wait and the one at work."
 )
 

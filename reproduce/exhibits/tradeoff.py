@@ -75,7 +75,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield table(
         key=f"tradeoff-{sheet.key}",
         caption=f"Accuracy, bytes of the fullest device, and time for a micro-batch ({setting}). On the front: no "
-        "other is at least as good in all three and better in one; in accuracy alone only if the interval of the "
+        "other is at least as good in all three and better in one; in accuracy it counts as better only if the "
+        "interval of the "
         "difference excludes 0 and reaches beyond the margin.",
         rows=points.itertuples(),
         fields=[

@@ -72,10 +72,10 @@ def _of_text(sheet: Sheet) -> str:
     """Explain the unit bits, and the result without a byte's context, as computed when a run was made."""
     words_of = "Masked alike for all runs, one in ten shown as it is; bits: the mean of log₂ of 1 over the probability."
     for run in (sheet.frames.by_name[cell] for cell in sheet.done["cell"]):
-        if alone := run.result["data"].get("unigram"):
-            reached = f"{alone['accuracy']:.2f} % in {alone['bits_per_byte']:.2f} bits"
+        if unigram := run.result["data"].get("unigram"):
+            reached = f"{unigram['accuracy']:.2f} % in {unigram['bits_per_byte']:.2f} bits"
             python = run.environments[-1]["python"]
-            return f"{words_of} The frequencies of bytes alone find {reached}. The text is that of Python {python}."
+            return f"{words_of} The frequencies of single bytes find {reached}. The text is that of Python {python}."
     return words_of
 
 

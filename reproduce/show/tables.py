@@ -32,7 +32,8 @@ Of = Callable[[Any], Any]
 BOTTOM = 1  # the lowest stage that reconstructs its input
 RECONSTRUCTION = (
     "Error: norm of reconstructed less true over that of the true, mean and range of the seeds. Training: the engine's "
-    "own inversion, 2(J-2) ticks after the forward. Rounding: the forward inverted with its own weights; the engine "
+    "inversion, 2(J-2) ticks after the forward. Rounding: the forward inverted with the weights of the forward; the "
+    "engine "
     "has no streams of bfloat16."
 )
 

@@ -640,8 +640,8 @@ def spectral(f: nn.Module) -> nn.Module:
 IMPURE = {
     "python": "draws random numbers from Python's random",
     "numpy_global": r"draws random numbers from numpy\.random",
-    "numpy_own": "draws random numbers from the generator numpy of its own",
-    "torch_own": "draws random numbers from (a torch.Generator|the generator generator) of its own",
+    "numpy_own": "draws random numbers from its private generator numpy",
+    "torch_own": "draws random numbers from (a private torch.Generator|its private generator generator)",
     "counter": r"an evaluation changes count of its module \(Impure\)",
     "hidden_counter": "gives another output when it is evaluated again",
     "buffer": "gives another output when it is evaluated again",

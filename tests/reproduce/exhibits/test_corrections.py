@@ -105,24 +105,25 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
     section = sections.made(corrections.EXHIBIT, tmp_path)
     by_cure, at_best = rows(section, 0), rows(section, 1)
     ahead, gap = by_cure["predicted weights"], by_cure["gap-aware"]
-    assert by_cure["nothing"]["− the method alone points"].text == "reference"
-    assert ahead["− the method alone points"].raw == pytest.approx(4.1)
+    assert by_cure["nothing"]["− the method without a cure points"].text == "reference"
+    assert ahead["− the method without a cure points"].raw == pytest.approx(4.1)
     assert ahead["− backpropagation points"].raw == pytest.approx(-5.8)
     assert gap["held, all stages relative"].text == "2.00"
     ahead, gap = at_best["predicted weights"], at_best["gap-aware"]
     assert (ahead["rate§"].text, ahead["seed 0, %§"].text) == ("1", "44.00")
     assert ahead["other seeds, %"].raw == pytest.approx(45.8)
     assert ahead["− backpropagation points"].raw == pytest.approx(-5.7)
-    assert ahead["− the method alone points"].raw == pytest.approx(4.15)
+    assert ahead["− the method without a cure points"].raw == pytest.approx(4.15)
     assert (gap["rate§"].text, gap["seed 0, %§"].text) == ("0.25", "42.00")
     assert gap["other seeds, %"].text == "not run"  # until the choice is planned
     by_nadam = rows(section, 1, "Backpropagation")["NAdam, 0.99"]
     assert by_nadam["− backpropagation points"].raw == pytest.approx(1.0)
-    assert by_nadam["− the method alone points"].text == ""
+    assert by_nadam["− the method without a cure points"].text == ""
     assert rows(section, 1, "Backpropagation")["nothing"]["− backpropagation points"].text == "reference"
     assert by_cure["spike compensation"]["accuracy, %"].text == "not run"
     assert section.sentence.startswith(
-        "After 3 epochs, 1 of 2 trials of 2 cures wins over PETRA alone (predicted weights); after 9 epochs the gain "
+        "After 3 epochs, 1 of 2 trials of 2 cures wins over PETRA without a cure (predicted weights); "
+        "after 9 epochs the gain "
     )
     assert [finding.text.partition(" (RevNet")[0] for finding in section.findings] == [
         f"Corrections {where}: of {of} under PETRA with an interval these {which}"
@@ -183,7 +184,8 @@ def test_only_petra_is_told_of_and_a_gain_of_one_run_is_no_win(tmp_path: Path) -
                 fake_records.train(cell, tmp_path, 41.0 + 2 * gains[trial.cure.title] + 0.01 * cell.seed)
     section = sections.made(corrections.EXHIBIT, tmp_path)
     assert section.sentence == (
-        "After 3 epochs, 1 of 2 trials of 2 cures wins over PETRA alone (predicted weights); after 27 epochs the gain "
+        "After 3 epochs, 1 of 2 trials of 2 cures wins over PETRA without a cure (predicted weights); "
+        "after 27 epochs the gain "
         f"is {MINUS}0.2 points (one run each) with predicted weights."
     )
     assert section.findings[0].text.startswith(

@@ -84,7 +84,7 @@ def test_without_backpropagation_there_are_no_units_and_nothing_is_claimed(tmp_p
     section = made(tmp_path)
     assert list(section.findings) == []
     assert [block.key for block in section.blocks if isinstance(block, Table | Figure)] == ["table1"]
-    assert len(rows(section)) == 5, "the formulas alone"
+    assert len(rows(section)) == 5, "only the formulas"
     assert rows(section)["PETRA"]["time per batch", "measured"].text == "not run"
 
 
@@ -108,7 +108,7 @@ def test_growth_is_drawn_of_what_was_measured_over_several_j_or_k(tmp_path: Path
     assert "PETRA from 16 to 24" in flops.split(". ")[0]
     table = sections.table(section, "table1")
     assert table.caption.endswith("batch 32, scale “small”).")
-    assert len(table.rows) == len(SHOWN), "one scale alone"
+    assert len(table.rows) == len(SHOWN), "only one scale"
 
 
 def test_the_smoke_grid_goes_over_j_and_over_k() -> None:

@@ -62,7 +62,7 @@ def test_runs_on_two_texts_are_never_in_one_table(tmp_path: Path) -> None:
         assert f"({n} of 3)" in row["", "last epoch, %"].text
         assert row["", "bits per byte"].raw == 2.5
         assert entries(table, "k = 16", "PETRA")["", "bits per byte"].text == "not run"
-    assert "The frequencies of bytes alone find 18.00 % in 4.50 bits." in both[0].notes[0]
+    assert "The frequencies of single bytes find 18.00 % in 4.50 bits." in both[0].notes[0]
     assert "that of Python 3.11.7" in both[0].notes[0]
 
 

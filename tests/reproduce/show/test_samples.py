@@ -87,7 +87,7 @@ def test_the_sound_seeds_of_a_sample_with_a_broken_one_have_the_spread_of_the_st
     assert known is not None
     assert known.freedom == pytest.approx(40)
     assert broken.estimate is not None
-    assert broken.estimate.freedom == 2, "the mean of all has the spread of its own values"
+    assert broken.estimate.freedom == 2, "the mean of all has the spread of these values"
 
 
 def test_where_every_seed_is_broken_that_is_what_is_judged() -> None:
