@@ -165,7 +165,7 @@ def test_a_network_over_two_processes_is_requeued(slurm: Slurm, alone: tuple[Any
     assert_same(tmp_path, alone)
     log = slurm.log(job, 1)
     assert log.count("saved, and the same command resumes from there") == 1
-    assert log.count("(2 processes of 1 thread each)") == 2
+    assert log.count("(2 processes with 1 thread each)") == 2
 
 
 def test_after_a_network_is_killed_the_next_turn_goes_on(slurm: Slurm, alone: tuple[Any, Any], tmp_path: Path) -> None:

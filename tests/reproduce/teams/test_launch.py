@@ -99,7 +99,7 @@ def test_after_one_is_killed_all_start_again_and_end_the_same(
     os.kill(children(process.pid)[victim], signal.SIGKILL)
     text = process.said()
     assert process.returncode == 0, text
-    assert f" -> {tmp_path} (2 processes of 1 thread each)\n" in text
+    assert f" -> {tmp_path} (2 processes with 1 thread each)\n" in text
     assert "all restart from the last checkpoint (1 of 3)" in text
     [message] = [line for line in text.splitlines() if "lost" in line and "all restart" not in line]
     assert message.startswith(f"rank {1 - victim}: ")
