@@ -13,7 +13,7 @@ loss = F.cross_entropy
 
 
 class DropPath(nn.Module):
-    """Stochastic depth by torch's generator, whose state is replayed, so that the backward has the same mask."""
+    """Stochastic depth. The mask is drawn from torch's generator, so the backward replays it."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

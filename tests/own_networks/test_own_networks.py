@@ -186,7 +186,7 @@ def test_a_tied_embedding_is_refused_and_the_remedies_train(method: Method) -> N
     with pytest.raises(ValueError, match=r"weights cannot be tied across stages.*into the module of one stage, or unt"):
         Pipeline(gpt.stages(model), method, accumulation=8)
     (x, y), start = batches("gpt", 1)[0], copy.deepcopy(model)
-    if method is not methods.PIPEDREAM_2BW:  # it needs an update between two forwards
+    if method is not methods.PIPEDREAM_2BW:  # it uses the weights before the last update
         loss = gpt.loss(start(x), y)
         loss.backward()
         sgd(list(start.parameters())).step()

@@ -51,7 +51,7 @@ def sparse(kind: type[nn.Embedding]) -> Pipeline:
 
 
 def gathered() -> object:
-    """Train an embedding by `F.embedding`, whose sparse gradient cannot be seen from any module."""
+    """Run a step with `F.embedding`, whose sparse gradient cannot be detected from the modules."""
 
     class Looked(nn.Module):
         def __init__(self) -> None:

@@ -182,7 +182,7 @@ def test_pipedream_2bw_says_which_k_its_depth_needs() -> None:
 
 
 def test_paci_is_dsp_and_its_mismatch_is_bounded_by_the_delay() -> None:
-    """PACI uses current weights and stashed inputs, so its versions differ by at most ceil(delay / k)."""
+    """PACI stashes inputs and uses current weights: those of forward and backward differ by ceil(delay / k) updates."""
     assert methods.by_name("paci") is methods.DSP
     stages, k = 6, 4
     p = toys.pipeline(toys.network(stages), methods.by_name("paci"), accumulation=k)

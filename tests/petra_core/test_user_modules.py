@@ -843,7 +843,7 @@ def test_whatever_goes_round_the_pipeline_is_right_or_refused(keeper: int, user:
         return stages
 
     expected = {}
-    if kind in UNDIFFERENTIATED:  # plain autograd cannot differentiate values that go down either
+    if kind in UNDIFFERENTIATED:  # plain autograd cannot differentiate the others downwards
         expected = plain_gradients(net(), batches(6))
     elif keeper > user:
         return

@@ -81,7 +81,7 @@ def test_ticks_of_a_round_share_their_compiled_functions() -> None:
 
 
 def test_a_changed_operation_shows_in_the_losses() -> None:
-    """Repeated ticks run the compiled functions: with a compiler that drops the updates, nothing is trained."""
+    """Repeated ticks run the compiled functions, so a compiler that drops the updates trains nothing."""
 
     def without_updates(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
         nodes = [node for node in module.graph.nodes if node.target is torch.ops.aten.copy_.default]

@@ -24,7 +24,7 @@ def of_inputs(kept: int, *, passing: int = 0, always: int = 0) -> Footprint:
     ids=str,
 )
 def test_each_stage_on_a_device_of_its_own_holds_what_is_predicted(method: Method, k: int) -> None:
-    """Compare each kind, since their peaks are at different times. Messages depend on the device that is early."""
+    """Kinds are compared separately, since peaks are at different times. Messages depend on which device is early."""
     stages = models.chain(3, num_classes=10, channels=2)
     images, labels = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")
     per_stage = footprints(stages, method, images, labels)

@@ -61,7 +61,7 @@ def test_messages_are_as_large_as_in_the_pipeline(method: Method) -> None:
     pipeline = Pipeline(network(), method, optimizer=toys.sgd)
     pipeline.step(torch.randn(2, 3, 8, 8), torch.randint(10, (2,)))  # gradients have only reached stage 3
     assert [stage.peak["messages"] for stage in pipeline.memory().stages[1:3]] == [s.bytes_up for s in alike[:2]]
-    streams = 4 if method is methods.PETRA else 2  # of the gradient, and of a reconstructed input
+    streams = 4 if method is methods.PETRA else 2  # two of the gradient, two of a reconstructed input
     assert (alike[4].bytes_up, alike[4].bytes_down) == (0, streams * 2 * 4 * 8 * 8 * 4)
 
 
