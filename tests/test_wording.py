@@ -44,6 +44,8 @@ REWRITTEN = (
     "tests/benchmarks",
     "tests/cluster",
     "tests/golden/*.py",
+    "tests/own_networks",
+    "tests/petra_core",
     "tests/reproduce/cells",
     "tests/reproduce/commands",
     "tests/reproduce/data",
@@ -94,6 +96,7 @@ KEPT = {
     ("benchmarks/peers/__main__.py", "nobody"): "a finding of committed records",
     ("benchmarks/tick.py", "alone"): "a finding of committed records",
     ("tests/benchmarks/test_peers.py", "nobody"): "compares a finding of committed records",
+    ("tests/petra_core/models/test_permutation.py", "alone"): "the name of a function",
     ("tests/test_wording.py", ""): "defines the phrases",
 }
 

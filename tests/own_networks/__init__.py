@@ -1,4 +1,4 @@
-"""Networks as users have them: a plain model each, its stages in a few lines, and batches that need no data.
+"""Networks as users write them: a plain model, its stages in a few lines, and random batches.
 
-Every file has `Model` (plain PyTorch), `stages(model)`, `batch()` and `loss(output, target)`, in at most 60 lines.
+Every file defines `Model` (plain PyTorch), `stages(model)`, `batch()` and `loss(output, target)` in at most 60 lines.
 """

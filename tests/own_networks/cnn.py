@@ -1,4 +1,4 @@
-"""A RevNet of your own: GroupNorm and squeeze-and-excitation, seven stages."""
+"""A custom RevNet of seven stages, with GroupNorm and squeeze-and-excitation."""
 
 import torch
 from torch import Tensor, nn

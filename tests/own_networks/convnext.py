@@ -1,4 +1,4 @@
-"""A ConvNeXt as it is: depthwise convolution, LayerNorm over channels, LayerScale; two sizes, buffered."""
+"""A plain ConvNeXt: depthwise convolutions, LayerNorm over channels, LayerScale, two resolutions, buffered stages."""
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ class ChannelNorm(nn.LayerNorm):
 
 
 class Residual(nn.Sequential):
-    """What a block adds to its input."""
+    """The residual branch of a block."""
 
     def __init__(self, channels: int) -> None:
         depthwise = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)

@@ -1,4 +1,4 @@
-"""A mixture of experts: its balance loss is a scalar stream that grows from block to block."""
+"""A mixture of experts whose load-balancing loss is a scalar stream that accumulates from block to block."""
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ class Stem(nn.Linear):
 
 
 class Experts(nn.Module):
-    """Layers with weight normalization, mixed by a router; one parameter is never used."""
+    """Layers with weight normalization that a router mixes. One parameter is never used."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A GPT-2: pre-norm blocks as they are, buffered; the padding mask is one more stream."""
+"""A GPT-2. Its unchanged pre-norm blocks are buffered stages; the padding mask is one more stream."""
 
 import torch
 from torch import Tensor, nn

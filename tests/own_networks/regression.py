@@ -1,4 +1,4 @@
-"""Regression of two targets: the loss has weights of its own, which are trained, and returns metrics."""
+"""Regression of two targets, with a loss that has trainable weights and returns metrics."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ WIDTH = 4
 
 
 class Uncertainty(nn.Module):
-    """The weights of the tasks are learned (Kendall et al. 2018)."""
+    """A loss with learned weights of the tasks (Kendall et al. 2018)."""
 
     def __init__(self) -> None:
         super().__init__()

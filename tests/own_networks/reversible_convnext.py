@@ -1,4 +1,4 @@
-"""A reversible ConvNeXt: what a block adds is F, and a down-sampling takes both streams to the next size."""
+"""A reversible ConvNeXt: F is the residual branch of a block, and down-sampling layers take both streams."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,4 +1,4 @@
-"""A reversible GPT: attention and MLP are two couplings of one stage; mask and positions are context."""
+"""A reversible GPT. Attention and MLP are two couplings of one stage; the mask and the positions are context."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""A reversible ViT: the functions of a plain block, without its additions, with dropout and stochastic depth."""
+"""A reversible ViT: the residual branches of a plain block as F and G, with dropout and stochastic depth."""
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ loss = F.cross_entropy
 
 
 class DropPath(nn.Module):
-    """Leaves the block out, sample by sample; drawn from torch's generator, so it is the same in the backward."""
+    """Stochastic depth. The mask is drawn from torch's generator, so the backward replays it."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

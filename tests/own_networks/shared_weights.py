@@ -1,4 +1,4 @@
-"""A transformer of ALBERT's kind: every stage applies one block twice, so its weights are tied within the stage."""
+"""A transformer with shared layers, like ALBERT: every stage applies one block twice, so its weights are tied."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ loss = F.cross_entropy
 
 
 class Twice(nn.Module):
-    """F(x) = g(g(x)), and the two layers of g share their matrix, one transposed."""
+    """F(x) = g(g(x)). The two layers of g share one matrix; the second uses its transpose."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Eleven networks of users: as plain autograd, as the paper's equations, and refused with a remedy where that is right.
+"""Test that eleven users' networks train as plain autograd and the paper's equations do, or are refused with a remedy.
 
-The plain model of each is ordinary PyTorch, so the tests also show that its stages are the same network.
+The model of each is plain PyTorch, so the tests also show that its stages compute the same function.
 """
 
 import copy
@@ -30,7 +30,7 @@ RATE, MOMENTUM = 0.03, 0.9
 
 
 def of(name: str, **settings: Any) -> Any:
-    """Return a model in float64, the same for every call."""
+    """Return a model in float64 with the same weights in every call."""
     torch.manual_seed(0)
     return NETWORKS[name].Model(**settings).double()
 
@@ -64,7 +64,7 @@ def test_there_are_eleven_of_at_most_sixty_lines() -> None:
 @pytest.mark.parametrize("method", SYNCHRONOUS, ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_synchronous_methods_train_the_plain_model_in_place_as_autograd_does(name: str, method: Method) -> None:
-    """Two micro-batches an update, clipped by the global norm as `clip_grad_norm_` does."""
+    """An update accumulates two micro-batches and clips by the global norm, as `clip_grad_norm_` does."""
     plain = of(name)
     model = copy.deepcopy(plain)
     data = batches(name, 4)
@@ -87,7 +87,7 @@ def test_synchronous_methods_train_the_plain_model_in_place_as_autograd_does(nam
 
 
 class Scored(nn.Module):
-    """A head with its loss, for the reference."""
+    """A head combined with its loss, for the reference."""
 
     def __init__(self, head: HeadStage) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def reference_part(part: Stage) -> ReferencePart:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_full_pipeline_is_what_the_equations_say(name: str, method: Method) -> None:
     stages: list[Stage] = NETWORKS[name].stages(of(name))
-    data = batches(name, 2 * len(stages) + 2)  # four after the pipeline is full
+    data = batches(name, 2 * len(stages) + 2)  # four more than fill the pipeline
     parts = [[reference_part(part) for part in stage.parts()] for stage in copy.deepcopy(stages)]
     rule = RULES[method.name]
     enters = entries(rule, len(stages), len(data))
@@ -131,7 +131,7 @@ def test_the_check_finds_nothing(name: str) -> None:
     assert report.ok, report
 
 
-# --- where no right value is known: random masks in a full pipeline --------------------------------------------------
+# --- random masks in a full pipeline, for which there is no reference ------------------------------------------------
 
 
 @pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.PETRA], ids=str)
@@ -158,7 +158,7 @@ def test_dropout_draws_the_same_masks_under_both_synchronous_methods(name: str) 
     assert_close(losses[1], losses[0], 1e-10)
 
 
-# --- walls -----------------------------------------------------------------------------------------------------------
+# --- limits that users meet ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["gpt", "reversible_gpt"])
@@ -186,11 +186,11 @@ def test_a_tied_embedding_is_refused_and_the_remedies_train(method: Method) -> N
     with pytest.raises(ValueError, match=r"weights cannot be tied across stages.*into the module of one stage, or unt"):
         Pipeline(gpt.stages(model), method, accumulation=8)
     (x, y), start = batches("gpt", 1)[0], copy.deepcopy(model)
-    if method is not methods.PIPEDREAM_2BW:  # which needs an update behind the forward
+    if method is not methods.PIPEDREAM_2BW:  # it uses the weights before the last update
         loss = gpt.loss(start(x), y)
         loss.backward()
         sgd(list(start.parameters())).step()
-        one = Pipeline([HeadStage(model, gpt.loss)], method, optimizer=sgd)  # both uses in one stage
+        one = Pipeline([HeadStage(model, gpt.loss)], method, optimizer=sgd)  # both uses of the weight are in one stage
         assert_close(one.step(x, y), loss.detach(), 1e-10)
         assert_close(dict(model.state_dict()), dict(start.state_dict()), 1e-10)
     model.top.weight = copy.deepcopy(model.top.weight)
@@ -198,7 +198,7 @@ def test_a_tied_embedding_is_refused_and_the_remedies_train(method: Method) -> N
 
 
 class Around(nn.Module):
-    """Leaves its input in a dict, or adds what is there: a skip that goes round the pipeline."""
+    """A module that writes its input to a dict, or adds the value that it finds there: a skip outside the pipeline."""
 
     def __init__(self, module: nn.Module, kept: dict[str, Tensor], *, writes: bool) -> None:
         super().__init__()
@@ -235,6 +235,6 @@ def test_the_last_smaller_batch_is_refused_with_the_remedy_and_taken_after_a_dra
 def test_masks_and_positions_without_context_are_refused_with_the_remedy() -> None:
     stages = reversible_gpt.stages(of("reversible_gpt"))
     for stage in stages[1].parts():
-        stage.context = False  # type: ignore[assignment]  # as if the user had not asked for it
+        stage.context = False  # type: ignore[assignment]  # as if the user had not set it
     with pytest.raises(ValueError, match="context=True"):
         Pipeline(stages, methods.PETRA, optimizer=sgd).step(*batches("reversible_gpt", 1)[0])

@@ -1,4 +1,4 @@
-"""A U-Net with two long skips past a reversible middle, where they travel as context."""
+"""A U-Net with two long skips, which pass through the reversible middle as context."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ loss = F.mse_loss
 
 
 class Down(nn.Conv2d):
-    """Half the size; the input is one more stream, before the skips that are there already."""
+    """Down-sampling by two. The input becomes one more stream, in front of the earlier skips."""
 
     def forward(self, value: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         x, *skips = (value,) if isinstance(value, Tensor) else value
@@ -18,7 +18,7 @@ class Down(nn.Conv2d):
 
 
 class Double(Down):
-    """As before, to two equal streams: the skips after them are the context of the reversible middle."""
+    """Down-sampling to two equal streams. The skips after them are the context of the reversible middle."""
 
     def forward(self, value: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (streams := super().forward(value))[0], *streams
@@ -30,7 +30,7 @@ class Middle(nn.Sequential):
 
 
 class Up(nn.ConvTranspose2d):
-    """Twice the size; the first skip ends here. The middle has two streams before the skips, whose mean is taken."""
+    """Up-sampling by two, plus the first skip. Takes the mean of the two streams that come from the middle."""
 
     def forward(self, value: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         x, skip, *skips = value if len(value) == 2 else ((value[0] + value[1]) / 2, *value[2:])

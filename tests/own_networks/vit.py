@@ -1,4 +1,4 @@
-"""A ViT with class token and positions: its blocks as they are, buffered, with dropout if it is asked for."""
+"""A ViT with a class token and positions. Its unchanged blocks are buffered stages, with optional dropout."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""What `Pipeline(after_backward=...)` shows: every backward's gradients and input, and that looking changes no bit."""
+"""Test that `Pipeline(after_backward=...)` receives every backward's gradients and input and changes no results."""
 
 import copy
 
@@ -34,7 +34,7 @@ def test_looking_on_changes_no_bit(method: Method, k: int) -> None:
         memory = [(dict(stage.now), dict(stage.peak)) for stage in p.memory().stages]
         states.append([p.state_dict(), toys.train(p, []), memory])
     assert_bitwise_equal(states[1], states[0])
-    assert len(shown) == 14 * len(net)  # the rest of them in the drain
+    assert len(shown) == 14 * len(net)  # including those in the drain
     names = [name for name, parameter in net[2].named_parameters() if parameter is not frozen]
     assert all(list(backward.gradients) == names for backward in shown if backward.stage == 2)
 
@@ -62,5 +62,5 @@ def test_gradients_and_inputs_are_those_of_the_papers_equations(method: Method, 
 
 
 def has_whole_input(method: Method, stage: str) -> bool:
-    """Inputs reconstructed, kept by a part that cannot be inverted, and at a head, whose tick is not over."""
+    """Return whether the hook gets a stage's input: reconstructed, stashed by a buffered part, or at the head."""
     return method.reconstructs or stage == "h" or (stage[0] == "b" and not method.keeps_graph)

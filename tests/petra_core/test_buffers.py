@@ -1,4 +1,4 @@
-"""Property 5: running statistics move once per micro-batch, in the forward, under every method."""
+"""Test property 5: every method updates running statistics once per micro-batch, in the forward."""
 
 import copy
 
@@ -29,12 +29,12 @@ def test_evaluation_uses_the_statistics_and_leaves_everything_alone() -> None:
     modes = {module: module.training for stage in p.stages for module in stage.modules()}
     assert [module for module, training in modes.items() if not training] == [frozen]
     assert_close(logits, copy.deepcopy(p.model).eval()(x), 1e-12)
-    assert_close(logits[:4], p.evaluate(x[:4]), 1e-12)  # no statistics of the batch
+    assert_close(logits[:4], p.evaluate(x[:4]), 1e-12)  # batch statistics are not used
     assert not logits.requires_grad
 
 
 class Remembering(nn.Module):
-    """Writes one buffer in place, replaces another, and uses a third that the graph saves."""
+    """A module that writes one buffer in place, replaces another, and uses a third that the graph saves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Remembering(nn.Module):
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_statistics_and_other_buffers_move_once_per_micro_batch(method: Method) -> None:
-    # memcnn, RevTorch, revlib and torch.utils.checkpoint move them two or three times a step. With weights that stay,
+    # memcnn, RevTorch, revlib and torch.utils.checkpoint update them two or three times a step. With constant weights,
     # the statistics after n micro-batches are those of n plain forwards.
     data = toys.batches(9)
     remembering = [toys.stem(2), ReversibleStage(Remembering()), ReversibleStage(Remembering()), toys.head(2)]
@@ -87,7 +87,7 @@ def test_frozen_buffers_work_with_every_normalisation() -> None:
 
 
 class Scaled(nn.Module):
-    """Times the number of evaluations."""
+    """A module that multiplies its input by the number of evaluations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Scaled(nn.Module):
 
 
 def test_a_graph_keeps_the_buffer_that_it_was_made_with() -> None:
-    """That was put back in place, unknown to autograd, and the gradient was 0."""
+    """The buffer was once restored in place without autograd's knowledge, so the gradient was 0."""
     function, x = Scaled(), torch.ones(3, requires_grad=True)
     with FrozenBuffers(function):
         y = function(x)
@@ -123,5 +123,5 @@ def test_a_first_operation_in_place_is_refused(method: Method) -> None:
         Pipeline([BufferedStage(nn.ReLU(inplace=True)), toys.head(2).double()], method).evaluate(
             -torch.ones(2, 4, 3, 3)
         )
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # any other error stays what it is
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # other errors are not changed
         Pipeline([HeadStage(nn.Linear(3, 2))], method).step(torch.ones(4, 5), torch.zeros(4, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""Micro-batches of other shapes after a drain, and rates of parameter groups."""
+"""Test micro-batches of other shapes after a drain, and learning rates of parameter groups."""
 
 import copy
 
@@ -21,7 +21,7 @@ def test_after_a_drain_micro_batches_may_have_another_shape(method: Method) -> N
     optimizer = toys.sgd(list(model.parameters()))
     for number, size in enumerate((4, 4, 2, 5, 4, 3), 1):
         x, y = toys.batches(1, size=size, seed=number)[0]
-        x = x if size > 3 else x[..., :5]  # other images too
+        x = x if size > 3 else x[..., :5]  # another image size too
         loss = F.cross_entropy(model(x), y)
         (loss / k).backward()
         if number % k == 0:

@@ -1,4 +1,4 @@
-"""Checkpoint files are whole or not there, and a damaged or foreign one says so."""
+"""Test that checkpoint files are written atomically, and that damaged or foreign files raise an error."""
 
 import contextlib
 import errno
@@ -25,7 +25,7 @@ def test_round_trip_and_damage_is_found(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
     whole = path.read_bytes()
     flipped = bytearray(whole)
-    flipped[whole.index(torch.arange(2000.0).numpy().tobytes()) + 4321] ^= 1  # torch.load alone would not notice
+    flipped[whole.index(torch.arange(2000.0).numpy().tobytes()) + 4321] ^= 1  # torch.load would not notice
     for data, message in (
         (flipped, "is damaged: the checksum"),
         *((whole[:length], "is damaged or not a checkpoint") for length in (0, 10, 3000)),
@@ -66,7 +66,7 @@ def test_a_foreign_file_cannot_run_code(tmp_path: Path) -> None:
 
 
 def test_the_file_and_then_its_name_are_flushed_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a crash of the machine may lose a result whose checkpoint has been removed."""
+    """Without both flushes, a crash of the machine may lose a result whose checkpoint has been removed."""
     flushed = []
 
     def fsync(file: int) -> None:

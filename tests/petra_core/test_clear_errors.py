@@ -1,4 +1,4 @@
-"""The errors of users in one table: each message names the thing, what was expected and a remedy."""
+"""Test errors of users in one table: each message names the object, the expected value and a remedy."""
 
 import copy
 import pickle
@@ -51,7 +51,7 @@ def sparse(kind: type[nn.Embedding]) -> Pipeline:
 
 
 def gathered() -> object:
-    """An embedding by a function, whose sparse gradient no module announces."""
+    """Run a step with `F.embedding`, whose sparse gradient cannot be detected from the modules."""
 
     class Looked(nn.Module):
         def __init__(self) -> None:
@@ -308,7 +308,7 @@ def test_evaluation_in_inference_mode(method: Method) -> None:
 
 
 def test_a_step_that_is_interrupted_before_its_tick_breaks_the_pipeline() -> None:
-    """The next one kept the old inputs, with new targets."""
+    """The next step once kept the old inputs with new targets."""
 
     class Interrupting(Tensor):
         def clone(self, *args: Any, **kwargs: Any) -> Tensor:

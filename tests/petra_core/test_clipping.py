@@ -1,4 +1,4 @@
-"""Clipping: by the norm of the whole network as plain torch does, and by the norm of each stage."""
+"""Test clipping by the norm of the whole network, as plain torch does, and by the norm of each stage."""
 
 import copy
 from typing import Any
@@ -20,7 +20,7 @@ MAX_NORM = 0.05  # below most norms of the toys' gradients
 
 
 def plain(stages: list[Stage], k: int, data: Any, *, per_stage: bool) -> dict[str, Any]:
-    """The weights after plain training with torch's clipping."""
+    """Return the weights after plain training with torch's clipping."""
     stages = copy.deepcopy(stages)
     model, loss = sequential(stages), stages[-1].parts()[-1].loss
     optimizer = toys.sgd(list(model.parameters()))
@@ -95,11 +95,11 @@ def test_other_values_are_refused() -> None:
         with pytest.raises(ValueError, match="max_norm must be"):
             Clip(wrong)
     with pytest.raises(TypeError, match=r"give petra_core.Clip\(max_norm\)"):
-        Pipeline(toys.network(3), methods.PETRA, clip=1.0)  # type: ignore[arg-type]  # refused
+        Pipeline(toys.network(3), methods.PETRA, clip=1.0)  # type: ignore[arg-type]  # raises
 
 
 def clipped(rank: int, expected: dict[str, Any]) -> None:
-    """Two processes clip by the norm over both."""
+    """Check that two processes clip by the norm over both."""
     del rank
     channel = ProcessChannel((2, 3))
     p = Pipeline(

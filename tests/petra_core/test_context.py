@@ -1,4 +1,4 @@
-"""Context: streams that pass reversible stages as they are, and that their functions read, with their gradients."""
+"""Test context: streams that reversible stages pass on unchanged and that their functions read, with gradients."""
 
 import copy
 from typing import Any
@@ -19,7 +19,7 @@ WIDTH, TOKENS = 4, 5
 
 
 class Stem(nn.Module):
-    """Tokens, a mask and a time to two streams with the mask, an embedding of the time, and a long skip as context."""
+    """A stem that maps (tokens, mask, time) to two streams and the context: mask, time embedding and long skip."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Stem(nn.Module):
 
 
 class Attention(nn.Module):
-    """Masked attention that depends on the embedding of the time, and leaves the long skip alone."""
+    """Masked attention that depends on the time embedding and ignores the long skip."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Attention(nn.Module):
 
 
 class Skip(nn.Module):
-    """Reads the long skip."""
+    """A function that reads the long skip."""
 
     def __init__(self) -> None:
         super().__init__()

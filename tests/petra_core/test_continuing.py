@@ -1,4 +1,4 @@
-"""What a trained pipeline leaves: a state that another method continues, and the weights of the user's own model."""
+"""Test the results of training: a state that another method can continue, and the weights of the user's model."""
 
 import copy
 from pathlib import Path
@@ -22,8 +22,8 @@ def test_a_drained_state_of_petra_is_continued_by_another_method(then: Method) -
     stages, data = toys.network(4, dropout=0.2), toys.batches(7)
     first = toys.pipeline(stages, methods.PETRA, accumulation=2, seed=3)
     second = toys.pipeline(stages, then, accumulation=2, seed=3)
-    one = toys.pipeline(stages, methods.PETRA, accumulation=2, seed=3)  # as all methods train, one at a time
-    for x, y in data[:3]:  # one gradient waits for its update
+    one = toys.pipeline(stages, methods.PETRA, accumulation=2, seed=3)  # one at a time, as under all methods
+    for x, y in data[:3]:  # leaves one gradient before its update
         first.step(x, y)
         first.drain()
         one.step(x, y)
@@ -55,7 +55,7 @@ def test_a_correction_may_begin_with_a_continued_state_and_k_may_not_change() ->
 
 
 def test_a_checkpoint_of_an_earlier_commit_is_continued() -> None:
-    """Commit fa818780 wrote it after 9 micro-batches, and its weights at the end are those below."""
+    """Commit fa818780 wrote the checkpoint after 9 micro-batches and reached the weights below."""
     data = toys.batches(12)
     stages, rules = toys.network(3), [PredictedWeights(), GapAware()]
     p = Pipeline(stages, methods.DSP, accumulation=2, optimizer=toys.sgd, delay=rules)
@@ -84,7 +84,7 @@ def test_what_is_in_flight_is_finished_by_its_own_method_only() -> None:
 
 
 class Own(nn.Module):
-    """A user's model, with names of its own."""
+    """A user's model with custom parameter names."""
 
     def __init__(self) -> None:
         super().__init__()

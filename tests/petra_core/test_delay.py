@@ -1,4 +1,4 @@
-"""Predicted forward weights, corrections for delay and PipeDream-2BW: against their equations, written out by hand."""
+"""Test weight prediction, delay corrections and PipeDream-2BW against their equations, written out by hand."""
 
 import copy
 import dataclasses
@@ -43,7 +43,7 @@ MAXIMIZING = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, maximize=T
 RATE, MOMENTUM, DECAY = 0.03, 0.8, 0.01
 PREDICTED, LINEAR = PredictedWeights(), PredictedWeights(linear=True)
 Rules = list[UpdateRule]
-#: Every rule, and a method that takes it.
+#: Every rule with a method that supports it.
 SETTINGS: list[tuple[Method, Rules]] = [
     *((methods.PETRA, [correction()]) for correction in CORRECTIONS.values()),
     *((method, [PREDICTED]) for method in methods.PAPER if method.pipelined),
@@ -65,11 +65,11 @@ def name_of(value: Any) -> str:
     return "" if callable(value) else str(value)
 
 
-# ----------------------------------------------------------------------------------------- by hand, in the reference
+# ------------------------------------------------------------------------------------- against the reference by hand
 
 
 class ByHand(Delay):
-    """The rules, each written once more, from their equations and on whole dictionaries."""
+    """An independent implementation of all rules, from their equations and on whole dictionaries."""
 
     def __init__(self, *, nesterov: bool, delay: Sequence[UpdateRule] = ()) -> None:
         self.nesterov = nesterov
@@ -81,7 +81,7 @@ class ByHand(Delay):
             return theta
         moving, velocity = dict(theta), dict(velocities)
         for _ in range(updates):
-            if not self.linear:  # the optimizer's own step, with a gradient of zero
+            if not self.linear:  # a step of the optimizer with a gradient of zero
                 velocity = {name: MOMENTUM * v for name, v in velocity.items()}
             step = MOMENTUM if not self.linear and self.nesterov else 1.0
             moving = {name: w - state.get("factor", 1.0) * RATE * step * velocity[name] for name, w in moving.items()}
@@ -138,7 +138,7 @@ def decay_of(weight: Tensor) -> float:
 def assert_follows(
     pattern: str, method: Method, k: int, rule: MethodRule, about: Delay, *, nesterov: bool = True, **settings: Any
 ) -> None:
-    """The engine's weights, statistics and losses are the reference's after every step of thirty, and at the end."""
+    """Check that the engine's weights, statistics and losses equal the reference's after each of thirty steps."""
     stages, data = network(pattern), batches(30)
     reference = Sgd(lambda tick: RATE, MOMENTUM, nesterov, decay_of)
     history = simulate(stages, rule, k, reference, data, entries(rule, len(stages), len(data)), about=about)
@@ -157,7 +157,7 @@ def assert_follows(
 @pytest.mark.parametrize(("pattern", "k", "nesterov"), [("b r r b r h", 1, True), ("br rr brr rh", 3, False)])
 @pytest.mark.parametrize(("method", "rules"), SETTINGS, ids=name_of)
 def test_every_rule_is_its_equation(pattern: str, k: int, nesterov: bool, method: Method, rules: Rules) -> None:
-    rules = [delay.Rate(12) if isinstance(rule, delay.Rate) else rule for rule in rules]  # released within the run
+    rules = [delay.Rate(12) if isinstance(rule, delay.Rate) else rule for rule in rules]  # ends within the run
     about = ByHand(nesterov=nesterov, delay=rules)
     assert_follows(pattern, method, k, RULES[method.name], about, nesterov=nesterov, delay=rules)
 
@@ -182,7 +182,7 @@ def test_pipedream_2bw_says_which_k_its_depth_needs() -> None:
 
 
 def test_paci_is_dsp_and_its_mismatch_is_bounded_by_the_delay() -> None:
-    """Current weights, recomputed inputs, an update after every k-th backward; versions apart by ceil(delay / k)."""
+    """PACI stashes inputs and uses current weights: those of forward and backward differ by ceil(delay / k) updates."""
     assert methods.by_name("paci") is methods.DSP
     stages, k = 6, 4
     p = toys.pipeline(toys.network(stages), methods.by_name("paci"), accumulation=k)
@@ -197,7 +197,7 @@ def test_paci_is_dsp_and_its_mismatch_is_bounded_by_the_delay() -> None:
     assert largest[:-1] == [-(-methods.DSP.staleness(j, stages) // k) for j in range(stages - 1)]
 
 
-# ------------------------------------------------------------------------------------------------ without any delay
+# ---------------------------------------------------------------------------------------------------- without delay
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS.values())
@@ -244,18 +244,18 @@ def test_a_prediction_needs_steps_and_a_past() -> None:
     assert predicted(optimizer, {"w": weight}, 2, LINEAR) is not None
 
 
-# --------------------------------------------------------------------------------------------------- what is known
+# --------------------------------------------------------------------------------------- against results of theory
 
 
 def test_a_prediction_by_one_step_is_nesterovs_method() -> None:
-    """Heavy ball with the gradient at the predicted weights: v <- mu v + g(w - eta mu v), w <- w - eta v."""
+    """Heavy ball uses the gradient at the predicted weights: v <- mu v + g(w - eta mu v), w <- w - eta v."""
     torch.manual_seed(0)
     matrix = torch.randn(4, 4, dtype=torch.float64)
     matrix = matrix @ matrix.T / 8
     weight = nn.Parameter(torch.randn(4, dtype=torch.float64))
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
     w, v = weight.detach().clone(), torch.zeros(4, dtype=torch.float64)
-    nesterov = nn.Parameter(weight.detach().clone())  # torch's form, whose weights are the predicted ones
+    nesterov = nn.Parameter(weight.detach().clone())  # in torch's form the weights are the predicted ones
     theirs = torch.optim.SGD([nesterov], lr=0.1, momentum=0.9, nesterov=True)
     for _ in range(20):
         at = predicted(optimizer, {"w": weight}, 1, PREDICTED)
@@ -273,11 +273,11 @@ def test_a_prediction_by_one_step_is_nesterovs_method() -> None:
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("form", [PREDICTED, LINEAR], ids=str)
 def test_adamws_prediction_is_its_own_steps(form: PredictedWeights, amsgrad: bool) -> None:
-    """FTPipe's: AdamW's own steps without gradient, the second moment held; XPipe's: the last step, s times."""
+    """FTPipe makes AdamW steps without gradient and with a fixed second moment, XPipe s times the last step."""
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(5, dtype=torch.float64))
     optimizer = torch.optim.AdamW([weight], lr=0.01, betas=(0.8, 0.95), amsgrad=amsgrad)
-    for size in (3, 1, 0.1, 0.1):  # so that the largest mean square is not the last
+    for size in (3, 1, 0.1, 0.1):  # the largest mean square is not the last
         weight.grad = size * torch.randn(5, dtype=torch.float64)
         optimizer.step()
     state = optimizer.state[weight]
@@ -293,7 +293,7 @@ def test_adamws_prediction_is_its_own_steps(form: PredictedWeights, amsgrad: boo
 
 
 def test_micro_batches_share_a_prediction_unless_the_learning_rate_has_changed() -> None:
-    """Of stage 0, 6 micro-batches late, with k = 4: 16 and 17 have one version and one future, so have 18 and 19."""
+    """Stage 0 is 6 micro-batches late with k = 4: 16 and 17 have the same version and future, and so have 18 and 19."""
     settings: dict[str, Any] = {"accumulation": 4, "optimizer": toys.sgd, "delay": [PREDICTED]}
     p = Pipeline(toys.network(4), methods.DELAYED_GRADIENTS, **settings)
     data = toys.batches(20)
@@ -311,7 +311,7 @@ def test_micro_batches_share_a_prediction_unless_the_learning_rate_has_changed()
 
 
 class Weight(nn.Module):
-    """x -> w x, with one weight."""
+    """The function x -> w x with a scalar weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -322,7 +322,7 @@ class Weight(nn.Module):
 
 
 def grows(method: Method, stages: int, momentum: float, rate: float, **settings: Any) -> bool:
-    """Whether training of 0.5 w^2 by one weight, 2(stages - 1) updates late, goes away from its minimum."""
+    """Return whether training 0.5 w^2 with gradients 2(stages - 1) updates late diverges from the minimum."""
     head = HeadStage(nn.Identity(), loss=lambda output, _: 0.5 * (output**2).sum())
     through = [BufferedStage(nn.Identity()) for _ in range(stages - 2)]
     weight = Weight()
@@ -341,14 +341,14 @@ def grows(method: Method, stages: int, momentum: float, rate: float, **settings:
 
 
 def border(late: int, momentum: float, a: float, b: float, c: float) -> float:
-    """The learning rate at which the linear recursion of delayed SGD on 0.5 w^2 has an eigenvalue of modulus 1.
+    """Return the learning rate where the linear recursion of delayed SGD on 0.5 w^2 has an eigenvalue of modulus 1.
 
     v <- mu v + g, w <- w - eta (a v + b g), g = w - eta c v, both `late` updates ago.
     """
 
     def radius(rate: float) -> float:
         size = late + 1
-        one = np.zeros((2 * size, 2 * size))  # of (w now, w one update ago, ..., v now, v one update ago, ...)
+        one = np.zeros((2 * size, 2 * size))  # on (w now, w one update ago, ..., v now, v one update ago, ...)
         gradient = np.zeros(2 * size)
         gradient[size - 1], gradient[-1] = 1, -rate * c
         one[size, size] = momentum
@@ -386,7 +386,7 @@ def test_the_border_of_stability_is_where_theory_has_it(
     rules: Rules,
     step: Callable[[int], tuple[float, float, float]],
 ) -> None:
-    """On 0.5 h w^2 plain delayed SGD is stable below 2 sin(pi / (2 (2 tau + 1))) / h; the rest by eigenvalues."""
+    """Plain delayed SGD on 0.5 h w^2 is stable below 2 sin(pi / (2 (2 tau + 1))) / h; the rest is from eigenvalues."""
     late = 2 * (stages - 1)
     at = border(late, momentum, *step(late))
     if not momentum:
@@ -403,7 +403,7 @@ def test_a_rate_by_delay_moves_the_border_by_the_delay() -> None:
     assert grows(methods.PETRA, 3, 0.0, 1.04 * at, delay=held)
 
 
-# ------------------------------------------------------------------------------- stops, processes, bytes, bad values
+# --------------------------------------------------------------------------- resuming, processes, bytes, bad values
 
 
 @pytest.mark.parametrize(("method", "rules"), [*SETTINGS, (methods.PIPEDREAM_2BW, [])], ids=name_of)
@@ -452,7 +452,7 @@ def test_gap_aware_takes_rate_and_weight_decay_from_the_group_as_it_is() -> None
     data = toys.batches(24)
     assert toys.train(whole, data[:8], drain=False) == toys.train(other, data[:8], drain=False)
     resumed = gap_aware(0.05, in_group=True)
-    resumed.load_state_dict(whole.state_dict())  # torch gives its optimizers other groups
+    resumed.load_state_dict(whole.state_dict())  # torch replaces the parameter groups
     for p in (whole, resumed):
         for optimizer in p.optimizers:
             optimizer.param_groups[0]["weight_decay"] = 0.1
@@ -511,7 +511,7 @@ def test_two_processes_give_the_bits_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("method", "rules"), SETTINGS, ids=name_of)
 def test_bytes_are_as_predicted(method: Method, rules: Rules, k: int) -> None:
     stages = models.chain(5, num_classes=10, channels=4)
-    stages = [stages[0], merge(stages[1:3]), *stages[3:]]  # of whose weights one block's at a time are others
+    stages = [stages[0], merge(stages[1:3]), *stages[3:]]  # its blocks get predicted weights one at a time
     batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
     assert_bytes_are_as_predicted(stages, method, batch, k, sgd(0.01), delay=rules)
 

@@ -1,4 +1,4 @@
-"""What a step would do on a GPU, without one: all that meets is on one device, and the host waits for nothing."""
+"""Test steps on a fake GPU: operands are on the same device, and the host never waits for the device."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,15 +24,15 @@ from tests import toys
 pytestmark = pytest.mark.convolutions
 
 GPU = torch.device("cuda", 0)
-INSPECT = False  # fake tensors have no values that an inspection could compare
+INSPECT = False  # fake tensors have no values to compare
 
 
 class WaitError(AssertionError):
-    """The host would wait for the device."""
+    """An operation for which the host would wait for the device."""
 
 
 class Watch(TorchDispatchMode):
-    """Refuses copies between host and device for which the host waits; in a capture all."""
+    """A mode that refuses blocking copies between host and device, and during a capture all such copies."""
 
     def __init__(self, *, capture: bool = False) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)]
-        if func._schema.name == "aten::_fused_sgd_":  # which torch has for real tensors only
+        if func._schema.name == "aten::_fused_sgd_":  # fake tensors do not support it
             assert {tensor.device for tensor in given} == {GPU}
             return None
         result = func(*args, **(kwargs or {}))
@@ -58,9 +58,9 @@ def _non_blocking(func: Any, args: Any, kwargs: Any) -> bool:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In its scope new tensors are fake."""
+    """Make all new tensors fake and replace the functions that need real values."""
     monkeypatch.setattr("petra_core.inspection.modules.check_residual", lambda residual: None)
-    monkeypatch.setattr("petra_core.pipeline.check_states", lambda micro_batch, states: None)  # copies on the CPU
+    monkeypatch.setattr("petra_core.pipeline.check_states", lambda micro_batch, states: None)  # it copies to the CPU
     monkeypatch.setattr(PendingLosses, "add", lambda *given, **how: None)
     monkeypatch.setattr(RandomStream, "__init__", no_generators)
     monkeypatch.setattr(RandomStream, "__enter__", lambda stream: None)
@@ -72,25 +72,25 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def no_generators(stream: RandomStream, device: torch.device, seed: int | None, stage: int, replica: int = 0) -> None:
-    """Makes a stream with states that look like those of the host's and the device's generator."""
+    """Initialize a stream with states that look like those of the generators of host and device."""
     stream.state = None if seed is None else (torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8))
     stream._first = stream.state
 
 
 def gradients(ends: Sequence[Any], wanted: Sequence[Tensor], seeds: Sequence[Tensor], **_: Any) -> tuple[Tensor, ...]:
-    """As if from autograd."""
+    """Return zeros in place of autograd's gradients."""
     assert {tensor.device for tensor in (*wanted, *seeds)} == {GPU}
     return tuple(torch.zeros_like(tensor) for tensor in wanted)
 
 
 def network() -> list[Stage]:
-    """With a buffered stage, four reversible ones and a head."""
+    """Return a buffered stage, four reversible stages and a head."""
     with GPU:
         return models.chain(4, num_classes=10, channels=2, stem_stride=4)
 
 
 def revnet() -> list[Stage]:
-    """With buffered stages among the reversible ones too."""
+    """Return a network with buffered stages between the reversible ones."""
     with GPU:
         return models.revnet(18, num_classes=10, width=2)
 
@@ -118,7 +118,7 @@ def test_a_step_keeps_to_the_device_and_does_not_wait(
     batches = (batch for epoch in range(9) for batch in loader().epoch(epoch))
     for _ in range(2 * len(stages) + 4):
         x, y = next(batches)
-        with Watch():  # the loader's epochs begin outside
+        with Watch():  # without the beginning of the loader's epochs
             loss = pipeline.step(x, y)
     assert loss is not None
     assert loss.device == GPU
@@ -128,7 +128,7 @@ def test_a_step_keeps_to_the_device_and_does_not_wait(
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.BACKPROPAGATION], ids=str)
 def test_a_recorded_step_does_not_wait_either(gpu: None, method: Method) -> None:
-    """In a capture of CUDA it may not, and nothing may come from the host."""
+    """A CUDA capture forbids waiting and copies from the host."""
 
     def record(work: Callable[[], None]) -> Callable[[], None]:
         with Watch(capture=True):
@@ -151,13 +151,13 @@ def test_a_recorded_step_does_not_wait_either(gpu: None, method: Method) -> None
     ("method", "read_to"), [*((method, "cpu") for method in methods.PAPER), (methods.DELAYED_GRADIENTS, GPU)], ids=str
 )
 def test_a_state_goes_on_from_wherever_it_was_read_to(gpu: None, method: Method, read_to: Any) -> None:
-    """All on the GPU but the states of generators, which torch takes on the CPU alone."""
+    """All tensors return to the GPU, except the states of generators, which torch needs on the CPU."""
     whole = Pipeline(network(), method, optimizer=toys.sgd, seed=0, inspect=INSPECT)
     batches = [batch for epoch in range(2) for batch in loader().epoch(epoch)]
     for x, y in batches if method.pipelined else batches[:2]:
         whole.step(x, y)
     for worker in whole.workers:
-        for part in worker.parts:  # as if from a stage with dropout
+        for part in worker.parts:  # as after a stage with dropout
             for entry in part._memory:
                 entry.random = worker.stream.state
     state = tree_map(lambda leaf: leaf.to(read_to) if isinstance(leaf, Tensor) else leaf, whole.state_dict())
@@ -173,7 +173,7 @@ def test_a_state_goes_on_from_wherever_it_was_read_to(gpu: None, method: Method,
 
 
 def test_a_state_takes_no_memory_of_the_device(gpu: None) -> None:
-    """A second time everything that is held there, the five-minute checkpoint was what ran out of memory."""
+    """A copy on the device doubled the memory, so that the checkpoint of every five minutes ran out of it."""
     pipeline = Pipeline(network(), methods.DELAYED_GRADIENTS, optimizer=toys.sgd, seed=0, inspect=INSPECT)
     for x, y in loader().epoch(0):
         pipeline.step(x, y)
@@ -194,14 +194,14 @@ def test_a_state_takes_no_memory_of_the_device(gpu: None) -> None:
 
 @pytest.mark.parametrize("drawn", [False, True])
 def test_a_state_of_the_cpu_goes_on_on_a_gpu(gpu: None, drawn: bool) -> None:
-    """It was loaded, and broke off the first step, in which the device's own generator had no state."""
+    """The state once loaded and then the first step failed, because the device's generator had no state."""
     whole = Pipeline(network(), methods.PETRA, optimizer=toys.sgd, seed=0, inspect=INSPECT)
     batches = [batch for epoch in range(2) for batch in loader().epoch(epoch)]
     for x, y in batches:
         whole.step(x, y)
     state = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, whole.state_dict())
     for worker in state["workers"]:
-        worker["random"] = worker["random"][:1]  # of the host's generator alone, as the CPU's streams are
+        worker["random"] = worker["random"][:1]  # only the host's generator, as in streams of the CPU
         for entry in worker["parts"][0]["memory"]:
             entry["random"] = worker["random"] if drawn else None
     again = Pipeline(network(), methods.PETRA, optimizer=toys.sgd, seed=0, inspect=INSPECT)
@@ -222,7 +222,7 @@ def test_a_state_of_the_cpu_goes_on_on_a_gpu(gpu: None, drawn: bool) -> None:
 )
 def test_batches_are_made_on_the_device(gpu: None, batches: Callable[[], Iterable[Any]]) -> None:
     made = iter(batches())
-    next(made)  # an epoch's order and crops come from the host, and once for all the mean of channels
+    next(made)  # the host sends the order and crops of an epoch, and once the channel means
     with Watch():
         assert {(x.device, y.device) for x, y in made} == {(GPU, GPU)}
 

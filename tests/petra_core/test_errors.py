@@ -1,4 +1,4 @@
-"""Checks of numbers: what passes comes back, what does not is named with its value and what is allowed."""
+"""Test that checks of numbers return valid values, and that their errors name the value and the valid range."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Property 1: one micro-batch at a time, the engine's gradients are autograd's, for every kind of stage and every k."""
+"""Test property 1: with one micro-batch at a time, gradients equal autograd's for every kind of stage and every k."""
 
 import pytest
 import torch
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.convolutions
     ("stages", "k"), [(1, 2), (2, 1), (3, 5), (4, 1), (5, 3), (6, 2), ((2, 4), 2), ((3, 2, 1), 2), ((6,), 2)], ids=str
 )
 def test_gradients_equal_autograd(stages: int | tuple[int, ...], k: int, method: Method) -> None:
-    """Of single stages, and of six that are merged."""
+    """An int is a number of single stages; a tuple merges six stages into groups."""
     net, data = toys.network(stages if isinstance(stages, int) else 6), toys.batches(k)
     grouped = net if isinstance(stages, int) else models.group(net, stages)
     assert_close(engine_gradients(grouped, method, data, k), plain_gradients(net, data), 1e-10)
 
 
 def by_block(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    """One vector a block: a bias before a BatchNorm has the gradient zero, of whose rounding nothing can be said."""
+    """Return one vector per block, since a bias before BatchNorm has gradient zero with an arbitrary rounding error."""
     parts_of: dict[str, list[Tensor]] = {}
     for name, gradient in gradients.items():
         parts_of.setdefault(name.partition(".")[0], []).append(gradient.flatten())
@@ -53,7 +53,7 @@ def test_without_updates_petra_gives_the_gradients_of_backpropagation_for_every_
 
 
 class Fourier(nn.Module):
-    """[batch, 3, 6, 6] to complex coefficients, which of them are above 1, and the sum of a weight everywhere."""
+    """A map from [batch, 3, 6, 6] to a complex stream of coefficients and a boolean stream, |coefficients| > 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Fourier(nn.Module):
 
 
 class Magnitudes(nn.Module):
-    """The streams of `Fourier` to logits."""
+    """A map from the streams of `Fourier` to logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def test_complex_and_boolean_streams_and_expanded_gradients_are_autograds(method
 
 
 class First(nn.Module):
-    """Makes two streams of the first alone."""
+    """A module that makes two streams from the first stream only."""
 
     def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return streams[0] * 2, streams[0] + 1
@@ -104,7 +104,7 @@ def test_a_stream_that_a_stage_does_not_use_has_the_gradient_zero(method: Method
 def test_a_value_without_tensors_is_none() -> None:
     for nothing in ((), [], (1,), None):
         with pytest.raises(TypeError, match="a tensor or a tuple of tensors"):
-            as_streams(nothing)  # type: ignore[arg-type]  # which is what is refused
+            as_streams(nothing)  # type: ignore[arg-type]  # the type is the error
 
 
 @pytest.mark.parametrize("method", EXACT, ids=str)
@@ -114,7 +114,7 @@ def test_training_equals_plain_training(method: Method, k: int) -> None:
 
 
 def test_accumulation_beyond_the_range_of_the_paper() -> None:
-    """Before the first update all methods have the weights of plain training, and k may be any number."""
+    """All methods have the weights of plain training before the first update, and k may be any number."""
     assert_trains_as_plain_training(toys.network(3), methods.PETRA, 64, toys.batches(64))
 
 
@@ -124,7 +124,7 @@ def test_one_stage_alone_is_plain_training_under_every_method(method: Method) ->
 
 
 class Counting(nn.Module):
-    """Counts its evaluations."""
+    """A module that counts its evaluations."""
 
     def __init__(self, function: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Methods that users define: which are accepted, and what is said about the others."""
+"""Test methods that users define: the valid ones, and the errors for the others."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Optimizers: which parameters decay, updates by hand, and how a rate is set."""
+"""Test optimizers: the parameters with weight decay, updates by hand, and changes of the learning rate."""
 
 import pickle
 
@@ -38,7 +38,7 @@ def test_batchnorm_and_biases_do_not_decay():
     assert not decay
     for group in optimizer.param_groups:
         assert (group["lr"], group["momentum"], group["nesterov"]) == (0.1, 0.9, True)
-    # A factory can be sent to another process, and a stage can have biases alone.
+    # A factory can be sent to another process, and a stage can have biases only.
     optimizer = pickle.loads(pickle.dumps(sgd(0.2, weight_decay=0.5)))([nn.Parameter(torch.ones(2))])
     assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.2, 0.0)]
 
@@ -67,7 +67,7 @@ def test_weight_decay_of_nadam_is_decoupled():
 
 
 def test_a_rate_that_is_a_tensor_is_written_to_when_it_changes() -> None:
-    """On a GPU that is a kernel for each group, and was at every step, for a rate that stays the same for epochs."""
+    """A write is a GPU kernel per group, which once ran at every step although a rate is constant for epochs."""
     optimizer = sgd(0.5)([torch.zeros(2, 2, requires_grad=True), torch.zeros(2, requires_grad=True)])
     for group in optimizer.param_groups:
         group["lr"] = torch.tensor(0.5)

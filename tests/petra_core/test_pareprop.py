@@ -1,4 +1,4 @@
-"""PaReprop: the gradients of reversible backpropagation, bit for bit, with a reconstruction beside every backward."""
+"""Test PaReprop: gradients bitwise as in reversible backpropagation, and reconstructions concurrent with backwards."""
 
 import functools
 import threading
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.convolutions
 
 
 def mixed(kinds: str) -> list[Stage]:
-    """Reversible and buffered stages in this order between stem and head."""
+    """Return reversible (R) and buffered (B) stages in the order of `kinds`, between a stem and a head."""
     torch.manual_seed(0)
     channels = 2
     net: list[Stage] = [toys.stem(channels)]
@@ -46,7 +46,7 @@ def mixed(kinds: str) -> list[Stage]:
 
 @pytest.mark.parametrize("kinds", [1, 2, 3, 4, 5, 12, "RRRB", "BRRB", "RBBRR"])
 def test_gradients_are_those_of_reversible_backpropagation(kinds: int | str) -> None:
-    """At odd depths from 3 on a public implementation has wrong gradients; below the head nothing may be held."""
+    """A public implementation has wrong gradients at odd depths from 3; nothing may be held below the head."""
     net, data = toys.network(kinds) if isinstance(kinds, int) else mixed(kinds), toys.batches(3)
     gradients = engine_gradients(net, PAREPROP, data, 3)
     assert_bitwise_equal(gradients, engine_gradients(net, REVERSIBLE_BACKPROPAGATION, data, 3))
@@ -59,7 +59,7 @@ def test_merged_stages_reconstruct_all_their_blocks(sizes: tuple[int, ...]) -> N
     gradients, expected = (engine_gradients(net, of, data, 2) for of in (PAREPROP, REVERSIBLE_BACKPROPAGATION))
     if sizes[-1] == 1:
         assert_bitwise_equal(gradients, expected)
-    assert_close(gradients, expected, 1e-12)  # below blocks merged with the head: from the output itself
+    assert_close(gradients, expected, 1e-12)  # not bitwise if blocks are merged with the head
 
 
 def trained(net: Sequence[Stage], method: methods.Method, data: Sequence[tuple[Tensor, Tensor]], **options: Any) -> Any:
@@ -70,7 +70,7 @@ def trained(net: Sequence[Stage], method: methods.Method, data: Sequence[tuple[T
 
 @pytest.mark.parametrize(("family", "seed"), [("RevViT", None), ("RevSwin", 5), ("RevMViT", 5), ("RevRoBERTa", 5)])
 def test_training_with_dropout_is_that_of_reversible_backpropagation(family: str, seed: int | None) -> None:
-    """Masks are replayed, and the global generator is left as plain training leaves it."""
+    """Masks are replayed, and the global generator ends in the same state as in reversible backpropagation."""
     net, data = transformers.random_network(family), transformers.batches(family, 4)
     expected = trained(net, REVERSIBLE_BACKPROPAGATION, data, seed=seed)
     assert_bitwise_equal(trained(net, PAREPROP, data, seed=seed), expected)
@@ -78,7 +78,7 @@ def test_training_with_dropout_is_that_of_reversible_backpropagation(family: str
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_training_with_autocast_of_the_caller(dtype: torch.dtype) -> None:
-    """Autocast belongs to a thread: one that knew nothing of it would reconstruct in another precision."""
+    """Autocast is per thread: without passing it on, the other thread would reconstruct in another precision."""
     net = [stage.float() for stage in toys.network(6)]
     data = [(x.float(), y) for x, y in toys.batches(4)]
     with torch.autocast("cpu", dtype=dtype):
@@ -88,7 +88,7 @@ def test_training_with_autocast_of_the_caller(dtype: torch.dtype) -> None:
 
 
 class Calling(nn.Module):
-    """A convolution that calls something at every evaluation."""
+    """A convolution that calls a function at every evaluation."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__()
@@ -102,23 +102,23 @@ class Calling(nn.Module):
 
 def pipeline_with(call: Callable[[], object], head: HeadStage) -> Pipeline:
     net = [toys.stem(2), ReversibleStage(Calling(call)), head]
-    # Without inspection, whose evaluations would be among the calls.
+    # Inspection is off, because its evaluations would be counted as calls.
     return Pipeline([stage.double() for stage in net], PAREPROP, optimizer=toys.sgd, inspect=False)
 
 
 def test_the_other_thread_has_as_many_threads_as_the_caller_has_now() -> None:
-    """A thread keeps the number of its first computation, whatever torch is told later."""
+    """A thread keeps the number of threads of its first computation; later changes in torch do not affect it."""
     seen: list[tuple[bool, int]] = []
     main = threading.main_thread()
     p = pipeline_with(lambda: seen.append((threading.current_thread() is main, torch.get_num_threads())), toys.head(2))
-    for threads in (1, 2, 1):  # which every test begins with
+    for threads in (1, 2, 1):  # 1 is the number at the beginning of every test
         torch.set_num_threads(threads)
         toys.train(p, toys.batches(1))
     assert seen == [(in_main, threads) for threads in (1, 2, 1) for in_main in (True, False)]
 
 
 class Meeting(nn.Module):
-    """A residual function whose backward waits for the reconstruction of the stage below, and the other way round."""
+    """A residual function whose backward and the reconstruction of the stage below wait for each other."""
 
     def __init__(self, here: threading.Barrier | None, below: threading.Barrier | None) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ def test_a_reconstruction_runs_while_the_stage_above_differentiates() -> None:
     barriers = [threading.Barrier(2) for _ in range(3)]
     blocks = [Meeting(above, below) for below, above in pairwise([None, *barriers, None])]
     net = [stage.double() for stage in (toys.stem(2), *map(ReversibleStage, blocks), toys.head(2))]
-    p = Pipeline(net, PAREPROP, optimizer=toys.sgd, seed=0, inspect=False)  # whose evaluation would meet nobody
+    p = Pipeline(net, PAREPROP, optimizer=toys.sgd, seed=0, inspect=False)  # an inspection would wait without end
     toys.train(p, toys.batches(2))
     assert not any(barrier.broken for barrier in barriers)
 
@@ -161,7 +161,7 @@ def test_an_error_in_the_other_thread_names_stage_and_micro_batch() -> None:
 
 
 def test_an_error_beside_a_reconstruction_waits_for_it() -> None:
-    """The head's loss is not finite while the stage below reconstructs: nothing goes on behind the caller's back."""
+    """The head's loss is not finite while the stage below reconstructs. No thread may still run after the error."""
     entered, finished = threading.Event(), threading.Event()
 
     def slowly() -> None:
@@ -180,7 +180,7 @@ def test_an_error_beside_a_reconstruction_waits_for_it() -> None:
 
 
 class FakeStream:
-    """Notes who waits for whom, in place of a CUDA stream."""
+    """A replacement of a CUDA stream that logs its waits."""
 
     log: ClassVar[list[str]] = []
 
@@ -194,7 +194,7 @@ class FakeStream:
 def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_in_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What torch is told, for which no GPU is needed."""
+    """The calls to `torch.cuda` are checked, so no GPU is needed."""
     names, current = iter("AB"), [FakeStream("caller")]
     log = FakeStream.log = []
 
@@ -216,8 +216,8 @@ def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_in_betw
     def act(worker: Worker, action: Action, _: Sent) -> None:
         log.append(f"{action} of {worker.index} in {current[-1].name}")
 
-    for stage in (2, 1):  # R of a stage, B of the one above
-        side = OverlappedExecutor()  # another pipeline's: it has the same streams
+    for stage in (2, 1):  # R of a stage and B of the stage above
+        side = OverlappedExecutor()  # as of another pipeline, with the same streams
         with side.together():
             for index, kind in ((stage, Kind.RECONSTRUCT), (stage + 1, Kind.BACKWARD)):
                 worker = Worker.__new__(Worker)
@@ -239,11 +239,11 @@ def test_other_methods_do_one_thing_after_the_other_and_several_processes_are_re
 
 
 def test_a_reconstruction_that_draws_is_done_by_the_caller() -> None:
-    """Random numbers have one generator: beside the head's backward the masks could be of another state."""
+    """All random numbers come from one generator, which the concurrent backward of the head could advance."""
     seen: list[bool] = []
     calling = Calling(lambda: seen.append(threading.current_thread() is threading.main_thread()))
     block = nn.Sequential(calling, nn.Dropout(0.5))
     net = [stage.double() for stage in (toys.stem(2), ReversibleStage(block), toys.head(2))]
-    p = Pipeline(net, PAREPROP, optimizer=toys.sgd, inspect=False)  # whose evaluation would be among the calls
+    p = Pipeline(net, PAREPROP, optimizer=toys.sgd, inspect=False)  # an inspection would add calls
     toys.train(p, toys.batches(1))
     assert seen == [True, True]

@@ -1,4 +1,4 @@
-"""The engine against the paper's equations, step by step; and their evaluation against simpler truths."""
+"""Test the engine against the paper's equations step by step, and the reference against simpler results."""
 
 import bisect
 import copy
@@ -19,7 +19,7 @@ from tests.reference import RULES, ReferencePart, Sgd, after_step, entries, simu
 
 TOLERANCE = 1e-12
 
-# A word is a stage, a letter a part of it: b buffered, r reversible, h head. With the k that each is tried at.
+# Pattern and its k. A word is a stage and a letter a part of it: b buffered, r reversible, h head.
 NETWORKS = {
     "b h": 2,
     "b b h": 1,
@@ -44,7 +44,7 @@ class Mix(nn.Module):
 
 
 class Shift(nn.Module):
-    """A parameter of the full shape of its input: its gradient is the message from above itself, not a copy."""
+    """A parameter of the shape of its input, so that its gradient is the message from above and not a copy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,9 +55,9 @@ class Shift(nn.Module):
 
 
 def part(kind: str, *, first: bool, norm: bool) -> ReferencePart:
-    """Smooth everywhere, in float64: rounding cannot flip a ReLU."""
+    """Return a smooth part in float64, because rounding could flip a ReLU."""
     if kind == "r":
-        # No bias before BatchNorm: its gradient is zero, and of the rounding in its place nothing can be said.
+        # No bias before BatchNorm: its gradient is zero with an arbitrary rounding error.
         norms = [nn.BatchNorm1d(6)] if norm else []
         module = nn.Sequential(
             nn.Linear(WIDTH, 6, bias=not norm), *norms, nn.Tanh(), nn.Linear(6, WIDTH), nn.Tanh(), Shift()
@@ -85,7 +85,7 @@ def batches(count: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def plain(stages: list[list[ReferencePart]]) -> nn.Sequential:
-    """The network for plain autograd, with weights of its own."""
+    """Return a copy of the network for plain autograd."""
     kinds = {"reversible": Coupling, "buffered": nn.Sequential, "head": nn.Sequential}
     return nn.Sequential(*(kinds[kind](copy.deepcopy(module)) for stage in stages for kind, module in stage))
 
@@ -101,12 +101,12 @@ class Coupling(nn.Module):
 
 
 def flat(weights: list[dict[str, Tensor]]) -> list[Tensor]:
-    """The tensors of all parts of one stage, or of all of a network."""
+    """Return the tensors of all parts of a stage or network."""
     return [tensor for of_part in weights for tensor in of_part.values()]
 
 
 def test_the_reference_for_delayed_gradients_differentiates_the_network_of_the_forward():
-    """Inputs and weights stashed: the gradient of the whole network with the weights each stage had when m passed."""
+    """With stashed inputs and weights, gradients are those of the network with each stage's weights at its forward."""
     stages, data = network("b r r r h"), batches(12)
     history = simulate(stages, RULES["DELAYED_GRADIENTS"], 1, Sgd(lambda tick: 0.2), data, range(12))
     model = plain(stages)
@@ -136,7 +136,7 @@ def statistics_of(pipeline: Pipeline) -> list[list[dict[str, Tensor]]]:
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 @pytest.mark.parametrize("pattern", NETWORKS)
 def test_weights_statistics_and_losses_after_every_step(pattern, method):
-    """36 micro-batches with a drain among them, a learning rate that changes at each, Nesterov and decay."""
+    """Train on 36 micro-batches with a drain, a learning rate that changes at each, Nesterov momentum and decay."""
     stages, accumulation, rule = network(pattern), NETWORKS[pattern], RULES[method.name]
     parts = (24, 12)
     data = batches(sum(parts))
@@ -146,7 +146,7 @@ def test_weights_statistics_and_losses_after_every_step(pattern, method):
         start = enters[-1] + 2 * len(stages) - 1 if enters else 0
         enters += [start + enter for enter in entries(rule, len(stages), count)]
     reference = Sgd(
-        lambda tick: rates[bisect.bisect(enters, tick) - 1],  # that of the micro-batch that entered last, in ticks
+        lambda tick: rates[bisect.bisect(enters, tick) - 1],  # the rate of the last micro-batch to enter
         momentum=0.9,
         nesterov=True,
         weight_decay=lambda weight: 0.01 if weight.dim() > 1 else 0.0,
@@ -155,13 +155,13 @@ def test_weights_statistics_and_losses_after_every_step(pattern, method):
     pipeline = pipeline_of(stages, method, accumulation, optimizer=sgd(1.0, weight_decay=0.01))
 
     losses: list[Tensor] = []
-    ends = [*(parts[0] - 1,) * parts[0], *(len(data) - 1,) * parts[1]]  # of the part that a micro-batch belongs to
+    ends = [*(parts[0] - 1,) * parts[0], *(len(data) - 1,) * parts[1]]  # the last one before the next drain
     later = entering_meanwhile(pipeline.staleness)
     for m, (x, y) in enumerate(data):
         if m == parts[0]:
             pipeline.drain()
             assert_close(weights_of(pipeline), history.weights[enters[m]], TOLERANCE)
-        # Stage j comes to a micro-batch j ticks later: then others have entered.
+        # Stage j processes a micro-batch j ticks later, after others have entered.
         pipeline.set_learning_rate(lambda j, m=m: rates[min(m + later[j], ends[m])])
         losses.append(pipeline.step(x, y))
         end = enters[m] if method.pipelined else enters[m] + 2 * len(stages) - 2
@@ -175,7 +175,7 @@ def test_weights_statistics_and_losses_after_every_step(pattern, method):
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_changing_gradients_in_place_before_an_update_changes_nothing_else(method):
-    """As clipping does: with `Shift`, such a gradient could be the very message that is on its way down."""
+    """Clipping does this. With `Shift`, a gradient could share memory with the message in flight to the stage below."""
 
     def double(stage_index: int, version: int, stage: nn.Module) -> None:
         for parameter in stage.parameters():
@@ -189,8 +189,8 @@ def test_changing_gradients_in_place_before_an_update_changes_nothing_else(metho
 
 
 def trained(pattern: str, method: methods.Method, learning_rate: float) -> Tensor:
-    """All weights after forty micro-batches, as one vector."""
-    stages = network(pattern, norm=False)  # with BatchNorm over six samples any difference soon grows to chaos
+    """Return all weights after forty micro-batches as one vector."""
+    stages = network(pattern, norm=False)  # BatchNorm over six samples amplifies any difference
     pipeline = pipeline_of(stages, method, 1, optimizer=lambda p: torch.optim.SGD(p, lr=learning_rate))
     toys.train(pipeline, batches(40))
     return torch.cat([parameter.detach().flatten() for parameter in pipeline.model.parameters()])
@@ -201,10 +201,10 @@ def trained(pattern: str, method: methods.Method, learning_rate: float) -> Tenso
     [("b r r r h", []), ("b r b r h", [("DSP", "PETRA"), ("DELAYED_GRADIENTS", "APPROXIMATE_INPUTS")])],
 )
 def test_methods_differ_and_by_reconstruction_only_where_reversible_stages_follow_each_other(pattern, close):
-    """Else only x~ is reconstructed wrongly, and a buffered stage does not look at it: PETRA is DSP."""
+    """Otherwise only x~ is reconstructed wrongly and no stage uses it, so PETRA equals DSP."""
     start = trained(pattern, methods.PETRA, 0.0)
     way = {method.name: trained(pattern, method, 0.2) - start for method in methods.PAPER if method.pipelined}
     assert len(way) == 4
     for pair in itertools.combinations(way, 2):
-        distance = relative_error(*(way[name] for name in pair))  # relative to the way that they went
+        distance = relative_error(*(way[name] for name in pair))  # relative to the change of weights
         assert distance < 1e-9 if pair in close else distance > 1e-3, f"{pair} are {distance:.3g} apart"

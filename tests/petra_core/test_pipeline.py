@@ -1,4 +1,4 @@
-"""The pipeline: what comes out when, whose memory it touches, and what it says about bad input."""
+"""Test the pipeline: the order of losses, the use of the caller's memory, and errors for bad input."""
 
 import copy
 import itertools
@@ -28,7 +28,7 @@ IDENTITY = ReversibleStage(nn.Identity())
 def test_a_step_gives_the_loss_of_its_micro_batch(stages: int, method: Method) -> None:
     p = toys.pipeline(toys.network(stages), method, accumulation=8)
     x, y = toys.batches(1)[0]
-    expected = p.stages[-1].loss(p.model(x), y)  # type: ignore[operator]  # a head's; no update before the eighth
+    expected = p.stages[-1].loss(p.model(x), y)  # type: ignore[operator]  # a head; no update before the eighth
     losses = [p.step(*batch) for batch in ((x, y), *toys.batches(6, seed=4))]
     assert all(loss is not None and loss.dim() == 0 and not loss.requires_grad for loss in losses)
     assert_close(losses[0], expected.detach(), 1e-12)
@@ -40,7 +40,7 @@ def test_a_step_gives_the_loss_of_its_micro_batch(stages: int, method: Method) -
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_a_forward_aside_has_the_next_forwards_weights_and_keeps_nothing(method: Method) -> None:
-    """At the head it gives the network's output, without the loss."""
+    """The head returns the network's output, without the loss."""
     p, alone = (toys.pipeline(toys.network(4, norm=False), method, accumulation=8) for _ in range(2))
     value, later = torch.randn(4, 3, 6, 6, dtype=torch.float64), toys.batches(20, seed=2)
     before = copy.deepcopy(p.stages)
@@ -70,7 +70,7 @@ def test_what_a_stage_executes_is_its_program(method: Method, stages: int, k: in
     p = toys.pipeline(toys.network(stages), method, accumulation=k)
     with p.recording() as recording:
         toys.train(p, toys.batches(9))
-    toys.train(p, toys.batches(2))  # outside of the context
+    toys.train(p, toys.batches(2))  # outside the context manager
     for stage in range(stages):
         executed = [action for of, action in recording if of == stage]
         assert executed == list(program(method, p.staleness, stage, 9, k))
@@ -79,7 +79,7 @@ def test_what_a_stage_executes_is_its_program(method: Method, stages: int, k: in
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_the_callers_memory_may_be_used_again_at_once(method: Method) -> None:
-    # FFCV and pinned loaders hand out the same buffers again; a pipeline holds a batch for up to 2(J-1) steps.
+    # FFCV and loaders with pinned memory reuse their buffers, and a pipeline holds a batch for up to 2(J-1) steps.
     data = toys.batches(9)
     kept = toys.pipeline(toys.network(6), method)
     expected = toys.train(kept, data)
@@ -91,7 +91,7 @@ def test_the_callers_memory_may_be_used_again_at_once(method: Method) -> None:
         y.copy_(target)
         before = x.clone()
         losses.append(reused.step(x, y))
-        assert_bitwise_equal(x, before)  # nor does the pipeline write there
+        assert_bitwise_equal(x, before)  # the pipeline does not write to it either
         x.fill_(float("nan"))
         y.fill_(0)
     reused.drain()
@@ -130,8 +130,8 @@ def test_autocast_keeps_streams_in_float32_and_learns(method: Method, narrow: to
 
 @pytest.mark.parametrize("method", [methods.REVERSIBLE_BACKPROPAGATION, methods.PETRA], ids=str)
 def test_the_callers_autocast_does_not_cache_casts_across_evaluations(method: Method) -> None:
-    # torch.autocast keeps the casts of weights; one made in the forward without a graph, found again by the
-    # evaluation of the backward, leaves the weight without a gradient, silently.
+    # torch.autocast caches the casts of weights. If the backward's recomputation reused a cast from the forward, which
+    # runs without a graph, the weight would silently get no gradient.
     results = []
     for outer in (False, True):
         net = [stage.float() for stage in toys.network(5)]
@@ -238,11 +238,11 @@ def test_a_batch_of_another_shape_is_refused() -> None:
     for other in ((x[:3], y[:3]), (x.float(), y), (x[:, :2], y)):
         with pytest.raises(ValueError, match=r"micro-batch 1 has shapes .*drop_last=True"):
             p.step(*other)
-    toys.train(p, [(x, y)] * 5)  # the pipeline is as it was
+    toys.train(p, [(x, y)] * 5)  # the pipeline is unchanged
 
 
 def broken(data: list[Any], *stages: int, value: str) -> tuple[Pipeline, dict[str, Any]]:
-    """A full pipeline, with such a number in the weights of these stages; and its state before."""
+    """Return a full pipeline with `value` in a weight of each of these stages, and its state before that."""
     p = toys.pipeline(toys.network(6), methods.PETRA)
     toys.train(p, data[:12], drain=False)
     p.check_finite()
@@ -264,14 +264,14 @@ def test_a_loss_that_is_not_finite_names_stage_and_micro_batch() -> None:
         p.step(*data[0])
     p.load_state_dict(good)
     assert len(toys.train(p, data[12:])) == 12
-    # Weights that no loss has shown yet are found.
+    # Broken weights are found before they affect a loss.
     p, _ = broken(data, 1, 3, value="nan")
     with pytest.raises(
         NonFiniteError, match=r"of stage 3 is not finite after \d+ updates and micro-batch 11"
     ) as caught:
         p.check_finite()
     assert (caught.value.stage, caught.value.micro_batch) == (3, 11)
-    # An image that is not a number is found at the lowest stage that it has reached, where all weights are good.
+    # A NaN in an image is found at stage 0, because all weights are finite.
     p, _ = broken(data, value="nan")
     with pytest.raises(NonFiniteError) as caught:
         toys.train(p, [(data[12][0] * float("nan"), data[12][1]), *data[13:]])
@@ -282,7 +282,7 @@ def test_a_loss_that_is_not_finite_names_stage_and_micro_batch() -> None:
 def test_a_loss_that_was_noticed_late_blames_no_stage(
     look: Callable[[Pipeline], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU: by then the head's weights are broken too."""
+    """A GPU reports the loss late; by then the head's weights are broken too."""
     data = toys.batches(24)
     p, _ = broken(data, 2, value="inf")
     monkeypatch.setattr(PendingLosses, "add", lambda losses, *given, **_: losses._waiting.append(given))
@@ -315,13 +315,13 @@ def test_an_exception_within_a_step_makes_the_pipeline_refuse_to_go_on() -> None
         toys.train(p, toys.batches(9))
     with pytest.raises(RuntimeError, match="broke off a step"):
         p.state_dict()
-    p.check_finite()  # which heals nothing
+    p.check_finite()  # it does not repair the pipeline
     with pytest.raises(RuntimeError, match="broke off a step"):
         p.step(*toys.batches(1)[0])
 
 
 def test_a_stage_without_parameters_and_token_inputs() -> None:
-    # Integer inputs have no gradient, and a stage need not have anything to learn.
+    # Integer inputs have no gradient, and a stage may have no parameters.
     torch.manual_seed(0)
     head = HeadStage(nn.Sequential(nn.Flatten(), nn.Linear(30, 3)))
     net = [BufferedStage(nn.Embedding(11, 6)), BufferedStage(nn.Tanh()), head]

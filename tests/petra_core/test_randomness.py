@@ -1,4 +1,4 @@
-"""Dropout: the same mask in forward and backward, and random numbers that belong to the stage that draws them."""
+"""Test dropout: masks are equal in forward and backward, and each stage has a separate random stream."""
 
 import copy
 from typing import Any
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 class Spying(nn.Module):
-    """Dropout that notes its masks."""
+    """Dropout that records its masks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,19 +35,20 @@ class Spying(nn.Module):
 @pytest.mark.parametrize("seed", [None, 5])
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_a_micro_batch_sees_one_mask(method: Method, seed: int | None) -> None:
-    # memcnn draws a new mask in the backward: its gradients are those of another network.
+    # memcnn draws a new mask in the backward, so its gradients belong to another network.
     spies = [Spying(), Spying(), Spying()]
     net = [toys.stem(2), *(ReversibleStage(nn.Sequential(nn.Conv2d(2, 2, 1), spy)) for spy in spies), toys.head(2)]
-    # Without inspection, whose evaluations would be among the masks.
+    # Inspection is off, because its evaluations would add masks.
     p = Pipeline([stage.double() for stage in net], method, optimizer=toys.sgd, seed=seed, inspect=False)
     count, state = 11, torch.get_rng_state()
     toys.train(p, toys.batches(count))
-    assert torch.equal(torch.get_rng_state(), state) == (seed is not None), "a seed leaves the global generator alone"
+    assert torch.equal(torch.get_rng_state(), state) == (seed is not None), "a seed does not touch the global generator"
     evaluations = 1 if method.keeps_graph else 3 if method is methods.APPROXIMATE_INPUTS else 2
     for spy in spies:
         different = {tuple(mask.flatten().tolist()) for mask in spy.masks}
         assert len(different) == count
-        # Under approximate inputs the last micro-batches see no update between forward and backward: two evaluations.
+        # With approximate inputs there is no update between forward and backward of the last micro-batches, so they
+        # need two evaluations.
         assert len(spy.masks) <= count * evaluations
         assert len(spy.masks) >= count * min(evaluations, 2)
     assert not torch.equal(spies[0].masks[0], spies[1].masks[0])
@@ -96,7 +97,7 @@ def test_a_stream_is_of_its_seed_and_stage_goes_on_where_it_was_and_notes_only_r
 
 
 def test_a_stream_goes_on_on_a_device_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the generators that there are here as of there it has the state; that of a CUDA device begins anew."""
+    """The stream keeps the state of generators that exist on both devices; a CUDA generator starts from the seed."""
 
     class Generator:
         def __init__(self, device: torch.device) -> None:
@@ -120,7 +121,7 @@ def test_a_stream_goes_on_on_a_device_of_another_kind(monkeypatch: pytest.Monkey
     on_gpu.load(on_cpu.state)
     assert_bitwise_equal(on_gpu.state, (on_cpu.state[0], new.state[1]))
     with on_gpu:
-        device[0] = torch.full((16,), 7, dtype=torch.uint8)  # as if something had been drawn
+        device[0] = torch.full((16,), 7, dtype=torch.uint8)  # as after a draw
     assert on_gpu.drawn is not None
     on_cpu.load(on_gpu.state)
     assert_bitwise_equal(on_cpu.state, on_gpu.state[:1])
@@ -129,8 +130,8 @@ def test_a_stream_goes_on_on_a_device_of_another_kind(monkeypatch: pytest.Monkey
 
 
 def test_the_order_of_other_stages_does_not_matter() -> None:
-    # Property 3: the draws of a stage depend on its own actions only. A network in which the stages above draw more
-    # numbers gives the first reversible stage the same masks.
+    # Property 3: the draws of a stage depend only on the actions of this stage. The first reversible stage has the same
+    # masks if the stages above draw more numbers.
     def masks_of_stage_1(more: int) -> list[Tensor]:
         spy = Spying()
         rest = [ReversibleStage(nn.Sequential(nn.Conv2d(2, 2, 1), *(nn.Dropout(0.1) for _ in range(more))))]

@@ -1,4 +1,4 @@
-"""Optimizers by stage and name, and learning rates of their parameter groups."""
+"""Test optimizers that depend on stage and names, and the learning rates of their parameter groups."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ Named = list[tuple[str, nn.Parameter]]
 
 
 def layered(named: Named, stage: int) -> torch.optim.Optimizer:
-    """Lower rates below, no decay of biases, a tenth of the rate for them."""
+    """Return SGD with lower rates in lower stages; biases have a tenth of the rate and no decay."""
     weights = [p for name, p in named if not name.endswith("bias")]
     biases = [p for name, p in named if name.endswith("bias")]
     groups = [
@@ -28,7 +28,7 @@ def test_a_factory_of_two_arguments_gets_names_and_the_stage() -> None:
 
     def look(named: Named, stage: int) -> torch.optim.Optimizer:
         seen[stage] = [name for name, _ in named]
-        return torch.optim.SGD(named, lr=0.1)  # torch takes names too
+        return torch.optim.SGD(named, lr=0.1)  # torch accepts named parameters
 
     stages = toys.network(4)
     stages = [stages[0], merge(stages[1:3]), stages[3]]
@@ -43,7 +43,7 @@ def test_a_factory_of_two_arguments_gets_names_and_the_stage() -> None:
     seen.clear()
     predict(stages, methods.PETRA, *toys.batches(1)[0], optimizer=look)
     assert {index: names for index, names in seen.items() if index != 1} == {0: expected[0], 2: expected[2]}
-    assert set(seen[1]) < set(expected[1])  # block by block
+    assert set(seen[1]) < set(expected[1])  # per block
 
 
 def test_a_rate_for_all_keeps_the_ratios_of_parameter_groups_also_through_zero() -> None:

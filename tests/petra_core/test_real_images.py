@@ -1,4 +1,4 @@
-"""Real images through the engine: the toy problems of the other tests are easier to fit than photographs."""
+"""Train on real images, because the toy problems of the other tests are easier to fit than photographs."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ TICKS = 160
 
 
 def test_petra_learns_real_cifar10(real_cifar10: Path) -> None:
-    """The loss on a few hundred CIFAR-10 images falls, with a filled pipeline of ten stages and moving weights."""
+    """The loss on a few hundred CIFAR-10 images falls in a full pipeline of ten stages with changing weights."""
     path = real_cifar10 / "cifar-10-batches-bin" / "data_batch_1.bin"
     records = torch.from_numpy(np.fromfile(path, dtype=np.uint8, count=256 * RECORD)).view(-1, RECORD)
     labels = records[:, 0].long()

@@ -1,4 +1,4 @@
-"""Property 4: stop anywhere, the pipeline full, go on in a new process: bitwise as if never stopped."""
+"""Test property 4: a run that stops with a full pipeline and resumes in a new process is bitwise uninterrupted."""
 
 import contextlib
 import copy
@@ -39,7 +39,7 @@ def test_resume_is_bitwise(method: Method, k: int, stop: int, tmp_path: Path) ->
 
 
 def test_resume_keeps_the_strides_of_every_message(tmp_path: Path) -> None:
-    """Autograd returned views of a concatenation's gradient; copies had other strides, and so other kernels ran."""
+    """Autograd returned views of a concatenation's gradient. Their copies had other strides, so other kernels ran."""
 
     def make() -> Pipeline:
         net = [stage.to(memory_format=torch.channels_last) for stage in toys.network(6)]
@@ -95,7 +95,7 @@ def test_resume_without_a_seed_restores_the_global_generator() -> None:
 
 
 def as_from_a_gpu(state: dict[str, Any]) -> dict[str, Any]:
-    """The state with that of a CUDA device's generator wherever random numbers may have been drawn."""
+    """Add the state of a CUDA generator wherever random numbers may have been drawn."""
     device = torch.zeros(16, dtype=torch.uint8)
     if state["random"] is not None:
         state["random"].append((*state["random"][0], device))

@@ -1,4 +1,4 @@
-"""Local programs against pictures written by hand."""
+"""Test the programs of stages against pictures written by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Settings are checked in one place, whoever makes them, and a checkpoint names them."""
+"""Test that settings are always checked in one place, and that a checkpoint contains them."""
 
 import dataclasses
 from typing import Any
@@ -59,4 +59,4 @@ def test_a_checkpoint_names_the_settings() -> None:
     )
     assert p.state_dict().items() >= expected.items()
     with pytest.raises(dataclasses.FrozenInstanceError):
-        p.settings.seed = 3  # type: ignore[misc]  # the error is what is tested
+        p.settings.seed = 3  # type: ignore[misc]  # the test needs this error

@@ -1,4 +1,4 @@
-"""Stages shared among ranks."""
+"""Test the partition of stages among ranks."""
 
 import pytest
 

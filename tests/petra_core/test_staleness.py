@@ -1,4 +1,4 @@
-"""The staleness vector: any valid one against brute force and other arrangements of the same; others are refused."""
+"""Test valid staleness vectors against brute force and equivalent partitions, and errors for invalid ones."""
 
 import copy
 import itertools
@@ -25,13 +25,13 @@ TOLERANCE = 1e-12
 
 
 def random_vector(generator: random.Random, stages: int) -> tuple[int, ...]:
-    """One in which neighbours are often equal, and the steps otherwise of 1, 2 or more."""
+    """Return a vector whose neighbours are often equal and otherwise differ by 1, 2 or 3."""
     rises = [generator.choice((0, 0, 1, 1, 2, 3)) for _ in range(stages - 1)]
     return (*reversed([*itertools.accumulate(rises)]), 0)
 
 
 class OneUpdateBehind(Delay):
-    """PipeDream-2BW: all micro-batches of an update have the weights before the last."""
+    """PipeDream-2BW: all micro-batches of an update use the second latest version of the weights."""
 
     lag = 1
 
@@ -79,7 +79,7 @@ def test_any_vector_is_what_brute_force_gives_after_every_step(method: Method, c
 
 @pytest.mark.parametrize("method", PIPELINED, ids=str)
 def test_delay_in_updates_is_counted_from_the_vector(method: Method) -> None:
-    """floor(m/k) - floor((m - d_j)/k) updates between the forward and the backward of micro-batch m - d_j."""
+    """The delay of micro-batch m - d_j is floor(m/k) - floor((m - d_j)/k) updates between forward and backward."""
     vector, k = (7, 4, 4, 2, 0), 3
     pipeline = toys.pipeline(toys.network(5), method, accumulation=k, staleness=vector)
     delays: list[tuple[int, int, int]] = []
@@ -94,13 +94,13 @@ def test_delay_in_updates_is_counted_from_the_vector(method: Method) -> None:
     toys.train(pipeline, toys.batches(30))
     assert len(delays) == 30 * 5
     for stage, m, delay in delays:
-        updates_at_forward = max(m - vector[stage], 0) // k  # of the backwards before it
+        updates_at_forward = max(m - vector[stage], 0) // k  # from the backwards before it
         assert delay == m // k - updates_at_forward
 
 
 @pytest.mark.parametrize("method", PIPELINED, ids=str)
 def test_without_staleness_methods_are_backpropagation(method: Method) -> None:
-    """By the bit where inputs are kept; where they are reconstructed, by the bit of reversible backpropagation."""
+    """Methods that keep inputs are bitwise equal to it, methods that reconstruct them to its reversible form."""
     net, data = toys.network(6), toys.batches(12)
     trained = toys.pipeline(net, method, accumulation=2, staleness=(0,) * 6)
     losses = toys.train(trained, data)
@@ -111,7 +111,7 @@ def test_without_staleness_methods_are_backpropagation(method: Method) -> None:
         if tolerance:
             assert_close(torch.tensor(losses), torch.tensor(expected), tolerance)
             assert_close(toys.weights(trained), toys.weights(plain), 1e-11)
-        elif not (method.reconstructs and method.stashes_weights):  # which evaluates twice, with other graphs
+        elif not (method.reconstructs and method.stashes_weights):  # these evaluate twice, with other graphs
             assert losses == expected
             assert_bitwise_equal(toys.weights(trained), toys.weights(plain))
 

@@ -1,4 +1,4 @@
-"""Targets and outputs of several tensors, and losses with metrics: as plain autograd has them."""
+"""Test targets and outputs of several tensors, and losses with metrics, against plain autograd."""
 
 import copy
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from tests.compare import assert_bitwise_equal, assert_close
 
 
 class TwoOutputs(nn.Module):
-    """A class and a position."""
+    """A head that returns logits and a position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def batches(count: int, kind: str) -> list[tuple[Tensor, Any]]:
         targets = {
             "dict": {"class": classes, "position": position},
             "tuple": (classes, position),
-            "list": [classes, position],  # as a DataLoader makes of tuples
+            "list": [classes, position],  # a DataLoader turns tuples into lists
             "none": None,
         }
         data.append((x, targets[kind]))
@@ -115,7 +115,7 @@ def test_a_state_with_targets_that_wait_resumes_bitwise(kind: str) -> None:
     toys.train(undisturbed, data[:9], drain=False)
     resumed.load_state_dict(undisturbed.state_dict())
     for p in (undisturbed, resumed):
-        p.drain()  # the forwards at the head are of targets that the state had
+        p.drain()  # the head uses targets from the state
         toys.train(p, data[9:])
     assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
 

@@ -1,4 +1,4 @@
-"""Rules for delay that a user writes: the engine calls their hooks, saves their state and accounts for their bytes."""
+"""Test users' update rules: the engine calls their hooks, saves their state and accounts for their bytes."""
 
 import copy
 import dataclasses
@@ -23,7 +23,7 @@ from tests.reference import RULES, Delay, Named, Sgd
 
 
 class Drift(UpdateRule):
-    """Follow the mean change of the weights: forwards look ahead along it, and late gradients are damped by the gap."""
+    """A rule that extrapolates the mean change of the weights in forwards and damps late gradients by the gap."""
 
     parameter_buffers = 1
 
@@ -59,7 +59,7 @@ class Drift(UpdateRule):
 
 @dataclasses.dataclass
 class DriftByHand(Delay):
-    """The same rule on whole dictionaries."""
+    """The rule `Drift` on whole dictionaries."""
 
     strength: float
 

@@ -1,7 +1,7 @@
-"""Property 2: a user's module trains as plain autograd trains it, or is refused by name in the first micro-batches.
+"""Test property 2: a user's module trains as with plain autograd, or the first micro-batches refuse it by name.
 
-Every construct is tried with every method, in float64. Two references say what is right: the gradients of plain
-autograd for weights that stay, and, for weights that move, a twin of the network without the construct.
+Every construct is tried with every method in float64. There are two references: the gradients of plain autograd while
+weights are constant, and a twin of the network without the construct while they change.
 """
 
 import copy
@@ -47,7 +47,7 @@ def head() -> nn.Module:
 
 
 def network(function: Callable[[nn.Module], nn.Module] = lambda f: f) -> list[Stage]:
-    """Four stages in float64, with `function` around both residual functions."""
+    """Return four stages in float64 with `function` around both residual functions."""
     torch.manual_seed(0)
     stages: list[Stage] = [
         BufferedStage(stem()),
@@ -81,7 +81,7 @@ def step(p: Pipeline, count: int) -> None:
 
 
 def trained(stages: Sequence[Stage], method: Method, count: int = 24, **settings: Any) -> dict[str, Tensor]:
-    """Losses and state after some micro-batches."""
+    """Return losses and state after `count` micro-batches."""
     p = made(copy.deepcopy(list(stages)), method, **settings)
     losses = [p.step(x, y) for x, y in batches(count)]
     p.drain()
@@ -91,7 +91,7 @@ def trained(stages: Sequence[Stage], method: Method, count: int = 24, **settings
 
 
 def gradients(stages: Sequence[Stage], method: Method) -> dict[str, Tensor]:
-    """Mean gradients of six micro-batches by the pipeline, with weights that stay."""
+    """Return the pipeline's mean gradients of six micro-batches with constant weights."""
     found: dict[str, Tensor] = {}
 
     def look(index: int, version: int, stage: Stage) -> None:
@@ -106,16 +106,16 @@ def gradients(stages: Sequence[Stage], method: Method) -> dict[str, Tensor]:
 
 
 def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-10) -> None:
-    """Equal by the place of a tensor, whatever it is called."""
+    """Check that tensors are equal by position, ignoring their names."""
     assert len(actual) == len(expected)
     assert_close(list(actual.values()), list(expected.values()), tolerance)
 
 
-# --- constructs that train right ---------------------------------------------------------------------------------
+# --- constructs that train correctly -----------------------------------------------------------------------------
 
 
 class Checkpointed(nn.Module):
-    """Recomputed in its backward."""
+    """A function that is recomputed in its backward."""
 
     def __init__(self, function: nn.Module) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Checkpointed(nn.Module):
 
 
 class _EvaluatedAgain(torch.autograd.Function):
-    """As the reversible blocks of RevTorch and memcnn: the backward evaluates, and calls `backward` itself."""
+    """A function like the reversible blocks of RevTorch and memcnn, whose backward evaluates and calls `backward`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, function: nn.Module) -> Tensor:
@@ -153,7 +153,7 @@ class EvaluatedAgain(Checkpointed):
 
 
 class _WeightGradients(torch.autograd.Function):
-    """The backward evaluates again and returns the gradients of the weights."""
+    """A function whose backward evaluates again and returns the gradients of the weights."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, function: nn.Module, *weights: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class WeightGradients(Checkpointed):
 
 
 def normed(wrap: Callable[[nn.Module], nn.Module], *last: nn.Module) -> Callable[[nn.Module], nn.Module]:
-    # Without a bias before BatchNorm, whose gradient is zero but for rounding.
+    # There is no bias before BatchNorm, because its gradient is zero up to rounding.
     return lambda f: wrap(nn.Sequential(*f[:2], nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4), *last))
 
 
@@ -192,7 +192,7 @@ def dropping(f: nn.Module) -> nn.Module:
     return nn.Sequential(f, nn.Dropout(0.3))
 
 
-#: A wrapper of residual functions, and its twin that does not evaluate again.
+#: A wrapper of residual functions and its twin that does not evaluate again.
 EVALUATING: dict[str, tuple[Callable[[nn.Module], nn.Module], Callable[[nn.Module], nn.Module]]] = {
     "checkpoint": (Checkpointed, plainly),
     "checkpoint of BatchNorm": (normed(Checkpointed), normed(plainly)),
@@ -243,7 +243,7 @@ def test_a_resume_with_checkpoints_is_bitwise(method: Method) -> None:
 
 
 class Streams(nn.Module):
-    """A first stage whose second stream lies in memory that is not its own, or is a copy of that."""
+    """A first stage whose second stream shares memory with another tensor, or is a copy of it."""
 
     def __init__(self, kind: str, *, copied: bool) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ def test_outputs_in_memory_of_something_else_are_copied(kind: str, method: Metho
 
 
 class Tracking(nn.Module):
-    """Returns a buffer that it writes in place."""
+    """A module that returns a buffer that it writes in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -323,7 +323,7 @@ def test_a_message_does_not_change_when_a_buffer_does() -> None:
 
 
 class Passing(nn.Module):
-    """Works on one stream, and passes a view of the other on."""
+    """A module that changes one stream and passes on a view of the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -335,7 +335,7 @@ class Passing(nn.Module):
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_views_where_gradients_are_switched_off(method: Method) -> None:
-    """Predicted weights stopped with a raw AssertionError."""
+    """Weight prediction once failed with an AssertionError."""
     net = network()
     net.insert(1, BufferedStage(Passing()).double())
     k = 8 if method.double_buffered else 1
@@ -363,7 +363,7 @@ class Copied(Biased):
 
 
 class Tied(nn.Module):
-    """One weight used twice, registered under two names."""
+    """A function that uses one weight twice, registered under two names."""
 
     def __init__(self, f: nn.Module) -> None:
         super().__init__()
@@ -396,7 +396,7 @@ def reparametrised(f: nn.Module) -> nn.Module:
 
 
 class Differentiates(nn.Module):
-    """Needs gradients in its forward."""
+    """A function that needs gradients in its forward."""
 
     def __init__(self, f: nn.Module) -> None:
         super().__init__()
@@ -410,7 +410,7 @@ class Differentiates(nn.Module):
 
 
 class CachesConstants(nn.Module):
-    """Every block reads a constant that whichever comes first has made."""
+    """A function that reads a constant, which the first block to run has created."""
 
     cache: dict[int, Tensor]
 
@@ -448,7 +448,7 @@ def test_other_constructs_have_the_gradients_of_autograd(construct: str, method:
     net = network(RIGHT[construct])
     expected = plain_gradients(net, batches(6))
     assert_same(gradients(net, method), expected)
-    trained(net, method)  # nothing is refused when weights move
+    trained(net, method)  # it is not refused while weights change either
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -471,7 +471,7 @@ class Temperature(nn.Module):
 
 
 class Scaled(nn.Module):
-    """The twin: the parameter is the module's."""
+    """The twin of `Temperature`, whose parameter belongs to the module."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -496,7 +496,7 @@ def test_the_parameters_of_a_loss_are_trained(method: Method) -> None:
     temperature, expected = net[-1].loss.temperature, twin[-1].module.temperature
     assert_close(temperature, expected)
     assert temperature != 1
-    assert net[-1].loss.count == 24  # no evaluation of the inspection counts
+    assert net[-1].loss.count == 24  # evaluations of the inspection do not count
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -580,7 +580,7 @@ def test_a_gradient_that_something_else_writes_is_refused(k: int, method: Method
 
 
 class Impure(nn.Module):
-    """A residual function that is not a function."""
+    """A residual function with side effects or hidden state."""
 
     def __init__(self, f: nn.Module, kind: str) -> None:
         super().__init__()
@@ -653,14 +653,14 @@ IMPURE = {
 
 @pytest.mark.parametrize("kind", IMPURE)
 def test_impure_functions_are_refused_where_they_are_evaluated_again(kind: str) -> None:
-    random.seed(0)  # with these none of the few draws is above 0.999
+    random.seed(0)  # with these seeds no draw is above 0.999
     np.random.seed(0)
     for method in methods.ALL:
         net = network(functools.partial(Impure, kind=kind))
         if method in RECOMPUTING or (kind in ("frozen", "frozen_data", "trained") and method in REPLACING):
             with pytest.raises(StageError, match=f"stage 1: .*{IMPURE[kind]}.*; its backward evaluates"):
                 trained(net, method, 2)
-        elif kind not in ("trained", "hidden_counter", "buffer"):  # these differ from run to run of the reference
+        elif kind not in ("trained", "hidden_counter", "buffer"):  # these differ between runs of the reference
             assert_same(gradients(net, method), plain_gradients(network(), batches(6)))
 
 
@@ -676,7 +676,7 @@ def test_spectral_norm_is_refused_where_it_is_evaluated_again() -> None:
 
 def test_another_thread_that_draws_is_found() -> None:
     class Drawing(nn.Module):
-        """Draws while another thread does, which is part of this only at the first evaluation."""
+        """A function that lets another thread draw at the first evaluation."""
 
         threads: Sequence[Any] = (True,)
 
@@ -715,7 +715,7 @@ def test_writes_to_the_input_behind_autograds_back_are_refused(kind: str) -> Non
 
 
 class Listed(nn.Module):
-    """Parameters in places that nn.Module does not look at."""
+    """A module with parameters in attributes that nn.Module does not search."""
 
     def __init__(self, f: nn.Module, kind: str) -> None:
         super().__init__()
@@ -771,7 +771,7 @@ def test_parameters_that_are_read_past_their_module_are_right_or_refused() -> No
 
 
 class Keeps(nn.Module):
-    """Keeps its output for another stage."""
+    """A module that keeps its output for another stage."""
 
     def __init__(self, module: nn.Module, store: dict[str, Tensor]) -> None:
         super().__init__()
@@ -805,7 +805,7 @@ def test_tensors_that_go_round_the_pipeline_are_refused() -> None:
 
 
 class Aside(nn.Module):
-    """Keeps something of its input or output for another stage, or uses what another stage has kept."""
+    """A module that keeps a value of its input or output for another stage, or uses a value that another has kept."""
 
     def __init__(self, module: nn.Module, store: dict[str, Any], kind: str = "") -> None:
         super().__init__()
@@ -818,7 +818,7 @@ class Aside(nn.Module):
         return y
 
 
-#: What a stage keeps of its input and output; of the first six plain autograd has no gradient.
+#: Values that a stage keeps of its input x and output y. Plain autograd has no gradient of the first six.
 KEPT: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "detached output": lambda x, y: y.detach(),
     "copy of the output": lambda x, y: y.detach().clone(),
@@ -843,14 +843,14 @@ def test_whatever_goes_round_the_pipeline_is_right_or_refused(keeper: int, user:
         return stages
 
     expected = {}
-    if kind in UNDIFFERENTIATED:  # what goes down with a graph cannot be differentiated in plain autograd either
+    if kind in UNDIFFERENTIATED:  # plain autograd cannot differentiate the others downwards
         expected = plain_gradients(net(), batches(6))
     elif keeper > user:
         return
     refused: dict[Method, str] = {}
     for method in methods.ALL:
         if kind in NO_TENSOR and method in KEEPING and method.pipelined:
-            continue  # not found: nothing is evaluated again, and no tensor is read
+            continue  # not detectable: no second evaluation, and no tensor is read
         try:
             found = gradients(net(), method)
         except StageError as error:
@@ -861,7 +861,7 @@ def test_whatever_goes_round_the_pipeline_is_right_or_refused(keeper: int, user:
         assert f"stage {user}: Aside" in message
         assert "as a stream" in message
     pipelined = {method for method in methods.ALL if method.pipelined}
-    # Upwards, the input of the keeper is a stream of the user too, so in a forward it is read as a stream.
+    # If the keeper is below the user, the keeper's input is a stream of the user too, so a forward reads it as one.
     arrives = kind == "detached input" and keeper < user
     assert refused.keys() >= (pipelined & set(RECOMPUTING) if kind in NO_TENSOR or arrives else pipelined)
     if kind not in UNDIFFERENTIATED:
@@ -967,7 +967,7 @@ def test_without_inspection_nothing_is_evaluated_twice() -> None:
 
 
 class Operations(TorchDispatchMode):
-    """Counts what is done on tensors."""
+    """A mode that counts operations on tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -980,7 +980,7 @@ class Operations(TorchDispatchMode):
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_in_steady_state_an_inspected_pipeline_does_the_same_operations(method: Method) -> None:
-    """To the operation, and every context and hook of the inspection is gone."""
+    """The operations are equal, and every context manager and hook of the inspection is removed."""
     counts = []
     for inspect in (False, True):
         p = made(network(normed(plainly, nn.Dropout(0.2))), method, inspect=inspect)
@@ -998,7 +998,7 @@ def test_in_steady_state_an_inspected_pipeline_does_the_same_operations(method: 
 
 
 def test_an_inspection_changes_no_results() -> None:
-    """Buffers and generators are restored."""
+    """Inspection restores buffers and generators."""
     for method in methods.ALL:
         net = network(normed(plainly, nn.Dropout(0.2)))
         for seed in (None, SEED):

@@ -1,4 +1,4 @@
-"""Steps that are recorded and repeated: on fixed memory, at the numbers of a plain pipeline."""
+"""Test that steps which are recorded and replayed in fixed memory give the numbers of a plain pipeline."""
 
 import contextlib
 import copy
@@ -32,7 +32,7 @@ from tests.compare import assert_bitwise_equal
 
 pytestmark = pytest.mark.convolutions
 
-#: What makes a host wait for its device.
+#: Operations that make a host wait for its device.
 WAITS = {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select"}
 RECORDED = [methods.PETRA, methods.DSP, methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION]
 GPU_1 = torch.device("cuda", 1)
@@ -44,13 +44,13 @@ def recordings_of(method: Method, k: int) -> int:
 
 
 def rehearsals(pipeline: Pipeline) -> int:
-    """Steps before the first that is recorded, of a pipeline that is full."""
+    """Return the number of steps of a full pipeline before the first recorded step."""
     k = pipeline.accumulation
     return pipeline.staleness[0] + period(k) if pipeline.method.pipelined else max(INSPECTED, k + 1)
 
 
 class WithBuffer(nn.Module):
-    """Counts its evaluations in a buffer, which a reconstruction has to put back."""
+    """A module that counts its evaluations in a buffer, which a reconstruction has to restore."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class WithBuffer(nn.Module):
 
 
 class Interpreter(TorchDispatchMode):
-    """Records operations while they are done, and does them again on the same memory."""
+    """A recorder of operations that can run them again on the same memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,12 +80,12 @@ class Interpreter(TorchDispatchMode):
         for func, args, kwargs, outputs in self.operations:
             given = {_memory(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
             for old, new in zip(tree_leaves(outputs), tree_leaves(func(*args, **kwargs)), strict=True):
-                if isinstance(old, Tensor) and _memory(old) not in given:  # else a view, or written in place
+                if isinstance(old, Tensor) and _memory(old) not in given:  # else it is a view or written in place
                     old.detach().copy_(new)
 
     @torch.no_grad()
     def lose(self) -> None:
-        """Overwrite all memory that was taken in the recording."""
+        """Overwrite all memory that was allocated during the recording."""
         taken: dict[int, Tensor] = {}
         for _, args, kwargs, outputs in self.operations:
             given = {_memory(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
@@ -101,7 +101,7 @@ def _memory(tensor: Tensor) -> int:
 
 
 class SharedMemoryRecorder:
-    """Records, in memory that later recordings share: whoever repeats the first overwrites what later ones left."""
+    """A recorder whose recordings share memory: replaying the first overwrites the results of later ones."""
 
     def __init__(self) -> None:
         self.recorded: list[Interpreter] = []
@@ -121,7 +121,7 @@ class SharedMemoryRecorder:
 
 
 def fused(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
-    """As recorded steps update."""
+    """Return the optimizer that recorded steps use."""
     return torch.optim.SGD(parameters, lr=0.0625, momentum=0.9, nesterov=True, weight_decay=1e-3, fused=True)
 
 
@@ -130,7 +130,7 @@ def made(stages: int, method: Method, k: int, staleness: Sequence[int] | None = 
 
 
 def staggered(pipeline: Pipeline) -> Pipeline:
-    """The pipeline, from now on in the order in which it is recorded."""
+    """Switch the pipeline to the order of actions in which it is recorded, and return it."""
     if pipeline.method.pipelined:
         pipeline.stagger()
     return pipeline
@@ -138,7 +138,7 @@ def staggered(pipeline: Pipeline) -> Pipeline:
 
 def addresses(ticks: CapturedSteps) -> list[int]:
     pipeline = ticks._pipeline
-    pipeline.memory()  # brings what the workers hold up to date
+    pipeline.memory()  # updates the tensors that the workers hold
     tensors = [message for worker in pipeline.workers for message in worker.from_above for message in message.tensors]
     kept = [t for worker in pipeline.workers for part in worker.parts for e in part._memory for t in e.kept]
     return [tensor.data_ptr() for tensor in (*tensors, *kept, *pipeline.model.parameters())]
@@ -153,14 +153,14 @@ def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method,
 def compare(method: Method, stages: int, k: int, staleness: Sequence[int] | None) -> None:
     plain, other = made(stages, method, k, staleness), made(stages, method, k, staleness)
     recordings = recordings_of(method, k)
-    first = rehearsals(other) + entering_meanwhile(other.staleness)[-1]  # stages first lag as they are to
+    first = rehearsals(other) + entering_meanwhile(other.staleness)[-1]  # until the stages have their lags
     data = toys.batches(MANY + first + 2 * recordings + 2)
     toys.train(plain, data[:MANY], drain=False)
     toys.train(other, data[:MANY], drain=False)
     ticks = CapturedSteps(other, SharedMemoryRecorder())
     staggered(plain)
     for number, (x, y) in enumerate(data[MANY:]):
-        rate = 2.0 ** -(4 + number % 3)  # the same in float32, in which a recorded tick reads it
+        rate = 2.0 ** -(4 + number % 3)  # exact in float32, the type of the rate in a recorded tick
         plain.set_learning_rate(rate)
         other.set_learning_rate(rate)
         expected = plain.step(x, y)
@@ -170,7 +170,7 @@ def compare(method: Method, stages: int, k: int, staleness: Sequence[int] | None
             homes = addresses(ticks)
         assert_bitwise_equal(loss, expected)
         assert_bitwise_equal(comparable(other), comparable(plain))
-        if number % 7 == 0:  # between steps it can be looked at, which changes nothing
+        if number % 7 == 0:  # an evaluation between steps changes nothing
             assert_bitwise_equal(other.evaluate(x), plain.evaluate(x))
     assert addresses(ticks) == homes
     assert_bitwise_equal(other.evaluate(data[0][0]), plain.evaluate(data[0][0]))
@@ -178,7 +178,7 @@ def compare(method: Method, stages: int, k: int, staleness: Sequence[int] | None
     again = made(stages, method, k, staleness)
     again.load_state_dict(other.state_dict())
     plain.drain()
-    for pipeline in (other, again):  # Python continues from there, in a plain pipeline too
+    for pipeline in (other, again):  # Python continues from that state, also in a plain pipeline
         pipeline.drain()
         assert_bitwise_equal(dict(pipeline.model.named_parameters()), dict(plain.model.named_parameters()))
 
@@ -190,7 +190,7 @@ def test_any_staleness_can_be_recorded(method: Method, staleness: tuple[int, ...
 
 
 def test_merged_stages_are_recorded_too() -> None:
-    """Of merged blocks some results stay inside."""
+    """Some results of merged blocks stay inside the stage."""
     first, *blocks, last = toys.network(8)
     stages = [first, merge(blocks[:2]), blocks[2], merge(blocks[3:5]), merge([blocks[5], last])]
     plain, other = (Pipeline(copy.deepcopy(stages), methods.PETRA, accumulation=6, optimizer=fused) for _ in range(2))
@@ -203,7 +203,7 @@ def test_merged_stages_are_recorded_too() -> None:
 
 
 def comparable(pipeline: Pipeline) -> dict[str, Any]:
-    """The state, less the form of the optimizer's settings."""
+    """Return the state without differences in the form of the optimizer's settings."""
     state = pipeline.state_dict()
     for worker in state["workers"]:
         for group in worker["optimizer"]["param_groups"]:
@@ -214,10 +214,10 @@ def comparable(pipeline: Pipeline) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("method", "k"), [(methods.PETRA, 1), *((method, 3) for method in RECORDED)], ids=str)
 def test_every_process_rehearses_before_it_records(method: Method, k: int) -> None:
-    """After a resume the pipeline was full at once, and the first step of the process was recorded: cold."""
+    """After a resume the pipeline is full immediately. Its first step was once recorded, without any warm-up."""
     recordings = recordings_of(method, k)
     data = toys.batches(2 * MANY + recordings)
-    # toys.sgd: its learning rate of 0.05 is another number in float32, and so in the fused update.
+    # Not the optimizer `fused`: the rate 0.05 of toys.sgd is not exact in float32, the type in a recorded update.
     whole, stopped, resumed = (toys.pipeline(toys.network(6), method, accumulation=k, seed=3) for _ in range(3))
     recorders = [SharedMemoryRecorder() for _ in range(3)]
     ticks = CapturedSteps(whole, recorders[0])
@@ -244,7 +244,7 @@ def test_every_process_rehearses_before_it_records(method: Method, k: int) -> No
 
 
 def written_and_read(operation: Any) -> tuple[set[int], set[int]]:
-    """The memory that an operation writes, and that which it reads or looks at."""
+    """Return the storages that an operation writes and those that it reads or makes views of."""
     func, args, kwargs, _ = operation
     written: set[int] = set()
     read: set[int] = set()
@@ -258,7 +258,7 @@ def written_and_read(operation: Any) -> tuple[set[int], set[int]]:
 
 
 class Noting(SequentialExecutor):
-    """Notes which operations of a recording belong to which action."""
+    """An executor that notes the operations of every action of a recording."""
 
     def __init__(self, recorder: SharedMemoryRecorder) -> None:
         self._recorder = recorder
@@ -272,11 +272,11 @@ class Noting(SequentialExecutor):
         return result
 
 
-Turn = tuple[int, Kind]  # a stage and what it does
+Turn = tuple[int, Kind]  # a stage and its kind of action
 
 
 def ordered(apart: Sequence[bool], staleness: Sequence[int], lags: Sequence[int]) -> set[tuple[Turn, Turn]]:
-    """Of the actions of a step the pairs of which `OverStreams` has one wait for the other, directly or not."""
+    """Return the pairs of actions of a step where `OverStreams` makes one wait for the other, directly or not."""
     stages = range(len(apart))
     after = [number + lag for number, lag in zip(staleness, lags, strict=True)]
     pairs = {((j, Kind.RECONSTRUCT), (j, Kind.BACKWARD)) for j in stages}
@@ -295,12 +295,12 @@ def ordered(apart: Sequence[bool], staleness: Sequence[int], lags: Sequence[int]
 def test_what_may_run_at_once_shares_no_memory_that_one_of_it_writes(
     method: Method, k: int, staleness: Sequence[int] | None
 ) -> None:
-    """Copies to homes had to wait for one another, and for all stages."""
+    """Copies to fixed buffers once had to wait for one another and for all stages."""
     recorder = SharedMemoryRecorder()
     executor = Noting(recorder)
     stages = toys.network(6)
     stages[4].function.append(WithBuffer().double())
-    # Without inspection, which refuses a function that depends on a buffer that it writes.
+    # Inspection is off, because it refuses a function that depends on a buffer that it writes.
     pipeline = Pipeline(stages, method, accumulation=k, staleness=staleness, optimizer=fused, inspect=False)
     apart = [worker.forward_apart for worker in pipeline.workers]
     assert apart == [True, True, True, True, False, False]
@@ -321,7 +321,7 @@ def test_what_may_run_at_once_shares_no_memory_that_one_of_it_writes(
 
 
 def copied_home(ticks: CapturedSteps, recording: Interpreter) -> int:
-    """Bytes that a recorded step copies to homes."""
+    """Return the number of bytes that a recorded step copies to fixed buffers."""
     return sum(
         args[0].nbytes
         for func, args, _, _ in recording.operations
@@ -331,7 +331,7 @@ def copied_home(ticks: CapturedSteps, recording: Interpreter) -> int:
 
 @pytest.mark.parametrize(("method", "k"), [(methods.PETRA, 1), (methods.PETRA, 4), (methods.DSP, 1)], ids=str)
 def test_a_tick_copies_what_is_no_sum_of_streams_and_a_kept_input_once(method: Method, k: int) -> None:
-    """Of RevNet-18. It copied all messages and kept inputs when all stages were done, and now a fifth of that."""
+    """A tick of RevNet-18 once copied all messages and kept inputs after all stages; now it copies a fifth of that."""
     recorder = SharedMemoryRecorder()
     pipeline = toys.pipeline(revnet(18, num_classes=10, width=8), method, accumulation=k, optimizer=fused)
     ticks = CapturedSteps(pipeline, recorder)
@@ -339,7 +339,7 @@ def test_a_tick_copies_what_is_no_sum_of_streams_and_a_kept_input_once(method: M
         ticks.step(torch.randn(2, 3, 16, 16), torch.randint(0, 10, (2,)))
     copied = sum(copied_home(ticks, recording) for recording in recorder.recorded) / ticks.period
     held = pipeline.memory()
-    if k > 1:  # of k gradients of a parameter the first, to which the others are added
+    if k > 1:  # the first of the k gradients of a parameter, to which the others are added
         copied -= held.now("parameters") / k
     once = sum(payload(part._memory[0].kept) for w in pipeline.workers for part in w.parts if part._memory)
     assert copied < 0.36 * held.now("messages") + 1.6 * once  # an input that is kept for more than 12 ticks moves twice
@@ -365,15 +365,15 @@ def test_what_cannot_be_recorded_is_refused(method: Method, settings: Any, messa
 
 @pytest.mark.parametrize(("method", "seed"), [(methods.PETRA, None), (methods.BACKPROPAGATION, 3)], ids=str)
 def test_random_numbers_are_refused(method: Method, seed: int | None) -> None:
-    """Of one micro-batch at a time nothing waits between steps: its dropout was recorded, with wrong gradients."""
+    """With one micro-batch at a time no state is held between steps: dropout was recorded, with wrong gradients."""
     pipeline = toys.pipeline(toys.network(4, dropout=0.5), method, seed=seed)
     recorder = SharedMemoryRecorder()
     ticks = CapturedSteps(pipeline, recorder)
-    with pytest.raises(ValueError, match=r"stages \[1, 2\] draw random numbers"):  # noqa: PT012
+    with pytest.raises(ValueError, match=r"stages \[1, 2\] draw random numbers"):  # noqa: PT012  # after some steps
         for x, y in toys.batches(2 * MANY):
             ticks.step(x, y)
     assert not recorder.recorded
-    assert pipeline.step(*toys.batches(1)[0]) is not None  # it can go on by itself
+    assert pipeline.step(*toys.batches(1)[0]) is not None  # the pipeline continues without recordings
 
 
 def test_another_shape_and_a_pipeline_that_has_moved_on_are_refused() -> None:
@@ -393,7 +393,7 @@ def test_another_shape_and_a_pipeline_that_has_moved_on_are_refused() -> None:
 
 
 def test_a_copy_of_a_pipeline_is_brought_up_to_date_itself() -> None:
-    """The copy had the bookkeeping that repeated steps defer, which then changed the workers of the original."""
+    """The copy once shared the deferred bookkeeping of repeated steps, which changed the workers of the original."""
     pipeline = made(3, methods.PETRA, 1)
     ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
     for x, y in toys.batches(2 * MANY):
@@ -407,14 +407,14 @@ def test_a_copy_of_a_pipeline_is_brought_up_to_date_itself() -> None:
 
 @pytest.mark.parametrize("error", [NonFiniteError, KeyboardInterrupt])
 def test_a_step_that_is_broken_off_leaves_nothing_that_could_be_saved(error: type[BaseException]) -> None:
-    """As a plain step does: the state had weights that are not finite, or was half of one step and half of another."""
+    """A plain step does the same. The state once had weights that were not finite, or mixed two steps."""
     pipeline, data = toys.pipeline(toys.network(3)), toys.batches(2 * MANY)
     ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
     for x, y in data:
         ticks.step(x, y)
     if error is KeyboardInterrupt:
         ticks._recordings = dict.fromkeys(range(ticks.period), interrupt_now)
-    with pytest.raises(error):  # noqa: PT012  # which step of them raises depends on the error
+    with pytest.raises(error):  # noqa: PT012  # the step that raises depends on the error
         for x, y in data[:3]:
             ticks.step(x * float("nan"), y)
     with pytest.raises(RuntimeError, match="an exception broke off a step of this pipeline"):
@@ -426,7 +426,7 @@ def interrupt_now() -> None:
 
 
 def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> None:
-    """It took 0.5 ms of every repeated step, for what nobody reads before the next one replaces it."""
+    """Restoring after every repeated step took 0.5 ms, for values that the next step replaces before they are read."""
     pipeline, plain = made(3, methods.PETRA, 3), staggered(made(3, methods.PETRA, 3))
     data = toys.batches(3 * MANY)
     ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
@@ -458,14 +458,14 @@ def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> No
     with pytest.raises(KeyboardInterrupt):
         pipeline.evaluate(data[0][0])
     assert_bitwise_equal(pipeline.evaluate(data[0][0]), plain.evaluate(data[0][0]))
-    assert_bitwise_equal(comparable(pipeline), comparable(plain))  # what was interrupted is done whole
+    assert_bitwise_equal(comparable(pipeline), comparable(plain))  # the interrupted work is done completely
     pipeline.drain()
     plain.drain()
     assert_bitwise_equal(comparable(pipeline), comparable(plain))
 
 
 def test_losses_wait_in_a_ring_and_the_one_that_is_not_finite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, whose host looks at losses in groups."""
+    """On a GPU the host reads losses in groups; this test does the same on the CPU."""
     monkeypatch.setattr(checks, "group_size", lambda device: 8)
     monkeypatch.setattr(checks, "LOOKED_AT_TOGETHER", 8)
     pipeline, plain = made(3, methods.PETRA, 1), staggered(made(3, methods.PETRA, 1))
@@ -478,15 +478,15 @@ def test_losses_wait_in_a_ring_and_the_one_that_is_not_finite_is_named(monkeypat
     assert_bitwise_equal([loss for loss, _ in losses[-8:]], [loss for _, loss in losses[-8:]])
     pipeline.check_finite()
     later = [(x * float("nan") if number == 3 else x, y) for number, (x, y) in enumerate(toys.batches(40))]
-    with pytest.raises(NonFiniteError, match="this was detected some steps later") as caught:  # noqa: PT012  # see above
-        for step, (x, y) in enumerate(later):  # noqa: B007  # says when
+    with pytest.raises(NonFiniteError, match="this was detected some steps later") as caught:  # noqa: PT012  # as above
+        for step, (x, y) in enumerate(later):  # noqa: B007  # read after the loop
             ticks.step(x, y)
     assert caught.value.micro_batch == 2 * MANY + 3
     assert step == 7
 
 
 class Device:
-    """Makes micro-batches from memory that never moves: it counts them itself."""
+    """A source of micro-batches in fixed memory, which counts them on the device."""
 
     def __init__(self, data: Sequence[tuple[Tensor, Tensor]]) -> None:
         self._inputs, self._targets = (torch.stack(tensors) for tensors in zip(*data, strict=True))
@@ -516,7 +516,7 @@ def test_a_recorded_step_makes_its_micro_batch_itself(method: Method) -> None:
 
 
 class FakeCuda:
-    """Stands for `torch.cuda` where there is no GPU: `said` is what was entered, recorded, awaited."""
+    """A replacement of `torch.cuda` without a GPU. `said` lists what was entered, recorded and awaited."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, empty: bool = False) -> None:
         self.said: list[str] = []
@@ -571,7 +571,7 @@ class FakeStream:
 
 
 def full_on(*devices: str, method: Method = methods.PETRA) -> Pipeline:
-    """A full pipeline whose stages claim to be on these devices in turn; their tensors are on the CPU."""
+    """Return a full pipeline whose stages claim to be on these devices in turn; their tensors are on the CPU."""
     pipeline = toys.pipeline(toys.network(4), method)
     toys.train(pipeline, toys.batches(MANY), drain=False)
     for worker in pipeline.workers:
@@ -586,7 +586,7 @@ def test_cuda_graphs_need_one_cuda_device(devices: tuple[str, ...]) -> None:
 
 
 def test_a_graph_is_recorded_and_repeated_on_the_device_of_its_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On whatever device was the current one, it was empty, and training stood still without a word."""
+    """A graph that was recorded on another current device was empty, and training stopped without an error."""
     cuda = FakeCuda(monkeypatch)
     ticks = captured.cuda(full_on("cuda:1"), streams=2)
     assert [stream.name for stream in cuda.made] == ["stream 1 of cuda:1", "stream 2 of cuda:1"]
@@ -601,10 +601,10 @@ def test_a_graph_is_recorded_and_repeated_on_the_device_of_its_pipeline(monkeypa
 
 
 def test_recordings_of_a_device_share_streams_and_stages_that_wait_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each stream that it has met cuBLAS keeps memory: that of a graph which is long gone would never come back."""
+    """Recordings share streams, because cuBLAS keeps memory for each stream, even after the graph is deleted."""
     cuda = FakeCuda(monkeypatch)
     ticks = captured.cuda(full_on("cuda:1", method=methods.BACKPROPAGATION), streams=4)
-    assert type(ticks._executor) is SequentialExecutor  # it had forks and joins, and nothing to do at the same time
+    assert type(ticks._executor) is SequentialExecutor  # no two actions can overlap, so forks and joins only cost time
     assert not cuda.made
     for streams in (2, 1, 3):
         captured.cuda(full_on("cuda:1"), streams=streams)._record(lambda: None)
@@ -618,7 +618,7 @@ def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda(monkeypatch, empty=True)
     ticks = captured.cuda(full_on("cuda:1"))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # not an error for the reason that pytest makes of every warning one
+        warnings.simplefilter("ignore")  # so that the error is not pytest's, which raises every warning
         with pytest.raises(UserWarning, match="The CUDA Graph is empty"):
             ticks._record(lambda: None)
     assert "replay" not in cuda.said

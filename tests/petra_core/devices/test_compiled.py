@@ -1,4 +1,4 @@
-"""Compiled functions: the same losses, gradients, statistics and random numbers under every method, up to rounding."""
+"""Test that compiled functions give equal losses, gradients, statistics and random numbers, up to rounding."""
 
 import copy
 from functools import partial
@@ -17,7 +17,7 @@ from tests import toys
 from tests.reproduce.cells.test_cells import COMPLEXITY
 from tests.reproduce.measures.test_training import CHAIN, assert_a_stop_changes_no_bit, run
 
-#: The compiler of torch 2.11 asks every tensor that it is given whether it has a gradient, and scripts some.
+#: The compiler of torch 2.11 reads `.grad` of every input, and uses `torch.jit.script`.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
@@ -27,7 +27,7 @@ pytestmark = [
 def trained(
     method: Method, backend: str | None, *, dropout: float = 0.0, stages: int = 5, compiled: slice = slice(None)
 ) -> tuple[Pipeline, list[float]]:
-    """After some micro-batches, drained; and their losses."""
+    """Return a pipeline that was trained on twelve micro-batches and drained, and the losses."""
     pipeline = toys.pipeline(toys.network(stages, dropout=dropout), method, accumulation=2, seed=0)
     torch.compiler.reset()
     counters.clear()
@@ -51,12 +51,12 @@ def assert_close(one: tuple[Pipeline, list[float]], another: tuple[Pipeline, lis
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.BACKPROPAGATION], ids=str)
 def test_training_is_the_same_up_to_rounding(method: Method) -> None:
-    """Compiling takes seconds: methods that reconstruct inputs, keep inputs or keep graphs: the uses of a stage."""
+    """Compiling takes seconds, so each use of a stage has one method: reconstruct inputs, stash inputs, keep graphs."""
     assert_close(trained(method, "aot_eager"), trained(method, None))
 
 
 def test_a_copy_of_what_is_compiled_is_its_own_module() -> None:
-    """As `petra_core.prediction.memory` makes one, without memory."""
+    """`petra_core.prediction.memory` makes such a copy on the meta device."""
     stage = toys.network(3)[0]
     compile_functions([stage], backend="aot_eager")
     inputs = toys.batches(1)[0][0]
@@ -78,9 +78,10 @@ def test_an_evaluation_can_do_without_the_compiler() -> None:
 
 @pytest.mark.slow
 def test_inductor_repeats_the_random_numbers_of_a_forward() -> None:
-    """One reversible stage, whose graph is reconstructed; not vectorised, which takes inductor as long again to try.
+    """Recompute the graph of one reversible stage.
 
-    Beside a kept graph, and not beside the plain function: inductor of torch 2.11 draws other numbers than that.
+    The code is not vectorised, because trying that doubles inductor's time. The reference is a kept graph and not the
+    plain function, because inductor of torch 2.11 draws other numbers than eager mode.
     """
     with inductor.patch({"cpp.simdlen": 1, "compile_threads": 1}):
         kept, reconstructed = (

@@ -1,4 +1,4 @@
-"""Ticks whose operations are compiled: the numbers of a plain pipeline, up to rounding."""
+"""Test that ticks with compiled operations give the numbers of a plain pipeline, up to rounding."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def uncompiled(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[...
 
 
 def repeat(work: Callable[[], None]) -> Callable[[], None]:
-    """Record nothing: do the work, and again."""
+    """Run the work and return it unchanged, in place of a recording."""
     work()
     return work
 
@@ -70,7 +70,7 @@ def pair(method: Method, stages: int, k: int, staleness: Sequence[int] | None = 
 
 
 def test_ticks_of_a_round_share_their_compiled_functions() -> None:
-    """All ticks but those that update have the same operations: two functions for each stage, and those around them."""
+    """All ticks without an update have the same operations: two functions for each stage, and two around them."""
     for k, kinds in ((1, 1), (3, 3)):
         _, other = pair(methods.PETRA, 4, k)
         ticks = CompiledSteps(other, repeat, uncompiled)
@@ -81,7 +81,7 @@ def test_ticks_of_a_round_share_their_compiled_functions() -> None:
 
 
 def test_a_changed_operation_shows_in_the_losses() -> None:
-    """The functions are what is repeated: a compiler that leaves out the updates trains nothing."""
+    """Repeated ticks run the compiled functions, so a compiler that drops the updates trains nothing."""
 
     def without_updates(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
         nodes = [node for node in module.graph.nodes if node.target is torch.ops.aten.copy_.default]
@@ -114,7 +114,7 @@ def test_what_cannot_be_compiled_is_recorded_as_it_is() -> None:
 
 
 def test_random_numbers_are_refused_before_a_step_is_logged() -> None:
-    """A logged step does not ask generators for their state, so its backward drew other masks than its forward."""
+    """A logged step does not read the state of generators: its backward pass once drew other masks than its forward."""
     ticks = CompiledSteps(toys.pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=3), repeat, uncompiled)
     with pytest.raises(UnrecordableError, match=r"stages \[1, 2\] draw random numbers"):  # noqa: PT012  # after some steps
         for x, y in toys.batches(6 * period(1)):
@@ -210,7 +210,7 @@ def test_cuda_refuses_stages_that_are_not_on_a_gpu() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("timing", "generated"), [("lockstep", 180), ("1f1b", 250)])
 def test_a_compiled_tick_of_the_paper_has_less_than_half_of_the_launches(timing: str, generated: int) -> None:
-    """RevNet-18, 64 images, bf16: as plain operations it has more than 500 (docs/benchmarks.md).
+    """A tick of RevNet-18 with 64 images in bf16 has more than 500 launches if not compiled (docs/benchmarks.md).
 
     In asynchronous 1F1B the forward of a stage cannot be fused with its backward.
     """

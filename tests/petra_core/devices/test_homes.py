@@ -1,4 +1,4 @@
-"""Homes of what outlives a tick: nothing is overwritten that is still to be read, and what can stay stays."""
+"""Test that the fixed buffers of tensors that outlive a tick are not overwritten early, and that few tensors move."""
 
 from collections import deque
 
@@ -24,14 +24,14 @@ def test_a_tensor_passed_on_stays_where_it_lies_until_its_place_is_written_again
         places.append(homes.lasting("a", (number(tick),), 3)[0].data_ptr())
         if tick == PLACES - 1:
             break
-    assert first.tolist() == [0, 0]  # in its second home
+    assert first.tolist() == [0, 0]  # in its second buffer
     assert len(set(places)) == PLACES
 
 
 @pytest.mark.parametrize(("rounds", "most"), [(PLACES, 5), (8, 3), (12, 2), (60, 2)])
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 8, 13])
 def test_a_queue_keeps_its_values_and_hardly_moves(length: int, rounds: int, most: int) -> None:
-    """A new one is copied, and later moves once where a home has as many places as it needs."""
+    """A new value is copied. It later moves once if its home has as many places as the queue needs."""
     homes, queue = Homes(rounds), deque([number(-1)] * length, maxlen=length)
     homes.welcome(queue)
     moves = []

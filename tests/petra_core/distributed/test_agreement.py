@@ -1,4 +1,4 @@
-"""Ranks that disagree are refused on all ranks, with both values; a trained network is gathered from all of them."""
+"""Test that disagreeing ranks raise an error with both values everywhere, and that a trained network is gathered."""
 
 import dataclasses
 import itertools
@@ -33,7 +33,7 @@ from tests.compare import assert_bitwise_equal
 from tests.petra_core.distributed import test_distributed
 from tests.petra_core.distributed.test_distributed import in_processes, of_process
 
-PROMPT = 60.0  # seconds; less than the patience of the group, which is what a hang would take
+PROMPT = 60.0  # seconds; less than the timeout of the group, so that a hang fails
 Settings = dict[str, Any]
 
 
@@ -55,7 +55,7 @@ def single(stages: list[Stage]) -> list[Stage]:
     return [stage.float() for stage in stages]
 
 
-#: What rank 1 has in place of the settings of rank 0, and what the error of both ranks says.
+#: Settings of rank 1 that differ from those of rank 0, and the error on both ranks.
 OTHERWISE: dict[str, tuple[Settings, str]] = {
     "method": ({"method": methods.DSP}, "method.name is 'PETRA' on rank 0 and 'DSP' on rank 1"),
     "one at a time": ({"method": methods.BACKPROPAGATION}, "'PETRA' on rank 0 and 'BACKPROPAGATION' on rank 1"),
@@ -102,7 +102,7 @@ def refuse_settings(rank: int) -> None:
     both = {"accumulation": 4, "seed": 8} if rank else {}
     with pytest.raises(ValueError, match="accumulation is 2 on rank 0 and 4 on rank 1; seed is 7 on rank 0 and 8 on"):
         pipeline(channel, **both)
-    toys.train(pipeline(channel), toys.batches(3))  # those that agree still do
+    toys.train(pipeline(channel), toys.batches(3))  # agreeing ranks can still train
     channel.close()
     for mine, theirs in (((2, 3), (3, 2)), ((2, 3), (2, 4)), ((2, 3), (5,)), ((2, 3), (1, 2, 2))):
         found = "partition" if len(theirs) != 2 else "partition["
@@ -118,7 +118,7 @@ def test_every_setting_in_which_two_ranks_differ_is_refused_on_both_with_both_va
 
 
 def shuffled(seed: int, samples: int = 48) -> DataLoader[tuple[Tensor, ...]]:
-    """The most ordinary loader there is: shuffled by torch's global generator."""
+    """Return an ordinary loader, which is shuffled by torch's global generator."""
     data = TensorDataset(*toys.batches(1, size=samples)[0])
     torch.manual_seed(seed)
     return DataLoader(data, batch_size=4, shuffle=True)
@@ -129,7 +129,7 @@ def refuse_data(rank: int) -> None:
     channel = ProcessChannel((2, 3))
     p = pipeline(channel)
     for x, y in shuffled(0):
-        p.step(x, y)  # seeded alike
+        p.step(x, y)  # with the same seed on both ranks
     p = pipeline(ProcessChannel((2, 3)))
     said = (
         r"micro-batch 0.inputs\[0\] is 'torch.float64 \[4, 3, 6, 6\] with SHA-256 \w{12}' on rank 0 and "
@@ -142,9 +142,9 @@ def refuse_data(rank: int) -> None:
     with pytest.raises(ValueError, match=r"micro-batch 0.target is 'torch.int64 \[4\].* on rank 0 and .* on rank 1"):
         p.step(x, y.roll(rank))
     with pytest.raises(ValueError, match=r"micro-batch 0.inputs.* \[4, 3, 6, 6\].* \[3, 3, 6, 6\]"):
-        p.step(x[rank:], y)  # a last, smaller micro-batch on one of them
+        p.step(x[rank:], y)  # a smaller last micro-batch on one rank
     p.step(x, y.clone())
-    p.set_learning_rate(0.1 if rank else 0.05)  # as by a schedule that looks at losses, which one rank alone has
+    p.set_learning_rate(0.1 if rank else 0.05)  # as a schedule does that reads losses, which only one rank has
     with pytest.raises(
         ValueError, match=r"learning rate is 0.05 on rank 0 and 0.1 on rank 1.*broadcast the learning rate"
     ):
@@ -171,7 +171,7 @@ def compare_now_and_then(rank: int) -> None:
         p = pipeline(ProcessChannel((2, 2, 1), compare_every=16))
         del compared[:]
         for x, y in data:
-            p.step(x, y if rank != 1 else torch.zeros_like(y))  # whoever has neither end of the pipeline needs no data
+            p.step(x, y if rank != 1 else torch.zeros_like(y))  # rank 1 has no end and needs no data
     at = [int(value.split()[1]) for values in compared for value in values if value.startswith("micro-batch")]
     assert len(compared) == 10
     assert at == ([*range(8), 16, 32] if rank != 1 else [])
@@ -218,14 +218,14 @@ def gather(rank: int, partition: tuple[int, ...], which: tuple[Method, ...]) -> 
         first, last = channel.stages[0], channel.stages[-1]
         with pytest.raises(RuntimeError, match=rf"trains stages {first} to {last} of {count}.*Call gather\(\)"):
             _ = shared.model
-        whole = sequential(test_distributed.network(count))  # of another program
+        whole = sequential(test_distributed.network(count))  # as another program would build it
         whole.load_state_dict(state)
         test = toys.batches(1, seed=5)[0][0]
         assert_bitwise_equal(whole.eval()(test).detach(), shared.evaluate(test))
         before = {name: tensor.clone() for name, tensor in state.items()}
         for p in (alone, shared):
             toys.train(p, toys.batches(4, seed=3))
-        assert_bitwise_equal(state, before)  # a copy
+        assert_bitwise_equal(state, before)  # it is a copy
         assert_bitwise_equal(shared.gather(), dict(alone.model.state_dict()))
         channel.close()
 
@@ -281,7 +281,7 @@ def test_values_are_described_alike_in_all_processes() -> None:
     plain = json.loads(json.dumps(_plain(values)))
     assert plain == _plain(values)
     assert plain["method"]["weights"] == "current"
-    assert plain["function"] == "function"  # and not its address
+    assert plain["function"] == "function"  # without its address
     assert plain["3"] == {"torch.float64": None}
     net = toys.network(5)
     assert [describe_stage(stage) for stage in net] == [describe_stage(stage.to("meta")) for stage in net]
@@ -301,10 +301,10 @@ def test_a_factory_is_compared_by_what_it_makes_of_the_same_parameters() -> None
     def by_size(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return adamw(0.1)(parameters) if sum(p.numel() for p in parameters) > 100 else toys.sgd(parameters)
 
-    assert optimizer(by_size) == optimizer(by_size)  # whatever stages a rank has
+    assert optimizer(by_size) == optimizer(by_size)  # regardless of the stages of a rank
     numbers = itertools.count()
     counting = [optimizer(lambda p: torch.optim.SGD(p, lr=1.0 + next(numbers))) for _ in range(2)]
-    assert counting[0] != counting[1]  # rates by the number of calls are others over several processes
+    assert counting[0] != counting[1]  # a rate that depends on the number of calls differs between processes
     rates: dict[int, float] = {}
     assert optimizer(lambda p: torch.optim.SGD(p, lr=rates[id(p[0])])) == {}
 

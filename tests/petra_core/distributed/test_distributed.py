@@ -1,4 +1,4 @@
-"""Over several processes with Gloo: bit for bit what one process gives."""
+"""Test that several processes with Gloo give bitwise the results of one process."""
 
 import functools
 import os
@@ -29,8 +29,8 @@ PATIENCE = timedelta(seconds=180)
 
 
 def in_processes(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Call `work(rank, *arguments)` in that many processes of one group."""
-    mp.start_processes(  # as tests.processes says, which has told the server what to import
+    """Call `work(rank, *arguments)` in `ranks` processes of one group."""
+    mp.start_processes(  # tests.processes has configured the server's imports
         _in_group, (ranks, free_port(), work, arguments), nprocs=ranks, start_method=FORKED.get_start_method()
     )
 
@@ -46,7 +46,7 @@ def _in_group(rank: int, ranks: int, port: int, work: Callable[..., None], argum
 
 
 class Slow(ProcessChannel):
-    """Delays every message by a random time."""
+    """A channel that delays every message by a random time."""
 
     def send(self, stage: int, message: Message) -> None:
         time.sleep(random.uniform(0, 0.004))
@@ -58,7 +58,7 @@ class Slow(ProcessChannel):
 
 
 def network(stages: int) -> list[Stage]:
-    """With dropout; from 6 stages on, two of them merged into one."""
+    """Return a network with dropout. With 6 or more stages, one stage is two merged blocks."""
     blocks = toys.network(stages + (stages > 5), dropout=0.2)
     if stages > 5:
         blocks[1:3] = [merge(blocks[1:3])]
@@ -66,7 +66,7 @@ def network(stages: int) -> list[Stage]:
 
 
 def of_process(stages: list[Stage], channel: ProcessChannel | None) -> list[Stage]:
-    """Without memory for those of other processes."""
+    """Return the stages, with those of other processes on the meta device."""
     own = range(len(stages)) if channel is None else channel.stages
     return [stage if index in own else stage.to("meta") for index, stage in enumerate(stages)]
 
@@ -112,7 +112,7 @@ def compare(
                     assert shared.memory().stages[index - channel.stages.start].now == alone.memory().stages[index].now
                 else:
                     assert own_states[index] is None
-            for rest in (toys.batches(stages, seed=3), toys.batches(stages, size=3, seed=4)):  # drained between them
+            for rest in (toys.batches(stages, seed=3), toys.batches(stages, size=3, seed=4)):  # drained in between
                 expected, losses = toys.train(alone, rest), toys.train(shared, rest)
                 assert losses == (expected if last else [])
             channel.close()
@@ -127,7 +127,7 @@ def test_any_staleness_is_bitwise_equal_to_one_process(partition: tuple[int, ...
 
 
 def resume_elsewhere(rank: int, data: list[Any], state: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Two processes go on from the state of one, at a micro-batch at which messages are on their way."""
+    """Resume in two processes from the state of one, at a micro-batch with messages in flight."""
     channel = ProcessChannel((2, 3))
     pipeline = make(5, methods.PETRA, 2, channel, (5, 4, 2, 2, 0))
     pipeline.load_state_dict(state)
@@ -178,7 +178,7 @@ def sliced() -> list[Stage]:
 
 
 def two_ranks(rank: int) -> None:
-    """What does not fit is refused; an output with gaps, complex and boolean streams are the same everywhere."""
+    """Check errors, and that an output with gaps and complex and boolean streams arrive unchanged."""
     with pytest.raises(ValueError, match="each of the 2 ranks at least one stage, got \\(3, 0\\)"):
         ProcessChannel((3, 0))
     channel = ProcessChannel((2, 1))
@@ -213,7 +213,7 @@ def test_random_delays_change_nothing() -> None:
 
 
 def send_many(rank: int) -> None:
-    """Gloo says that a message has arrived only to who waits for it: once, all were kept until the end of the run."""
+    """Send many messages: Gloo only reports one as done to `wait`, so all were once kept until the end of the run."""
     for method in (methods.PETRA, methods.BACKPROPAGATION):
         channel = ProcessChannel((2, 1))
         pipeline = make(3, method, 1, channel)

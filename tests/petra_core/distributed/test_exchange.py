@@ -1,4 +1,4 @@
-"""Messages between processes: who waits for what, what does not fit, and who is lost."""
+"""Test messages between processes: the order of waiting, layouts that do not match, and lost processes."""
 
 import time
 from datetime import timedelta
@@ -19,7 +19,7 @@ from tests.petra_core.distributed.test_distributed import in_processes
 
 
 def ahead_of_the_rank_above(rank: int, staleness: tuple[int, ...]) -> None:
-    """Rank 0 ends step m + gap - 1 before rank 1 begins step m: whatever else that waited for would never come."""
+    """Let rank 0 end step m + gap - 1 before rank 1 begins step m: waiting for any further message would deadlock."""
     gap, count = staleness[1] - staleness[2], 9
     channel = ProcessChannel((2, 1), compare_every=None)  # a comparison waits for all ranks
     pipeline = Pipeline(
@@ -75,7 +75,7 @@ def test_each_direction_has_a_group_and_layouts_that_do_not_agree_are_both_named
 
 
 def disagree(rank: int) -> None:
-    """A later message of another layout, and an answer of another layout than what it answers, name both layouts."""
+    """Check that the error for a later message or an answer of another layout names both layouts."""
     first = torch.zeros(2, 3)
     others = ((torch.zeros(2, 4), r"\(2, 3\)", r"\(2, 4\)"), (first.double(), "float32", "float64"))
     for other, had, has in others:
@@ -99,7 +99,7 @@ def disagree(rank: int) -> None:
 
 
 class Failing:
-    """A work that does not end."""
+    """A `dist.Work` that times out."""
 
     def wait(self) -> None:
         raise RuntimeError("timed out")
@@ -127,7 +127,7 @@ def test_who_is_lost_is_named_by_the_rank_that_everybody_knows() -> None:
 
 
 def close_while_it_travels(rank: int) -> None:
-    """What is sent last is more than a connection takes up before anybody reads it."""
+    """Close the channel after sending more than a connection buffers before the receiver reads."""
     channel = ProcessChannel((1, 1))
     channel.staleness = (2, 0)
     if rank == 0:

@@ -1,4 +1,4 @@
-"""How tensors lie in memory on both sides: the same layout, and the bytes of the values that the tensors stand for."""
+"""Test that a received tensor has the layout of the sent one, and the bytes of its logical values."""
 
 import pytest
 import torch
@@ -16,10 +16,10 @@ IMAGES = torch.arange(48.0).view(2, 2, 3, 4)
     [
         (IMAGES.to(memory_format=torch.channels_last), True),
         (IMAGES.transpose(1, 3), True),
-        (IMAGES[1:], True),  # not at the beginning of its memory
+        (IMAGES[1:], True),  # with a storage offset
         (IMAGES[:, :1], False),  # with gaps
         (torch.arange(3).expand(2, 3), False),
-        (torch.tensor([1 + 2j, 3 - 1j]).conj(), True),  # which stands for other values than its memory holds
+        (torch.tensor([1 + 2j, 3 - 1j]).conj(), True),  # its memory holds the values before conjugation
         (torch.tensor([1 + 2j, 3 - 1j]).conj().imag, False),
         (torch.tensor([True, False]), True),
         (torch.tensor(7, dtype=torch.bfloat16), True),

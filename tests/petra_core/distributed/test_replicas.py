@@ -1,4 +1,4 @@
-"""Replicas: the same bits everywhere, and the same training as with a larger batch."""
+"""Test that replicas stay bitwise equal and train as one process with a larger batch does."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -52,7 +52,7 @@ def two_replicas(rank: int) -> None:
     (stage,) = toys.network(5, norm=False)[:1]
     for parameter in stage.parameters():
         parameter.grad = torch.full_like(parameter, rank)
-    single.average_gradients(0, 0, stage)  # of one replica, whatever other processes do
+    single.average_gradients(0, 0, stage)  # a single replica needs no other process
     gradients = [parameter.grad for parameter in stage.parameters()]
     assert all(gradient is not None and bool((gradient == rank).all()) for gradient in gradients)
     data = toys.batches(24)
@@ -88,7 +88,7 @@ def test_two_replicas_train_as_one_with_twice_the_batch_and_stay_equal_and_one_t
 
 
 def some_without_a_gradient(rank: int) -> None:
-    """A function may leave out a branch, in one replica and not in another: a gradient that is not there is zero."""
+    """Check that a missing gradient counts as zero: a function may skip a branch in one replica and not in another."""
     replicas = Replicas((0, 1))
     stage = HeadStage(nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(4))))
     own, theirs, both, _ = stage.parameters()
@@ -104,7 +104,7 @@ def test_gradients_that_only_some_replicas_have_are_averaged_with_zeros() -> Non
 
 
 def mesh(rank: int) -> None:
-    """Ranks 0, 1 are a pipeline, ranks 2, 3 another; the reference is each replica in one process."""
+    """Train two pipelines, ranks 0 and 1, and ranks 2 and 3; the reference runs each replica in one process."""
     row, column = ([0, 1], [2, 3])[rank // 2], ([0, 2], [1, 3])[rank % 2]
     data = toys.batches(40)
     for method in (methods.PETRA, methods.DELAYED_GRADIENTS):
@@ -150,16 +150,16 @@ def lose_the_other(rank: int) -> None:
 
 
 def sums_and_means(rank: int) -> None:
-    """What is summed stays, and means are taken once."""
+    """Check that a sum leaves its operand unchanged and that statistics are averaged only once."""
     replicas = Replicas((0, 1))
     value = torch.tensor(rank + 1)
     assert replicas.total(value) == 3
-    assert value == rank + 1  # as it was
+    assert value == rank + 1  # unchanged
     model = nn.BatchNorm1d(2)
     assert model.running_mean is not None
     model.running_mean.fill_(rank)
     with replicas.averaged_statistics(model):
         means = list(model.buffers())
-        with replicas.averaged_statistics(model):  # they are means already
+        with replicas.averaged_statistics(model):  # already averaged
             assert all(inner is outer for inner, outer in zip(model.buffers(), means, strict=True))
         assert means[0].tolist() == [0.5, 0.5]

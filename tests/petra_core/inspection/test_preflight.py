@@ -1,4 +1,4 @@
-"""`petra_core.check`: the findings of users' modules as a report, before training."""
+"""Test `petra_core.check`, which reports the findings about users' modules before training."""
 
 import functools
 from collections.abc import Callable
@@ -92,7 +92,7 @@ def test_parameters_without_an_optimizer_or_a_gradient() -> None:
 
 
 def test_a_gradient_other_than_autograds_is_found() -> None:
-    """A function that is another one in the engine: here without gradients in its forward."""
+    """The function computes other values in the engine, whose inputs are leaves."""
 
     class Cheats(nn.Module):
         def __init__(self, f: nn.Module) -> None:
@@ -101,7 +101,7 @@ def test_a_gradient_other_than_autograds_is_found() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y: torch.Tensor = self.f(x)
-            return y if x.is_leaf else 3 * y  # the engine's inputs are leaves, those of a plain model are not
+            return y if x.is_leaf else 3 * y  # leaf inputs occur only in the engine
 
     report = petra_core.check(network(Cheats), X, Y, method=methods.BACKPROPAGATION)
     assert any("has another gradient than by plain autograd" in finding.what for finding in report.findings)

@@ -1,4 +1,4 @@
-"""BDIA: inverted to the bit, its gradients, and the plain transformer that it is in evaluation."""
+"""Test BDIA: its bitwise exact inverse, its gradients, and that it evaluates as a plain transformer."""
 
 import copy
 import itertools
@@ -46,7 +46,7 @@ def blocks(count: int, bits: int | None = 9, *, scale: float = 1.0) -> list[Bdia
 
 
 def there_and_back(stages: Sequence[BdiaStage], streams: Streams, *, with_bits: bool = True) -> Streams:
-    """Forward through all stages, then the inverse of each with the random numbers of its forward."""
+    """Run all stages forward, then the inverse of each with the random numbers of its forward."""
     stream = RandomStream(CPU, 0, 0)
     kept = []
     with torch.no_grad():
@@ -67,7 +67,7 @@ def there_and_back(stages: Sequence[BdiaStage], streams: Streams, *, with_bits: 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 24])
 def test_the_inverse_is_exact_to_the_bit_and_needs_the_side_bits(count: int) -> None:
-    """Both signs of gamma are drawn among 32 samples, and half of the values are negative."""
+    """With 32 samples, both signs of gamma are drawn. Half of the values are negative."""
     torch.manual_seed(0)
     streams = tuple(Quantise()(3 * torch.randn(32, 5, 8)) for _ in range(2))
     stages = blocks(count)
@@ -76,7 +76,7 @@ def test_the_inverse_is_exact_to_the_bit_and_needs_the_side_bits(count: int) -> 
 
 
 def test_the_error_of_the_float_form_about_doubles_at_every_block() -> None:
-    """Without h the recursion of errors has roots of modulus 1 and 2."""
+    """The error recursion without h has roots of modulus 1 and 2."""
     torch.manual_seed(0)
     streams = tuple(torch.randn(16, 5, 8) for _ in range(2))
     errors = []
@@ -104,7 +104,7 @@ def test_in_evaluation_it_is_the_plain_transformer_rounded_and_loads_its_weights
     x = batches(1)[0][0]
     with torch.no_grad():
         of_ours, of_plain = (models.sequential(stages).eval()(x) for stages in (ours, plain))
-    assert_close(of_ours, of_plain, 2e-2)  # of the rounding to 2^-9 in four blocks
+    assert_close(of_ours, of_plain, 2e-2)  # from rounding to 2^-9 in four blocks
     assert not torch.equal(of_ours, of_plain)
     fine = [copy.deepcopy(stage).double() for stage in ours]
     for quantise in (module for stage in fine for module in stage.modules() if isinstance(module, Quantise)):
@@ -127,14 +127,14 @@ def test_gamma_is_a_sign_for_each_sample_drawn_anew() -> None:
 
 @pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION], ids=str)
 def test_gradients_are_those_of_autograd_with_a_straight_through_quantiser(method: Method) -> None:
-    """The plain model draws the same gammas and masks as the engine without a seed; float64."""
+    """In float64; the plain model draws the same gammas and masks as the engine without a seed."""
     x, y = toys.batches(1)[0]
     ours, plain = ([stage.double() for stage in network(dropout=0.1)] for _ in range(2))
     gradients: dict[int, list[Tensor]] = {}
     pipeline = Pipeline(
         ours,
         method,
-        # every weight has had a backward, so its gradient is there
+        # Every weight has been through a backward, so its gradient is not None.
         before_update=lambda index, _, stage: gradients.update({index: [p.grad.clone() for p in stage.parameters()]}),  # type: ignore[union-attr]
     )
     torch.manual_seed(5)
@@ -149,7 +149,7 @@ def test_gradients_are_those_of_autograd_with_a_straight_through_quantiser(metho
 
 @pytest.mark.parametrize("method", [methods.REVERSIBLE_BACKPROPAGATION, methods.PAREPROP], ids=str)
 def test_training_is_that_of_backpropagation_to_the_bit(method: Method) -> None:
-    """A reconstructed input is the true one, so nothing that follows can differ, dropout included."""
+    """A reconstructed input is bitwise the true one, so all later values are equal too, including dropout."""
     runs = []
     for which in (methods.BACKPROPAGATION, method):
         p = Pipeline(network(dropout=0.1), which, accumulation=2, optimizer=toys.sgd, seed=3)
@@ -159,7 +159,7 @@ def test_training_is_that_of_backpropagation_to_the_bit(method: Method) -> None:
 
 
 def test_under_petra_inputs_are_the_more_wrong_the_further_below() -> None:
-    """Weights change between forward and inverse, and an error may double at every block; it is not refused."""
+    """Weights change between forward and inverse, and the error may double at every block. PETRA still accepts BDIA."""
     true: dict[tuple[int, int], Streams] = {}
     errors: dict[int, list[float]] = {}
 

@@ -1,7 +1,7 @@
-"""Every kind of convolution that the networks use, against float64 and under glibc's checks of the heap.
+"""Test every kind of convolution that the networks use against float64 and with glibc's heap checks.
 
-oneDNN's gradient of a strided 1x1 convolution of few channels writes past its workspace: so each kind is tried in a
-process of its own, with the kernels of this processor and with those of AVX2.
+oneDNN's gradient of a strided 1x1 convolution with few channels writes past its workspace. Therefore each kind runs in
+a separate process, with the kernels of this processor and with those of AVX2.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from petra_core.stages import Stage
 
 pytestmark = pytest.mark.convolutions
 
-#: Kernel, stride, padding and whether each channel is convolved alone, of the convolutions in `petra_core.models`.
+#: Kernel, stride, padding and whether it is depthwise, for every convolution in `petra_core.models`.
 KINDS = (
     *((kernel, stride, 0, False) for kernel, stride in ((1, 1), (1, 2), (2, 2), (4, 4), (16, 16))),
     *((3, stride, 1, alone) for stride in (1, 2, 4) for alone in (False, True)),
@@ -29,9 +29,9 @@ KINDS = (
 )
 CHANNELS = (2, 3, 4, 8, 12, 16)
 PIXELS = (4, 9, 32, 64)
-SECONDS = 300  # a process whose heap is damaged may also hang; a busy machine has taken 80 for what takes 8
+SECONDS = 300  # a process with a damaged heap may hang; a busy machine needed 80 instead of 8
 
-#: glibc looks at its heap at every call, and fills what is freed: https://sourceware.org/glibc/wiki/MallocDebugging
+#: glibc checks the heap at every call and overwrites freed memory: https://sourceware.org/glibc/wiki/MallocDebugging
 HEAP_CHECKS = {"LD_PRELOAD": "libc_malloc_debug.so.0", "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165"}
 INSTRUCTIONS = {
     "of this processor": {},
@@ -95,7 +95,7 @@ def test_gradients_are_right_and_the_heap_stays_whole(instructions):
 
 
 def worst_error(kind: tuple[int, int, int, bool], channels: int, pixels: int, layout: torch.memory_format) -> float:
-    """Largest difference of an output or a gradient to that of float64, in parts of the largest number there."""
+    """Return the largest error of an output or gradient against float64, relative to its largest value."""
     kernel, stride, padding, alone = kind
     pixels = max(pixels, kernel)
     out = channels if alone else 2 * channels
@@ -108,18 +108,18 @@ def worst_error(kind: tuple[int, int, int, bool], channels: int, pixels: int, la
     x, results = torch.randn(2, channels, pixels, pixels), []
     for dtype in (torch.float32, torch.float64):
         inputs = x.to(dtype, memory_format=layout).requires_grad_()
-        y = convolution.to(dtype, memory_format=layout)(inputs)  # float64 is none of oneDNN's affairs
+        y = convolution.to(dtype, memory_format=layout)(inputs)  # oneDNN does not support float64
         results.append((y, *torch.autograd.grad(y.square().sum(), [inputs, *convolution.parameters()])))
     pairs = zip(*results, strict=True)
     return max(float((ours - right).abs().max() / right.abs().max()) for ours, right in pairs)
 
 
 def try_all() -> int:
-    """Try every kind in a process of its own. Returns: how many failed; they are printed."""
+    """Try every kind in a separate process, print the results and return the number of failures."""
     failed = 0
     for kind in KINDS:
         started = time.monotonic()
-        child = os.fork()  # before anything is computed, so that there are no threads to lose
+        child = os.fork()  # before any computation, while there are no threads
         if not child:
             os._exit(try_one(kind))
         _, status = os.waitpid(child, 0)

@@ -1,4 +1,4 @@
-"""The RevNet with invertible down-sampling: the paper's size, no inner buffers, exact inversion, real training."""
+"""Test the RevNet with invertible down-sampling: the paper's size, no inner buffers, exact inversion, training."""
 
 import pytest
 import torch
@@ -48,18 +48,18 @@ def test_channels_are_averaged_in_groups_of_neighbours() -> None:
 
 
 def test_under_petra_no_inner_stage_holds_inputs() -> None:
-    # At the paper's size: in its own network the buffers of the inner stages are most of what is held.
+    # At the paper's size, where the buffers of the inner stages are most of the memory that the paper's network holds.
     with torch.device("meta"):
         networks = [make(18, num_classes=10) for make in (models.invertible_revnet, models.revnet)]
         x, y = torch.empty(64, 3, 32, 32), torch.empty(64, dtype=torch.int64)
     ours, papers = (predict(stages, methods.PETRA, x, y) for stages in networks)
     for stage in ours[1:-1]:
         assert stage.held["inputs"] == stage.peak["inputs"] == stage.held["graph"] == stage.held["stashed_weights"] == 0
-    assert ours[0].held["inputs"] == papers[0].held["inputs"]  # the stem's raw images
+    assert ours[0].held["inputs"] == papers[0].held["inputs"]  # the images at the stem
     inner = sum(stage.held["inputs"] for stage in papers[1:-1])
     rest = sum(stage.held["messages"] + stage.held["parameters"] for stage in papers)
     assert inner > rest
-    # Those of DSP, which keeps the inputs of reversible stages too, do not vanish: it is the inversion that does it.
+    # DSP stashes the inputs of reversible stages too, so its buffers remain: inversion is what removes them.
     assert all(stage.held["inputs"] > 0 for stage in predict(networks[0], methods.DSP, x, y)[1:-1])
 
 

@@ -1,4 +1,4 @@
-"""The networks: sizes, structure, forward values against independent ones; weights to and from the plain model."""
+"""Test the networks: sizes, structure, forward values against independent code, and weights of the plain model."""
 
 import re
 
@@ -14,7 +14,8 @@ from petra_core.stages import BufferedStage, HeadStage, ReversibleStage
 
 pytestmark = pytest.mark.convolutions
 
-# (depth, classes, stem) -> parameters, from the paper's models (arXiv 2406.02052); ImageNet is its 12.2M, 22.3M, 30.4M.
+# (depth, classes, stem) -> parameters of the paper's models (arXiv 2406.02052), which reports 12.2M, 22.3M and 30.4M
+# for ImageNet.
 REVNET_PARAMETERS = {
     (18, 10, "cifar"): 11_185_802,
     (18, 100, "cifar"): 11_278_052,
@@ -62,7 +63,7 @@ def test_chain_takes_any_images():
 
 
 def test_both_families_have_pytorchs_default_initialisation():
-    """The ResNet class of torchvision would draw Kaiming's normal weights; here both are uniform and bounded."""
+    """Both families draw bounded uniform weights; the ResNet of torchvision draws normal weights (Kaiming)."""
     torch.manual_seed(0)
     for stages in (models.revnet(18, num_classes=10, width=8), models.resnet(18, num_classes=10, width=8)):
         for module in models.sequential(stages).modules():
@@ -75,7 +76,7 @@ def test_both_families_have_pytorchs_default_initialisation():
 
 
 class LayerReader:
-    """Hands out a state dict's layers in order: an independent reading of the model needs no names."""
+    """A reader of a state dict's layers in order, so that the independent model needs no names."""
 
     def __init__(self, state: dict[str, Tensor]) -> None:
         self.tensors = [tensor for name, tensor in state.items() if not name.endswith(("mean", "var", "tracked"))]
@@ -90,7 +91,7 @@ class LayerReader:
 
 
 def revnet_by_hand(depth: int, stem: str, state: dict[str, Tensor], images: Tensor) -> Tensor:
-    """The paper's RevNet in training mode, written from its description alone."""
+    """Return the output of the paper's RevNet in training mode, written only from its description."""
     tape = LayerReader(state)
     large = stem == "imagenet"
     out = tape.conv_bn(images, 2 if large else 1, relu=True)
@@ -141,7 +142,7 @@ def test_resnet_computes_what_torchvisions_does(depth):
     theirs = getattr(torchvision.models, f"resnet{depth}")(num_classes=5).double()
     stages = models.resnet(depth, num_classes=5, stem="imagenet")
     ours = models.sequential(stages).double()
-    # Both register their layers in the order of the computation, so the tensors correspond one to one.
+    # Both register their layers in the order of computation, so the tensors correspond one to one.
     models.load_stages_state_dict(stages, dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True)))
     images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
     torch.testing.assert_close(ours(images), theirs(images), rtol=1e-12, atol=1e-12)
@@ -164,7 +165,7 @@ def test_streams_own_their_memory_and_keep_the_memory_format(layout):
 
 
 def test_a_residual_with_a_last_batchnorm_of_zeros_is_refused_unless_it_can_still_learn():
-    """The usual zero initialisation would leave the block at 0 for ever, because it ends in a ReLU."""
+    """The usual zero initialisation would keep the block at 0 in all of training, because it ends in a ReLU."""
     residual = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
     check_residual(residual)
     nn.init.zeros_(residual[1].weight)
@@ -172,11 +173,11 @@ def test_a_residual_with_a_last_batchnorm_of_zeros_is_refused_unless_it_can_stil
         check_residual(residual)
     zero, one = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
     nn.init.zeros_(zero.weight)
-    check_residual(nn.Sequential(nn.ReLU(), zero))  # no ReLU after it
-    check_residual(nn.Sequential(zero, nn.ReLU(), one, nn.ReLU()))  # not the last
+    check_residual(nn.Sequential(nn.ReLU(), zero))  # no ReLU follows
+    check_residual(nn.Sequential(zero, nn.ReLU(), one, nn.ReLU()))  # not the last BatchNorm
     check_residual(nn.Sequential(nn.ReLU()))  # no weights at all
     nn.init.constant_(zero.bias, 0.1)
-    check_residual(nn.Sequential(zero, nn.ReLU()))  # its ReLU is open
+    check_residual(nn.Sequential(zero, nn.ReLU()))  # the bias keeps the ReLU active
 
 
 def small_revnet(seed: int = 0, **changes):
@@ -199,7 +200,7 @@ def test_grouping_changes_neither_the_network_nor_its_plain_form(sizes):
 @pytest.mark.parametrize(("saved", "loaded"), [([1] * 10, [4, 6]), ([3, 3, 4], [10])])
 def test_weights_go_through_the_plain_model_between_any_two_groupings(saved, loaded):
     source, target = models.group(small_revnet(0), saved), models.group(small_revnet(1), loaded)
-    nn.Sequential(*source)(torch.randn(4, 3, 8, 8))  # running statistics travel too
+    nn.Sequential(*source)(torch.randn(4, 3, 8, 8))  # changes the running statistics, which are copied too
     state = models.stages_state_dict(source)
     plain = models.sequential(small_revnet(2))
     plain.load_state_dict(state)  # stages -> plain model

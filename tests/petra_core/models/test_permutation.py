@@ -1,4 +1,4 @@
-"""Pixel-unshuffle as a stage: exact in both directions, nothing kept, and the methods do with it what they should."""
+"""Test pixel-unshuffle as a stage: it is exact in both directions, keeps no tensors and works with every method."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ from tests.properties import (
 
 
 class Conjugated(nn.Module):
-    """A function of the small, deep image, as a function of the large, flat one."""
+    """A function of the small image with many channels, applied to the large image with few channels."""
 
     def __init__(self, function: nn.Module) -> None:
         super().__init__()
@@ -35,14 +35,14 @@ class Conjugated(nn.Module):
 
 
 class UnshuffleAll(nn.Module):
-    """The permutation as an ordinary module of two streams, differentiated by autograd."""
+    """The permutation as an ordinary module of two streams, which autograd differentiates."""
 
     def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return F.pixel_unshuffle(streams[0], 2), F.pixel_unshuffle(streams[1], 2)
 
 
 def merged() -> list[Stage]:
-    """Stem, a run of four reversible stages of which the second is the first at half the resolution, and the head."""
+    """Return a stem, four reversible stages, the second of which halves the resolution, and a head."""
     torch.manual_seed(0)
     net = [
         toys.stem(2),
@@ -56,7 +56,7 @@ def merged() -> list[Stage]:
 
 
 def alone() -> list[Stage]:
-    """The permutation as a stage of its own; one is the very first stage, before the stem."""
+    """Return a network with the permutation as a separate stage; one such stage is before the stem."""
     torch.manual_seed(0)
     stem = BufferedStage(nn.Sequential(nn.Conv2d(27, 8, 1), nn.Tanh(), SplitStreams()))
     net = [
@@ -71,7 +71,7 @@ def alone() -> list[Stage]:
 
 
 def first_block() -> list[Stage]:
-    """The permutation in the middle of a stage whose other parts keep their inputs."""
+    """Return a network with the permutation in the middle of a stage whose other parts keep their inputs."""
     return [merge(alone()[:4]), *alone()[4:]]
 
 
@@ -123,9 +123,10 @@ def test_training_equals_plain_training(network: str, method: Method) -> None:
 
 @pytest.mark.parametrize(("method", "k"), toys.METHODS_AND_K, ids=str)
 def test_reversible_stages_behind_it_are_those_of_the_large_image(method: Method, k: int) -> None:
-    # A run of reversible stages with the permutation in it is the same run at the large resolution, each F between a
-    # shuffle and its inverse, and the head behind one: only stages that the equations of the paper are tested with.
-    # So under every method, newer weights and reconstructed inputs included, both must train alike.
+    # Reversible stages after the permutation equal reversible stages at the large resolution, if each F is between an
+    # unshuffle and a shuffle and the head follows an unshuffle. The reference therefore only has stages that are tested
+    # against the paper's equations. Both networks must train equally under every method, including methods with newer
+    # weights and reconstructed inputs.
     net = merged()
 
     def at_large_resolution(stage: Stage) -> Stage:
@@ -152,7 +153,7 @@ def test_reversible_stages_behind_it_are_those_of_the_large_image(method: Method
 )
 def test_predicted_bytes_equal_measured(network: str, method: Method) -> None:
     _, predicted = assert_bytes_are_as_predicted(NETWORKS[network](), method, toys.batches(1)[0], 3, toys.sgd)
-    if network == "alone":  # it keeps nothing even where inputs are stashed
+    if network == "alone":  # it keeps no tensors even if the method stashes inputs
         assert {kind for kind, count in predicted[3].peak.items() if count} == {"messages"}
 
 

@@ -1,4 +1,4 @@
-"""The engine trains transformers as any other stages: exact, resumable, bytes as predicted; how far it inverts."""
+"""Test training of transformers: exactness, resuming, predicted bytes and the error of inversion."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.convolutions
 
 
 def comparable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without the gradients that are zero up to rounding, and the biases that therefore stay zero."""
+    """Return the tensors without gradients that are zero up to rounding and biases that therefore stay zero."""
     zero = {name for name in tensors if name.endswith("pool_k.norm.bias")}
     assert all(tensors[name].abs().max() < 1e-14 for name in zero)
     return {name: tensor for name, tensor in tensors.items() if name not in zero}
@@ -59,7 +59,7 @@ def test_stochastic_depth_drops_samples_and_keeps_the_mean() -> None:
     torch.manual_seed(0)
     y = drop(x)
     assert set(y.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
-    assert torch.equal(y, y[:, :1, :1].expand_as(y))  # a sample is dropped whole
+    assert torch.equal(y, y[:, :1, :1].expand_as(y))  # whole samples are dropped
     assert y.mean().item() == pytest.approx(1, abs=0.03)
     assert torch.equal(drop.eval()(x), x)
     assert drop_rates(0.2, 3) == [0.0, 0.1, 0.2]
@@ -83,7 +83,7 @@ def test_predicted_bytes_equal_measured(family: str, method: Method) -> None:
 
 
 def test_reconstruction_error_with_depth() -> None:
-    """Errors stay small for 48 blocks with streams in float32; bfloat16 costs digits, inside blocks or between them."""
+    """Errors stay small for 48 blocks with float32 streams. bfloat16 loses digits, both inside and between blocks."""
     torch.manual_seed(0)
     depth = 48
     size = TransformerSize(width=32, depth=depth, heads=2)

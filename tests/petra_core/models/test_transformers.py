@@ -1,4 +1,4 @@
-"""The transformers: what they compute, how large they are, and which do not exist."""
+"""Test the transformers: their values, their sizes and the errors for settings that do not exist."""
 
 from collections.abc import Callable, Sequence
 
@@ -85,7 +85,7 @@ def test_window_attention_is_torchvisions(shift: int) -> None:
             (results[1], theirs.relative_position_bias_table, theirs.qkv.weight),
         )
     ]
-    assert_close(gradients[0], gradients[1], 1e-9)  # torchvision's mask is -100 instead of minus infinity
+    assert_close(gradients[0], gradients[1], 1e-9)  # torchvision masks with -100 instead of minus infinity
 
 
 def test_patch_merging_reads_both_streams_of_four_neighbours() -> None:
@@ -106,7 +106,7 @@ def test_pooling_attention_head_by_head() -> None:
     x = torch.randn(3, 5, 5, 8, dtype=torch.float64)
     q, k, v = attention.qkv(x).split(8, dim=-1)
 
-    def pooled(pooling: Pooling, value: Tensor) -> Tensor:  # of one head: [B, H, W, 4] -> [B, T, 4]
+    def pooled(pooling: Pooling, value: Tensor) -> Tensor:  # one head: [B, H, W, 4] -> [B, T, 4]
         image = F.conv2d(value.movedim(-1, 1), pooling.convolution.weight, stride=2, padding=1, groups=4)
         return F.layer_norm(image.flatten(2).mT, [4], pooling.norm.weight, pooling.norm.bias)
 
@@ -171,14 +171,14 @@ def test_sizes_are_those_of_the_published_networks() -> None:
         stages, width = on_meta(revvit, size, num_classes=1000), VIT[size].width
         with torch.device("meta"):
             expected = count([getattr(torchvision.models, plain)()])
-        # There is no class token and no position for it; LayerNorm and linear layer of the head read two streams.
+        # There is no class token and no position for it. The head's LayerNorm and linear layer read two streams.
         assert count(stages) == expected - 2 * width + 2 * width + 1000 * width
         assert len(stages) == VIT[size].depth + 2
     for size, plain in (("tiny", "swin_t"), ("small", "swin_s"), ("base", "swin_b")):
         stages, width = on_meta(revswin, size, num_classes=1000), SWIN[size].width
         with torch.device("meta"):
             expected = count([getattr(torchvision.models, plain)()])
-        mergings = sum(8 * c**2 + 8 * c for c in (width, 2 * width, 4 * width))  # they and the head read two streams
+        mergings = sum(8 * c**2 + 8 * c for c in (width, 2 * width, 4 * width))  # these and the head read two streams
         assert count(stages) == expected + mergings + (2 + 1000) * 8 * width
         assert len(stages) == sum(SWIN[size].depths) + 5
     stages = on_meta(revmvit, "base", num_classes=1000)
@@ -186,8 +186,8 @@ def test_sizes_are_those_of_the_published_networks() -> None:
     assert len(stages) == 18
     for size, published in (("base", 125), ("large", 355)):
         width = ROBERTA[size].width
-        parameters = count(on_meta(revroberta, size)) - VOCABULARY * width  # the decoder's, which RoBERTa ties
-        fusion = 4 * width + width**2  # LayerNorm of both streams, and the dense layer reads both
+        parameters = count(on_meta(revroberta, size)) - VOCABULARY * width  # RoBERTa ties the decoder
+        fusion = 4 * width + width**2  # the LayerNorm and the dense layer read two streams
         assert (parameters - fusion) / 1e6 == pytest.approx(published, abs=0.5)
 
 

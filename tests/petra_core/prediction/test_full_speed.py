@@ -1,4 +1,4 @@
-"""The period by arithmetic on cycles, against the simulation of a long run."""
+"""Test the period that is computed from cycles against the simulation of a long run."""
 
 import random
 
@@ -29,7 +29,7 @@ def made_up(seed: int) -> tuple[list[Cost], Link, int]:
 
 
 def simulated(costs: list[Cost], staleness: tuple[int, ...], link: Link, k: int = 1) -> float:
-    """Seconds of a micro-batch of a long run: what is in reserve while the pipeline fills is used up slowly."""
+    """Return the seconds of a micro-batch in a long run, because the reserve of the filling phase is used up slowly."""
     devices = (1,) * len(costs)
     order = orders.of_method(methods.PETRA, costs, devices, 900, k, staleness)
     return simulate(order, link).seconds_per_micro_batch(skip=600, drop=60)
@@ -51,7 +51,7 @@ def test_no_smaller_staleness_keeps_full_speed(seed: int) -> None:
     vector, plenty = smallest(costs, link, k), tuple(20 * stage for stage in reversed(range(len(costs))))
     best = simulated(costs, plenty, link, k)
     assert simulated(costs, vector, link, k) <= best * (1 + TOLERANCE) * 1.001
-    for stage, number in enumerate(vector[:-1]):  # each number alone, and those that may not be above it
+    for stage, number in enumerate(vector[:-1]):  # lower one number at a time, where the vector stays monotonic
         if number > vector[stage + 1]:
             less = (*vector[:stage], number - 1, *vector[stage + 1 :])
             assert period(costs, less, link, k) > best * (1 + TOLERANCE)

@@ -1,4 +1,4 @@
-"""Bytes over time against what the engine's formulas predict, and against pencil and paper."""
+"""Test bytes over time against the engine's formulas and against results by hand."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def of_inputs(kept: int, *, passing: int = 0, always: int = 0) -> Footprint:
     ids=str,
 )
 def test_each_stage_on_a_device_of_its_own_holds_what_is_predicted(method: Method, k: int) -> None:
-    """Kind by kind, since they are not largest at the same time; messages depend on who is early."""
+    """Kinds are compared separately, since peaks are at different times. Messages depend on which device is early."""
     stages = models.chain(3, num_classes=10, channels=2)
     images, labels = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")
     per_stage = footprints(stages, method, images, labels)
@@ -53,7 +53,7 @@ def test_footprints_of_stages_that_are_made_one() -> None:
 
 
 def test_messages_are_held_by_who_waits_for_them() -> None:
-    """Stage 1 is busy with micro-batch 0 until 5, while 1 and 2 have come from stage 0; alone none has to wait."""
+    """Stage 1 works on micro-batch 0 until 5, when 1 and 2 have arrived from stage 0. A single one never waits."""
     footprints = [Footprint(0, 0, 0, 0, 0, 0, 0, 0, above=10), Footprint(0, 0, 0, 0, 0, 0, 0, below=3, above=0)]
     for micro_batches, held in ((3, (10, 2 * 3)), (1, (10, 0))):
         timeline = simulate(orders.of_method(methods.PETRA, [Cost(1, 1), Cost(2, 2)], (1, 1), micro_batches))

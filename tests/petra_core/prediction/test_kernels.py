@@ -1,4 +1,4 @@
-"""Predicted graphs are those of the kernels that run: attention of many tokens, mixed precision, what is not known."""
+"""Test predicted graphs against the kernels that run: long attention, mixed precision and unknown kernels."""
 
 import math
 import warnings
@@ -34,7 +34,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class CausalAttention(nn.Module):
-    """What a user writes: projections, heads, `scaled_dot_product_attention`."""
+    """Attention as users write it: projections, heads and `scaled_dot_product_attention`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class CausalAttention(nn.Module):
 
 
 class MaskedAttention(nn.Module):
-    """PyTorch's own module with a mask that the forward makes, on whatever device is the default."""
+    """PyTorch's attention with a mask that the forward makes on the default device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ NORMS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # PyTorch's of RMSNorm under autocast
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # from RMSNorm under autocast
 @pytest.mark.parametrize("norm", NORMS)
 def test_statistics_of_normalizations_in_mixed_precision_are_predicted(norm: str) -> None:
     function = nn.Sequential(nn.Conv2d(8, 8, 1), NORMS[norm](), nn.Conv2d(8, 8, 1))
@@ -188,7 +188,7 @@ def test_kernels_of_a_device_that_is_not_here_are_said_to_be_unknown() -> None:
 
 def test_the_workspace_of_an_lstm_is_said_to_be_unknown() -> None:
     class Recurrent(nn.LSTM):
-        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # of a residual function
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # the signature of a residual function
             states: Tensor = super().forward(x)[0]
             return states
 
@@ -203,7 +203,7 @@ def test_the_workspace_of_an_lstm_is_said_to_be_unknown() -> None:
     pipeline = toys.pipeline(stages, methods.PETRA)
     pipeline.step(*batch)
     pipeline.drain()
-    assert predicted[1].peak["graph"] < pipeline.memory().stages[1].peak["graph"]  # else it needs no warning
+    assert predicted[1].peak["graph"] < pipeline.memory().stages[1].peak["graph"]  # otherwise no warning is due
 
 
 def test_frozen_batch_norm_is_predicted_in_the_mode_in_which_it_trains() -> None:

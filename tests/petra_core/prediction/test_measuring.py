@@ -1,4 +1,4 @@
-"""Timing and balancing the stages of any network: with context, several targets, and nothing changed."""
+"""Test timing and balancing of the stages of any network, with context and several targets, without side effects."""
 
 import copy
 from typing import Any
@@ -72,4 +72,4 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 
 def test_the_package_has_no_other_names() -> None:
     with pytest.raises(AttributeError, match="no attribute 'measure'"):
-        prediction.measure  # type: ignore[attr-defined]  # noqa: B018  # refused
+        prediction.measure  # type: ignore[attr-defined]  # noqa: B018  # raises

@@ -1,4 +1,4 @@
-"""The ledger measures, the formulas predict; neither knows the other, and both must say the same."""
+"""Test that the bytes that the ledger measures equal those that independent formulas predict."""
 
 import copy
 import random
@@ -42,7 +42,7 @@ NETWORKS: dict[str, Callable[[], list[Stage]]] = {
     [
         *((network, method, 3) for network in ("chain5", "merged") for method in (*methods.PAPER, methods.PAREPROP)),
         *((network, methods.PETRA, 3) for network in ("revnet18", "revnet50", "resnet18", "head only")),
-        *((network, methods.DELAYED_GRADIENTS, 1) for network in ("revnet18", "resnet18", "head only")),  # most stashes
+        *((network, methods.DELAYED_GRADIENTS, 1) for network in ("revnet18", "resnet18", "head only")),  # stashes most
         ("revnet18", methods.APPROXIMATE_INPUTS, 3),
     ],
     ids=str,
@@ -64,7 +64,7 @@ def test_predicted_equals_measured_for_any_staleness(method: Method, seed: int) 
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_the_ledger_says_what_tensors_are_really_there(method: Method) -> None:
-    # Walk over the tensors that the workers own, instead of the account of their coming and going.
+    # Add up the tensors that the workers hold, instead of reading the ledger.
     pipeline = Pipeline(NETWORKS["revnet18"](), method, accumulation=2, optimizer=toys.sgd)
     for _ in range(30):
         pipeline.step(*batch())
@@ -93,7 +93,7 @@ def test_the_ledger_says_what_tensors_are_really_there(method: Method) -> None:
 
 
 def test_graph_bytes_are_those_that_autograd_saves() -> None:
-    # x (float32, 5 elements) is saved by exp as its result and by mul as its operand: two storages.
+    # exp saves its result and mul saves its operand x (float32, 5 elements): two storages.
     x = torch.randn(5, requires_grad=True)
     for known, count in (([], 2), ([x], 1)):
         with SavedTensors(known) as saved:
@@ -103,7 +103,8 @@ def test_graph_bytes_are_those_that_autograd_saves() -> None:
 
 
 def test_bytes_of_a_reversible_chain_do_not_grow_with_the_delay() -> None:
-    # What a reversible stage holds under PETRA is the same at every depth; under delayed gradients it grows linearly.
+    # A reversible stage holds the same number of bytes at every depth under PETRA, and linearly more under delayed
+    # gradients.
     x, y = batch()
     for method, grows in ((methods.PETRA, False), (methods.DELAYED_GRADIENTS, True)):
         short = predict(models.chain(3, num_classes=10, channels=4), method, x, y)[1]
@@ -139,7 +140,7 @@ def test_report_prints_every_kind_and_sums_and_nothing_is_left_after_draining() 
 
 
 def test_a_reversible_stage_keeps_the_one_stream_that_its_function_reads() -> None:
-    # The other stream only passes through an addition: keeping it would double what DSP holds, for nothing.
+    # The other stream only passes through an addition. Keeping it would needlessly double the bytes of DSP.
     x, y = batch()
     chain = models.chain(2, num_classes=10, channels=4)
     stage = predict(chain, methods.DSP, x, y)[1]

@@ -1,4 +1,4 @@
-"""PaReprop's order is executed as it should be; memory is predicted, and no third graph is there."""
+"""Test PaReprop's order of execution, its predicted memory, and that a third graph is never alive."""
 
 import threading
 
@@ -26,7 +26,7 @@ def test_every_reconstruction_is_done_with_the_backward_above() -> None:
     assert [str(action) for _, action in recording] == ORDER.replace("| ", "").split()
     assert [str(stage) for stage, _ in recording] == STAGES.replace("| ", "").split()
     assert written(recording).splitlines()[0] == "stage 0 | F0 R0 B0 U0"
-    with pytest.raises(ValueError, match="PAREPROP overlaps"):  # the model of several devices has no place for it
+    with pytest.raises(ValueError, match="PAREPROP overlaps"):  # the model of several devices cannot express it
         of_method(PAREPROP, [Cost(1, 2)] * 2, [1, 1], 3)
 
 
@@ -35,7 +35,10 @@ def test_every_reconstruction_is_done_with_the_backward_above() -> None:
 def test_at_most_two_graphs_are_alive_at_once(
     network: str, method: methods.Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Added up over all stages at every change; backpropagation has all at once, reversible backpropagation one."""
+    """Bytes of graphs are summed over all stages at every change.
+
+    All graphs are alive at the same time in backpropagation, and one in reversible backpropagation.
+    """
     stages = NETWORKS[network]()
     lock, held = threading.Lock(), [0]
     sums: list[int] = []
@@ -54,7 +57,7 @@ def test_at_most_two_graphs_are_alive_at_once(
     p.step(x, y)
     per_stage = footprints(stages, method, x, y)
     prediction = graphs_at_once(per_stage, method)
-    if method is PAREPROP:  # which of two is there first, and whether the other has gone, is up to the threads
+    if method is PAREPROP:  # threads decide when each of the two graphs begins and ends
         one = graphs_at_once(footprints(stages, REVERSIBLE_BACKPROPAGATION, x, y), REVERSIBLE_BACKPROPAGATION)
         assert one <= max(sums) <= prediction
         assert prediction <= 2 * one < sum(max(stage.lasting, stage.passing) for stage in per_stage)

@@ -1,4 +1,4 @@
-"""The best cut, against all cuts."""
+"""Test the best partition against all partitions."""
 
 from itertools import combinations
 

@@ -31,7 +31,7 @@ def alone(stages: list[Stage], index: int, method: Method, *, waiting: int = 1, 
         (methods.DELAYED_GRADIENTS, 1, 1),
         (methods.DSP, 1, 2),
         (methods.APPROXIMATE_INPUTS, 1, 3),
-        (methods.APPROXIMATE_INPUTS, 0, 2),  # without waiting there is no update in between: one evaluation serves both
+        (methods.APPROXIMATE_INPUTS, 0, 2),  # no update in between, so one evaluation is enough
         (methods.PETRA, 1, 2),
     ],
     ids=str,
@@ -57,11 +57,11 @@ def test_messages_are_as_large_as_in_the_pipeline(method: Method) -> None:
         stage.turn()
     for index in range(5):
         above = alike[index + 1].bytes_down if index < 4 else 0
-        assert held[index] == 2 * above  # the staleness of two neighbours in lockstep differs by 2
+        assert held[index] == 2 * above  # in lockstep the staleness of neighbours differs by 2
     pipeline = Pipeline(network(), method, optimizer=toys.sgd)
     pipeline.step(torch.randn(2, 3, 8, 8), torch.randint(10, (2,)))  # gradients have only reached stage 3
     assert [stage.peak["messages"] for stage in pipeline.memory().stages[1:3]] == [s.bytes_up for s in alike[:2]]
-    streams = 4 if method is methods.PETRA else 2  # streams of the gradient, and of the input if it is reconstructed
+    streams = 4 if method is methods.PETRA else 2  # two of the gradient, two of a reconstructed input
     assert (alike[4].bytes_up, alike[4].bytes_down) == (0, streams * 2 * 4 * 8 * 8 * 4)
 
 

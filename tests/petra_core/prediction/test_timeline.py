@@ -1,4 +1,4 @@
-"""Timelines and the orders that they simulate, against results by hand."""
+"""Test timelines and the orders that they simulate against results by hand."""
 
 import json
 
@@ -15,7 +15,7 @@ UNIT = Cost(forward=1, backward=2)
 
 
 def picture(timeline: Timeline) -> list[str]:
-    """Return a line per device: forwards as digits, backwards as letters, w gradients of weights, | updates."""
+    """Return a line per device: digits are forwards, letters backwards, w gradients of weights and | updates."""
     lines = []
     for device in range(timeline.devices):
         line = ["."] * round(timeline.seconds)
@@ -32,11 +32,11 @@ def picture(timeline: Timeline) -> list[str]:
 def test_the_order_of_petra_as_drawn_by_hand() -> None:
     timeline = simulate(orders.of_method(methods.PETRA, [UNIT] * 3, (1, 1, 1), 6))
     assert picture(timeline) == ["01234..aa5bb.cc.dd.ee.ff", ".012.aa3bb4cc5dd.ee.ff..", "..0aa1bb2cc3dd4ee5ff...."]
-    assert timeline.seconds_per_micro_batch() == 3  # it waits only while it fills and drains
+    assert timeline.seconds_per_micro_batch() == 3  # devices are only idle during filling and draining
 
 
 def test_speed_without_latency_needs_one_micro_batch_per_device_and_lockstep_waits_for_no_message() -> None:
-    """A stage with its own device, F 1 and B 2; with equal numbers two devices work one after the other."""
+    """Each stage is on one device, with F = 1 and B = 2. Two stages of equal staleness work one after the other."""
     for staleness, instant, slow in ((lockstep(4), 3.0, 3.0), (one_f_one_b(4), 3.0, 3.37), ((2, 1, 0, 0), 6.0, 6.5)):
         order = orders.of_method(methods.PETRA, [UNIT] * 4, (1,) * 4, 200, staleness=staleness)
         for link, expected in ((Link(), instant), (Link(latency=0.25), slow)):
@@ -56,7 +56,7 @@ def test_a_slow_link_is_waited_for_and_carries_one_message_at_a_time() -> None:
 
 
 def test_stages_made_one_wait_less() -> None:
-    """The same work and pace, less delay: the first gradient comes back after two micro-batches, not after six."""
+    """Work and speed are equal, but the first gradient returns after two micro-batches instead of six."""
     costs = [Cost(1, 2, 3, up=10 + stage, down=20 + stage, weights=5) for stage in range(4)]
     assert orders.merged(costs, (1, 3)) == [costs[0], Cost(3, 6, 9, 13, 21, 15)]
     grouped = orders.of_method(methods.PETRA, [UNIT] * 4, (2, 2), 30)
@@ -75,7 +75,7 @@ def test_a_chrome_trace_is_in_microseconds() -> None:
 
 
 def test_measures_of_a_timeline_do_not_depend_on_when_it_begins() -> None:
-    """Four micro-batches of three actions of a second; another device does half as much."""
+    """One device does four micro-batches of three actions of a second; another is busy half of the time."""
     kinds = "FBW"
     begun = [(0, kinds[place % 3], place // 3, 5.0 + place) for place in range(12)]
     begun += [(1, "F", number, 5.0 + 2 * number) for number in range(6)]
@@ -83,7 +83,7 @@ def test_measures_of_a_timeline_do_not_depend_on_when_it_begins() -> None:
     assert (whole.seconds, whole.busy(0), whole.idle(0), whole.busy(1), whole.idle(1)) == (12, 12, 0, 6, 6)
     assert whole.seconds_per_micro_batch() == 3
     beside = Timeline((*whole.events, Event(1, ("R", 1, 0), 5.5, 6.5), Event(1, ("R", 1, 1), 7.25, 7.75)), 2)
-    assert beside.busy(1) == 6.5  # what is done at the same time counts once
+    assert beside.busy(1) == 6.5  # overlapping time counts once
     for skip, drop in ((3, 0), (0, 3), (0, 5), (2, 12)):
         with pytest.raises(ValueError, match=f"4 minus {skip} at the beginning and {drop} at the end"):
             whole.seconds_per_micro_batch(skip, drop)

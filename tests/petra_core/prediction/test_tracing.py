@@ -1,4 +1,4 @@
-"""A trace is what was executed, with times that fit together, and tracing changes nothing."""
+"""Test that a trace has the executed actions with consistent times, and that tracing changes no results."""
 
 import platform
 import time
@@ -16,7 +16,7 @@ from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.distributed.test_distributed import in_processes
 
-SLOW = 0.01  # seconds that an evaluation takes, at least
+SLOW = 0.01  # least seconds of an evaluation
 
 
 def make(method: Method, channel: ProcessChannel | None = None) -> Pipeline:
@@ -52,7 +52,7 @@ def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -
 def test_a_reconstruction_beside_a_backward_is_an_event_of_its_stage(
     dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was under way until the next action ended, which was another stage's backward, or in no event at all."""
+    """Its event once lasted until the next action ended, which belongs to another stage, or was missing."""
     stages = toys.network(4, dropout=dropout)
     pipeline = Pipeline(stages, methods.PAREPROP, optimizer=toys.sgd, seed=7)
     reconstruct = stages[1].reconstruct
@@ -77,7 +77,7 @@ DELAY = 0.05  # seconds
 
 
 class Late(ProcessChannel):
-    """Sends every message late."""
+    """A channel that delays every message."""
 
     def send(self, stage: int, message: Message) -> None:
         time.sleep(DELAY)
@@ -85,13 +85,13 @@ class Late(ProcessChannel):
 
 
 def trace_two(rank: int) -> None:
-    """Rank 1 pretends to be another machine, whose clock is an hour ahead, in the second round."""
+    """Trace two ranks. In the second round, rank 1 pretends to be a machine whose clock is an hour ahead."""
     real_clocks = platform.node, time.perf_counter
     for other_machine in (False, True):
         if other_machine and rank:
             platform.node = lambda: "other"
             time.perf_counter = lambda: real_clocks[1]() + 3600
-        # Without digests of the first micro-batches, for which ranks wait for each other outside of any action.
+        # Do not compare the first micro-batches: ranks would wait for each other outside of any action.
         channel = (Late if rank == 0 else ProcessChannel)((2, 1), compare_every=None)
         pipeline = make(methods.PETRA, channel)
         pipeline.stages[1].function.register_forward_pre_hook(lambda *_: time.sleep(SLOW))
@@ -104,14 +104,14 @@ def trace_two(rank: int) -> None:
         without_waits = timeline(traces)
         assert {(event.device, event.name[1]) for event in without_waits.events} == {(0, 0), (0, 1), (1, 2)}
         at = {event.name: event for event in without_waits.events}
-        for m in range(6):  # what a backward is reconstructed for is its time, and nobody's waiting
+        for m in range(6):  # the backward includes its reconstruction, which is not waiting
             assert at["B", 1, m].end - at["B", 1, m].begin > SLOW
-        tolerance = 0.02 if other_machine else 0.0  # what a barrier takes
-        for m in range(6):  # a message is there before it is used, on one clock
+        tolerance = 0.02 if other_machine else 0.0  # seconds of a barrier
+        for m in range(6):  # on one clock, a message arrives before it is used
             assert at["F", 2, m].begin + tolerance > at["F", 1, m].begin + DELAY
             assert at["B", 1, m].begin + tolerance > at["B", 2, m].begin
         waits = [event for trace in traces for event in trace.events if event.name[0] == WAIT]
-        # Most of the delay is seen as waiting by the rank that gets messages, and not by its work.
+        # Most of the delay must appear as waiting of the receiving rank, not as its work.
         assert sum(event.end - event.begin for event in waits if event.device == 1) > 3 * DELAY
         assert without_waits.busy(1) < without_waits.busy(0)
         with_waits = timeline(traces, waits=True)

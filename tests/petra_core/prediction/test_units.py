@@ -1,4 +1,4 @@
-"""Units of a micro-batch against Table 1."""
+"""Test the units of time of a micro-batch against Table 1."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from petra_core.prediction.units import units_per_micro_batch
 
 @pytest.mark.parametrize("stages", [2, 3, 7])
 def test_units_are_those_of_table_1(stages: int) -> None:
-    """3J, 4J, 2, 3, 3; one at a time the head reconstructs nothing, which the table's 4J passes over."""
+    """Table 1 has 3J, 4J, 2, 3, 3. Its 4J ignores that the head reconstructs nothing with one micro-batch at a time."""
     for method, with_overlap, in_turn in (
         (methods.BACKPROPAGATION, 3 * stages, 3 * stages),
         (methods.REVERSIBLE_BACKPROPAGATION, 4 * stages - 1, 4 * stages - 1),
