@@ -17,12 +17,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from reproduce.cells import catalogue
 from reproduce.cells.base import CellError, near_matches
 
 if TYPE_CHECKING:
     from petra_core.stages import Stage
 
-__all__ = ["STEM", "WIDTH", "build", "check", "is_own", "micro_batch", "slug", "source"]
+__all__ = ["STEM", "WIDTH", "build", "check", "check_samples", "is_own", "micro_batch", "slug", "source"]
 
 #: The settings of a cell that the function decides, with the only value that they have for it.
 STEM, WIDTH = "own", 1
@@ -80,6 +81,42 @@ def build(model: str) -> "list[Stage]":
 def micro_batch(model: str) -> tuple[Any, Any] | None:
     """Call the function and return its micro-batch, if it returns one. Raises CellError as `build` does."""
     return _called(model)[1]
+
+
+def check_samples(model: str, dataset: catalogue.Dataset, size: int) -> None:
+    """Evaluate a user's network once on samples of the shape of a data set, before anything is recorded.
+
+    Args:
+        model: The spelled network.
+        dataset: The data set.
+        size: Height and width of images in pixels; for text, tokens of a sequence.
+
+    Raises:
+        CellError: If the network does not accept the samples, or its output has too few classes.
+
+    """
+    import torch
+
+    from petra_core.stages import in_evaluation_mode, sequential
+
+    samples = torch.zeros((2, size), dtype=torch.int64) if dataset.text else torch.zeros(2, 3, size, size)
+    shape = f"{samples.dtype} {list(samples.shape)}"
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        stages = build(model)
+        try:
+            with in_evaluation_mode(stages):
+                output = sequential(stages)(samples)
+        except Exception as error:
+            raise CellError(
+                f"--model {model}: the network cannot be evaluated on samples of --dataset {dataset.name}, which are "
+                f"{shape}: {type(error).__name__}: {error}"
+            ) from error
+    classes = dataset.num_classes
+    if isinstance(output, torch.Tensor) and not (output.dim() > 1 and output.shape[1] >= classes):
+        raise CellError(
+            f"--model {model}: the output for samples {shape} of --dataset {dataset.name} has the shape "
+            f"{list(output.shape)}, expected at least {classes} classes in dimension 1"
+        )
 
 
 def _imported(model: str) -> ModuleType:

@@ -107,6 +107,8 @@ def partition(
     result.
     """
     training = cell_by_hand(settings)
+    if own.is_own(training.model) and own.micro_batch(training.model) is None:
+        own.check_samples(training.model, catalogue.by_name(training.dataset), training.image_size)
     cell = balance.of_training(training, repetitions)
     vector = timing.vector(training)
     method = methods.by_name(cell.method)

@@ -215,6 +215,8 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
     options["trace_micro_batches"] = options["trace_micro_batches"] or TRACED
     settings = {field.name: options.pop(field.name) for field in fields(ForwardGradientCell) if field.name in options}
     cell = cell_by_hand(settings)
+    if own.is_own(cell.model):
+        own.check_samples(cell.model, catalogue.by_name(cell.dataset), cell.image_size)
     devices.check_there(device)
     devices.check_graphs(how.cuda_graphs, [device])
     if processes > 1 and isinstance(cell, ForwardGradientCell):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,12 @@ class Masked(nn.Linear):
 
 def with_batch():
     return nn.Sequential(Masked(5, 4), nn.Linear(4, 3)), (torch.ones(7, 5), torch.ones(7, 1)), torch.zeros(7).long()
+
+def one_channel():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 10))
+
+def few_classes():
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 16), nn.Linear(16, 7))
 
 def nothing(): pass
 def headless(): return stages()[:2]
@@ -131,6 +138,24 @@ def test_from_sequential_takes_nothing_else() -> None:
         TypeError, match=r"takes an nn\.Sequential, got Linear; make stages of the parts of its forward"
     ):
         models.from_sequential(torch.nn.Linear(1, 1))  # type: ignore[arg-type]  # refused
+
+
+@pytest.mark.parametrize("command", [["train", "--output", "runs/never"], ["partition", "--processes", "2"]])
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        ("one_channel", r"cannot be evaluated on samples of --dataset digits, .*float32 \[2, 3, 8, 8\]: .*channels"),
+        ("few_classes", r"has the shape \[2, 7\], expected at least 10 classes in dimension 1"),
+    ],
+)
+def test_a_network_that_does_not_fit_the_data_is_refused_before_it_is_recorded(
+    module: str, function: str, problem: str, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, [*command, "--model", f"{module}:{function}", "--dataset", "digits"])
+    assert result.exit_code == 2
+    assert re.search(problem, result.output), result.output
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(("function", "shown"), [("stages", "batch 32, PETRA"), ("with_batch", "the micro-batch of")])
