@@ -9,6 +9,7 @@ records. Pictures are SVG files next to the documentation. Each text is in the R
 """
 
 import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -103,13 +104,8 @@ def update(readme: Path, new: Contents) -> None:
 
 def _wrapped(text: str) -> str:
     """Break a text into lines at spaces. Escape asterisks, which would begin a list or emphasis."""
-    lines = [""]
-    for word in re.sub(r"(?<!\*)\*(?!\*)", r"\\*", text).split(" "):
-        if len(lines[-1]) + 1 + len(word) > LINE:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)
+    escaped = re.sub(r"(?<!\*)\*(?!\*)", r"\\*", text)
+    return textwrap.fill(escaped, LINE, break_long_words=False, break_on_hyphens=False)
 
 
 def _on_white(svg: str) -> str:
