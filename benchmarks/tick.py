@@ -302,7 +302,7 @@ def aim(options: argparse.Namespace, method: Method, rival: Method | None) -> fl
 
 
 def aim_on_chain(options: argparse.Namespace, other_side: str) -> float | None:
-    """Return the goal for the ratio of a tick to `other_side` on a chain of small stages; None if there is none."""
+    """Return the goal for the ratio of a tick to `other_side` on a chain of small stages, or None."""
     other = any(getattr(options, name) != value for name, value in CLAIMED_NARROW.items())
     if other or not _plain(options):
         return None

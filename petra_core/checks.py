@@ -243,7 +243,7 @@ class PendingLosses:
 
         Within a few steps, gradients propagate non-finite values down to the weights of lower stages, and forwards
         propagate them up to running statistics and messages. The origin is therefore the highest stage with non-finite
-        weights or, if there is none, the lowest stage with any non-finite value. This holds until the head's backward.
+        weights, else the lowest stage with any non-finite value. This holds until the head's backward.
         Afterwards all weights may be broken.
 
         Args:

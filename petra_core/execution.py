@@ -159,7 +159,7 @@ class OverlappedExecutor(SequentialExecutor):
 @functools.cache
 def shared_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     """Return the n-th CUDA stream of a device. All pipelines share it, because cuBLAS allocates memory per stream."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch gives it no types
 
 
 def _autocast_of_this_thread(device: torch.device) -> torch.autocast:

@@ -684,7 +684,7 @@ class Pipeline:
             self._perform([(worker, Action(Kind.UPDATE, number))])
 
     def _due(self, stage: int, step: int) -> int | None:
-        """Return the micro-batch whose backward a stage executes in a step; None if there is none."""
+        """Return the micro-batch whose backward a stage executes in a step, or None."""
         number = step - self.staleness[stage]
         return number if self.drained <= number < self.micro_batches else None
 

@@ -165,7 +165,7 @@ def tracing(pipeline: Pipeline, device: int = 0) -> Iterator[Trace]:
 
 
 def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch gives it no types
 
 
 def timeline(traces: Sequence[Trace], *, waits: bool = False) -> Timeline:

@@ -41,7 +41,7 @@ class Sentence:
 
     words: str
     tone: Tone | None = None
-    known: bool = True  # whether it contains a value, and not only that there is none yet
+    known: bool = True  # whether it contains a value; otherwise it says that nothing has been run
 
 
 Shown = Block | Folded | Finding | Sentence

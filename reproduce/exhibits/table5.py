@@ -30,7 +30,7 @@ INTRODUCTION = (
 
 
 def largest(frames: Frames) -> Sheet | None:
-    """Return the largest scale at which stages were timed; None if there is none."""
+    """Return the largest scale at which stages were timed, or None."""
     return next((sheet for sheet in sheets(frames, "table5") if not sheet.done.empty), None)
 
 

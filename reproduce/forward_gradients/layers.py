@@ -148,7 +148,7 @@ def shares(layer: Layer, features: Tensor, gradients: Tensor) -> dict[str, Tenso
                 a, stride = a[:, :: stride[0], :: stride[1]], (1, 1)
             rest = stride, module.padding, module.dilation, module.groups
             # torch has no types here
-            weight = conv2d_weight(a[None], module.weight.shape, d[None], *rest)  # type: ignore[no-untyped-call]
+            weight = conv2d_weight(a[None], module.weight.shape, d[None], *rest)  # type: ignore[no-untyped-call]  # torch gives it no types
         elif isinstance(module, nn.Linear):
             weight = torch.tensordot(d, a, (places, places)) if places else torch.outer(d, a)
         else:

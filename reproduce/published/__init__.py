@@ -180,7 +180,7 @@ def pareprop_row(network: str, *, exactly: bool = False) -> Row | None:
         exactly: Whether the row must be for this size. Otherwise a row for the whole family is accepted too.
 
     Returns:
-        The row, or None if there is none.
+        The row, or None.
 
     """
     family, _, size = network.partition("_")

@@ -244,7 +244,7 @@ class Benchmark:
         return [a / b for a, b in zip(first.values, second.values, strict=True)]
 
     def curve(self, group: str, name: str, quantity: str) -> list[tuple[float, float]]:
-        """Return every value of a curve as (position, value), ordered by position and round; empty if there is none."""
+        """Return every value of a curve as (position, value), ordered by position and round."""
         series = [s for s in self.series if (s.group, s.name, s.quantity) == (group, name, quantity)]
         return sorted(((s.at, value) for s in series if s.at is not None for value in s.values), key=lambda p: p[0])
 

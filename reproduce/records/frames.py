@@ -403,7 +403,7 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
 
 
 def _staleness(cell: TrainedCell, result: Mapping[str, Any]) -> int | None:
-    """Return the staleness of stage 0; None if there is none, or an unfinished run of a user's network has it."""
+    """Return the staleness of stage 0. None for forward gradients and unfinished runs of a user's network."""
     if isinstance(cell, ForwardGradientCell):
         return None
     if own.is_own(cell.model):  # to count the stages would import the user's module

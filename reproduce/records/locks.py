@@ -260,7 +260,7 @@ def _described(folder: Path, owner: filelock.OwnerRecord | None) -> Holder | Non
     """Return the holder that a lease names, an unnamed one for an unreadable lease, or None if there is no lease."""
     try:
         touched = (folder / "record.lease").lstat().st_mtime
-    except OSError:  # there is none, or it was just released
+    except OSError:  # the lease does not exist, or was just released
         return None
     if owner is None:
         return Holder("", 0, touched)

@@ -262,7 +262,7 @@ def _append(theirs: Run[Cell], ours: Record, decided: tuple[Decision, str]) -> t
 
 
 def _copy(theirs: Run[Cell], ours: Record) -> bool:
-    """Copy a complete record to where there is none. Return False if there is one by now."""
+    """Copy a complete record to a free place. Return False if another process has filled the place."""
     ours.path.parent.parent.mkdir(parents=True, exist_ok=True)
     with _copied(theirs, ours) as copy:
         ours.path.parent.mkdir(exist_ok=True)

@@ -57,7 +57,7 @@ def environment(device: "torch.device") -> dict[str, Any]:
         "cores": os.cpu_count(),
         "device": device_name(str(device)),
         "cuda": torch.version.cuda if cuda else None,
-        "cudnn": torch.backends.cudnn.version() if cuda else None,  # type: ignore[no-untyped-call]
+        "cudnn": torch.backends.cudnn.version() if cuda else None,  # type: ignore[no-untyped-call]  # torch gives it no types
         "threads": torch.get_num_threads(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,

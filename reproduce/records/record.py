@@ -227,7 +227,7 @@ class Record:
         return own
 
     def result(self) -> dict[str, Any] | None:
-        """Return the values of the result, or None if there is none yet.
+        """Return the values of the result, or None before the cell has one.
 
         Raises:
             RecordError: As for `read`.

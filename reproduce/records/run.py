@@ -74,7 +74,7 @@ class State:
     epochs: int = 0  # epochs of a finished record (0 for kinds without epochs)
     reason: str = ""  # of a failure: `DIVERGED` or `OUT_OF_MEMORY`
     detail: str = ""  # of a failure: the error message
-    #: Values of the result, so that it is read only once; empty if there is none.
+    #: Values of the result, so that it is read only once; empty without a result.
     result: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

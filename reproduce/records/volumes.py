@@ -182,7 +182,7 @@ def contains(cell: Cell, root: Path) -> bool:
 
 
 def published(cell: Cell, root: Path) -> Run[Cell] | None:
-    """Return the run of the cell in its volume, or None if there is none.
+    """Return the run of the cell in its volume, or None.
 
     Raises:
         RecordError: Two runs have different results, or a run cannot be read.
@@ -247,7 +247,7 @@ def listing(root: Path, problems: list[RecordError]) -> list[os.DirEntry[str]]:
 
 
 def only(runs: Iterable[Run[Cell]]) -> Run[Cell] | None:
-    """Return the first of several finished runs of one cell, None if there is none.
+    """Return the first of several finished runs of one cell, or None.
 
     Raises:
         RecordError: They have different results.

@@ -501,7 +501,7 @@ def heat_map(least: float) -> Layer:
     """Draw a field for each (x, hue) with the number y, hatched if the column `broken` is not empty.
 
     A plain heat map gives broken runs its palest colour, which looks like missing data. Therefore every field contains
-    its number, a dot if there is none, or a cross if there is none because the loss was not finite. The y-axis has the
+    its number, a dot without a run, or a cross if the loss was not finite. The y-axis has the
     order of the hue, upwards. All panels share one colour scale that begins at `least`, such as the accuracy of
     guessing. If the column `difference` marks y as a difference, it has a sign and a scale from red over white to blue.
     """

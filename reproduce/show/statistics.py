@@ -123,7 +123,7 @@ class Estimate:
 
     @property
     def half_width(self) -> float | None:
-        """Half the width of the interval; None if there is none."""
+        """Half the width of the interval, or None."""
         return None if self.high is None else self.high - self.mean
 
     @property
