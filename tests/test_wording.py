@@ -38,7 +38,7 @@ REWRITTEN = (
     "reproduce/report",
     "reproduce/running",
     "reproduce/show",
-    "reproduce/teams",
+    "reproduce/distributed",
     "reproduce/words.py",
     "tests/*.py",
     "tests/benchmarks",
@@ -59,7 +59,7 @@ REWRITTEN = (
     "tests/reproduce/report",
     "tests/reproduce/running",
     "tests/reproduce/show",
-    "tests/reproduce/teams",
+    "tests/reproduce/distributed",
 )
 
 #: Pattern by the phrase to use instead.

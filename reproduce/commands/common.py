@@ -13,7 +13,7 @@ import click
 
 from reproduce.cells import catalogue
 from reproduce.commands.options import Minutes, Streams
-from reproduce.measures.how import BRANCHES, MODULES, STEPS, How
+from reproduce.measures.run_options import BRANCHES, MODULES, STEPS, RunOptions
 from reproduce.records.record import DEFAULT_ROOT, RecordError, check_free
 
 
@@ -61,7 +61,7 @@ THREADS = 1
 
 
 def how_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Callable[..., None]], Any]:
-    """Add the options of a `How` to a command, which receives it as `how`; `data_workers` is 0 if not given."""
+    """Add the options of a `RunOptions` to a command, which receives it as `how`; `data_workers` is 0 if not given."""
 
     def decorate(command: Callable[..., None]) -> Any:
         @option("--data-root", type=FOLDER, default=catalogue.DEFAULT_ROOT, help="Folder of prepared data sets.")
@@ -102,7 +102,9 @@ def how_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Callab
             if compiled == STEPS and not chosen["cuda_graphs"]:
                 raise click.UsageError("--compile steps requires recorded steps: add --cuda-graphs")
             seconds = 60 * checkpoint_minutes
-            how = How(checkpoint_seconds=seconds, data_workers=data_workers or 0, compiled=compiled or "", **chosen)
+            how = RunOptions(
+                checkpoint_seconds=seconds, data_workers=data_workers or 0, compiled=compiled or "", **chosen
+            )
             command(how=how, **options)
 
         return with_how
@@ -110,9 +112,11 @@ def how_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Callab
     return decorate
 
 
-def shared_by(how: How, processes: int) -> How:
+def share_cores(options: RunOptions, processes: int) -> RunOptions:
     """Return the options for each of `processes` processes on this machine: its share of the cores decodes images."""
-    return dataclasses.replace(how, data_workers=how.data_workers or max(1, min(DATA_WORKERS, CORES // processes)))
+    return dataclasses.replace(
+        options, data_workers=options.data_workers or max(1, min(DATA_WORKERS, CORES // processes))
+    )
 
 
 def check_writable(folder: Path, option: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from reproduce.cells.base import CellError
-from reproduce.measures.how import BRANCHES
+from reproduce.measures.run_options import BRANCHES
 from reproduce.running.devices import DeviceError
 
 

@@ -16,10 +16,10 @@ from reproduce.cells import catalogue, networks, own, timing
 from reproduce.commands.common import THREADS
 from reproduce.commands.options import GroupedCommand, grouped
 from reproduce.commands.train import DEFAULTS, cell_by_hand
+from reproduce.distributed.partitioning import format_partition
 from reproduce.modelling import balance
 from reproduce.modelling.balance import Balance
 from reproduce.running import devices
-from reproduce.teams.partitioning import written
 
 NETWORK, METHOD, SHARES, RUN = (
     grouped(name) for name in ("Network", "Method", "Processes and what connects them", "Where and how")
@@ -148,14 +148,14 @@ def partition(
 
 def _options(plan: Cut, threads: int) -> str:
     chosen = f" --threads {threads}" if threads != THREADS else ""
-    return f"--processes {plan.devices} --partition {written(plan.partition)}{chosen}"
+    return f"--processes {plan.devices} --partition {format_partition(plan.partition)}{chosen}"
 
 
 def staleness_lines(measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
     """Yield the smallest staleness with full speed if each process is one stage, and the options that select it."""
     vector, seconds = measured.full_speed(plan, link)
     stages, devices = len(measured.costs), plan.devices
-    sizes = written(plan.partition)
+    sizes = format_partition(plan.partition)
     yield (
         f"full speed over such links, {1e3 * seconds:.3f} ms per micro-batch, with {devices} stages of {sizes} blocks "
         f"requires the staleness {', '.join(map(str, vector))}"
@@ -187,7 +187,7 @@ def stage_lines(measured: Balance) -> Iterator[str]:
 
 def plan_lines(name: str, measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
     """Yield a partition, its arithmetic prediction, and what simulation adds: waiting, messages, memory over time."""
-    yield f"{name}: {written(plan.partition)}"
+    yield f"{name}: {format_partition(plan.partition)}"
     yield str(plan)
     filling, count = _micro_batches(measured)
     timeline = measured.simulated(plan, link, count)

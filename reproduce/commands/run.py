@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from reproduce.cells import catalogue
-from reproduce.commands.common import CORES, FOLDER, THREADS, check_writable, how_options, shared_by
+from reproduce.commands.common import CORES, FOLDER, THREADS, check_writable, how_options, share_cores
 from reproduce.commands.options import GroupedCommand, ListOption, grouped
 from reproduce.grids import scales, selection
-from reproduce.measures.how import How
+from reproduce.measures.run_options import RunOptions
 from reproduce.records import provenance, speed
 from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running import devices, planning
@@ -89,7 +89,7 @@ def run(
     device_names: Sequence[str],
     jobs: int | None,
     threads: int,
-    how: How,
+    options: RunOptions,
     dry_run: bool,
     verbose: bool,
     **conditions: Sequence[str],
@@ -108,7 +108,7 @@ def run(
     chosen = selection.select(grid, conditions, tables=tables, seeds=seeds, only=only)
     chosen = selection.with_settings(chosen, loader=loader, precision=precision, timing=timing)
     where = devices.choose(device_names or ["cpu"])
-    devices.check_graphs(how.cuda_graphs, where)
+    devices.check_graphs(options.cuda_graphs, where)
     workers = devices.workers(where, jobs, threads, CORES)
     if dry_run:
         kind = speed.Device(
@@ -116,8 +116,8 @@ def run(
             provenance.processor(),
             threads,
             sharing=devices.sharing(where, workers),
-            cuda_graphs=how.cuda_graphs,
-            compiled=how.compiled_as_recorded,
+            cuda_graphs=options.cuda_graphs,
+            compiled=options.compiled_as_recorded,
         )
         plan = planning.read(chosen, scale, root, kind, retry_failed=retry_failed)
         click.echo(planning.listing(plan, workers) if verbose else planning.table(plan, workers))
@@ -127,7 +127,7 @@ def run(
     from reproduce.running.runner import run_grid
     from reproduce.running.worker import Settings
 
-    settings = Settings(root=root, jobs=workers, threads=threads, devices=where, how=shared_by(how, workers))
+    settings = Settings(root=root, jobs=workers, threads=threads, devices=where, options=share_cores(options, workers))
     each = f"{count(workers, 'worker')} with {count(threads, 'thread')} each"
     click.echo(f"{count(len(chosen), 'cell')} of the scale {scale} -> {root} ({each})", err=True)
     outcome = run_grid(chosen, settings, retry_failed=retry_failed)

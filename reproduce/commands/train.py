@@ -26,15 +26,15 @@ from reproduce.cells.kinds import (
     TrainingCell,
     is_forward_gradient,
 )
-from reproduce.commands.common import FILE, FOLDER, THREADS, check_files, how_options, shared_by
+from reproduce.commands.common import FILE, FOLDER, THREADS, check_files, how_options, share_cores
 from reproduce.commands.options import GroupedCommand, Minutes, grouped
+from reproduce.distributed import launch_env, partitioning
+from reproduce.distributed.launch import launch
 from reproduce.forward_gradients import settings as forward
 from reproduce.grids import recipes
-from reproduce.measures.how import How
+from reproduce.measures.run_options import RunOptions
 from reproduce.modelling import balance, fewer_stages, work
 from reproduce.running import devices
-from reproduce.teams import launched, partitioning
-from reproduce.teams.launch import launch
 
 NETWORK, DATA, METHOD, GUESSES, RECIPE, RUN = (
     grouped(name) for name in ("Network", "Data", "Method", "Forward gradients", "Recipe", "Where and how")
@@ -204,7 +204,9 @@ def _choices(of: type[enum.Enum]) -> str:
 )
 @RUN("--trace-micro-batches", type=click.IntRange(1), show_default=str(TRACED), help="Micro-batches in the trace.")
 @click.help_option("-h", "--help")
-def train(how: How, device: str, threads: int, processes: int, partition: str, restarts: int, **options: Any) -> None:
+def train(
+    how: RunOptions, device: str, threads: int, processes: int, partition: str, restarts: int, **options: Any
+) -> None:
     """Train one network, with an option for every setting.
 
     Write a record and model.pt (the plain sequential model's state dict, for torch.load with weights_only=True) to the
@@ -221,23 +223,25 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
     devices.check_graphs(how.cuda_graphs, [device])
     if processes > 1 and isinstance(cell, ForwardGradientCell):
         raise click.UsageError(f"--processes {processes}: forward gradients are trained in one process")
-    if processes * cell.replicas > 1 and not launched.in_a_team():
+    if processes * cell.replicas > 1 and not launch_env.is_distributed():
         arguments = sys.argv[1:]
         if partition == "balanced":
-            partitioning.shares(cell, "even", processes)  # check the number of processes before timing the stages
+            partitioning.parse_partition(
+                cell, "even", processes
+            )  # check the number of processes before timing the stages
             cut = balance.balanced(cell, processes, devices.take(device), threads=threads)
             partition = ",".join(map(str, cut))
             click.echo(f"--partition balanced is {partition}, from the measured costs of the stages", err=True)
             arguments += ["--partition", partition]  # the last one wins: all processes agree, also after a restart
         # Report an error once, not in every process.
-        partitioning.shares(cell, partition, processes)
+        partitioning.parse_partition(cell, partition, processes)
         if said := fewer_stages.sentence(cell, processes):
             click.echo(said, err=True)
         check_files(options["output"] or Path("runs") / cell.name, options["trace"], options["tensorboard"])
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
     from reproduce.commands.process import train_here  # torch
 
-    how = shared_by(how, launched.local_team_size())
+    how = share_cores(how, launch_env.local_world_size())
     train_here(cell, how, device=device, threads=threads, processes=processes, partition=partition, **options)
 
 
@@ -331,7 +335,7 @@ def _sizes(values: dict[str, Any], stages: str) -> tuple[int, ...]:
     plain = {name: getattr(DEFAULTS, name) for name in ("forward_weights", "correction", "correction_value", "timing")}
     network = TrainingCell(**values | plain | {"method": methods.BACKPROPAGATION.name, "stages": ()})
     sizes, count = work.sizes(network, sizes[0]), sizes[0]
-    if not launched.in_a_team():
-        cut = "every block" if set(sizes) == {1} else partitioning.written(sizes)
+    if not launch_env.is_distributed():
+        cut = "every block" if set(sizes) == {1} else partitioning.format_partition(sizes)
         click.echo(f"--stages {count} is {cut}: blocks of each stage, by predicted costs", err=True)
     return sizes

@@ -20,8 +20,9 @@ from torch import Tensor
 from petra_core import CheckpointError
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data.errors import DataError
+from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import Context, Observer, Stopped
-from reproduce.measures.how import How
+from reproduce.measures.run_options import RunOptions
 from reproduce.records.locks import STALE_SECONDS, Holder, LockedError, LockLostError, holder
 from reproduce.records.record import Record, RecordError
 from reproduce.records.storage import StorageError, StorageFullError
@@ -38,7 +39,6 @@ from reproduce.running.messages import (
     Progress,
     Waiting,
 )
-from reproduce.teams.team import UnsupportedError
 
 POLL_SECONDS = 0.5  # interval at which a worker checks cells that other processes hold
 REPORT_SECONDS = 0.2  # interval at which a worker reports its progress
@@ -58,7 +58,7 @@ class Settings:
         threads: Number of threads of each worker.
         devices: Devices, which are assigned to the workers round-robin. Workers on the same GPU share its memory
             evenly.
-        how: Options of each cell.
+        options: Options of each cell.
 
     """
 
@@ -66,7 +66,7 @@ class Settings:
     jobs: int
     threads: int = 1
     devices: tuple[str, ...] = ("cpu",)
-    how: How = field(default_factory=How)
+    options: RunOptions = field(default_factory=RunOptions)
 
 
 class _Reporter(Observer):
@@ -102,7 +102,7 @@ def main(
     torch.set_num_threads(settings.threads)
     sharing = devices.sharing(settings.devices, settings.jobs, number)
     device = devices.take(device_of(number, settings), sharing)
-    settings = replace(settings, how=replace(settings.how, sharing=sharing))
+    settings = replace(settings, options=replace(settings.options, sharing=sharing))
 
     def should_stop() -> bool:
         return stop.value or os.getppid() != parent  # the second: the parent process died
@@ -161,7 +161,7 @@ def work(
             if should_stop():
                 return
             context = Context(
-                device=device, how=settings.how, should_stop=should_stop, observer=_Reporter(report, index)
+                device=device, options=settings.options, should_stop=should_stop, observer=_Reporter(report, index)
             )
             try:
                 if not _attempt(cells[index], settings, context, report, index):
@@ -208,7 +208,7 @@ def _attempt(cell: Cell, settings: Settings, context: Context, report: Report, i
         if isinstance(cell, TrainedCell) and not record.has_result:  # before a record is created
             from reproduce.data.sources import check  # not needed if there is nothing to train
 
-            check(cell, settings.how.data_root)
+            check(cell, settings.options.data_root)
         report(Finished(index, execute(record, context)))
     except LockedError:
         return False

@@ -15,8 +15,8 @@ from reproduce.records.locks import holder
 from reproduce.records.record import scan
 from tests.cluster.slurm import Slurm, missing
 from tests.processes import ROOT, wait_for
+from tests.reproduce.distributed.test_launch import CELL, assert_same, outcome
 from tests.reproduce.measures.test_training import records
-from tests.reproduce.teams.test_launch import CELL, assert_same, outcome
 
 pytestmark = pytest.mark.skipif(
     bool(missing()),

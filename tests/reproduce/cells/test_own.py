@@ -15,11 +15,11 @@ from reproduce.cells import networks, own
 from reproduce.cells.kinds import CellError, TrainingCell, from_dict
 from reproduce.commands.cli import main
 from reproduce.commands.train import cell_by_hand
+from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import Context, Stopped
 from reproduce.records import volumes
 from reproduce.records.record import Record
 from reproduce.running.execution import execute
-from reproduce.teams.team import UnsupportedError
 
 SOURCE = """
 import torch

@@ -131,7 +131,7 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
     result = call("run", "smoke", "--records", tmp_path, "--jobs", 3, "--checkpoint-minutes", 2, *only)
     [(cells, settings, retry_failed)] = given
     assert [cell.accumulation for cell in cells] == [1, 4, 32]
-    assert (settings.jobs, settings.threads, settings.how.checkpoint_seconds, retry_failed) == (3, 1, 120, False)
+    assert (settings.jobs, settings.threads, settings.options.checkpoint_seconds, retry_failed) == (3, 1, 120, False)
     assert f"3 cells of the scale smoke -> {tmp_path} (3 workers with 1 thread each)\n" in result.stderr
     assert "WARNING: 1 cell at k = 1 and 4 did not exceed 90 % test accuracy" in result.output
     assert "digits-revnet18-w8-petra-k4-s0: 20.00 %" in result.output

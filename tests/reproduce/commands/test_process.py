@@ -28,7 +28,7 @@ def train(tmp_path, monkeypatch):
         said, told = [], []
         context = SimpleNamespace(
             observer=SimpleNamespace(notice=said.append),
-            team=SimpleNamespace(tell=lambda go: told.append(go)),
+            group=SimpleNamespace(announce=lambda go: told.append(go)),
             should_stop=lambda: False,
         )
         try:

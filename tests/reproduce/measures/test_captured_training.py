@@ -12,7 +12,7 @@ from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps
 from reproduce.cells import networks
 from reproduce.measures.context import Observer
-from reproduce.measures.how import BRANCHES
+from reproduce.measures.run_options import BRANCHES
 from reproduce.records.record import Status
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder

@@ -18,16 +18,16 @@ from petra_core.methods import PAPER
 from petra_core.models import sequential
 from reproduce.cells import networks
 from reproduce.data.sources import open_data
+from reproduce.distributed.group import SINGLE_PROCESS, UnsupportedError
+from reproduce.distributed.trace_file import TraceFile
 from reproduce.measures import training
 from reproduce.measures.context import Context, Observer, Stopped
-from reproduce.measures.how import How
+from reproduce.measures.run_options import RunOptions
 from reproduce.records.record import Record, Status, scan
 from reproduce.records.storage import StorageFullError
 from reproduce.running.execution import execute
 from reproduce.running.runner import run_grid
 from reproduce.running.worker import Settings
-from reproduce.teams.team import ALONE, UnsupportedError
-from reproduce.teams.trace_file import TraceFile
 from tests.reproduce.cells.test_cells import TRAINING
 from tests.reproduce.records.test_records import full_disk
 
@@ -57,10 +57,10 @@ class StopAfter(Observer):
 
 
 def run(cell, folder, **chosen):
-    """Run a cell. Keywords are options of the context or of `How`."""
-    how = {field.name: chosen.pop(field.name) for field in dataclasses.fields(How) if field.name in chosen}
+    """Run a cell. Keywords are options of the context or of `RunOptions`."""
+    options = {field.name: chosen.pop(field.name) for field in dataclasses.fields(RunOptions) if field.name in chosen}
     record = Record(folder, cell)
-    state = execute(record, Context(how=How(**how), model_file=folder / "model.pt", **chosen))
+    state = execute(record, Context(options=RunOptions(**options), model_file=folder / "model.pt", **chosen))
     return record, state
 
 
@@ -335,7 +335,7 @@ def test_replicas_without_processes_and_a_trace_of_recorded_steps_are_refused(tm
     with pytest.raises(UnsupportedError, match=r"the cell has 3 replicas, .* processes for 1: .* train --replicas 3`"):
         run(dataclasses.replace(SMALL, replicas=3), tmp_path / "replicas")
     with pytest.raises(UnsupportedError, match=r"--trace with --cuda-graphs: .* give one of the two"):
-        run(SMALL, tmp_path, cuda_graphs=1, trace=TraceFile(tmp_path / "trace.json", 4, ALONE))
+        run(SMALL, tmp_path, cuda_graphs=1, trace=TraceFile(tmp_path / "trace.json", 4, SINGLE_PROCESS))
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import Context, Stopped
 from reproduce.records.record import Record
 from reproduce.running import execution
 from reproduce.running.execution import deterministic, execute
-from reproduce.teams.team import UnsupportedError
 from tests.reproduce.measures.test_training import SMALL, StopAfter, run
 
 

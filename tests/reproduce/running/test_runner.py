@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from reproduce.grids import recipes
-from reproduce.measures.how import How
+from reproduce.measures.run_options import RunOptions
 from reproduce.records import volumes
 from reproduce.records.record import Record, State, Status, scan
 from reproduce.records.storage import StorageError, StorageFullError
@@ -70,8 +70,8 @@ def command(tmp_path):
     """Start the grid as a command in a new process group."""
     with contextlib.ExitStack() as started:
 
-        def start(cells=CELLS, **how):
-            arguments = (cells, tmp_path, how.get("jobs", 1))
+        def start(cells=CELLS, **options):
+            arguments = (cells, tmp_path, options.get("jobs", 1))
             return started.enter_context(contextlib.closing(Command(grid, *arguments)))
 
         yield start
@@ -180,7 +180,7 @@ def test_a_worker_whose_device_is_broken_is_followed_by_another(tmp_path):
 def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(tmp_path, whole, capsys):
     """The worker is a process that starts Python, as outside of tests."""
     cells = [recipes.cell("small"), CELLS[0], recipes.cell("small", seed=1), *CELLS[1:]]
-    result = run_grid(cells, settings(tmp_path, how=How(data_root=tmp_path / "data")))
+    result = run_grid(cells, settings(tmp_path, options=RunOptions(data_root=tmp_path / "data")))
     assert result.exit_code == 1
     assert list(result.problems) == [cells[0], cells[2]]
     assert capsys.readouterr().err.count("python -m reproduce data prepare cifar10") == 1

@@ -4,15 +4,15 @@ import pytest
 
 from petra_core import methods
 from reproduce.cells.kinds import CellError
+from reproduce.distributed import partitioning
 from reproduce.grids import recipes
-from reproduce.teams import partitioning
 
 
 def test_shares() -> None:
     revnet = recipes.cell("smoke")
-    assert partitioning.shares(revnet, "even", 3) == (4, 3, 3)
-    assert partitioning.shares(revnet, "1,2,7", 3) == (1, 2, 7)
-    assert partitioning.written((1, 2, 7)) == "1,2,7"
+    assert partitioning.parse_partition(revnet, "even", 3) == (4, 3, 3)
+    assert partitioning.parse_partition(revnet, "1,2,7", 3) == (1, 2, 7)
+    assert partitioning.format_partition((1, 2, 7)) == "1,2,7"
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,12 @@ def test_shares() -> None:
 )
 def test_what_does_not_fit_is_refused(partition: str, processes: int, message: str) -> None:
     with pytest.raises(CellError, match=message):
-        partitioning.shares(recipes.cell("smoke"), partition, processes)
+        partitioning.parse_partition(recipes.cell("smoke"), partition, processes)
 
 
 def test_pareprop_is_trained_by_one_process() -> None:
     cell = recipes.cell("smoke", method=methods.PAREPROP)
-    assert partitioning.shares(cell, "even", 1) == (10,)
+    assert partitioning.parse_partition(cell, "even", 1) == (10,)
     for partition in ("even", "4,6"):
         with pytest.raises(CellError, match=r"--processes 2: PAREPROP overlaps .* choose REVERSIBLE_BACKPROPAGATION"):
-            partitioning.shares(cell, partition, 2)
+            partitioning.parse_partition(cell, partition, 2)

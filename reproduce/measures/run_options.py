@@ -5,14 +5,14 @@ from pathlib import Path
 
 from reproduce.cells.catalogue import DEFAULT_ROOT
 
-#: Value of `How.cuda_graphs` for one CUDA stream per branch of a tick, so that no two branches wait for each other.
+#: Value of `RunOptions.cuda_graphs` for one CUDA stream per branch of a tick: no two branches wait for each other.
 BRANCHES = "branches"
-#: Values of `How.compiled`: torch.compile compiles the modules of the stages, or all operations of CUDA graphs.
+#: Values of `RunOptions.compiled`: torch.compile compiles the modules of the stages, or all operations of CUDA graphs.
 MODULES, STEPS = "modules", "steps"
 
 
 @dataclass(frozen=True, kw_only=True)
-class How:
+class RunOptions:
     """Options for running a cell.
 
     Attributes:
