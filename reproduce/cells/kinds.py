@@ -20,6 +20,7 @@ from petra_core.update_rule import UpdateRule, check_rules
 from reproduce.cells import catalogue, own, transformers
 from reproduce.cells import timing as timings
 from reproduce.cells.base import Cell, CellError, near_matches
+from reproduce.cells.setting import DATA, GUESSES, METHOD, NETWORK, RECIPE, setting
 from reproduce.forward_gradients import settings as forward
 
 __all__ = [
@@ -56,27 +57,59 @@ AUXILIARIES = ("cnn", "mlp", "linear")
 #: Removed settings, with the default that all records have.
 REMOVED: dict[str, Any] = {"messages": "float32", "stage_replicas": (), "released": ()}
 FORWARD_GRADIENT = "FORWARD_GRADIENT"  # name of the method, an algorithm without pipeline
+FORWARD_MODEL = next(iter(BLOCK_MODELS))  # its usual network
+NO_CORRECTION = "none"
+CONSTANTS = [c for c in delay.CORRECTIONS.values() if c.meaning and c is not delay.Rate]
+DATASETS = f"{', '.join(catalogue.DATASETS)}; `data list` shows their state."
+
+
+def _guess(axis: str, meaning: str) -> Any:
+    """Describe a setting of forward gradients, whose default is the paper's algorithm."""
+    choices = ", ".join(choice.value for choice in forward.AXES[axis])
+    return setting(f"{choices}: {meaning}.", GUESSES, rule=getattr(forward.ForwardGradient(), axis).value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkCell(Cell):
     """A network under one method."""
 
-    #: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width, one of
-    #: `BLOCK_MODELS`, a transformer, such as `revvit_tiny` (`reproduce.cells.transformers`), or a user's network,
-    #: `module:function` (`reproduce.cells.own`).
-    model: str
-    #: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer `patch<P>`,
-    #: or `bytes` for text.
-    stem: str
-    image_size: int  # height and width of the images in pixels; for text, tokens of a sequence
-    width: int  # channels of the first blocks, per stream (64 in the paper)
-    method: str
-    accumulation: int  # k, number of micro-batches whose gradients are averaged for one update: 1..MAX_ACCUMULATION
-    batch_size: int  # samples per micro-batch
-    seed: int  # of initialisation, data order, augmentation and dropout, equal for all methods; or of random images
-    #: Coupling of blocks: that of the model, or for a ViT `bdia` or `bdia_float` (`petra_core.models.bdia`).
-    coupling: str = transformers.OWN
+    model: str = setting(
+        "revnet18, 34, 50, resnet18, 34, 50, invertible_revnet18, 34, 50, chain<n> (n reversible blocks), "
+        f"{', '.join(BLOCK_MODELS)} (for forward-gradient), or a transformer: vit, revvit, revswin, revmvit or (for "
+        "text) revroberta, with the suffix _micro, _base and more; or module:function, your function that returns the "
+        "stages, or (stages, inputs, target) with a micro-batch that `partition` times the stages with.",
+        NETWORK,
+        rule=f"{{default}}; forward-gradient: {FORWARD_MODEL}",
+    )
+    stem: str = setting(
+        "cifar, imagenet32, imagenet; for chains stride1, 2 or 4; for transformers patch<P>: P x P pixels, or bytes.",
+        NETWORK,
+        rule="depends on the data set; chains: stride1; transformers: patches for the image size",
+    )
+    image_size: int = setting(
+        "Height and width of images in pixels; for text the bytes of a sequence.",
+        DATA,
+        rule="digits: 8; imagenet: 224; text: 64; else 32",
+    )
+    width: int = setting(
+        "Channels of the first blocks, per stream (64 in the paper).",
+        NETWORK,
+        rule="{default}; transformers: the published width",
+    )
+    method: str = setting(f"{', '.join(method.name.lower() for method in methods.ALL)}, or forward-gradient.", METHOD)
+    accumulation: int = setting(
+        f"Micro-batches k whose gradients are averaged for one update, 1 to {MAX_ACCUMULATION}.",
+        METHOD,
+        flags=("-k", "--k", "--accumulation"),
+        rule="{default}; forward-gradient: 1",
+    )
+    batch_size: int = setting("Samples per micro-batch.", DATA)
+    seed: int = setting("Seed of initialisation, data order, augmentation and dropout.", RECIPE)
+    coupling: str = setting(
+        "Coupling of a vit: bdia (bitwise invertible), bdia_float, or own (not invertible).",
+        NETWORK,
+        default=transformers.OWN,
+    )
 
     @property
     def coupled(self) -> str:
@@ -110,33 +143,84 @@ class NetworkCell(Cell):
 class TrainedCell(NetworkCell):
     """Train one network with one method on one data set, with one seed. Subclasses define what is recorded."""
 
-    dataset: str
-    epochs: int
-    warmup_epochs: float  # linear warm-up from 0; a fraction is allowed
-    drops: tuple[int, ...]  # epochs after which the learning rate is multiplied by `drop_factor`
-    drop_factor: float
-    #: Base learning rate. By default that of the rule (`reproduce.cells.rates`): 0.1 · batch · k · R / 256 for R
-    #: replicas,
-    #: under AdamW 2.5e-4 · √(batch · k · R / 256).
-    learning_rate: float
-    momentum: float  # Nesterov momentum of SGD; first beta of AdamW and NAdam (the second is 0.999)
-    weight_decay: float  # of parameters with at least two dimensions (not of biases and norms)
-    #: `none`, `flip_crop` (flip, and crop after padding by 4), for ImageNet `random_resized_crop` (and flip), or for
-    #: text `mask`.
-    augmentation: str
-    loader: str  # `ffcv`, `memory` or `torchvision`
-    precision: str  # `float32`, `tf32` (CUDA; products with 10 bits of mantissa), `bf16` (autocast; streams in float32)
-    #: Number R of data-parallel replicas (`petra_core.distributed.replicas`), on different micro-batches with averaged
-    #: gradients: R times the samples of an update.
-    replicas: int = 1
-    #: `sgd` with Nesterov momentum, `adamw`, which is usual for transformers, or `nadam`.
-    optimizer: str = "sgd"
-    forward_weights: str = "current"  # or `predicted` or `predicted_linear` (`petra_core.delay`)
-    correction: str = "none"  # or one of `petra_core.delay.CORRECTIONS`
-    correction_value: float = 0.0  # parameter of the correction, for `rate` in epochs; 0 if it has none
-    timing: str = timings.LOCKSTEP  # for pipelined methods: `lockstep`, `1f1b` or `1f1b+S` (`reproduce.cells.timing`)
-    #: Numbers of blocks of each stage of the pipeline, such as (3, 2, 2, 3); if empty, each block is a stage.
-    stages: tuple[int, ...] = ()
+    dataset: str = setting(DATASETS, DATA)
+    epochs: int = setting("Passes over the training set.", RECIPE)
+    warmup_epochs: float = setting("Linear warm-up of the learning rate from 0; may be a fraction.", RECIPE)
+    drops: tuple[int, ...] = setting(
+        "Epochs after which the learning rate is multiplied by --lr-gamma, such as 150,225.",
+        RECIPE,
+        flags=("--lr-milestones",),
+        old="--drops",
+        metavar="EPOCHS",
+        rule="none",
+    )
+    drop_factor: float = setting(
+        "Factor of the learning rate at each of the --lr-milestones.",
+        RECIPE,
+        flags=("--lr-gamma",),
+        old="--drop-factor",
+    )
+    #: By default that of the rule in `reproduce.cells.rates`.
+    learning_rate: float = setting(
+        "Learning rate after warm-up; s = batch size · k · replicas / 256.", RECIPE, rule="0.1·s; adamw: 2.5e-4·√s"
+    )
+    #: The second beta of AdamW and NAdam is 0.999.
+    momentum: float = setting("Nesterov momentum of sgd (0: none), or first beta of adamw and nadam.", RECIPE)
+    weight_decay: float = setting(
+        "Weight decay of parameters with at least two dimensions; biases and norms do not decay.",
+        RECIPE,
+        rule="the paper's: 1e-4 for both ImageNets, else 5e-4; 0.01 for text",
+    )
+    augmentation: str = setting(
+        "none, flip_crop (flip, crop after padding by 4), random_resized_crop (and flip; imagenet), or mask (text).",
+        DATA,
+        rule="the paper's, none for digits",
+    )
+    loader: str = setting("Loader of the batches: ffcv, memory, torchvision.", DATA, rule="ffcv if installed")
+    precision: str = setting(
+        "float32, tf32 (CUDA; products with 10 bits of mantissa), bf16 (autocast; streams stay float32).", RECIPE
+    )
+    replicas: int = setting(
+        "Data-parallel replicas R, on separate micro-batches with averaged gradients: R times the batch.",
+        METHOD,
+        default=1,
+    )
+    optimizer: str = setting(f"{', '.join(OPTIMIZERS)}; adamw is usual for transformers.", RECIPE, default="sgd")
+    forward_weights: str = setting(
+        "Weights of the forward: extrapolated along the momentum or linearly to those at the backward, or current "
+        "(none).",
+        METHOD,
+        default="current",
+        flags=("--weight-prediction",),
+        old="--forward-weights",
+        values=dict(zip(("none", "momentum", "linear"), FORWARD_WEIGHTS, strict=True)),
+    )
+    correction: str = setting(
+        f"Delay compensation: none, {', '.join(delay.CORRECTIONS)}.", METHOD, default=NO_CORRECTION
+    )
+    #: 0 for a correction without parameter.
+    correction_value: float = setting(
+        "Parameter of the correction (for rate: number of epochs until it is switched off).",
+        METHOD,
+        default=0.0,
+        rule="rate: a third of the epochs, " + ", ".join(f"{c.name}: {c.default:g}" for c in CONSTANTS),
+    )
+    timing: str = setting(
+        "For pipelined methods: lockstep (the paper's), 1f1b (asynchronous 1F1B: half the staleness), or 1f1b+S with "
+        "slack for latency.",
+        METHOD,
+        default=timings.LOCKSTEP,
+        rule=f"{{default}}; published systems ({', '.join(map(str.lower, methods.SYSTEMS))}): 1f1b",
+    )
+    #: Numbers of blocks of each stage; if empty, each block is a stage.
+    stages: tuple[int, ...] = setting(
+        "Blocks of each stage, such as 3,2,2,3: fewer stages, less staleness. A single number, such as 4, sets the "
+        "number of stages, cut by predicted costs. The number of --processes does not change the result.",
+        METHOD,
+        default=(),
+        metavar="SIZES",
+        rule="every block",
+    )
 
     @property
     def epochs_expected(self) -> int:
@@ -158,7 +242,7 @@ class TrainedCell(NetworkCell):
         if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
             raise CellError(f"drops must increase between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")
         if self.drops and self.drops[0] < self.warmup_epochs:
-            raise CellError(f"drop {self.drops[0]} is within the warm-up of {self.warmup_epochs} epochs")
+            raise CellError(f"drops must not be within the warm-up of {self.warmup_epochs} epochs, got {self.drops[0]}")
         if self.momentum >= 1:
             raise CellError(f"momentum must be below 1, got {self.momentum}")
 
@@ -201,7 +285,7 @@ class ProbedCell(TrainedCell):
     includes the measurements.
     """
 
-    probe_every: int  # micro-batches between two that are followed
+    probe_every: int  # micro-batches between two that are followed; no command has an option for it
 
     def _check(self) -> None:
         super()._check()
@@ -255,12 +339,12 @@ class ForwardGradientCell(TrainedCell):
 
     kind: ClassVar[str] = "forward_gradient"
 
-    target: str  # `global`, `local` or `next`
-    guess: str  # `local`, `gaussian`, `rademacher`, `fixed`, `redrawn`, `next` or `global`
-    space: str  # `activations`, `weights`, `batch_weights` or `all_weights`
-    scaling: str  # `projected`, `plain` or `sign`
-    derivative: str  # `projection`, or `jvp` for forward mode
-    auxiliary: str  # kind of the auxiliary networks: `cnn`, `mlp` or `linear`
+    target: str = _guess("target", "gradient to follow")
+    guess: str = _guess("guess", "direction of the step")
+    space: str = _guess("space", "space of the product")
+    scaling: str = _guess("scaling", "factor of the guess")
+    derivative: str = _guess("derivative", "how the product is computed; jvp is forward mode")
+    auxiliary: str = setting(f"{', '.join(AUXILIARIES)}: networks with local losses.", GUESSES, rule=AUXILIARIES[0])
 
     def without_defaults(self) -> dict[str, Any]:
         """Return the settings without those at their defaults, but with a removed one that identities contain."""
@@ -288,7 +372,8 @@ class ForwardGradientCell(TrainedCell):
 
     def _check_algorithm(self) -> None:
         if self.model not in BLOCK_MODELS:
-            raise CellError(f"forward gradients need auxiliary networks, which {' and '.join(BLOCK_MODELS)} have")
+            known = " or ".join(BLOCK_MODELS)
+            raise CellError(f"forward gradients need auxiliary networks: choose the model {known}, got {self.model!r}")
         if not is_forward_gradient(self.method):
             raise CellError(f"a {self.kind} cell requires the method {FORWARD_GRADIENT}, got {self.method!r}")
         object.__setattr__(self, "method", FORWARD_GRADIENT)
@@ -338,7 +423,7 @@ class ComplexityCell(MeasuredCell):
 class ShapedCell(MeasuredCell):
     """Measure on images and classes like those of a data set, whose files are not needed."""
 
-    dataset: str
+    dataset: str = setting(DATASETS, DATA)
 
     def _check(self) -> None:
         dataset = _checked_dataset(self)

@@ -123,6 +123,11 @@ def launcher_gone() -> bool:
     return launcher is not None and launcher != str(os.getppid())
 
 
+def is_first_process() -> bool:
+    """Return whether this is the process that a user started, or the first one of several under torchrun."""
+    return LAUNCHER not in os.environ and os.environ.get("RANK", "0") == "0"
+
+
 def rendezvous_store() -> Any:
     """Return the rendezvous store (torch.distributed.Store) of the processes of `launch`, or None in any other."""
     folder = os.environ.get(MARKS)

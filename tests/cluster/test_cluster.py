@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
     reason=f"Slurm's {', '.join(missing())} not found: apt-get install slurmctld slurmd slurm-client munge",
 )
 
-GRID = ("smoke", "--tables", "accuracy", "--models", "chain8", "--k", "4", "--methods", "petra,dsp")
+GRID = ("smoke", "--exhibits", "accuracy", "--models", "chain8", "--k", "4", "--methods", "petra,dsp")
 #: The last of two numbers of epochs counts. It leaves enough time for disturbances.
 NETWORK = (*CELL, "--epochs", "20", "--learning-rate", "0.02")
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

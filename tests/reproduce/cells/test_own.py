@@ -117,18 +117,9 @@ def test_what_is_no_network_is_refused_by_name(module: str, suffix: str, message
         own.build(f"{module}{suffix}")
 
 
-@pytest.mark.parametrize("spelled", ["a module:stages", "module:", ":stages", "folder/module:stages", "m:f(3)"])
-def test_other_spellings_are_refused(spelled: str) -> None:
-    with pytest.raises(CellError, match="spelled module:function, such as my_networks:small"):
-        cell(spelled)
-
-
-def test_settings_of_the_function_are_refused(module: str, tmp_path: Path) -> None:
-    for name, value in (("width", 8), ("stem", "cifar")):
-        with pytest.raises(CellError, match=f"{name} is decided by the function .*leave --{name} out; got {value}"):
-            cell(f"{module}:stages", **{name: value})
+def test_stages_that_do_not_fit_the_function_are_refused(module: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"has 4 blocks .*got 1,1, which has 2"):
-        execute(Record(tmp_path / "record", cell(f"{module}:stages", stages="1,1")), Context())
+        execute(Record(tmp_path / "record", cell(f"{module}:stages", stages=(1, 1))), Context())
 
 
 def test_from_sequential_takes_nothing_else() -> None:

@@ -236,7 +236,7 @@ def test_a_process_in_a_group_leaves_without_the_end_of_python() -> None:
 def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path, start: Start) -> None:
     """One process is killed while all connect. The others lose it, and all start again."""
     where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
-    process = start("train", *OPTIONS, "--patience", "0.05", "--output", str(tmp_path / "run"), **where)
+    process = start("train", *OPTIONS, "--timeout-minutes", "0.05", "--output", str(tmp_path / "run"), **where)
     text = process.said()
     assert process.returncode == LOST, text
     assert text.startswith("the processes of the run did not all connect: one of them has died, or has not responded")

@@ -211,7 +211,7 @@ def test_checkpoint_seconds_bound_the_pause_after_a_slow_checkpoint(tmp_path, mo
     monkeypatch.setattr(training, "QUICK", 0.0)
     monkeypatch.setattr(training.Trainer, "_save_or_stop", lambda trainer: None)  # only at ends of epochs
     monkeypatch.setattr(training.Trainer, "save", lambda trainer: saved.append(trainer.epoch))
-    run(CHAIN, tmp_path, checkpoint_seconds=0.0)
+    run(CHAIN, tmp_path, checkpoint_minutes=0.0)
     assert saved == list(range(1, CHAIN.epochs))
 
 
@@ -252,7 +252,7 @@ def test_stopped_in_an_evaluation_it_saves_the_statistics_of_training(tmp_path, 
 def test_checkpoints_are_saved_within_epochs_when_it_is_time(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(training.Trainer, "save", lambda trainer: saved.append((trainer.epoch, trainer.batch)))
-    run(dataclasses.replace(CHAIN, epochs=1, drops=()), tmp_path, checkpoint_seconds=0.0)
+    run(dataclasses.replace(CHAIN, epochs=1, drops=()), tmp_path, checkpoint_minutes=0.0)
     assert saved == [(0, batch) for batch in range(1, BATCHES + 1)]
 
 

@@ -17,15 +17,15 @@ import pytest
 import torch
 
 from reproduce.grids import recipes
-from reproduce.measures.run_options import RunOptions
 from reproduce.records import volumes
 from reproduce.records.record import Record, State, Status, scan
 from reproduce.records.storage import StorageError, StorageFullError
 from reproduce.running import runner, worker
+from reproduce.running.grid_options import GridOptions
 from reproduce.running.interrupts import Interrupt
 from reproduce.running.messages import Alive, DiskFull, Finished, Notice, Problem, Progress, Waiting
 from reproduce.running.runner import GridOutcome, run_grid
-from reproduce.running.worker import Settings, work
+from reproduce.running.worker import work
 from tests.fake_records import begin, in_folder, train
 from tests.processes import Command, children, wait_for
 from tests.reproduce.measures.test_training import SMALL, records
@@ -35,7 +35,7 @@ CELLS = [dataclasses.replace(SMALL, method=method) for method in ("PETRA", "BACK
 
 
 def settings(root, **changes):
-    return Settings(**{"root": root, "jobs": 1, **changes})
+    return GridOptions(**{"root": root, "jobs": 1, **changes})
 
 
 def lines(root):
@@ -180,7 +180,7 @@ def test_a_worker_whose_device_is_broken_is_followed_by_another(tmp_path):
 def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(tmp_path, whole, capsys):
     """The worker is a process that starts Python, as outside of tests."""
     cells = [recipes.cell("small"), CELLS[0], recipes.cell("small", seed=1), *CELLS[1:]]
-    result = run_grid(cells, settings(tmp_path, options=RunOptions(data_root=tmp_path / "data")))
+    result = run_grid(cells, settings(tmp_path, data_root=tmp_path / "data"))
     assert result.exit_code == 1
     assert list(result.problems) == [cells[0], cells[2]]
     assert capsys.readouterr().err.count("python -m reproduce data prepare cifar10") == 1
