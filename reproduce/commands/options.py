@@ -51,6 +51,7 @@ class UserPath(click.Path):
         return super().convert(expanded, param, ctx)
 
 
+LIST = click.STRING  # type of each value of a `ListOption`
 FOLDER = UserPath(file_okay=False)
 FILE = UserPath(dir_okay=False)
 
@@ -220,7 +221,7 @@ class Command(click.Command):
 
 
 def options_of(
-    kind: type[Any], parameter: str, *, defaults: Mapping[str, Any] | None = None, names: Iterable[str] | None = None
+    kind: Any, parameter: str, *, defaults: Mapping[str, Any] | None = None, names: Iterable[str] | None = None
 ) -> Callable[[Callable[..., None]], Any]:
     """Add an option to a command for every described field of a dataclass.
 
@@ -233,14 +234,14 @@ def options_of(
         names: Names of the fields; None for all.
 
     """
-    described = {name: setting for name, setting in settings_of(kind) if names is None or name in names}
+    described = {name: setting for name, setting in settings_of(kind).items() if names is None or name in names}
     hints = typing.get_type_hints(kind)
     constants = defaults or {field.name: field.default for field in dataclasses.fields(kind)}
 
     def decorate(command: Callable[..., None]) -> Any:
         @functools.wraps(command)
         def with_values(**values: Any) -> None:
-            chosen = {name: values.pop(name) for name in described}
+            chosen: Any = {name: values.pop(name) for name in described}
             if defaults is None:
                 try:
                     chosen = kind(**{name: value for name, value in chosen.items() if value not in (None, ())})
@@ -249,48 +250,46 @@ def options_of(
             command(**{parameter: chosen}, **values)
 
         for name, setting in reversed(described.items()):
-            with_values = _option(name, setting, hints[name], constants.get(name))(with_values)
+            kind_of_value = _type(setting, hints[name], checked_later=defaults is not None)
+            with_values = _option(name, setting, kind_of_value, constants.get(name))(with_values)
         return with_values
 
     return decorate
 
 
-def _option(name: str, setting: Setting, hint: Any, default: Any) -> Callable[[Any], Any]:
-    """Return the click option of a field with this type and constant default."""
-    settings: dict[str, Any] = {"help": setting.text, "group": setting.group, "old": setting.old}
+def _option(name: str, setting: Setting, kind: Any, default: Any) -> Callable[[Any], Any]:
+    """Return the click option of a field from the click type of its values and its constant default."""
+    settings: dict[str, Any] = {"help": setting.text, "group": setting.group, "old": setting.old, "type": kind}
     if setting.rule:
         usual = spelled(default, setting) if "{default}" in setting.rule else ""
         settings["show_default"] = setting.rule.replace("{default}", usual)
-    elif hint is not bool and default is not None:
-        settings |= {"default": default, "show_default": spelled(default, setting) if setting.values else True}
+    elif kind is bool:
+        settings["is_flag"] = True
+    elif default is not None:
+        settings |= {"default": default, "show_default": spelled(default, setting) if setting.spellings else True}
     if setting.bare is not None:
         settings |= {"is_flag": False, "flag_value": setting.bare}
     if setting.metavar:
         settings["metavar"] = setting.metavar
-    if hint is bool:
-        settings |= {"is_flag": True}
-    else:
-        settings["type"] = _type(setting, hint)
     if setting.whole:
         settings["multiple"] = True
-    kind = ListOption if hint == tuple[str, ...] and not setting.whole else Option
-    return click.option(name, *flags_of(name, setting), cls=kind, **settings)
+    return click.option(name, *flags_of(name, setting), cls=ListOption if kind is LIST else Option, **settings)
 
 
-def _type(setting: Setting, hint: Any) -> Any:
-    """Return the click type of an option from the type of its field."""
-    if setting.values:
-        return Spelling(setting.values)
-    if setting.choices:
+def _type(setting: Setting, hint: Any, *, checked_later: bool) -> Any:
+    """Return the click type of an option from the type of its field. A cell checks the values of its settings later."""
+    if setting.spellings:
+        return Spelling(setting.spellings)
+    if setting.choices and not checked_later:
         return click.Choice(setting.choices)
     if setting.minutes:
         return Minutes(min_open=setting.least is None)
-    if hint == int | str:
-        return Streams()
-    if isinstance(hint, types.UnionType):  # X | None
+    if isinstance(hint, types.UnionType) and type(None) in hint.__args__:  # X | None
         hint = hint.__args__[0]
     if hint is Path:
         return FILE if setting.file else FOLDER
-    if hint is int and setting.least is not None:
+    if hint is int and setting.least is not None and not checked_later:
         return click.IntRange(setting.least)
-    return {tuple[int, ...]: Numbers(), tuple[str, ...]: str}.get(hint, hint)
+    if hint == tuple[str, ...]:
+        return str if setting.whole else LIST
+    return {tuple[int, ...]: Numbers(), int | str: Streams()}.get(hint, hint)

@@ -15,9 +15,9 @@ import click
 from petra_core import delay, methods
 from reproduce.cells import catalogue, networks, own, rates, timing, transformers
 from reproduce.cells.kinds import (
-    CONSTANTS,
     FORWARD_MODEL,
     OPTIMIZERS,
+    USUAL_CONSTANTS,
     CellError,
     ForwardGradientCell,
     TrainedCell,
@@ -35,7 +35,7 @@ from reproduce.modelling import balance, fewer_stages, work
 from reproduce.running import devices
 
 DEFAULTS = recipes.cell("smoke", method=methods.PETRA, accumulation=4)
-SETTINGS = dict(settings_of(ForwardGradientCell))  # includes those of a `TrainingCell`
+SETTINGS = settings_of(ForwardGradientCell)  # includes those of a `TrainingCell`
 #: Settings of forward gradients and their defaults, which are the paper's algorithm.
 FORWARD = {name: described.rule for name, described in SETTINGS.items() if described.group == GUESSES}
 #: Constant defaults of the other settings.
@@ -48,48 +48,27 @@ class TrainOptions(RunOptions):
     """Options of a training.
 
     Attributes:
-        output: Folder for the record and model.pt, or None for a folder with the name of the cell.
-        device: Device to train on.
-        processes: Number of processes per replica.
-        partition: Stages of each process, as written on the command line.
+        device: Device to train on, such as cuda:0.
+        processes: Processes per replica; the result does not change.
+        partition: Stages of each process, such as 2,3,5; even: equal numbers; balanced: equal times, measured first.
         timeout_minutes: Timeout for messages from other processes.
-        max_restarts: Maximum number of restarts.
-        tensorboard: Folder for event files, or None.
-        trace: File for a trace, or None.
-        trace_micro_batches: Number of micro-batches in the trace.
+        max_restarts: Maximum number of restarts after a process was killed.
+        output: Folder for record and model.pt.
+        tensorboard: Folder for TensorBoard event files.
+        trace: File for a Chrome trace of the first micro-batches after the pipeline has filled.
+        trace_micro_batches: Micro-batches in the trace.
 
     """
 
-    device: str = setting("Device to train on, such as cuda:0.", WHERE, default="cpu")
-    processes: int = setting("Processes per replica; the result does not change.", PROCESSES, default=1, least=1)
-    partition: str = setting(
-        "Stages of each process, such as 2,3,5; even: equal numbers; balanced: equal times, measured first.",
-        PROCESSES,
-        default="even",
-        metavar="SIZES",
-    )
-    timeout_minutes: float = setting(
-        "Timeout for messages from other processes.",
-        PROCESSES,
-        default=5.0,
-        minutes=True,
-        metavar="MINUTES",
-        old="--patience",
-    )
-    max_restarts: int = setting(
-        "Maximum number of restarts after a process was killed.", PROCESSES, default=3, least=0, old="--restarts"
-    )
-    output: Path | None = setting(
-        "Folder for record and model.pt.", FILES, default=None, rule="runs/<name of the cell>"
-    )
-    tensorboard: Path | None = setting("Folder for TensorBoard event files.", FILES, default=None)
-    trace: Path | None = setting(
-        "File for a Chrome trace of the first micro-batches after the pipeline has filled.",
-        FILES,
-        default=None,
-        file=True,
-    )
-    trace_micro_batches: int = setting("Micro-batches in the trace.", FILES, default=16, least=1, rule="{default}")
+    device: str = setting(WHERE, default="cpu")
+    processes: int = setting(PROCESSES, default=1, least=1)
+    partition: str = setting(PROCESSES, default="even", metavar="SIZES")
+    timeout_minutes: float = setting(PROCESSES, default=5.0, minutes=True, metavar="MINUTES", old="--patience")
+    max_restarts: int = setting(PROCESSES, default=3, least=0, old="--restarts")
+    output: Path | None = setting(FILES, default=None, rule="runs/<name of the cell>")
+    tensorboard: Path | None = setting(FILES, default=None)
+    trace: Path | None = setting(FILES, default=None, file=True)
+    trace_micro_batches: int = setting(FILES, default=16, least=1, rule="{default}")
 
     def files_of(self, cell: TrainedCell) -> tuple[Path, Path | None, Path | None]:
         """Return the folder of the record, the file of the trace and the folder of event files."""
@@ -152,7 +131,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
     if values["model"] is None:
         values["model"] = FORWARD_MODEL if guesses else DEFAULTS.model
     model, dataset = values["model"], catalogue.by_name(values["dataset"])
-    constants = {c.name: c.default for c in CONSTANTS} | {delay.Rate.name: values["epochs"] / 3}
+    constants = USUAL_CONSTANTS | {delay.Rate.name: values["epochs"] / 3}
     defaults = {
         "accumulation": 1 if guesses else DEFAULTS.accumulation,
         "stem": networks.default_stem(model, dataset, values["image_size"] or dataset.image_size),

@@ -37,7 +37,7 @@ def command(cell: Cell) -> str:
     if len(cell.stages) == 1:  # all blocks in one stage: a single number is a number of stages
         values["stages"] = (1,)
     words = ["python", "-m", "reproduce", "train"]
-    for name, described in settings_of(cell):
+    for name, described in settings_of(type(cell)).items():
         if name in values:
             words += [flags_of(name, described)[-1], spelled(values[name], described)]
     return shlex.join(words)

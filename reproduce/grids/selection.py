@@ -24,59 +24,30 @@ class Selection:
     """Conditions on the cells of a scale, and changes of the selected cells. An empty condition has no effect.
 
     Attributes:
-        exhibits: Keys of the exhibits that show the cells (`reproduce.grids.plans`).
-        models: Networks.
-        methods: Methods.
-        k: Accumulation factors.
+        exhibits: Cells of these tables, figures and studies, such as table2,figure4,stability.
+        models: Networks, such as revnet18,resnet50.
+        methods: Methods, such as petra,backpropagation.
+        k: Accumulation factors, such as 1,4.
         datasets: Data sets.
-        seeds: A single number N for the first N seeds of the grid, or several seeds.
-        only: `setting=value,value` for any setting, or `name=value` for the cells of these names.
-        loader: Other loader.
-        precision: Other precision.
-        timing: Other timing.
+        seeds: The first N seeds, or a list of seeds such as 0,2. For a single seed: --only seed=2.
+        only: Cells with these values of a setting, such as --only kind=training --only batch_size=64. Repeatable. The
+            setting name selects cells by their names.
+        loader: ffcv, memory or torchvision. These are separate cells.
+        precision: float32, tf32 (CUDA) or bf16. These are separate cells.
+        timing: lockstep, 1f1b or 1f1b+S, for pipelined methods. These are separate cells.
 
     """
 
-    exhibits: tuple[str, ...] = setting(
-        "Cells of these tables, figures and studies, such as table2,figure4,stability.",
-        WHICH,
-        default=(),
-        metavar="NAME,…",
-        old="--tables",
-    )
-    models: tuple[str, ...] = setting("Networks, such as revnet18,resnet50.", WHICH, default=(), metavar="MODEL,…")
-    methods: tuple[str, ...] = setting("Methods, such as petra,backpropagation.", WHICH, default=(), metavar="METHOD,…")
-    k: tuple[str, ...] = setting(
-        "Accumulation factors, such as 1,4.", WHICH, default=(), metavar="K,…", flags=("-k", "--k")
-    )
-    datasets: tuple[str, ...] = setting(
-        f"Data sets: {', '.join(catalogue.DATASETS)}.", WHICH, default=(), metavar="NAME,…"
-    )
-    seeds: tuple[str, ...] = setting(
-        "The first N seeds, or a list of seeds such as 0,2. For a single seed: --only seed=2.",
-        WHICH,
-        default=(),
-        metavar="N | SEED,SEED,…",
-    )
-    only: tuple[str, ...] = setting(
-        "Cells with these values of a setting, such as --only kind=training --only batch_size=64. Repeatable.",
-        WHICH,
-        default=(),
-        metavar="SETTING=VALUE[,VALUE]",
-        whole=True,
-    )
-    loader: str = setting(
-        "ffcv, memory or torchvision. These are separate cells.", WHICH, default="", rule="as planned"
-    )
-    precision: str = setting(
-        "float32, tf32 (CUDA) or bf16. These are separate cells.", WHICH, default="", rule="as planned"
-    )
-    timing: str = setting(
-        "lockstep, 1f1b or 1f1b+S, for pipelined methods. These are separate cells.",
-        WHICH,
-        default="",
-        rule="as planned",
-    )
+    exhibits: tuple[str, ...] = setting(WHICH, default=(), metavar="NAME,…", old="--tables")
+    models: tuple[str, ...] = setting(WHICH, default=(), metavar="MODEL,…")
+    methods: tuple[str, ...] = setting(WHICH, default=(), metavar="METHOD,…")
+    k: tuple[str, ...] = setting(WHICH, default=(), metavar="K,…", flags=("-k", "--k"))
+    datasets: tuple[str, ...] = setting(WHICH, default=(), metavar="NAME,…", listed=tuple(catalogue.DATASETS))
+    seeds: tuple[str, ...] = setting(WHICH, default=(), metavar="N | SEED,SEED,…")
+    only: tuple[str, ...] = setting(WHICH, default=(), metavar="SETTING=VALUE[,VALUE]", whole=True)
+    loader: str = setting(WHICH, default="", rule="as planned")
+    precision: str = setting(WHICH, default="", rule="as planned")
+    timing: str = setting(WHICH, default="", rule="as planned")
 
     def select(self, grid: Sequence[Cell]) -> list[Cell]:
         """Return the cells that fulfil all conditions, in the order of the scale or of a plan with its order.

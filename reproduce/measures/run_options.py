@@ -22,17 +22,20 @@ DATA_WORKERS = 16  # maximum per process by default: enough for a fast GPU on Im
 class RunOptions:
     """Options for running cells.
 
+    Several threads add in another order, which changes the last bits of a result. So the default number of threads is
+    the same on every machine and for every number of processes.
+
     Attributes:
-        threads: Number of threads of a process. The default is the same on every machine and for every number of
-            processes, because several threads add in another order, which changes the last bits of a result.
+        threads: Threads of each process. More can be faster for wide networks on idle cores. Changing the number
+            changes results in the last bits.
         data_root: Folder of prepared data sets.
-        data_workers: Number of threads or processes that decode images, or 0 for a share of the cores. The batches do
-            not depend on it.
-        checkpoint_minutes: Time between two checkpoints, in addition to those at the ends of epochs.
-        cuda_graphs: Number of CUDA streams of steps as CUDA graphs (`petra_core.devices.captured`), or BRANCHES. With
-            0, no CUDA graphs are used.
-        compiled: MODULES (`petra_core.devices.compiled`), STEPS (`petra_core.devices.compiled_steps`), or "".
-        retry_failed: Whether failed cells are run again.
+        data_workers: Decoding threads or processes of each process. The batches do not depend on it.
+        checkpoint_minutes: Minutes between checkpoints within an epoch.
+        cuda_graphs: Record a step once, if possible, and let the GPU replay it over this many CUDA streams. Without a
+            number, use one stream per branch of the step; 0 runs plain steps.
+        compiled: Compile with torch.compile: the modules of the stages, or all operations of recorded steps (with
+            --cuda-graphs). Rounds differently, and takes a minute or more at the start.
+        retry_failed: Run failed cells again, from their last good checkpoint: those that diverged or ran out of memory.
         sharing: Number of workers that share the memory and time of the CUDA device.
 
     Raises:
@@ -40,35 +43,12 @@ class RunOptions:
 
     """
 
-    threads: int = setting(
-        "Threads of each process. More can be faster for wide networks on idle cores. Changing the number changes "
-        "results in the last bits.",
-        WHERE,
-        default=1,
-        least=1,
-    )
-    data_root: Path = setting("Folder of prepared data sets.", WHERE, default=DEFAULT_ROOT)
-    data_workers: int = setting(
-        "Decoding threads or processes of each process.",
-        WHERE,
-        default=0,
-        least=1,
-        rule=f"cores / processes of the machine, at most {DATA_WORKERS}",
-    )
-    checkpoint_minutes: float = setting(
-        "Minutes between checkpoints within an epoch.", HOW, default=5.0, minutes=True, least=0
-    )
-    cuda_graphs: int | str = setting(
-        "Record a step once, if possible, and let the GPU replay it over this many CUDA streams. Without a number, use "
-        "one stream per branch of the step; 0 runs plain steps.",
-        HOW,
-        default=0,
-        bare=BRANCHES,
-        metavar="[STREAMS]",
-    )
+    threads: int = setting(WHERE, default=1, least=1)
+    data_root: Path = setting(WHERE, default=DEFAULT_ROOT)
+    data_workers: int = setting(WHERE, default=0, least=1, rule=f"cores / processes, at most {DATA_WORKERS}")
+    checkpoint_minutes: float = setting(HOW, default=5.0, minutes=True, least=0)
+    cuda_graphs: int | str = setting(HOW, default=0, bare=BRANCHES, metavar="[STREAMS]")
     compiled: str = setting(
-        "Compile with torch.compile: the modules of the stages, or all operations of recorded steps (with "
-        "--cuda-graphs). Rounds differently, and takes a minute or more at the start.",
         HOW,
         default="",
         flags=("--compile",),
@@ -77,11 +57,7 @@ class RunOptions:
         metavar="[modules|steps]",
         rule="nothing",
     )
-    retry_failed: bool = setting(
-        "Run failed cells again, from their last good checkpoint: those that diverged or ran out of memory.",
-        HOW,
-        default=False,
-    )
+    retry_failed: bool = setting(HOW, default=False)
     sharing: int = 1
 
     def __post_init__(self) -> None:

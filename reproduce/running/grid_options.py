@@ -10,32 +10,20 @@ from reproduce.records.record import DEFAULT_ROOT
 
 @dataclass(frozen=True, kw_only=True)
 class GridOptions(RunOptions):
-    """Options of a grid's run.
+    """Options of a grid's run. The devices are assigned to the workers round-robin.
 
     Attributes:
-        root: Folder of the records.
-        devices: Devices, which are assigned to the workers round-robin. Workers on the same GPU share its memory
-            evenly.
-        jobs: Number of worker processes, or 0 for one per device.
+        root: Folder of records; machines may share it.
+        devices: cuda for all GPUs, with one cell each; cuda:0,cuda:1 for these two; cpu.
+        jobs: Worker processes; those on one GPU share its memory evenly.
 
     """
 
-    root: Path = setting("Folder of records; machines may share it.", WHERE, default=DEFAULT_ROOT, flags=("--records",))
+    root: Path = setting(WHERE, default=DEFAULT_ROOT, flags=("--records",))
     devices: tuple[str, ...] = setting(
-        "cuda for all GPUs, with one cell each; cuda:0,cuda:1 for these two; cpu.",
-        WHERE,
-        default=("cpu",),
-        flags=("--device", "--devices"),
-        metavar="DEVICE,…",
-        rule="cpu",
+        WHERE, default=("cpu",), flags=("--device", "--devices"), metavar="DEVICE,…", rule="cpu"
     )
-    jobs: int = setting(
-        "Worker processes; those on one GPU share its memory evenly.",
-        WHERE,
-        default=0,
-        least=1,
-        rule="one per GPU; on the CPU cores / threads",
-    )
+    jobs: int = setting(WHERE, default=0, least=1, rule="one per GPU; on the CPU cores / threads")
 
     def device_of(self, worker: int) -> str:
         """Return the name of the device of a worker."""

@@ -26,8 +26,8 @@ from reproduce.measures.run_options import RunOptions
 from reproduce.records.record import Record, Status, scan
 from reproduce.records.storage import StorageFullError
 from reproduce.running.execution import execute
+from reproduce.running.grid_options import GridOptions
 from reproduce.running.runner import run_grid
-from reproduce.running.worker import Settings
 from tests.reproduce.cells.test_cells import TRAINING
 from tests.reproduce.records.test_records import full_disk
 
@@ -513,7 +513,7 @@ def test_a_checkpoint_that_a_kill_left_beside_a_result_is_removed(tmp_path):
     record, _ = run(EXACT, Record.of(EXACT, tmp_path).path)
     for again in (
         lambda: run(EXACT, record.path),
-        lambda: run_grid([EXACT], Settings(root=tmp_path, jobs=1)),
+        lambda: run_grid([EXACT], GridOptions(root=tmp_path, jobs=1)),
     ):
         record.checkpoint.write_bytes(b"left by a kill")
         again()
