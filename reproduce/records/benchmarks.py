@@ -213,8 +213,10 @@ class Benchmark:
 
     def judged(self) -> list[tuple[Comparison | Goal, Spread, bool | None]]:
         """Return the ratios of interest and the values with a goal, with spreads, and whether they meet their goals."""
-        every: tuple[Comparison | Goal, ...] = (*self.comparisons, *self.goals)
-        return [(sought, spread, sought.holds(spread.median)) for sought in every for spread in [self.spread(sought)]]
+        all_sought: tuple[Comparison | Goal, ...] = (*self.comparisons, *self.goals)
+        return [
+            (sought, spread, sought.holds(spread.median)) for sought in all_sought for spread in [self.spread(sought)]
+        ]
 
     def spread(self, sought: Comparison | Goal) -> Spread:
         """Return median and quartiles of the ratios of a comparison, or of the values of a goal."""

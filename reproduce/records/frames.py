@@ -197,7 +197,9 @@ class Frames:
         trains = any(isinstance(cell, TrainedCell) for cell in cells)
         datasets = [getattr(cell, "dataset", "") if trains else "" for cell in cells]
         for dataset in dict.fromkeys(datasets):
-            planned = {(settings_key(c), _seed(c)): c for c, of in zip(cells, datasets, strict=True) if of == dataset}
+            planned = {
+                (settings_key(c), _seed(c)): c for c, name in zip(cells, datasets, strict=True) if name == dataset
+            }
             keys = dict.fromkeys(key for key, _ in planned)
             places = {key: place for place, key in enumerate(keys)}
             begun = [row for key in keys for row in self._begun.get(key, ())]
@@ -336,8 +338,8 @@ def _on_gpus(runs: DataFrame) -> str:
         return ""
     alike = done.groupby(["network", "k", "batch_size", "epochs", "seed"])["gpus"]
     across = ", some pairs across devices" * bool((alike.nunique() > 1).any())
-    said = ", ".join(f"{amount} on {gpus}" for gpus, amount in used.items())
-    return f", of {count(len(done), 'run')} {said}{across}"
+    devices = ", ".join(f"{amount} on {gpus}" for gpus, amount in used.items())
+    return f", of {count(len(done), 'run')} {devices}{across}"
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
@@ -452,20 +454,20 @@ def _parts(run: Run[Cell]) -> Iterator[tuple[str, int, str, str, float]]:
     name = cell.name  # a hash of all settings: computed once per run, not per row
     if isinstance(cell, MemoryCell):
         for row in result["rows"]:
-            for of in ("held", "peak", "predicted"):
-                yield name, row["stage"], row["kind"], of, row[of]
+            for item in ("held", "peak", "predicted"):
+                yield name, row["stage"], row["kind"], item, row[item]
     elif isinstance(cell, ComplexityCell):
         for row in result["rows"]:
             for kind, value in row.items():
                 if kind not in ("stage", "invertible") and value is not None:
                     yield name, row["stage"], kind, "held", value
         for row in result["memory"]:
-            for of in ("predicted", "measured"):
-                yield name, row["stage"], row["kind"], of, row[of]
+            for item in ("predicted", "measured"):
+                yield name, row["stage"], row["kind"], item, row[item]
     elif isinstance(cell, StageCostCell):
         for row in result["stages"]:
-            for of in ("forward", "backward", "update"):
-                yield name, row["stage"], "seconds", of, row[of]["median"]
+            for item in ("forward", "backward", "update"):
+                yield name, row["stage"], "seconds", item, row[item]["median"]
     elif isinstance(cell, TrainedCell):
         for stage, row in enumerate(result.get("stages", ())):
             for kind, value in row.items():

@@ -97,7 +97,7 @@ def merge(source: Path, root: Path, *, dry_run: dict[Path, Any] | None = None) -
     for problem in scanned.problems:
         yield Decision.UNREADABLE, problem.path, str(problem)
     for run in scanned.records:
-        yield _merge_one(run, Record.of(run.cell, root), dry_run=dry_run)
+        yield _merge_one(run, Record.for_cell(run.cell, root), dry_run=dry_run)
     for file in sorted((source / benchmarks.FOLDER).glob("*.json")):
         yield _merge_benchmark(file, root / benchmarks.FOLDER / file.name, dry_run=dry_run)
     if dry_run is None:
@@ -126,7 +126,7 @@ def _merge_benchmark(theirs: Path, place: Path, *, dry_run: dict[Path, Any] | No
 def publish_finished(root: Path, *, dry_run: bool = False) -> Iterator[Decided]:
     """Move finished records that are still in folders to their volumes; killed runs and older versions leave them."""
     for run in scan(root).records:
-        record = Record.of(run.cell, root)
+        record = Record.for_cell(run.cell, root)
         if not run.state.finished or not record.path.exists():
             continue
         try:

@@ -87,7 +87,7 @@ class Record:
         self._hold: Hold | None = None
 
     @classmethod
-    def of(cls, cell: Cell, root: Path = DEFAULT_ROOT) -> "Record":
+    def for_cell(cls, cell: Cell, root: Path = DEFAULT_ROOT) -> "Record":
         """Return the record of `cell` below `root`, in the place that grids use.
 
         An older version may have left a folder in that of the scale. Such a record is continued there.
@@ -512,10 +512,10 @@ def scan(root: Path = DEFAULT_ROOT) -> Scan:
         runs.setdefault(run.cell.identity, []).append(run)
     records = []
     for same in runs.values():
-        place = Record.of(same[0].cell, root).path
+        place = Record.for_cell(same[0].cell, root).path
         same.sort(key=lambda run: run.place.suffix != ".jsonl" and run.place != place)
         try:
-            first = volumes.only(run for run in same if run.state.finished)
+            first = volumes.require_one_result(run for run in same if run.state.finished)
         except RecordError as error:
             problems.append(error)
             continue

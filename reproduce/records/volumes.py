@@ -188,7 +188,7 @@ def published(cell: Cell, root: Path) -> Run[Cell] | None:
         RecordError: Two runs have different results, or a run cannot be read.
 
     """
-    return only(read(path_of(cell, root)).runs(cell.identity))
+    return require_one_result(read(path_of(cell, root)).runs(cell.identity))
 
 
 def scan(root: Path, others: Sequence[Run[Cell]]) -> tuple[list[Run[Cell]], list[RecordError]]:
@@ -246,7 +246,7 @@ def listing(root: Path, problems: list[RecordError]) -> list[os.DirEntry[str]]:
     return [entry for scale in scales for entry in entries(Path(scale.path))]
 
 
-def only(runs: Iterable[Run[Cell]]) -> Run[Cell] | None:
+def require_one_result(runs: Iterable[Run[Cell]]) -> Run[Cell] | None:
     """Return the first of several finished runs of one cell, or None.
 
     Raises:

@@ -87,7 +87,7 @@ def read(cells: Sequence[Cell], scale: str, root: Path, where: Device, *, retry_
 
 
 def _item(cell: Cell, root: Path, speeds: Speeds, where: Device, *, retry_failed: bool) -> Item:
-    record = Record.of(cell, root)
+    record = Record.for_cell(cell, root)
     try:
         state = record.state()
     except RecordError as error:

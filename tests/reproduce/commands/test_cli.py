@@ -114,7 +114,7 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
         given.append((cells, settings, retry_failed))
         states = {}
         for cell, accuracy in zip(cells, (95.0, 20.0, None), strict=True):
-            record = Record.of(cell, settings.root)
+            record = Record.for_cell(cell, settings.root)
             record.begin({}, {})
             if accuracy is None:
                 record.fail("diverged", "nan")

@@ -161,10 +161,10 @@ def test_a_gpu_divides_as_a_cpu_does():
                 divisors.append(args[1])
             return func(*args, **(kwargs or {}))
 
-    every = torch.arange(256, dtype=torch.uint8).expand(3, 1, -1)
+    images = torch.arange(256, dtype=torch.uint8).expand(3, 1, -1)
     with Watch():
         form = BatchFormat(num_classes=1, image_size=1, mean=(0.5, 0.4, 0.3), deviation=(0.25, 0.2, 0.1))
-        divided = form.normaliser()(every)
+        divided = form.normaliser()(images)
     assert len(divisors) == 2
     assert all(divisor.dim() == 3 for divisor in divisors), "a divisor without dimensions may be a number"
     expected = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.4)) / np.float32(0.2)
