@@ -161,14 +161,14 @@ def test_methods_are_those_of_the_engine() -> None:
     table = TEXTS["README.md"].split("| method |")[1].split("\n\n")[0]
     rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table.splitlines()[2:]]
     inputs = {Inputs.GRAPH: "in the kept graph", Inputs.STASH: "stashed, recomputed"}
-    for method, (name, source, weights, order, staleness) in zip(methods.ALL, rows, strict=True):
+    for method, (name, source, weights, pipelined, staleness) in zip(methods.ALL, rows, strict=True):
         assert name == f"`{method.name}`"
-        beside = ", beside the gradient of the stage above" if method.overlapped else ""
-        assert source == inputs.get(method.inputs, "reconstructed") + beside
+        concurrently = ", concurrently with the backward of the stage above" if method.overlapped else ""
+        assert source == inputs.get(method.inputs, "reconstructed") + concurrently
         age = ", one update old at every stage" if method.double_buffered else ", stashed"
         kept = f"those of the forward{age}" if method.stashes_weights else "current"
         assert weights == (kept if method.pipelined else "those of the forward")
-        assert order == ("follow each other" if method.pipelined else "one at a time")
+        assert pipelined == ("yes" if method.pipelined else "no")
         assert staleness == ("at most *k*" if method.double_buffered else "any" if method.pipelined else "0")
     paragraph = TEXTS["README.md"].split("Published systems are")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", paragraph)) == {*methods.SYSTEMS, *(m.name for m in methods.SYSTEMS.values())}

@@ -214,7 +214,7 @@ class Record:
             damage = error
         except OSError as error:  # such as a folder of another user
             damage = unreadable(self.path / "config.json", error)
-        published = None if self.root is None else volumes.published(self.cell, self.root)
+        published = None if self.root is None else volumes.find_run(self.cell, self.root)
         if published is not None and (own is not None or not (self.path / "result.json").exists()):
             if own is not None and own.state.finished and own.content != published.content:
                 raise volumes.conflict(published, own)
@@ -393,7 +393,7 @@ class Record:
             self.remove_checkpoint()
         if self.root is None or (own.state.finished and volumes.publish(own, self.root) is not None):
             return
-        published = volumes.published(self.cell, self.root)
+        published = volumes.find_run(self.cell, self.root)
         if published is not None and published.done:
             self.remove_checkpoint()
         if published is not None and not self.resumable:

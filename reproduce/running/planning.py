@@ -77,7 +77,7 @@ def read(cells: Sequence[Cell], scale: str, root: Path, where: Device, *, retry_
         retry_failed: Whether failed cells are run again.
 
     """
-    speeds = speed.recorded(scan(root).records)
+    speeds = speed.collect_times(scan(root).records)
     # A cell with another loader or precision is listed with the cell of the grid that it is a variant of.
     exhibits = {meaning(cell): name for name, plan in reversed(PLANS.items()) for cell in plan(scale)}
     plan: dict[str, list[Item]] = {name: [] for name in PLANS}

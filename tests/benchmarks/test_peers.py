@@ -37,7 +37,7 @@ def test_every_contestant_has_autograds_gradients(contestant: Contestant, settin
     gradients = measures.gradients(contestant, task, torch.float64)
     assert float((gradients - expected).norm() / expected.norm()) < 1e-12
     assert measures.batch_norm_updates(contestant, task) == UPDATES.get(contestant.name, 1)
-    peak, at_loss = measures.allocated(contestant, setting)
+    peak, at_loss = measures.measure_allocations(contestant, setting)
     assert 0 < at_loss < peak
 
 
@@ -83,7 +83,7 @@ def test_peers_have_their_turns_forwards_and_backwards(monkeypatch: pytest.Monke
     plain, ours = CONTESTANTS[0], CONTESTANTS[-1]
     monkeypatch.setattr(peers, "CONTESTANTS", (plain, ours))
     turns = itertools.count(1)
-    monkeypatch.setattr(tick, "timed", lambda *_: next(turns))
+    monkeypatch.setattr(tick, "time_call", lambda *_: next(turns))
     recorder = Recorder("Peers", "", "", argparse.Namespace(record=None, records=None))
     recorder.setting |= {contestant.name: peers.state(contestant) for contestant in (plain, ours)}
     peers.measure(CHAIN, recorder, 2, first=False)

@@ -17,7 +17,7 @@ EPOCH = 1.6  # seconds of training and evaluation in the fake records
 
 
 def recorded(root):
-    return speed.recorded(scan(root).records)
+    return speed.collect_times(scan(root).records)
 
 
 def left(speeds, cell=CELL, where=HERE):

@@ -47,7 +47,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fake_records.train(damaged.cell, root, 95.0)  # type: ignore[arg-type]  # a training cell, as made above
     (fake_records.in_folder(damaged).path / "result.json").write_text('{"schema": 1, "iden')
     foreign = Record.for_cell(recipes.cell("smoke", "resnet18", methods.PETRA), root)
-    fake_records.train(foreign.cell, root, 95.0)  # type: ignore[arg-type]
+    fake_records.train(foreign.cell, root, 95.0)
     config = fake_records.in_folder(foreign).path / "config.json"  # as another version of the suite may write it
     config.write_text(json.dumps({**json.loads(config.read_text()), "schema": 99}))
     return root

@@ -18,7 +18,7 @@ from tests.reproduce.measures.test_training import SMALL, StopAfter, run
 def told(folder: Path) -> list[str]:
     """Return the notices of another tick."""
     stop, notices = StopAfter(1), []
-    stop.notice = notices.append  # type: ignore[method-assign]
+    stop.notice = notices.append
     with pytest.raises(Stopped):
         run(SMALL, folder, observer=stop, should_stop=stop.should_stop)
     return notices
