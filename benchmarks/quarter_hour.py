@@ -279,7 +279,7 @@ class QuarterHour:
     def _choose(self, cells: Sequence[Candidate], where: speed.Device) -> Candidate | None:
         """Return the first cell without a result that fits into the remaining time, as far as its speed is known."""
         roots = self.output / "records", ROOT / DEFAULT_ROOT
-        speeds = speed.recorded(run for root in roots for run in scan(root).records)
+        speeds = speed.collect_times(run for root in roots for run in scan(root).records)
         for candidate in cells:
             cell = candidate.cell
             states = [Record.for_cell(cell, root).state() for root in roots]
