@@ -73,7 +73,7 @@ class Command:
     def returncode(self) -> int | None:
         return self._process.exitcode
 
-    def said(self) -> str:
+    def stderr(self) -> str:
         """Return the output on stderr, after the end of the process."""
         self._process.join(PATIENCE)
         assert self.returncode is not None, "waited in vain"

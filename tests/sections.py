@@ -51,8 +51,8 @@ def table(section: Section, key: str) -> Table:
     return next(table_of for table_of in tables(section) if table_of.key == key)
 
 
-def entries(of: Table, *leading: str) -> dict[tuple[str, str], Entry]:
+def entries(table: Table, *leading: str) -> dict[tuple[str, str], Entry]:
     """Return the row that begins with these texts, by group and name of the column (the first of equal names)."""
-    row = next(row for row in of.rows if tuple(entry.text for entry in row[: len(leading)]) == leading)
-    heads = [(str(column.group), column.name) for column in of.columns]
+    row = next(row for row in table.rows if tuple(entry.text for entry in row[: len(leading)]) == leading)
+    heads = [(str(column.group), column.name) for column in table.columns]
     return dict(reversed(list(zip(heads, row, strict=True))))

@@ -46,7 +46,7 @@ def test_commands_that_neither_train_nor_draw_answer_without_torch_and_matplotli
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [command for command, *_ in answers] == list(COMMANDS)
-    for command, code, said, imported in answers:
+    for command, code, output, imported in answers:
         expected, words = COMMANDS[command]
         assert (command, code, imported) == (command, expected, [])
-        assert words in said.lower(), command
+        assert words in output.lower(), command

@@ -155,11 +155,11 @@ def files() -> Iterator[Path]:
 
 
 def test_no_rewritten_text_has_a_banned_phrase() -> None:
-    every = {str(path.relative_to(ROOT)): path for path in files()}
-    assert len(every) > 250
+    paths = {str(path.relative_to(ROOT)): path for path in files()}
+    assert len(paths) > 250
     messages = [
         message
-        for name, path in every.items()
+        for name, path in paths.items()
         if (name, "") not in KEPT
         for message in found(name, path.read_text(encoding="utf-8"))
     ]

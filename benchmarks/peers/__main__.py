@@ -175,7 +175,7 @@ def once(
         reference: Gradient of autograd, or None to leave out the measurements that need it.
 
     """
-    peak, at_loss = measures.allocated(contestant, setting)
+    peak, at_loss = measures.measure_allocations(contestant, setting)
     values: dict[tuple[str, str], float] = {(ALLOCATED, "B"): peak, ("held at the loss", "B"): at_loss}
     if reference is not None:
         values |= measures.correctness(contestant, task, reference)

@@ -203,7 +203,7 @@ def _check(dataset: Dataset, folder: Path) -> bool:
         with progress_bar(dataset.name, sum(file.bytes for file in prepared.files.values()), "B") as progress:
             problems += manifest.problems(folder, prepared, contents=True, progress=progress)
         if not problems and not prepared.has_beton:  # the listed files are elsewhere
-            problems += manifest.changed(folder, prepared)
+            problems += manifest.find_changes(folder, prepared)
         advice = catalogue.again(folder, prepared.source if prepared.dataset == dataset.name else "")
     except DataError as error:  # its message includes the fix
         problems, advice = [str(error)], ""

@@ -159,11 +159,11 @@ def is_in(folder: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise _closed(folder, error) from error
+        raise _explain_no_access(folder, error) from error
     return True
 
 
-def _closed(path: Path, error: OSError) -> DataError:
+def _explain_no_access(path: Path, error: OSError) -> DataError:
     return DataError(path, f"cannot be read ({error.strerror})", "Let this user read it, or choose another --data-root")
 
 
@@ -195,7 +195,7 @@ def read(folder: Path) -> Manifest:
     except FileNotFoundError:
         raise DataError(folder, "contains no prepared data set (no manifest.json)", again(folder)) from None
     except OSError as error:
-        raise _closed(path, error) from error
+        raise _explain_no_access(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(path, f"is damaged ({error!r})", again(folder)) from error
 
@@ -322,7 +322,7 @@ def read_list(path: Path) -> list[ImageFile]:
         raise DataError(path, f"is damaged ({error})", "Prepare the data set again") from error
 
 
-def changed(folder: Path, manifest: Manifest) -> list[str]:
+def find_changes(folder: Path, manifest: Manifest) -> list[str]:
     """Describe the listed files that are missing in the source or have another size, in one sentence each.
 
     Raises:

@@ -39,7 +39,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     if not records:
         yield "No benchmark has been recorded yet."
         return
-    aimed = [holds for benchmark in records for *_, holds in benchmark.judged() if holds is not None]
+    aimed = [holds for benchmark in records for *_, holds in benchmark.judge() if holds is not None]
     if aimed:
         reached = f"{sum(aimed) or 'none'} {'was' if sum(aimed) < 2 else 'were'} reached"
         yield Sentence(f"Of {count(len(aimed), 'aim')} for speed and memory {reached}.")
@@ -72,7 +72,7 @@ def _titled(benchmark: Benchmark) -> str:
 
 def _aims(benchmark: Benchmark) -> Iterator[Finding]:
     """Report the aims under the name of the record, since several records can have the same title."""
-    aimed = [row for row in benchmark.judged() if row[-1] is not None]
+    aimed = [row for row in benchmark.judge() if row[-1] is not None]
     missed = [
         f"{of.group}: {of.title}, {of.quantity}, {_form(unit)(spread.median)}{unit} instead of {of.aim}{unit}"
         for of, spread, holds in aimed
@@ -92,7 +92,7 @@ def _shown(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:
     curves, plain = series[series["at"].notna()], series[series["at"].isna()]
     if not curves.empty:
         yield _curves(benchmark, curves)
-    tables = [_judged(benchmark)] if benchmark.judged() else []
+    tables = [_judged(benchmark)] if benchmark.judge() else []
     if not plain.empty and ("contestants" in benchmark.setting or not tables):
         tables.append(_side_by_side(benchmark, plain))
     chosen = "Setting: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in benchmark.setting.items())
@@ -133,7 +133,7 @@ def _judged(benchmark: Benchmark) -> Table:
     return table(
         key=f"benchmark-{benchmark.name}",
         caption=f"{benchmark.title}: measured ratios and values with an aim.",
-        rows=benchmark.judged(),
+        rows=benchmark.judge(),
         fields=[
             words("group", lambda row: row[0].group),
             words("of", lambda row: row[0].title),

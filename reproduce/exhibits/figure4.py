@@ -12,7 +12,7 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.table2 import by_cell, fixed_batch
 from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import BACKPROPAGATION, PETRA, SWEEPS
-from reproduce.records.frames import Sheet, averaged
+from reproduce.records.frames import Sheet, count_averaged_epochs
 from reproduce.show import facets
 from reproduce.show.compare import Difference, Samples, bounded
 from reproduce.show.statements import UNKNOWN
@@ -41,7 +41,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     references = {MATCHED: matched, FIXED: Samples(dict.fromkeys(ks, accuracy(fixed)))}
     gaps = {name: {k: petra[k] - by_k[k] for k in ks} for name, by_k in references.items()}
-    setting, epochs = sheet.described(network=True), averaged(example)
+    setting, epochs = sheet.described(network=True), count_averaged_epochs(example)
     measure = f"averaged over the last {epochs} epochs" if epochs > 1 else "after the last epoch"
     key = f"figure4-{sheet.key}-{sheet.dataset}"
     yield _sentence(sheet, gaps[MATCHED], matched)

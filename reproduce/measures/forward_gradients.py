@@ -14,7 +14,7 @@ import torch
 
 from petra_core import Stage
 from reproduce.cells.kinds import BLOCK_MODELS, Cell, ForwardGradientCell
-from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
+from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derive_seed
 from reproduce.distributed.group import UnsupportedError
 from reproduce.forward_gradients.blocks import auxiliary
 from reproduce.forward_gradients.training import ForwardGradients
@@ -50,13 +50,13 @@ class _Trainer(Trainer):
         classes = self._loader.num_classes
         with torch.random.fork_rng(devices=[]):
             # A separate seed, so that the network has the same initial weights as with any other method.
-            torch.manual_seed(derived_seed(cell.seed, INITIALISATION, 1))
+            torch.manual_seed(derive_seed(cell.seed, INITIALISATION, 1))
             return ForwardGradients(
                 [stage.to(memory_format=MEMORY_FORMAT).to(context.device) for stage in stages],
                 cell.algorithm,
                 auxiliary=auxiliary(cell.auxiliary, BLOCK_MODELS[cell.model], num_classes=classes, width=cell.width),
                 optimizer=optimizer(cell),
-                seed=derived_seed(cell.seed, DROPOUT),
+                seed=derive_seed(cell.seed, DROPOUT),
             )
 
     def _measured(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ from reproduce.cells.rates import LearningRateSchedule
 from reproduce.data import manifest
 from reproduce.data.loader import Batch, InMemory
 from reproduce.data.resident import ResidentBatches
-from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derived_seed
+from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derive_seed
 from reproduce.data.sources import open_data
 from reproduce.distributed.group import SCHEMA, UnsupportedError, load
 from reproduce.forward_gradients.training import ForwardGradients
@@ -125,7 +125,7 @@ class Trainer:
         if self._network:
             record.about["network"] = self._network
         with torch.random.fork_rng(devices=[]):  # all methods and devices have the same initial weights
-            torch.manual_seed(derived_seed(cell.seed, INITIALISATION))
+            torch.manual_seed(derive_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
         self._replicas = context.group.replicas
         self.batches = self._batches_of_replica()
@@ -183,7 +183,7 @@ class Trainer:
             staleness=vector,
             optimizer=optimizer(cell),
             delay=delay_rules(cell, correction_value(cell, self.batches)),
-            seed=derived_seed(cell.seed, DROPOUT, *replica),
+            seed=derive_seed(cell.seed, DROPOUT, *replica),
             autocast=autocast(cell),
             before_update=self._replicas.average_gradients if cell.replicas > 1 else None,
             after_backward=None if probe is None else probe.after_backward,

@@ -9,7 +9,7 @@ from pandas import DataFrame
 
 from reproduce.cells import networks
 from reproduce.cells.kinds import TrainedCell
-from reproduce.records.frames import Sheet, weighted
+from reproduce.records.frames import Sheet, average_over_micro_batches
 
 __all__ = [
     "BETWEEN",
@@ -79,7 +79,7 @@ def comparisons(sheet: Sheet, *, single: bool = False) -> DataFrame:
 
 def profiles(lines: DataFrame, *over: str) -> DataFrame:
     """Average each measure over micro-batches: one row per run, pair, measure and stage (and value of `over`)."""
-    return weighted(lines, ["study", "seed", *over, "stage", "kind", "head", "pair", "measure"])
+    return average_over_micro_batches(lines, ["study", "seed", *over, "stage", "kind", "head", "pair", "measure"])
 
 
 def in_parts(lines: DataFrame, epochs: int, most: int) -> DataFrame:

@@ -121,24 +121,24 @@ class Frames:
 
     def lines(self, cells: Iterable[str], *, single: bool = False) -> DataFrame:
         """Return what probes measured in these cells: epoch means, or with `single` micro-batches if recorded."""
-        rows = [line for run in self._recorded(cells) for line in _lines(run, single=single)]
+        rows = [line for run in self._find_runs(cells) for line in _lines(run, single=single)]
         return DataFrame.from_records(rows, columns=list(LINES))
 
     def epochs(self, cells: Iterable[str]) -> DataFrame:
         """Return one row per epoch of these cells: cell, seed, epoch, test_accuracy (percent)."""
         rows = [
-            (run.cell.name, _seed(run.cell), line["epoch"], line["test_accuracy"])
-            for run in self._recorded(cells)
+            (run.cell.name, _seed_of(run.cell), line["epoch"], line["test_accuracy"])
+            for run in self._find_runs(cells)
             for line in run.metrics
         ]
         return DataFrame.from_records(rows, columns=["cell", "seed", "epoch", "test_accuracy"])
 
     def parts(self, cells: Iterable[str]) -> DataFrame:
         """Return bytes, seconds and FLOPs of the stages of these cells."""
-        rows = [part for run in self._recorded(cells) for part in _parts(run)]
+        rows = [part for run in self._find_runs(cells) for part in _parts(run)]
         return DataFrame.from_records(rows, columns=list(PARTS))
 
-    def _recorded(self, cells: Iterable[str]) -> Iterator[Run[Cell]]:
+    def _find_runs(self, cells: Iterable[str]) -> Iterator[Run[Cell]]:
         """Yield the records of these cells. Planned cells may have none."""
         return (self.by_name[name] for name in cells if name in self.by_name)
 
@@ -197,7 +197,9 @@ class Frames:
         trains = any(isinstance(cell, TrainedCell) for cell in cells)
         datasets = [getattr(cell, "dataset", "") if trains else "" for cell in cells]
         for dataset in dict.fromkeys(datasets):
-            planned = {(settings_key(c), _seed(c)): c for c, of in zip(cells, datasets, strict=True) if of == dataset}
+            planned = {
+                (settings_key(c), _seed_of(c)): c for c, name in zip(cells, datasets, strict=True) if name == dataset
+            }
             keys = dict.fromkeys(key for key, _ in planned)
             places = {key: place for place, key in enumerate(keys)}
             begun = [row for key in keys for row in self._begun.get(key, ())]
@@ -211,7 +213,7 @@ class Frames:
                             rows[row["settings"], row["seed"]] = row
                     for place, cell in planned.items():
                         if place not in rows:
-                            row = _planned(cell, arithmetic)
+                            row = _planned_row(cell, arithmetic)
                             rows[place] = row | {"study": self.studies.get(row["study"])}
                     in_order = [rows[place] for place in sorted(rows, key=lambda p: (places[p[0]], p[1]))]
                     yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
@@ -313,10 +315,10 @@ def over_training(lines: DataFrame) -> DataFrame:
     except epoch, point and weight.
     """
     kept = [name for name in lines.columns if name not in ("epoch", "point", "weight", "value")]
-    return weighted(lines.dropna(subset=["value"]), kept)
+    return average_over_micro_batches(lines.dropna(subset=["value"]), kept)
 
 
-def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
+def average_over_micro_batches(lines: DataFrame, by: Sequence[str]) -> DataFrame:
     """Average what probes measured (`Frames.lines`, possibly with more columns), weighted by micro-batches.
 
     The result has one row for every combination of the columns `by`, in order of appearance, with these columns and
@@ -336,8 +338,8 @@ def _on_gpus(runs: DataFrame) -> str:
         return ""
     alike = done.groupby(["network", "k", "batch_size", "epochs", "seed"])["gpus"]
     across = ", some pairs across devices" * bool((alike.nunique() > 1).any())
-    said = ", ".join(f"{amount} on {gpus}" for gpus, amount in used.items())
-    return f", of {count(len(done), 'run')} {said}{across}"
+    devices = ", ".join(f"{amount} on {gpus}" for gpus, amount in used.items())
+    return f", of {count(len(done), 'run')} {devices}{across}"
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
@@ -360,11 +362,11 @@ def _recipe(cell: TrainedCell) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
-def _seed(cell: Cell) -> int:
+def _seed_of(cell: Cell) -> int:
     return int(cell.to_dict()["seed"])
 
 
-def _planned(cell: Cell, arithmetic: str) -> dict[str, Any]:
+def _planned_row(cell: Cell, arithmetic: str) -> dict[str, Any]:
     state = State(Status.NOT_RUN, epochs=cell.epochs_expected)
     return _run(Run(cell, state, {}, (), (), (), {})) | {"arithmetic": arithmetic}
 
@@ -384,7 +386,7 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     if not isinstance(cell, TrainedCell):
         return row | {"network": title_of(cell) if isinstance(cell, MeasuredCell) else ""}
     torchvision = " torchvision" if cell.loader == "torchvision" else ""
-    last = run.metrics[-averaged(cell) :] if run.done else ()
+    last = run.metrics[-count_averaged_epochs(cell) :] if run.done else ()
     arithmetic = cell.precision + torchvision
     data = f"{catalogue.by_name(cell.dataset).title}{f', text {run.text[:6]}' * bool(run.text)}"
     return row | {
@@ -426,7 +428,7 @@ def _machine(run: Run[Cell]) -> str:
     return ", then ".join(dict.fromkeys(used))
 
 
-def averaged(cell: TrainedCell) -> int:
+def count_averaged_epochs(cell: TrainedCell) -> int:
     """Return the number of last epochs that are averaged: 10 as in the paper's Figure 4, or all after the last drop."""
     return min(AVERAGED, cell.epochs - max(cell.drops)) if cell.drops else 1
 
@@ -452,20 +454,20 @@ def _parts(run: Run[Cell]) -> Iterator[tuple[str, int, str, str, float]]:
     name = cell.name  # a hash of all settings: computed once per run, not per row
     if isinstance(cell, MemoryCell):
         for row in result["rows"]:
-            for of in ("held", "peak", "predicted"):
-                yield name, row["stage"], row["kind"], of, row[of]
+            for item in ("held", "peak", "predicted"):
+                yield name, row["stage"], row["kind"], item, row[item]
     elif isinstance(cell, ComplexityCell):
         for row in result["rows"]:
             for kind, value in row.items():
                 if kind not in ("stage", "invertible") and value is not None:
                     yield name, row["stage"], kind, "held", value
         for row in result["memory"]:
-            for of in ("predicted", "measured"):
-                yield name, row["stage"], row["kind"], of, row[of]
+            for item in ("predicted", "measured"):
+                yield name, row["stage"], row["kind"], item, row[item]
     elif isinstance(cell, StageCostCell):
         for row in result["stages"]:
-            for of in ("forward", "backward", "update"):
-                yield name, row["stage"], "seconds", of, row[of]["median"]
+            for item in ("forward", "backward", "update"):
+                yield name, row["stage"], "seconds", item, row[item]["median"]
     elif isinstance(cell, TrainedCell):
         for stage, row in enumerate(result.get("stages", ())):
             for kind, value in row.items():

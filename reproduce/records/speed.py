@@ -73,7 +73,7 @@ class Speeds:
         return statistics.median(comparable) * (state.epochs - state.epochs_done if cell.epochs_expected else 1)
 
 
-def recorded(records: Iterable[Run[Cell]]) -> Speeds:
+def collect_times(records: Iterable[Run[Cell]]) -> Speeds:
     """Collect the times of these records, of cells that ran in one environment from beginning to end."""
     speeds = Speeds()
     for run in records:

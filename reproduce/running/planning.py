@@ -84,7 +84,7 @@ def read_plan(cells: Sequence[Cell], scale: str, options: GridOptions) -> Plan:
         cuda_graphs=options.cuda_graphs,
         compiled=options.compiled_as_recorded,
     )
-    speeds = speed.recorded(scan(options.root).records)
+    speeds = speed.collect_times(scan(options.root).records)
     # A cell with another loader or precision is listed with the cell of the grid that it is a variant of.
     exhibits = {meaning(cell): name for name, plan in reversed(PLANS.items()) for cell in plan(scale)}
     plan: dict[str, list[Item]] = {name: [] for name in PLANS}
@@ -94,7 +94,7 @@ def read_plan(cells: Sequence[Cell], scale: str, options: GridOptions) -> Plan:
 
 
 def _item(cell: Cell, options: GridOptions, speeds: Speeds, where: Device) -> Item:
-    record = Record.of(cell, options.root)
+    record = Record.for_cell(cell, options.root)
     try:
         state = record.state()
     except RecordError as error:

@@ -111,14 +111,14 @@ def _todo(cells: Sequence[Cell], options: GridOptions, outcome: GridOutcome) -> 
             continue
         if state.status is Status.FAILED and options.retry_failed:
             try:
-                outcome.states[cell] = state = _retry(Record.of(cell, options.root))
+                outcome.states[cell] = state = _retry(Record.for_cell(cell, options.root))
             except OSError as error:
                 outcome.problems[cell] = (error.strerror if isinstance(error, StorageError) else None) or str(error)
                 continue
         if not state.final:
             todo.append(cell)
         elif state.finished:
-            _tidy(Record.of(cell, options.root))
+            _tidy(Record.for_cell(cell, options.root))
     return todo
 
 
@@ -140,7 +140,7 @@ def _retry(record: Record) -> State:
 
 def _read_state(cell: Cell, root: Path, outcome: GridOutcome) -> State | None:
     try:
-        state = outcome.states[cell] = Record.of(cell, root).state()
+        state = outcome.states[cell] = Record.for_cell(cell, root).state()
     except RecordError as error:
         outcome.states.pop(cell, None)
         outcome.problems[cell] = str(error)

@@ -161,7 +161,7 @@ def work(
 
 def _report_holders(cells: Sequence[Cell], held: Sequence[int], root: Path, report: Report) -> None:
     for index in held:
-        folder = Record.of(cells[index], root).path
+        folder = Record.for_cell(cells[index], root).path
         if (owner := holder(folder)) is not None:
             since = time.strftime("%Y-%m-%d %H:%M", time.localtime(owner.touched))
             text = f"{cells[index].slug} is held by {owner.words}, which {_touch(owner, since)}"
@@ -177,7 +177,7 @@ def _touch(owner: Holder, since: str) -> str:
 
 def _attempt(cell: Cell, options: GridOptions, context: Context, report: Report, index: int) -> bool:
     """Run a cell and report its outcome. Return False if another process holds it."""
-    record = Record.of(cell, options.root)
+    record = Record.for_cell(cell, options.root)
     try:
         if isinstance(cell, TrainedCell) and not record.has_result:  # before a record is created
             from reproduce.data.sources import check  # not needed if there is nothing to train

@@ -235,7 +235,7 @@ def test_other_methods_do_one_thing_after_the_other_and_several_processes_are_re
 
     Two.__abstractmethods__ = frozenset()
     with pytest.raises(ValueError, match=r"these are in several.* use PETRA there, or REVERSIBLE_BACKPROPAGATION"):
-        Pipeline(toys.network(4), PAREPROP, channel=Two(), seed=0)  # type: ignore[abstract]
+        Pipeline(toys.network(4), PAREPROP, channel=Two(), seed=0)
 
 
 def test_a_reconstruction_that_draws_is_done_by_the_caller() -> None:

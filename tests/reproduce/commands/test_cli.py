@@ -110,7 +110,7 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
         given.append((cells, options))
         states = {}
         for cell, accuracy in zip(cells, (95.0, 20.0, None), strict=True):
-            record = Record.of(cell, options.root)
+            record = Record.for_cell(cell, options.root)
             record.begin({}, {})
             if accuracy is None:
                 record.fail("diverged", "nan")

@@ -47,7 +47,7 @@ def test_a_missing_data_set_is_told_once_and_failures_by_their_kind(capsys):
 
 
 def states(cells, root):
-    return {cell: Record.of(cell, root).state() for cell in cells}
+    return {cell: Record.for_cell(cell, root).state() for cell in cells}
 
 
 def lines(cells, root):
@@ -91,7 +91,7 @@ def test_a_probed_run_stands_with_the_others_once_and_measured_cells_are_counted
         train(cell, tmp_path, accuracy)
     assert [line.split()[-1] for line in lines(cells, tmp_path) if line.startswith("revnet18")] == ["96.0"]
     cells = [complexity_cell(method) for method in (PETRA, BACKPROPAGATION)]
-    record = Record.of(cells[0], tmp_path)
+    record = Record.for_cell(cells[0], tmp_path)
     record.begin({}, {})
     record.finish({"bytes": 1})
     assert lines(cells, tmp_path) == ["complexity: 1 of 2 measured"]

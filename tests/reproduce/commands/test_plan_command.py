@@ -64,7 +64,7 @@ def test_failed_cells_to_be_retried_another_device_and_another_precision(root):
 def test_what_cannot_be_run_is_not_called_done(root):
     for cell in CELLS[4:]:
         fake_records.train(cell, root, 95.0, epochs=1).fail("out of memory", "no")
-    (Record.of(CELLS[1], root).path / "config.json").write_text("{")
+    (Record.for_cell(CELLS[1], root).path / "config.json").write_text("{")
     text = call(root).output
     assert "Nothing can be run: 2 cells unreadable, 2 cells out of memory; --retry-failed" in text
     assert "Nothing is left" not in text
@@ -72,7 +72,7 @@ def test_what_cannot_be_run_is_not_called_done(root):
 
 def test_a_lock_of_another_machine_is_shown_with_its_holder(root):
     ready, release = FORKED.Event(), FORKED.Event()
-    path = Record.of(CELLS[1], root).path
+    path = Record.for_cell(CELLS[1], root).path
     process = FORKED.Process(target=_hold, args=("beta", 1000, path, ready, release))
     process.start()
     try:

@@ -76,8 +76,8 @@ def test_a_recording_of_it_makes_the_next_batch_from_few_operations() -> None:
 def _has_memory_of_its_own(operation: tuple[object, ...]) -> bool:
     """Return whether an operation writes, because its result is not a view of its arguments."""
     func, args, kwargs, result = operation
-    writes = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)  # type: ignore[attr-defined]
-    tensors = [result] if isinstance(result, torch.Tensor) else list(result)  # type: ignore[call-overload]
+    writes = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+    tensors = [result] if isinstance(result, torch.Tensor) else list(result)
     given = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     storages = {t.untyped_storage()._cdata for t in given}
     return writes or any(t.untyped_storage()._cdata not in storages for t in tensors)

@@ -82,9 +82,9 @@ def test_training_and_test_set_are_not_mistaken_for_each_other(root):
     assert (data.train.samples, data.train.batches, data.train.num_classes) == (100, 10, 10)
     assert data.test.samples == sum(len(labels) for _, labels in data.test) == 20
     plain = open_data(dataclasses.replace(CELL, augmentation="none"), CPU, root)
-    every = torch.cat([images for images, _ in plain.train.epoch(0)])
-    assert every.mean((0, 2, 3)).abs().max() < 1e-3  # normalised by the statistics of this data set
-    assert (every.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-3
+    images_of_epoch = torch.cat([images for images, _ in plain.train.epoch(0)])
+    assert images_of_epoch.mean((0, 2, 3)).abs().max() < 1e-3  # normalised by the statistics of this data set
+    assert (images_of_epoch.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize("loader", ["torchvision", pytest.param("ffcv", marks=needs_ffcv)])
@@ -168,9 +168,9 @@ def test_a_run_goes_on_with_the_same_files_alone_and_says_what_it_was_trained_on
     file.write_text(file.read_text().replace("a test", "in other words"))
     checkpoint = record.checkpoint.read_bytes()
     assert execute(record, Context(options=options)).status is Status.DONE
-    said = record.result()["data"]
-    assert (said["dataset"], said["official"], said["reason"]) == ("cifar10", False, "in other words")
-    assert set(said["files"]) == {"train.beton", "test.beton"}
+    provenance = record.result()["data"]
+    assert (provenance["dataset"], provenance["official"], provenance["reason"]) == ("cifar10", False, "in other words")
+    assert set(provenance["files"]) == {"train.beton", "test.beton"}
     (record.path / "result.json").unlink()
     record.checkpoint.write_bytes(checkpoint)
     prepared(CIFAR10, fake_data.cifar10_binary(tmp_path / "other", per_file=30), root, replace=True)

@@ -76,7 +76,7 @@ def outcome(output: Path) -> tuple[Any, Any]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     output = tmp_path_factory.mktemp("one_process") / "run"
     with contextlib.closing(Command(reproduce, "train", *OPTIONS, "--output", str(output))) as process:
-        text = process.said()
+        text = process.stderr()
         assert process.returncode == 0, text
         assert f" -> {output} (1 thread)\n" in text
     return outcome(output)
@@ -97,7 +97,7 @@ def test_after_one_is_killed_all_start_again_and_end_the_same(
     process = start("train", *OPTIONS, "--output", str(tmp_path), "--processes", "2", "--partition", "2,4")
     wait_for((tmp_path / "checkpoint" / "latest.json").exists)
     os.kill(children(process.pid)[victim], signal.SIGKILL)
-    text = process.said()
+    text = process.stderr()
     assert process.returncode == 0, text
     assert f" -> {tmp_path} (2 processes with 1 thread each)\n" in text
     assert "all restart from the last checkpoint (1 of 3)" in text
@@ -118,11 +118,11 @@ def test_stopped_with_two_processes_it_goes_on_with_three_and_ends_with_one(
         latest = tmp_path / "checkpoint" / "latest.json"
         wait_for(lambda: latest.exists() and latest.read_text() != before)  # noqa: B023  # is called immediately
         running.send_signal(signal.SIGINT)
-        text = running.said()
+        text = running.stderr()
         assert running.returncode == 130, text
         assert "saved, and the same command resumes from there" in text
     last = start("train", *OPTIONS, "--output", str(tmp_path))
-    text = last.said()
+    text = last.stderr()
     assert last.returncode == 0, text
     assert_same(tmp_path, alone)
 
@@ -137,7 +137,7 @@ def test_torchrun(tmp_path: Path, alone: tuple[Any, Any]) -> None:
 
 def test_two_replicas_of_two_processes_go_on_after_a_kill_and_end_as_two_of_one(tmp_path: Path, start: Start) -> None:
     undisturbed = start("train", *OPTIONS, "--output", str(tmp_path / "a"), "--replicas", "2")
-    text = undisturbed.said()
+    text = undisturbed.stderr()
     assert undisturbed.returncode == 0, text
     assert text.count("epoch 3/3") == 1, "one of the processes reports"
     other = tmp_path / "b"
@@ -145,7 +145,7 @@ def test_two_replicas_of_two_processes_go_on_after_a_kill_and_end_as_two_of_one(
     process = start("train", *OPTIONS, "--output", str(other), *sharing)
     wait_for((other / "checkpoint" / "latest.json").exists)
     os.kill(children(process.pid)[2], signal.SIGKILL)
-    text = process.said()
+    text = process.stderr()
     assert process.returncode == 0, text
     assert "all restart from the last checkpoint (1 of 3)" in text
     assert_same(other, outcome(tmp_path / "a"))
@@ -185,7 +185,7 @@ def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path, sta
     sharing = ("--processes", "2", "--replicas", "2", "--partition", "3,3")
     process = start("train", *wild, "--output", str(tmp_path), *sharing)
     first = wait_for(lambda: children(process.pid))
-    text = process.said()
+    text = process.stderr()
     assert process.returncode == 1
     assert re.search(r"Error: rank [13]: diverged \(epoch 1 of 3\): the loss of micro-batch \d+ is ", text), text
     assert "it comes from stage " in text
@@ -200,7 +200,7 @@ def test_ranks_that_differ_are_refused(tmp_path: Path, start: Start) -> None:
         start("train", *OPTIONS, *differing, "--output", str(tmp_path), RANK=str(rank), **where)
         for rank, differing in enumerate([(), ("--seed", "1", "--threads", "2")])
     ]
-    texts = [process.said() for process in started]
+    texts = [process.stderr() for process in started]
     assert [process.returncode for process in started] == [1, 1]
     for text in texts:
         assert "rank 1 differs from rank 0, so nothing was trained: cell" in text
@@ -224,11 +224,11 @@ def test_a_process_in_a_group_leaves_without_the_end_of_python() -> None:
         ("raise KeyError('a fault')", 1, "[rank0]: KeyError: 'a fault'\n"),
     ):
         with contextlib.closing(Command(end, last, True, GLOO_SOCKET_IFNAME="lo")) as process:
-            output = process.said()
+            output = process.stderr()
             assert process.returncode == code, output
             assert output.endswith(text)
         with contextlib.closing(Command(end, last, False)) as process:
-            output = process.said()
+            output = process.stderr()
             assert process.returncode == -signal.SIGABRT, output
             assert text.removeprefix("[rank0]: ") in output
 
@@ -237,7 +237,7 @@ def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: 
     """One process is killed while all connect. The others lose it, and all start again."""
     where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
     process = start("train", *OPTIONS, "--timeout-minutes", "0.05", "--output", str(tmp_path / "run"), **where)
-    text = process.said()
+    text = process.stderr()
     assert process.returncode == LOST, text
     assert text.startswith("the processes of the run did not all connect: one of them has died, or has not responded")
     assert "Traceback" not in text
@@ -331,7 +331,7 @@ def test_a_team_whose_launcher_is_killed_saves_and_ends(tmp_path: Path, start: S
         return False
 
     wait_for(free)
-    assert "saved, and the same command resumes from there" in process.said()
+    assert "saved, and the same command resumes from there" in process.stderr()
 
 
 def test_a_process_that_cannot_be_started_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +365,7 @@ def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path, s
         (("--output", str(tmp_path / "file" / "run")), "--output: cannot write to"),
     ):
         process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", *wrong)
-        text = process.said()
+        text = process.stderr()
         assert process.returncode == 2
         assert " ".join(text.split()).count(message) == 1
 

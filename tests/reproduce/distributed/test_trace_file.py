@@ -75,7 +75,7 @@ def test_several_processes_are_in_one_file(tmp_path: Path, start: Start) -> None
     sharing = ("--processes", "2", "--partition", "2,2")
     more = ("--output", str(tmp_path / "run"), "--trace", str(file), "--trace-micro-batches", "3")
     process = start(*OPTIONS, *sharing, *more)
-    text = process.said()
+    text = process.stderr()
     assert process.returncode == 0, text
     events = json.loads(file.read_text())["traceEvents"]
     assert {(event["tid"], event["args"]["stage"]) for event in events} == {(0, 0), (0, 1), (1, 2), (1, 3)}

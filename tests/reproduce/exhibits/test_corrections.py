@@ -91,7 +91,7 @@ def test_every_cure_of_petra_has_all_seeds_and_every_rate_the_seed_of_the_choice
 def test_the_rates_that_were_chosen_are_those_that_the_records_say() -> None:
     tried: dict[tuple[str, int, str, str], dict[float, float]] = {}
     for trial, cell in trained():
-        state = Record.of(cell, DEFAULT_ROOT).state()
+        state = Record.for_cell(cell, DEFAULT_ROOT).state()
         if (cell.epochs, cell.seed) == (3, corrections.CHOICE) and state.status is Status.DONE:
             place = cell.model, cell.accumulation, cell.method, trial.cure.title
             tried.setdefault(place, {})[trial.rate] = state.result["test_accuracy"]

@@ -60,7 +60,7 @@ def test_petra_stands_beside_the_published_value_at_its_best_k_and_says_which(tm
 
 
 def _best(root: Path, cell: TrainingCell) -> float:
-    result = fake_records.Record.of(cell, root).result()
+    result = fake_records.Record.for_cell(cell, root).result()
     assert result is not None
     return float(result["best_test_accuracy"])
 

@@ -55,9 +55,7 @@ def test_tables_choose_the_cells_that_they_need():
     chosen = Selection(datasets=("imagenet",), k=("1", "4"), exhibits=("Table2", "figure4")).select(scale)
     needed = {*table2.cells("paper"), *figure4.cells("paper")}
     assert chosen == [
-        cell
-        for cell in scale
-        if cell in needed and cell.dataset == "imagenet" and cell.accumulation in (1, 4)  # type: ignore[attr-defined]
+        cell for cell in scale if cell in needed and cell.dataset == "imagenet" and cell.accumulation in (1, 4)
     ]
     assert chosen
 

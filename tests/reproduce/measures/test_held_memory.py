@@ -34,7 +34,7 @@ def cell(method: Method = methods.PETRA, **changes: Any) -> MemoryCell:
 
 
 def result(wanted: MemoryCell, root: Path) -> dict[str, Any]:
-    record = Record.of(wanted, root)
+    record = Record.for_cell(wanted, root)
     state = execute(record, Context())
     assert state.status is Status.DONE, state
     values = record.result()
@@ -77,12 +77,12 @@ def test_what_does_not_fit_is_refused_before_it_is_tried(tmp_path: Path, monkeyp
     needed = sum(stage.total for stage in predicted(wanted))
     assert needed > 10_000_000
     monkeypatch.setattr(held_memory, "synthetic", None)  # using it would raise another error
-    state = execute(Record.of(wanted, tmp_path), Context())
+    state = execute(Record.for_cell(wanted, tmp_path), Context())
     assert (state.status, state.reason) == (Status.FAILED, "out of memory")
     assert f"would hold {needed:,} bytes by prediction, and 10,000,000 are free" in state.detail
     monkeypatch.undo()
     with pytest.raises(Stopped, match=f"stopped after 0 of {methods.PETRA.ticks_to_steady(10, 1)} ticks"):
-        measure(cell(), Record.of(cell(), tmp_path), Context(should_stop=lambda: True))
+        measure(cell(), Record.for_cell(cell(), tmp_path), Context(should_stop=lambda: True))
 
 
 def test_what_the_cell_before_has_left_is_given_back_before_it_is_asked_what_is_free(

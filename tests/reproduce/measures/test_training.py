@@ -510,7 +510,7 @@ def test_the_optimizer_has_the_settings_of_the_cell(changes, expected):
 
 def test_a_checkpoint_that_a_kill_left_beside_a_result_is_removed(tmp_path):
     """The next command that finds it removes it: for the paper's networks it has a gigabyte."""
-    record, _ = run(EXACT, Record.of(EXACT, tmp_path).path)
+    record, _ = run(EXACT, Record.for_cell(EXACT, tmp_path).path)
     for again in (
         lambda: run(EXACT, record.path),
         lambda: run_grid([EXACT], GridOptions(root=tmp_path, jobs=1)),
@@ -518,7 +518,7 @@ def test_a_checkpoint_that_a_kill_left_beside_a_result_is_removed(tmp_path):
         record.checkpoint.write_bytes(b"left by a kill")
         again()
         assert not record.checkpoint.exists()
-        assert Record.of(EXACT, tmp_path).state().status is Status.DONE  # first in its folder, then in its volume
+        assert Record.for_cell(EXACT, tmp_path).state().status is Status.DONE  # first in its folder, then in its volume
 
 
 def test_seeds_do_not_share_the_numbers_of_dropout(tmp_path):

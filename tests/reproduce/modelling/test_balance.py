@@ -86,7 +86,7 @@ def test_the_pace_that_is_printed_is_that_of_a_full_pipeline(sizes: tuple[int, .
     timed = balance.measured(balance.of_training(dataclasses.replace(CELL, accumulation=4)), torch.device("cpu"))
     plan = dataclasses.replace(timed.even(len(sizes)), partition=sizes)
     text = "\n".join(partition.plan_lines("it", timed, plan, Link()))
-    printed = float(re.search(r"simulated: ([\d.]+) ms", text)[1]) / 1e3  # type: ignore[index]
+    printed = float(re.search(r"simulated: ([\d.]+) ms", text)[1]) / 1e3
     steady = timed.simulated(plan, Link(), 800).seconds_per_micro_batch(skip=300, drop=300)
     assert printed == pytest.approx(steady, rel=0.02)
 
@@ -163,7 +163,7 @@ def test_training_starts_processes_that_all_know_the_cut(monkeypatch: pytest.Mon
     started: list[tuple[int, list[str]]] = []
     monkeypatch.setattr(
         "reproduce.commands.train.launch",
-        lambda processes, arguments, restarts: started.append((processes, arguments)) or 0,  # type: ignore[func-returns-value]
+        lambda processes, arguments, restarts: started.append((processes, arguments)) or 0,
     )
     arguments = ["train", "--model", "chain2", "--processes", "2", "--partition", "balanced"]
     monkeypatch.setattr("sys.argv", ["reproduce", *arguments])

@@ -114,8 +114,8 @@ def test_what_makes_no_sense_is_refused(make, message) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 99}, "format 99, this version reads format 1. It was left as it is; update this clone"),
-        ({"schema": 0}, "format 0, this version reads format 1. It was left as it is; run the benchmark again"),
+        ({"schema": 99}, "format 99, this version reads format 1. It was not changed; update this clone"),
+        ({"schema": 0}, "format 0, this version reads format 1. It was not changed; run the benchmark again"),
         ({"name": "other"}, "it belongs to 'other'"),
         ({"title": None}, "title is None, expected a str"),
         ({"series": [{"group": "track"}]}, "series: it lacks name, quantity, unit, values, at"),

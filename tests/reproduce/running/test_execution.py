@@ -18,7 +18,7 @@ from tests.reproduce.measures.test_training import SMALL, StopAfter, run
 def told(folder: Path) -> list[str]:
     """Return the notices of another tick."""
     stop, notices = StopAfter(1), []
-    stop.notice = notices.append  # type: ignore[method-assign]
+    stop.notice = notices.append
     with pytest.raises(Stopped):
         run(SMALL, folder, observer=stop, should_stop=stop.should_stop)
     return notices
@@ -66,7 +66,7 @@ def test_on_a_gpu_float32_is_tf32_only_where_that_is_asked_for(tf32: bool) -> No
 def test_tf32_needs_a_gpu_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = dataclasses.replace(SMALL, precision="tf32")
     with pytest.raises(UnsupportedError, match=r"tf32 needs a CUDA device .* 8\.0 or more, got cpu"):
-        execute(Record.of(cell, tmp_path), Context())
+        execute(Record.for_cell(cell, tmp_path), Context())
     assert not list(tmp_path.iterdir())
     for capability, has in (((7, 5), False), ((8, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, capability=capability: capability)

@@ -83,9 +83,9 @@ def test_after_kill_9_the_same_command_ends_with_the_same_records(tmp_path, whol
     wait_for(lambda: lines(tmp_path) >= 2)
     os.killpg(killed.pid, signal.SIGKILL)  # including the workers, each in the middle of a cell
     assert len(records(tmp_path)) < 3, "the kill came too late to test anything"
-    killed.said()
+    killed.stderr()
     again = command(jobs=2)
-    said = again.said()
+    said = again.stderr()
     assert again.returncode == 0, said
     assert "[3/3]" in said
     assert records(tmp_path) == records(whole)
@@ -97,8 +97,8 @@ def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, command):
     process = command()
     wait_for(lambda: lines(tmp_path) >= 1)
     process.send_signal(signal.SIGKILL)  # only the parent
-    process.said()
-    left = Record.of(CELLS[0], tmp_path)
+    process.stderr()
+    left = Record.for_cell(CELLS[0], tmp_path)
 
     def is_free():
         try:
@@ -120,7 +120,7 @@ def test_a_signal_to_every_process_saves(tmp_path, whole, command, number, code)
     process = command()
     wait_for(lambda: lines(tmp_path) >= 1)
     os.killpg(process.pid, number)
-    said = process.said()
+    said = process.stderr()
     assert process.returncode == code
     assert "a worker died" not in said
     assert "stopping: every worker finishes its tick" in said
@@ -133,7 +133,7 @@ def test_a_signal_to_every_process_saves(tmp_path, whole, command, number, code)
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, command):
     cells = [dataclasses.replace(CELLS[0], epochs=12, drops=()), *CELLS]
-    first = Record.of(cells[0], tmp_path).path
+    first = Record.for_cell(cells[0], tmp_path).path
 
     def holds(pid):
         return any(os.path.realpath(f"/proc/{pid}/fd/{fd}") == str(first / "record.lock") for fd in opened(pid))
@@ -144,10 +144,10 @@ def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, comm
     process = command(cells, jobs=2)
     wait_for((first / "metrics.jsonl").exists)
     os.kill(next(pid for pid in children(process.pid) if holds(pid)), signal.SIGKILL)
-    said = process.said()
+    said = process.stderr()
     # The surviving worker also takes over the dead worker's cell, from its checkpoint.
     assert process.returncode == 0, said
-    assert all(Record.of(cell, tmp_path).state().status is Status.DONE for cell in cells)
+    assert all(Record.for_cell(cell, tmp_path).state().status is Status.DONE for cell in cells)
     assert f"a worker died while it ran {cells[0].slug} (exit code -9" in said
 
 
@@ -168,7 +168,7 @@ def grid_with_a_broken_device(cells, root):
 def test_a_worker_whose_device_is_broken_is_followed_by_another(tmp_path):
     """The worker once continued, and every later cell became a problem: the device repeats its error there."""
     with contextlib.closing(Command(grid_with_a_broken_device, CELLS, tmp_path)) as process:
-        said = process.said()
+        said = process.stderr()
     assert process.returncode == 1
     assert f"PROBLEM {CELLS[1].slug}: Traceback" in said
     assert "an illegal memory access was encountered" in said
@@ -188,7 +188,7 @@ def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(
 
 
 def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
-    held = Record.of(CELLS[0], tmp_path)
+    held = Record.for_cell(CELLS[0], tmp_path)
     order = []
     release = threading.Event()
 
@@ -215,7 +215,7 @@ def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
 
 def test_a_damaged_record_is_left_alone_and_the_others_are_run(tmp_path, whole):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    file = in_folder(Record.of(CELLS[1], tmp_path)).path / "result.json"
+    file = in_folder(Record.for_cell(CELLS[1], tmp_path)).path / "result.json"
     file.write_text("{")
     volumes.remove(CELLS[2], tmp_path)
     messages = reports(CELLS, tmp_path)
@@ -271,12 +271,12 @@ def test_finished_cells_start_no_worker_and_failed_ones_only_if_asked(tmp_path, 
     started = []
     monkeypatch.setattr(runner, "_supervise", lambda todo, given, *_: started.append((todo, given.jobs)))
     assert run_grid(CELLS, settings(whole)).exit_code == 0
-    left = Record.of(CELLS[0], whole).checkpoint  # left by a kill between the result and the removal
+    left = Record.for_cell(CELLS[0], whole).checkpoint  # left by a kill between the result and the removal
     left.parent.mkdir(parents=True)
     left.write_bytes(b"checkpoint")
     assert run_grid(CELLS, settings(whole)).exit_code == 0
     assert not left.exists()
-    record = Record.of(CELLS[0], tmp_path)
+    record = Record.for_cell(CELLS[0], tmp_path)
     record.begin({}, {})
     record.fail("out of memory", "no more")
     assert run_grid(CELLS[:1], settings(tmp_path)).exit_code == 1
@@ -351,7 +351,7 @@ def test_signs_of_life_are_given_whatever_a_cell_does(monkeypatch):
 
 def test_a_grid_says_for_whom_it_waits_unless_that_is_its_own_worker(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "WAITING_SECONDS", 0.0)
-    record, asked = Record.of(CELLS[0], tmp_path), iter(range(6))
+    record, asked = Record.for_cell(CELLS[0], tmp_path), iter(range(6))
     with record.lock():
         messages = reports(CELLS[:1], tmp_path, should_stop=lambda: next(asked, None) is None)
     assert messages, "nothing was said"

@@ -42,7 +42,7 @@ def test_a_missing_data_set_says_how_to_get_it_and_the_other_cells_go_on(tmp_pat
     assert kinds(messages) == [(Problem, 0), (Finished, 1), (Problem, 2), (Finished, 3)]
     assert "python -m reproduce data prepare cifar10" in messages[0].text
     assert messages[0].text == messages[2].text, "so that it can be told once"
-    assert Record.of(missing[0], tmp_path).state().status is Status.NOT_RUN, "no record of a run that never began"
+    assert Record.for_cell(missing[0], tmp_path).state().status is Status.NOT_RUN, "no record of a run that never began"
 
 
 def test_a_loader_that_is_not_installed_says_which_others_there_are(tmp_path, monkeypatch):
@@ -101,7 +101,7 @@ def test_it_ends_where_the_device_repeats_its_error_to_it(tmp_path, monkeypatch,
 def test_records_say_how_many_workers_shared_a_gpu(tmp_path):
     reports(CELLS[:1], tmp_path, sharing=4)
     reports(CELLS[1:2], tmp_path)
-    environments = [Record.of(cell, tmp_path).environments() for cell in CELLS[:2]]
+    environments = [Record.for_cell(cell, tmp_path).environments() for cell in CELLS[:2]]
     assert [entry.get("sharing") for (entry,) in environments] == [4, None]
 
 
