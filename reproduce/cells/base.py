@@ -78,7 +78,7 @@ class Cell(abc.ABC):
         defaults = _defaults(type(self))
         return {name: value for name, value in self.to_dict().items() if value != defaults.get(name)}
 
-    def less(self, *names: str) -> str:
+    def text_without(self, *names: str) -> str:
         """Return the other settings as text, which is equal for all cells that differ only in `names`."""
         return json.dumps({name: value for name, value in self.to_dict().items() if name not in names}, sort_keys=True)
 

@@ -353,10 +353,10 @@ class ForwardGradientCell(TrainedCell):
         pipelined |= {"timing": timings.LOCKSTEP, "stages": ()}
         if self.precision == "bf16":
             raise CellError("the squares of guesses need float32: choose the precision float32 or tf32, got bf16")
-        for name, only in pipelined.items():
-            if getattr(self, name) != only:
+        for name, allowed in pipelined.items():
+            if getattr(self, name) != allowed:
                 raise CellError(
-                    f"{name} must be {only!r} for forward gradients (no pipeline); got {getattr(self, name)!r}"
+                    f"{name} must be {allowed!r} for forward gradients (no pipeline); got {getattr(self, name)!r}"
                 )
         self.algorithm  # noqa: B018  # construction detects contradictions
 

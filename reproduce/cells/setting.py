@@ -68,7 +68,7 @@ def setting(group: str, *, default: Any = dataclasses.MISSING, **description: An
 
 
 @functools.cache
-def settings_of(kind: type[object]) -> Mapping[str, Setting]:
+def settings_of(kind: Any) -> Mapping[str, Setting]:
     """Return the description of every described field of a dataclass by name, in the order of the fields."""
     documented: dict[str, str] = {}
     for base in reversed(kind.__mro__):

@@ -204,7 +204,7 @@ def _check(dataset: Dataset, folder: Path) -> bool:
             problems += manifest.problems(folder, prepared, contents=True, progress=progress)
         if not problems and not prepared.has_beton:  # the listed files are elsewhere
             problems += manifest.find_changes(folder, prepared)
-        advice = catalogue.again(folder, prepared.source if prepared.dataset == dataset.name else "")
+        advice = catalogue.advise_preparation(folder, prepared.source if prepared.dataset == dataset.name else "")
     except DataError as error:  # its message includes the fix
         problems, advice = [str(error)], ""
     if not problems:

@@ -140,7 +140,7 @@ def staleness_lines(measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
 def stage_lines(measured: Balance) -> Iterator[str]:
     """Yield the costs of every stage as a table."""
     cell = measured.cell
-    samples = f"{catalogue.by_name(cell.dataset).sized(cell.image_size)}, batch {cell.batch_size}"
+    samples = f"{catalogue.by_name(cell.dataset).describe_size(cell.image_size)}, batch {cell.batch_size}"
     if own.is_own(cell.model):
         given = own.micro_batch(cell.model) is not None
         network = f"{networks.title_of(cell)}, {'the micro-batch of the function' if given else samples}"

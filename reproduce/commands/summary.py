@@ -58,7 +58,7 @@ def _recipe(cell: TrainingCell) -> tuple[str, ...]:
     values = {name: getattr(cell, name) for name in RECIPE}
     values["drops"] = ", ".join(map(str, cell.drops)) or "none"
     values["stages"] = ", ".join(map(str, cell.stages)) or "one block each"
-    values["learning_rate"] = rates.described(cell.optimizer, rates.reference_of(cell))
+    values["learning_rate"] = rates.describe_rule(cell.optimizer, rates.reference_of(cell))
     return tuple(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
 
 

@@ -21,7 +21,7 @@ def parse_partition(cell: TrainedCell, partition: str, processes: int) -> tuple[
         CellError: If the partition is not valid for the network.
 
     """
-    count = len(networks.outlined(cell))
+    count = len(networks.build_outline(cell))
     if processes > 1 and cell.method == methods.PAREPROP.name:
         raise CellError(
             f"--processes {processes}: {cell.method} overlaps the work of stages of one process; choose "

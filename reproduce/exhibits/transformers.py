@@ -30,7 +30,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     gaps = {(k, name): last[k, name] - last[k, EXACT] for k, name in last if name != EXACT}
     known = catalogue.by_name(sheet.example.dataset)
     patches = f"{sheet.example.stem.removeprefix('patch')}-pixel patches"
-    setting = f"{sheet.described(network=True)}, {known.sized(sheet.example.image_size) if known.text else patches}"
+    setting = (
+        f"{sheet.described(network=True)}, {known.describe_size(sheet.example.image_size) if known.text else patches}"
+    )
     setting += f", text {sheet.text[:12]}…" * bool(sheet.text)
     key = f"{'language' if known.text else 'transformers'}-{sheet.key}"
     of_petra = {k: gaps[k, methods.PETRA.name] for k in ks}

@@ -19,14 +19,14 @@ from reproduce.distributed.group import UnsupportedError
 from reproduce.forward_gradients.blocks import auxiliary
 from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.measures.context import MEMORY_FORMAT, Context
-from reproduce.measures.training import Trainer, finished, optimizer
+from reproduce.measures.training import Trainer, optimizer, train_to_end
 from reproduce.records.record import Record
 
 
 def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     """Train to the end. See `reproduce.measures.training.train` for the result."""
     assert isinstance(cell, ForwardGradientCell)
-    return finished(_Trainer(cell, record, context), context)
+    return train_to_end(_Trainer(cell, record, context), context)
 
 
 class _Trainer(Trainer):

@@ -87,10 +87,10 @@ def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None
 
     """
     assert isinstance(cell, TrainedCell)
-    return finished(Trainer(cell, record, context, probe), context)
+    return train_to_end(Trainer(cell, record, context, probe), context)
 
 
-def finished(trainer: "Trainer", context: Context) -> dict[str, Any]:
+def train_to_end(trainer: "Trainer", context: Context) -> dict[str, Any]:
     """Resume a trainer, run it to the end and return its result (see `train`)."""
     try:
         trainer.resume()
@@ -526,7 +526,7 @@ class Trainer:
                 f"the checkpoint in {self._record.path} was trained by another version of the file of "
                 f"{self._cell.model}; restore that file, or move the checkpoint away to start from the beginning"
             )
-        with saved_state.explained(self._record.path):
+        with saved_state.explain_errors(self._record.path):
             fresh = self.pipeline.state_dict()
             saved_state.check(state, workers, fresh, epochs=self._cell.epochs, batches=self.batches)
             self.pipeline.load_state_dict({**state["pipeline"], "workers": workers})

@@ -75,7 +75,7 @@ SPREAD = ("test_accuracy", "best_test_accuracy", "final_accuracy", "final_loss",
 
 def settings_key(cell: Cell) -> str:
     """Return the configuration without seed and without the settings that fit a machine (loader, precision)."""
-    return cell.less("seed", "loader", "precision")
+    return cell.text_without("seed", "loader", "precision")
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class Sheet:
         """The length of the training: "after 3 epochs"."""
         return f"after {count(self.example.epochs, 'epoch')}"
 
-    def described(
+    def describe_rule(
         self,
         runs: DataFrame | None = None,
         *,
@@ -289,7 +289,7 @@ class Sheet:
         cell = self.example
         title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
         epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
-        learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""
+        learning = f", learning rate {rates.describe_rule(cell.optimizer, rates.reference_of(cell))}" if rate else ""
         return (
             f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
             f"{epochs}{learning}, {self.arithmetic}{_on_gpus(self.runs if runs is None else runs)}"

@@ -67,4 +67,4 @@ def test_blocks_are_counted_of_every_network() -> None:
     small = {"width": 6, "image_size": 32}
     for model in ("vit_micro", "revswin_micro", "revmvit_micro"):
         cell = at(model=model, stem="patch4", **{**small, "width": transformers.MODELS[model].width})
-        assert timing.blocks(cell) == len(networks.outlined(cell))
+        assert timing.blocks(cell) == len(networks.build_outline(cell))
