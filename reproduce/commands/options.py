@@ -56,24 +56,31 @@ FOLDER = UserPath(file_okay=False)
 FILE = UserPath(dir_okay=False)
 
 
-class Numbers(click.ParamType):  # type: ignore[type-arg]  # older versions of click lack the parameter
-    """Accept whole numbers, separated by commas."""
+def numbers(text: str) -> tuple[int, ...]:
+    """Parse whole numbers, separated by commas.
 
-    name = "numbers"
+    Raises:
+        click.BadParameter: The text contains something else.
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Return the numbers.
+    """
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise click.BadParameter(f"expected whole numbers separated by commas, such as 3,2,2,3; got {text!r}") from None
 
-        Raises:
-            click.BadParameter: The value contains something else.
 
-        """
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in value.split(",") if part.strip())
-        except ValueError:
-            self.fail(f"expected whole numbers separated by commas, such as 3,2,2,3; got {value!r}", param, ctx)
+def streams(text: str | int) -> int | str:
+    """Parse a number of CUDA streams, or `BRANCHES`.
+
+    Raises:
+        click.BadParameter: The text is neither.
+
+    """
+    if text == BRANCHES:
+        return BRANCHES
+    if not str(text).isdecimal():
+        raise click.BadParameter(f"{text!r} is not a number of streams: expected 0, 1, 2, … or {BRANCHES}")
+    return int(text)
 
 
 class Minutes(click.FloatRange):
@@ -95,25 +102,6 @@ class Minutes(click.FloatRange):
         return minutes
 
 
-class Streams(click.ParamType):  # type: ignore[type-arg]  # older versions of click lack the parameter
-    """Accept a number of CUDA streams of at least 0, or `BRANCHES`."""
-
-    name = "streams"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Return the number, or `BRANCHES`.
-
-        Raises:
-            click.BadParameter: The value is neither.
-
-        """
-        if value == BRANCHES:
-            return BRANCHES
-        if not str(value).isdecimal():
-            self.fail(f"{value!r} is not a number of streams: expected 0, 1, 2, … or {BRANCHES}", param, ctx)
-        return int(value)
-
-
 class Spelling(click.Choice):  # type: ignore[type-arg]  # older versions of click lack the parameter
     """Accept one of some words and return the value that it stands for. The value itself is accepted, too."""
 
@@ -131,25 +119,22 @@ class Spelling(click.Choice):  # type: ignore[type-arg]  # older versions of cli
         return value if value in self.values.values() else self.values[super().convert(value, param, ctx)]
 
 
-class Quantity(click.ParamType):  # type: ignore[type-arg]  # older versions of click lack the parameter
-    """Accept a positive number and its unit, in any case, such as 8GB."""
+def quantity(name: str, example: str, units: Mapping[str, float]) -> Callable[[str], float]:
+    """Return a function that parses a positive number and its unit, in any case, such as 8GB.
 
-    def __init__(self, name: str, example: str, units: Mapping[str, float]) -> None:
-        self.name, self.example, self.units = name, example, units
+    The result is in the unit whose factor is 1. The function raises `click.BadParameter` for other texts.
+    """
+    factors = {unit.lower(): factor for unit, factor in units.items()}
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the quantity in the unit whose factor is 1.
+    def parse(text: str) -> float:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", text.strip(), re.IGNORECASE)
+        if match is None or match[2].lower() not in factors or not float(match[1]) > 0:
+            expected = f"expected a number and {', '.join(units)}, such as {example}"
+            raise click.BadParameter(f"{text!r} is not a {name}: {expected}")
+        return float(match[1]) * factors[match[2].lower()]
 
-        Raises:
-            click.BadParameter: The value is not such a quantity.
-
-        """
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", value.strip(), re.IGNORECASE)
-        factor = {unit.lower(): factor for unit, factor in self.units.items()}.get(match[2].lower()) if match else None
-        if match is None or factor is None or not float(match[1]) > 0:
-            units = ", ".join(self.units)
-            self.fail(f"{value!r} is not a {self.name}: expected a number and {units}, such as {self.example}", param)
-        return float(match[1]) * factor
+    parse.__name__ = name  # click shows it as the placeholder of the value
+    return parse
 
 
 class Option(click.Option):
@@ -292,4 +277,4 @@ def _type(setting: Setting, hint: Any, *, checked_later: bool) -> Any:
         return click.IntRange(setting.least)
     if hint == tuple[str, ...]:
         return str if setting.whole else LIST
-    return {tuple[int, ...]: Numbers(), int | str: Streams()}.get(hint, hint)
+    return {tuple[int, ...]: numbers, int | str: streams}.get(hint, hint)

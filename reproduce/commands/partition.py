@@ -14,16 +14,16 @@ from petra_core.staleness import lockstep
 from reproduce.cells import catalogue, networks, own, timing
 from reproduce.cells.kinds import ForwardGradientCell, StageCostCell, TrainingCell
 from reproduce.cells.setting import HOW, PROCESSES
-from reproduce.commands.options import Command, Option, Quantity, options_of
+from reproduce.commands.options import Command, Option, options_of, quantity
 from reproduce.commands.train import CONSTANT, TrainOptions, cell_by_hand
 from reproduce.distributed.partitioning import format_partition
 from reproduce.modelling import balance
 from reproduce.modelling.balance import Balance
 from reproduce.running import devices
 
-MEMORY = Quantity("memory", "8GB", {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20})
-BANDWIDTH = Quantity("bandwidth", "10Gbit/s", {"Gbit/s": 1e9 / 8, "Mbit/s": 1e6 / 8, "GB/s": 1e9, "MB/s": 1e6})
-TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
+MEMORY = quantity("memory", "8GB", {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20})
+BANDWIDTH = quantity("bandwidth", "10Gbit/s", {"Gbit/s": 1e9 / 8, "Mbit/s": 1e6 / 8, "GB/s": 1e9, "MB/s": 1e6})
+TIME = quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 #: Settings of a cell on which the costs of its stages and its staleness depend.
 SETTINGS = {field.name for field in fields(StageCostCell)} - {"seed"} | {"timing", "stages"}
 

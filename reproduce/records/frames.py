@@ -29,6 +29,7 @@ from petra_core.files import replacing
 from reproduce.cells import catalogue, own, rates, timing
 from reproduce.cells.base import Cell
 from reproduce.cells.kinds import (
+    KINDS,
     ComplexityCell,
     ForwardGradientCell,
     MeasuredCell,
@@ -37,7 +38,7 @@ from reproduce.cells.kinds import (
     TrainedCell,
 )
 from reproduce.cells.networks import title_of
-from reproduce.forward_gradients import settings as forward
+from reproduce.cells.setting import settings_of
 from reproduce.records.broken import broken
 from reproduce.records.lost_commits import LOST
 from reproduce.records.record import State, Status
@@ -48,11 +49,9 @@ from reproduce.words import conjunction, count
 
 #: Columns of `runs` for cells that train. Other cells have a subset.
 RUNS = (
-    *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "coupling", "network", "method", "k"),
-    *("batch_size", "epochs", "warmup_epochs", "learning_rate", "reference_rate", "optimizer", "seed"),
-    *("forward_weights", "correction", "correction_value", "timing", "stages", "staleness"),
-    *(*forward.AXES, "auxiliary"),
-    *("precision", "loader", "arithmetic", "settings", "recipe", "text"),
+    *("cell", "kind", "scale", "network", "k"),
+    *dict.fromkeys(name for kind in KINDS.values() for name in settings_of(kind) if name != "accumulation"),  # it is k
+    *("reference_rate", "staleness", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
     *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss", "final_loss"),
     *("peak_bytes", "train_seconds", "images_per_second", "micro_batches", "gpus", "machine", "traceable", "study"),
@@ -264,7 +263,7 @@ class Sheet:
         """The length of the training: "after 3 epochs"."""
         return f"after {count(self.example.epochs, 'epoch')}"
 
-    def describe_rule(
+    def described(
         self,
         runs: DataFrame | None = None,
         *,
@@ -392,6 +391,7 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     return row | {
         "network": title_of(cell),
         "optimizer": cell.optimizer,
+        "drops": ",".join(map(str, cell.drops)),
         "stages": ",".join(map(str, cell.stages)),
         "staleness": _staleness(cell, result),
         "reference_rate": rates.reference_of(cell),
