@@ -149,13 +149,13 @@ def test_a_network_that_does_not_fit_the_data_is_refused_before_it_is_recorded(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("function", "shown"), [("stages", "batch 32, PETRA"), ("with_batch", "the micro-batch of")])
-def test_partition_times_them(module: str, function: str, shown: str) -> None:
+@pytest.mark.parametrize(("function", "subject"), [("stages", "batch 32, PETRA"), ("with_batch", "the micro-batch of")])
+def test_partition_times_them(module: str, function: str, subject: str) -> None:
     arguments = ["partition", "--model", f"{module}:{function}", "--dataset", "digits", "--repetitions", "1"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert f"own network {module}:{function}" in result.output
-    assert shown in result.output
+    assert subject in result.output
     assert "balanced: " in result.output
     assert "--processes 2 --partition " in result.output
 

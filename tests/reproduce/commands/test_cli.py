@@ -103,7 +103,7 @@ def test_the_device_is_made_the_current_one(tmp_path, monkeypatch):
     assert taken == ["cuda:1"] * 2
 
 
-def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatch):
+def test_run_passes_its_options_and_warns_about_problems(tmp_path, monkeypatch):
     given = []
 
     def run_grid(cells, options):
@@ -122,9 +122,9 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
         return runner.GridOutcome(states)
 
     monkeypatch.setattr("reproduce.running.runner.run_grid", run_grid)
-    only = ("--only", "kind=training", "--only", "method=petra", "--only", "model=revnet18", "--only", "seed=0")
-    only += ("--only", "timing=lockstep")
-    result = call("run", "smoke", "--records", tmp_path, "--jobs", 3, "--checkpoint-minutes", 2, *only)
+    conditions = ("--only", "kind=training", "--only", "method=petra", "--only", "model=revnet18", "--only", "seed=0")
+    conditions += ("--only", "timing=lockstep")
+    result = call("run", "smoke", "--records", tmp_path, "--jobs", 3, "--checkpoint-minutes", 2, *conditions)
     [(cells, options)] = given
     assert [cell.accumulation for cell in cells] == [1, 4, 32]
     assert (options.jobs, options.threads, options.checkpoint_seconds, options.retry_failed) == (3, 1, 120, False)
@@ -135,7 +135,7 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
     assert result.exit_code == 0
 
 
-def test_train_leaves_a_record_and_a_model_says_how_it_goes_and_refuses_another_cell(tmp_path):
+def test_train_writes_record_and_model_and_refuses_another_cell(tmp_path):
     output, events = tmp_path / "out", tmp_path / "events"
     result = call("train", *QUICK, "--output", output, "--tensorboard", events)
     assert result.exit_code == 0, result.output
@@ -214,31 +214,31 @@ def test_published_systems_are_trained_at_their_own_timing():
     assert (named.method, named.timing) == ("DELAYED_GRADIENTS", "1f1b")
 
 
-def test_a_number_of_stages_is_cut_by_predicted_costs_and_said(capsys):
+def test_a_number_of_stages_is_cut_by_predicted_costs(capsys):
     """Costs are FLOPs. In a chain of equal blocks with a cheap stem and head, the outer stages get one block more."""
     for given, stages in (((4,), (3, 2, 2, 3)), ((1,), (10,)), ((10,), ()), ((3, 2, 2, 3), (3, 2, 2, 3)), ((), ())):
         assert train.cell_by_hand({"stages": given}).stages == stages
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "--stages 4 is 3,2,2,3: blocks of each stage, by predicted costs"
-    assert said[2] == "--stages 10 is every block: blocks of each stage, by predicted costs"
-    assert len(said) == 3
+    output = capsys.readouterr().err.splitlines()
+    assert output[0] == "--stages 4 is 3,2,2,3: blocks of each stage, by predicted costs"
+    assert output[2] == "--stages 10 is every block: blocks of each stage, by predicted costs"
+    assert len(output) == 3
     # Four stages have staleness 3, which an update of 4 micro-batches allows. Ten stages would have 9.
     assert train.cell_by_hand({"method": "pipedream-2bw", "accumulation": 4, "stages": (4,)}).stages == (3, 2, 2, 3)
 
 
-def test_several_processes_are_told_what_as_many_stages_would_give():
+def test_fewer_stages_are_advised_for_several_processes():
     cell = train.cell_by_hand({"method": "PETRA"})
-    said = fewer_stages.sentence(cell, 4)
-    assert said.startswith("one stage per process (--timing 1f1b --stages 3,2,2,3) would change the staleness of ")
-    assert "from 18 to 3 micro-batches" in said
-    assert "up to 11% of" in said
+    output = fewer_stages.sentence(cell, 4)
+    assert output.startswith("one stage per process (--timing 1f1b --stages 3,2,2,3) would change the staleness of ")
+    assert "from 18 to 3 micro-batches" in output
+    assert "up to 11% of" in output
     assert "(--timing 1f1b) would" in fewer_stages.sentence(cell, 10)
     chosen = dataclasses.replace(cell, timing="1f1b")
     for other, processes in ((cell, 1), (chosen, 4), (train.cell_by_hand({"method": "backpropagation"}), 4)):
         assert not fewer_stages.sentence(other, processes)
 
 
-def test_forward_gradients_by_hand_have_defaults_of_their_own():
+def test_forward_gradients_by_hand_have_separate_defaults():
     cell = train.cell_by_hand({"method": "forward-gradient", "space": "activations"})
     assert isinstance(cell, ForwardGradientCell)
     assert (cell.model, cell.accumulation, cell.guess, cell.auxiliary) == ("resnet18_8b", 1, "local", "cnn")
@@ -251,13 +251,13 @@ def test_ctrl_c_saves_in_the_middle_of_an_epoch_and_gives_130(tmp_path):
     try:
         wait_for(lambda: (tmp_path / "metrics.jsonl").exists())
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=PATIENCE)
+        _, output = process.communicate(timeout=PATIENCE)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 130
-    assert "saved, and the same command resumes from there" in said
-    assert "Traceback" not in said
+    assert "saved, and the same command resumes from there" in output
+    assert "Traceback" not in output
     record = Record.load(tmp_path)
     assert record.state().status is Status.PARTIAL
     assert record.checkpoint.exists()

@@ -56,7 +56,7 @@ def python(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def stderr_of(process: subprocess.Popen[str]) -> str:
     return process.communicate(timeout=PATIENCE)[1]
 
 
@@ -130,7 +130,7 @@ def test_stopped_with_two_processes_it_goes_on_with_three_and_ends_with_one(
 def test_torchrun(tmp_path: Path, alone: tuple[Any, Any]) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "reproduce")
     process = python(*torchrun, "train", *OPTIONS, "--output", str(tmp_path))
-    text = said(process)
+    text = stderr_of(process)
     assert process.returncode == 0, text
     assert_same(tmp_path, alone)
 
@@ -171,7 +171,7 @@ def test_an_exception_in_one_process_ends_all_and_is_the_only_message(tmp_path: 
     more = ("--output", str(tmp_path / "run"), "--processes", "2")
     process = python("-m", "reproduce", "train", *OPTIONS, *more, **where)
     started = wait_for(lambda: len(processes := children(process.pid)) == 2 and processes)
-    text = said(process)
+    text = stderr_of(process)
     assert process.returncode == 1, text
     assert text.count("Traceback") == 1
     last = [line.removeprefix("[rank1]: ") for line in text.splitlines()[-3:]]  # torch puts the rank before each line

@@ -25,8 +25,8 @@ def test_nccl_takes_a_gpu_each_on_several_machines_too() -> None:
         ([*GPU, ("b", "cpu")], True, "1 of 4 processes have no GPU: "),
         (GPU, False, "this build of torch has no NCCL: "),
     ):
-        said = f"{note}messages between them go through the CPU's memory, over Gloo"
-        assert wiring(places, nccl_available) == (False, said)
+        notice = f"{note}messages between them go through the CPU's memory, over Gloo"
+        assert wiring(places, nccl_available) == (False, notice)
 
 
 def test_a_gpu_is_known_by_itself_not_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,8 +80,8 @@ def met(rank: int, folder: str, lies: bool) -> None:
             processes.check_secret()
         return
     processes.check_secret()
-    told = processes._everybodys({"rank": rank, "text": "ü" * (1 + 1000 * rank)})
-    assert told == [{"rank": 0, "text": "ü"}, {"rank": 1, "text": "ü" * 1001}]
+    gathered = processes._everybodys({"rank": rank, "text": "ü" * (1 + 1000 * rank)})
+    assert gathered == [{"rank": 0, "text": "ü"}, {"rank": 1, "text": "ü" * 1001}]
     group = DistributedGroup((1, 1), torch.device("cpu"), nccl=False, notice="", timeout=timedelta(minutes=1))
     group._channel = None
     if rank == 0:

@@ -214,13 +214,15 @@ def test_a_run_goes_on_with_a_word_where_machine_or_code_are_others(
     copied(saved, tmp_path)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     monkeypatch.setattr("reproduce.records.provenance.code", lambda: ({"commit": "f" * 40, "clean": True}, ""))
-    said: list[str] = []
+    notices: list[str] = []
 
     class Ear(Observer):
         def notice(self, text: str) -> None:
-            said.append(text)
+            notices.append(text)
 
     execute(Record(tmp_path, CHAIN), Context(observer=Ear()))
     # The saved run may have been started with variables that select kernels (CI does so).
-    assert any(re.search(r"kernel_variables .*, now \{.*'ONEDNN_MAX_CPU_ISA': 'SSE41'", text) for text in said), said
-    assert any(f"continues with {'f' * 40}" in text for text in said), said
+    assert any(re.search(r"kernel_variables .*, now \{.*'ONEDNN_MAX_CPU_ISA': 'SSE41'", text) for text in notices), (
+        notices
+    )
+    assert any(f"continues with {'f' * 40}" in text for text in notices), notices

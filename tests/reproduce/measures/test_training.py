@@ -112,13 +112,13 @@ def whole(tmp_path_factory):
     """Return the outcomes of uninterrupted runs, by cell."""
     folders = {}
 
-    def of(cell):
+    def outcome_of(cell):
         if cell not in folders:
             folders[cell] = tmp_path_factory.mktemp(cell.method)
             run(cell, folders[cell])
         return outcome(folders[cell])
 
-    return of
+    return outcome_of
 
 
 def test_a_cell_trains_to_a_result(tmp_path):
