@@ -30,7 +30,7 @@ from reproduce.teams import launched, partitioning
 from reproduce.teams.launch import LOST, Failure, first_to_report, launcher_gone
 from reproduce.teams.team import ALONE, Team, UnsupportedError
 from reproduce.teams.trace_file import TraceFile
-from reproduce.words import conjunction, count
+from reproduce.text import conjunction, count
 
 
 def train_here(

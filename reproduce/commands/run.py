@@ -18,7 +18,7 @@ from reproduce.measures.how import How
 from reproduce.records import provenance, speed
 from reproduce.records.record import DEFAULT_ROOT
 from reproduce.running import devices, planning
-from reproduce.words import count
+from reproduce.text import count
 
 WHICH, MANY = grouped("Which cells"), grouped("Which cells", ListOption)
 WHERE, WHERE_MANY, HOW = grouped("Where"), grouped("Where", ListOption), grouped("How")

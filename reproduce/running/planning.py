@@ -18,7 +18,7 @@ from reproduce.records.locks import Holder, holder
 from reproduce.records.record import Record, RecordError, State, Status, scan
 from reproduce.records.results import meaning
 from reproduce.records.speed import Device, Speeds
-from reproduce.words import count, duration
+from reproduce.text import count, duration
 
 SHOWN_METHODS = 2  # a row with more methods only shows their number
 COLUMNS = ("done", "failed", "partial", "locked", "not run", "unreadable")
