@@ -37,9 +37,9 @@ REWRITTEN = (
     "reproduce/records",
     "reproduce/report",
     "reproduce/running",
-    "reproduce/show",
+    "reproduce/presentation",
     "reproduce/distributed",
-    "reproduce/words.py",
+    "reproduce/text.py",
     "tests/*.py",
     "tests/benchmarks",
     "tests/cluster",
@@ -58,7 +58,7 @@ REWRITTEN = (
     "tests/reproduce/records",
     "tests/reproduce/report",
     "tests/reproduce/running",
-    "tests/reproduce/show",
+    "tests/reproduce/presentation",
     "tests/reproduce/distributed",
 )
 

@@ -34,7 +34,7 @@ from benchmarks.peers.contestants import CONTESTANTS, Contestant, PeerTrainer
 from benchmarks.recording import Recorder, about, add_options, command
 from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import ALLOCATED, Benchmark, Comparison, spread
-from reproduce.words import count as counted
+from reproduce.text import count as counted
 
 NOT_INSTALLED = "not installed"
 TIME, UPDATES = "time of a step", "BatchNorm updates"

@@ -15,7 +15,7 @@ from reproduce.grids.scales import Scale
 from reproduce.records.broken import near_chance
 from reproduce.records.record import DEFAULT_ROOT, DIVERGED, OUT_OF_MEMORY, Status
 from reproduce.running.runner import GridOutcome
-from reproduce.words import count
+from reproduce.text import count
 
 
 def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:

@@ -21,7 +21,7 @@ from reproduce.data import corpus, manifest
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import Findings, Manifest, Progress
 from reproduce.records.storage import StorageError
-from reproduce.words import some
+from reproduce.text import some
 
 DATA_ROOT = click.option(
     "--data-root",

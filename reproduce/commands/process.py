@@ -29,7 +29,7 @@ from reproduce.running.execution import execute
 from reproduce.running.interrupts import Interrupt
 from reproduce.running.progress import EventFiles, Observers, TrainingBar
 from reproduce.running.worker import POLL_SECONDS
-from reproduce.words import conjunction, count
+from reproduce.text import conjunction, count
 
 
 def train_here(cell: TrainedCell, options: TrainOptions) -> None:

@@ -16,7 +16,7 @@ from reproduce.grids import scales
 from reproduce.grids.selection import Selection
 from reproduce.running import devices, planning
 from reproduce.running.grid_options import GridOptions
-from reproduce.words import count
+from reproduce.text import count
 
 
 @click.command(cls=Command)

@@ -13,12 +13,12 @@ from pandas import DataFrame
 
 from reproduce.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.presentation import facets
+from reproduce.presentation.content import MEGABYTE, Entry, Figure, Finding, Listing, Role, Table, missing, none
+from reproduce.presentation.tables import Field, entry, number, table, words
 from reproduce.records.benchmarks import Benchmark
 from reproduce.records.frames import Frames
-from reproduce.show import facets
-from reproduce.show.content import MEGABYTE, Entry, Figure, Finding, Listing, Table, Tone, missing, none
-from reproduce.show.tables import Field, entry, number, table, words
-from reproduce.words import conjunction, count, some
+from reproduce.text import conjunction, count, some
 
 INTRODUCTION = (
     "Contestants are measured in turn, in rounds. A ratio is taken within a round; shown are the median over the "
@@ -35,7 +35,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     records = [replace(record, title=_titled(record)) for record in frames.results.benchmarks]
     if problems:
         unreadable = f"{count(len(problems), 'file')} unreadable. {some([str(problem) for problem in problems])}"
-        yield Finding(f"Benchmarks: {unreadable}", Tone.ALERT)
+        yield Finding(f"Benchmarks: {unreadable}", Role.ALERT)
     if not records:
         yield "No benchmark has been recorded yet."
         return
@@ -82,9 +82,9 @@ def _aims(benchmark: Benchmark) -> Iterator[Finding]:
     aims = count(len(aimed), "aim")
     if missed:
         said = f"{benchmark.name}: {len(missed)} of {aims} not reached. {some(missed)}."
-        yield Finding(f"Benchmarks: {said}", Tone.ALERT)
+        yield Finding(f"Benchmarks: {said}", Role.ALERT)
     elif aimed:
-        yield Finding(f"Benchmarks: {benchmark.name}: {aims} reached.", Tone.GOOD)
+        yield Finding(f"Benchmarks: {benchmark.name}: {aims} reached.", Role.GOOD)
 
 
 def _shown(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:
@@ -122,13 +122,13 @@ def _judged(benchmark: Benchmark) -> Table:
     def median(row: Any) -> Entry:
         form, unit, spread = _form(benchmark.unit(row[0])), benchmark.unit(row[0]), row[1]
         quartiles = f" ({form(spread.lower)} to {form(spread.upper)})" if spread.n > 1 else ""
-        return Entry(f"{form(spread.median)}{quartiles}{unit}", spread.median, Tone.OURS)
+        return Entry(f"{form(spread.median)}{quartiles}{unit}", spread.median, Role.OURS)
 
     def aim(row: Any) -> Entry:
         if row[2] is None:
             return none("nothing was aimed at")
-        verdict, tone = ("holds", Tone.GOOD) if row[2] else ("does not hold", Tone.OURS)
-        return Entry(f"{row[0].aim}: {verdict}", tone=tone)
+        verdict, role = ("holds", Role.GOOD) if row[2] else ("does not hold", Role.OURS)
+        return Entry(f"{row[0].aim}: {verdict}", role=role)
 
     return table(
         key=f"benchmark-{benchmark.name}",
@@ -164,7 +164,7 @@ def _side_by_side(benchmark: Benchmark, series: DataFrame) -> Table:
     def shown(quantity: str) -> Field:
         def of(row: tuple[str, str]) -> Entry:
             value = medians.get((*row, quantity))
-            return missing("not measured") if value is None else Entry(_digits(value), value, Tone.OURS)
+            return missing("not measured") if value is None else Entry(_digits(value), value, Role.OURS)
 
         return entry(quantity, of)
 

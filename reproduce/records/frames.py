@@ -10,8 +10,8 @@ with every setting, and gets a row for each, including further seeds and cells t
     series   benchmark x group x contestant x quantity x at x round -> value; columns SERIES
     history  machine x figure x method x setting x commit -> value; columns HISTORY (counted by asv)
 
-`Frames.sheets` returns the runs of planned cells, separated by scale, arithmetic, training data set and text, so that
-only comparable runs share a sheet.
+`Frames.run_sets` returns the runs of planned cells, separated by scale, arithmetic, training data set and text, so that
+only comparable runs share a run_set.
 """
 
 import hashlib
@@ -39,13 +39,13 @@ from reproduce.cells.kinds import (
 )
 from reproduce.cells.networks import title_of
 from reproduce.cells.setting import settings_of
+from reproduce.presentation.statistics import ResidualStudy, pool
 from reproduce.records.broken import broken
 from reproduce.records.lost_commits import LOST
 from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
 from reproduce.records.storage import check_own, explain_full_disk
-from reproduce.show.statistics import ResidualStudy, pool
-from reproduce.words import conjunction, count
+from reproduce.text import conjunction, count
 
 #: Columns of `runs` for cells that train. Other cells have a subset.
 RUNS = (
@@ -82,8 +82,8 @@ class Frames:
     """The tables of all records under one root."""
 
     results: Results  # the records behind the tables
-    #: Sheets by the name of their plan, as far as they were requested.
-    by_plan: dict[str, list["Sheet"]] = field(default_factory=dict, compare=False, repr=False)
+    #: Run sets by the name of their plan, as far as they were requested.
+    by_plan: dict[str, list["RunSet"]] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def runs(self) -> DataFrame:
@@ -188,10 +188,10 @@ class Frames:
                     file.write(table.to_csv(index=False).encode())
                 yield folder / f"{name}.csv"
 
-    def sheets(self, scale: str, cells: Sequence[Cell]) -> Iterator["Sheet"]:
+    def run_sets(self, scale: str, cells: Sequence[Cell]) -> Iterator["RunSet"]:
         """Yield the runs of these cells of one scale, by data set, arithmetic and text. Cells may be unstarted.
 
-        If no cell trains, a data set only determines the shape of images, and all cells share one sheet.
+        If no cell trains, a data set only determines the shape of images, and all cells share one run_set.
         """
         trains = any(isinstance(cell, TrainedCell) for cell in cells)
         datasets = [getattr(cell, "dataset", "") if trains else "" for cell in cells]
@@ -215,7 +215,7 @@ class Frames:
                             row = _planned_row(cell, arithmetic)
                             rows[place] = row | {"study": self.studies.get(row["study"])}
                     in_order = [rows[place] for place in sorted(rows, key=lambda p: (places[p[0]], p[1]))]
-                    yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
+                    yield RunSet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
 
     @cached_property
     def _begun(self) -> dict[str, list[dict[str, Any]]]:
@@ -227,7 +227,7 @@ class Frames:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class RunSet:
     """The runs of a plan that may share one table."""
 
     frames: Frames
@@ -250,7 +250,7 @@ class Sheet:
 
     @property
     def key(self) -> str:
-        """Part of anchors: the scale, and what else distinguishes sheets of one data set."""
+        """Part of anchors: the scale, and what else distinguishes run sets of one data set."""
         arithmetic = "" if self.arithmetic == "float32" else f"-{self.arithmetic}".replace(" ", "-")
         return self.scale + arithmetic + (f"-{self.text[:6]}" if self.text else "")
 
@@ -310,7 +310,7 @@ class Sheet:
 def over_training(lines: DataFrame) -> DataFrame:
     """Average each measure over all followed micro-batches of a run, without those that have no value.
 
-    The result has one row per cell, stage and measure, with the further columns of `Frames.lines` or `Sheet.lines`
+    The result has one row per cell, stage and measure, with the further columns of `Frames.lines` or `RunSet.lines`
     except epoch, point and weight.
     """
     kept = [name for name in lines.columns if name not in ("epoch", "point", "weight", "value")]

@@ -48,7 +48,7 @@ from reproduce.records.run import (
     unreadable,
 )
 from reproduce.records.storage import append_line, write_atomically, write_json
-from reproduce.words import some
+from reproduce.text import some
 
 __all__ = [
     "DEFAULT_ROOT",

@@ -22,7 +22,7 @@ from reproduce.measures.context import MEMORY_FORMAT, Context
 from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
 from reproduce.records.record import DIVERGED, OUT_OF_MEMORY, Record, State
-from reproduce.words import conjunction
+from reproduce.text import conjunction
 
 #: Kind of a cell -> the function that runs it: (cell, record, context) -> values of the result.
 RUNNERS = {

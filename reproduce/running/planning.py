@@ -19,7 +19,7 @@ from reproduce.records.results import meaning
 from reproduce.records.speed import Device, Speeds
 from reproduce.running import devices
 from reproduce.running.grid_options import GridOptions
-from reproduce.words import count, duration
+from reproduce.text import count, duration
 
 SHOWN_METHODS = 2  # a row with more methods only shows their number
 COLUMNS = ("done", "failed", "partial", "locked", "not run", "unreadable")

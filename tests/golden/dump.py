@@ -17,12 +17,12 @@ from reproduce.exhibits.claims import judge
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
+from reproduce.presentation.content import Block, Figure, Listing, Section, Table
 from reproduce.records import benchmarks, volumes
 from reproduce.records.frames import Frames
 from reproduce.records.record import scan
 from reproduce.records.results import read
 from reproduce.report.headline import first_screen
-from reproduce.show.content import Block, Figure, Listing, Section, Table
 
 HERE = Path(__file__).parent
 COMMITTED = HERE.parents[1] / "reports" / "records"
@@ -74,7 +74,7 @@ def lines_of(section: Section) -> Iterator[str]:
     yield f"SECTION {section.key}: {section.title} {section.count}".rstrip()
     yield f"sentence: {section.sentence}"
     for finding in section.findings:
-        yield f"finding [{finding.tone.value}] {finding.text}"
+        yield f"finding [{finding.role.value}] {finding.text}"
     for block in (*section.blocks, *section.folded):
         yield from _lines_of_block(block)
 

@@ -9,10 +9,10 @@ from reproduce.exhibits import figure4
 from reproduce.exhibits.figure4 import MATCHED
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import NARROW, SMALL
+from reproduce.presentation.content import MINUS, NARROW_SPACE, TIMES, Section
+from reproduce.presentation.statements import ClaimVerdict
+from reproduce.presentation.statistics import estimate
 from reproduce.records.frames import count_averaged_epochs
-from reproduce.show.content import MINUS, NARROW_SPACE, TIMES, Section
-from reproduce.show.statements import ClaimVerdict
-from reproduce.show.statistics import estimate
 from tests import fake_records, sections
 
 KEY = "figure4-small-cifar10"

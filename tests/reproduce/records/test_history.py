@@ -6,9 +6,9 @@ from pathlib import Path
 from petra_core import methods
 from reproduce.exhibits import history as exhibit
 from reproduce.exhibits._exhibit import section
+from reproduce.presentation.content import Figure, Table
 from reproduce.records.frames import Frames
 from reproduce.records.results import read
-from reproduce.show.content import Figure, Table
 
 NAMES = [[f"'{methods.PETRA.name}'", f"'{methods.DSP.name}'"], ["10", "30"]]
 

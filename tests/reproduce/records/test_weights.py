@@ -3,8 +3,8 @@
 import pytest
 from pandas import DataFrame, concat
 
+from reproduce.presentation.compare import measured
 from reproduce.records.frames import average_over_micro_batches
-from reproduce.show.compare import measured
 
 
 def test_a_mean_is_weighed_and_leaves_out_what_is_not_defined() -> None:

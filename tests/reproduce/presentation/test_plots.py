@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from petra_core import methods
-from reproduce.show import plots
+from reproduce.presentation import plots
 
 
 def drawing(key: str) -> str:

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from petra_core import methods
 from petra_core.methods import Method
+from reproduce.presentation.statistics import Estimate, Verdict
 from reproduce.published import Mark
-from reproduce.show.statistics import Estimate, Verdict
 
 _SHORT_TITLES = {methods.DSP: "DSP"}
 MINUS, TIMES, NARROW_SPACE = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}", "\N{NARROW NO-BREAK SPACE}"
 KILOBYTE, MEGABYTE, GIGABYTE = 1e3, 1e6, 1e9
 
 
-class Tone(enum.Enum):
+class Role(enum.Enum):
     """Meaning of an entry or a finding, which determines its style."""
 
     PLAIN = "plain"
@@ -37,7 +37,7 @@ class Entry:
 
     text: str  # displayed text
     value: float | str | None = None  # value to sort by and to download, in full precision; None: the text
-    tone: Tone = Tone.PLAIN
+    role: Role = Role.PLAIN
     hint: str = ""  # short explanation, shown as a tooltip and read by screen readers
     mark: Mark | None = None  # how well a published value is known
     code: bool = False  # whether it is a command, a hash or a file name
@@ -109,7 +109,7 @@ class Finding:
     """One line of the summary."""
 
     text: str
-    tone: Tone = Tone.PLAIN
+    role: Role = Role.PLAIN
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Listing:
 Block = Table | Figure | Listing | str  # a str is a paragraph
 
 
-class Standing(enum.Enum):
+class ExhibitStatus(enum.Enum):
     """Summary of the verdicts on the claims about an exhibit."""
 
     REPRODUCED = "reproduced"  # all claims agree
@@ -145,7 +145,7 @@ class Section:
     folded: Sequence[Block] = ()  # further blocks, shown on demand
     folded_title: str = "More"
     sentence: str = ""  # its summary in one sentence
-    standing: Standing | None = None  # summary of the verdicts on the claims about it; None: there are no claims
+    status: ExhibitStatus | None = None  # summary of the verdicts on the claims about it; None: there are no claims
     count: str = ""  # how much of it has been run: "60 of 360 cells"
 
 
@@ -168,32 +168,32 @@ def code(value: str) -> Entry:
     return Entry(value, code=True)
 
 
-def number(value: float, digits: int, *, tone: Tone = Tone.OURS) -> Entry:
+def number(value: float, digits: int, *, role: Role = Role.OURS) -> Entry:
     """Return an entry with a number with `digits` decimals."""
-    return Entry(signless(f"{value:,.{digits}f}"), value, tone)
+    return Entry(signless(f"{value:,.{digits}f}"), value, role)
 
 
 def published(shown: str, mark: Mark, *, value: float | str | None = None) -> Entry:
     """Return an entry with a published value as it was published, with its mark."""
-    return Entry(shown, value, Tone.PUBLISHED, mark=mark)
+    return Entry(shown, value, Role.PUBLISHED, mark=mark)
 
 
 def missing(reason: str, hint: str = "") -> Entry:
     """Return an entry with the reason why there is no value."""
-    return Entry(reason, tone=Tone.MISSING, hint=hint)
+    return Entry(reason, role=Role.MISSING, hint=hint)
 
 
 def none(hint: str) -> Entry:
     """Return an entry for a value that cannot exist."""
-    return Entry("\N{EN DASH}", "", Tone.MISSING, hint)
+    return Entry("\N{EN DASH}", "", Role.MISSING, hint)
 
 
 def estimate(value: Estimate, digits: int, *, sign: bool = False) -> Entry:
     """Return an entry with the mean and the half-width of the 95 % interval, if there is one."""
     mean = with_sign(value.mean, digits) if sign else signless(f"{value.mean:.{digits}f}")
     if value.half_width is None:
-        return Entry(mean, value.mean, Tone.OURS, "a single run: no interval")
-    return Entry(f"{mean}{NARROW_SPACE}±{NARROW_SPACE}{value.half_width:.{digits}f}", value.mean, Tone.OURS)
+        return Entry(mean, value.mean, Role.OURS, "a single run: no interval")
+    return Entry(f"{mean}{NARROW_SPACE}±{NARROW_SPACE}{value.half_width:.{digits}f}", value.mean, Role.OURS)
 
 
 def relative_error(values: Sequence[float]) -> Entry:
@@ -204,14 +204,14 @@ def relative_error(values: Sequence[float]) -> Entry:
     """
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
-        return Entry(two_digits(mean), mean, Tone.OURS, "one seed: no range")
-    return Entry(f"{two_digits(mean)}, {two_digits(min(values))} to {two_digits(max(values))}", mean, Tone.OURS)
+        return Entry(two_digits(mean), mean, Role.OURS, "one seed: no range")
+    return Entry(f"{two_digits(mean)}, {two_digits(min(values))} to {two_digits(max(values))}", mean, Role.OURS)
 
 
 def verdict(value: Verdict) -> Entry:
     """Return a verdict in its colour. A method that loses accuracy is not an alert."""
-    tones = {Verdict.EQUAL: Tone.GOOD, Verdict.HIGHER: Tone.GOOD, Verdict.LOWER: Tone.OURS, Verdict.OPEN: Tone.MISSING}
-    return Entry(value.value, tone=tones[value])
+    roles = {Verdict.EQUAL: Role.GOOD, Verdict.HIGHER: Role.GOOD, Verdict.LOWER: Role.OURS, Verdict.OPEN: Role.MISSING}
+    return Entry(value.value, role=roles[value])
 
 
 def signless(shown: str) -> str:

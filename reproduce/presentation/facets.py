@@ -24,11 +24,11 @@ from pandas.api.types import is_numeric_dtype
 
 from petra_core import methods
 from petra_core.ledger import KINDS
-from reproduce.show import plots
-from reproduce.show.compare import interval
-from reproduce.show.content import MINUS, Figure, short_title, signless, with_sign
-from reproduce.show.statistics import MARGIN_POINTS, Estimate
-from reproduce.words import count
+from reproduce.presentation import plots
+from reproduce.presentation.compare import interval
+from reproduce.presentation.content import MINUS, Figure, short_title, signless, with_sign
+from reproduce.presentation.statistics import MARGIN_POINTS, Estimate
+from reproduce.text import count
 
 #: Axis labels of columns of runs.
 LABELS = {
@@ -312,10 +312,10 @@ def seen(panel: Panel) -> str:
 # --- layers
 
 
-def only(layer: Layer, **values: Any) -> Layer:
+def where(layer: Layer, **values: Any) -> Layer:
     """Restrict a layer to the rows with these values, such as dots for measured rows. Skip panels without such rows."""
 
-    def only(panel: Panel) -> None:
+    def draw(panel: Panel) -> None:
         part = panel.part
         for column, value in values.items():
             part = part[part[column] == value]
@@ -323,18 +323,18 @@ def only(layer: Layer, **values: Any) -> Layer:
         if not part.empty:
             layer(replace(panel, part=part, looks=looks))
 
-    return only
+    return draw
 
 
-def also(y: str, layer: Layer) -> Layer:
+def with_column(y: str, layer: Layer) -> Layer:
     """Draw a layer from another column than y, such as a formula next to measurements, for rows with a value."""
 
-    def also(panel: Panel) -> None:
+    def draw(panel: Panel) -> None:
         part = panel.every.dropna(subset=[y])
         if not part.empty:
             layer(replace(panel, y=y, part=part))
 
-    return also
+    return draw
 
 
 def from_zero(panel: Panel) -> None:
@@ -582,16 +582,16 @@ def differences(by: Mapping[str, Mapping[Any, Estimate | None]], colours: Mappin
     return differences
 
 
-def level(estimated: Estimate | None, label: str) -> Layer:
+def hline(estimated: Estimate | None, label: str) -> Layer:
     """Draw a horizontal line at a mean without a place on the x-axis, with its interval as a band."""
 
-    def level(panel: Panel) -> None:
+    def draw(panel: Panel) -> None:
         if estimated is not None:
             panel.axes.axhline(estimated.mean, color=plots.QUIET, linewidth=1.2, linestyle=(0, (4, 2)), label=label)
             if estimated.low is not None and estimated.high is not None:
                 panel.axes.axhspan(estimated.low, estimated.high, color=plots.QUIET, alpha=0.08, linewidth=0)
 
-    return level
+    return draw
 
 
 def zero(panel: Panel) -> None:

@@ -1,8 +1,8 @@
 """Average runs that differ only in their seed, and compare the means.
 
-A `Sample` contains a measure by seed, the state of the seeds without a value, and the spread of its study. A
-`Difference` of two samples is unpaired (`reproduce.show.statistics` explains why). Differences can be subtracted in
-turn: the change of a gap is a difference of differences.
+A `SeedSample` contains a measure by seed, the state of the seeds without a value, and the spread of its study. A
+`Difference` of two samples is unpaired (`reproduce.presentation.statistics` explains why). Differences can be
+subtracted in turn: the change of a gap is a difference of differences.
 """
 
 from collections import Counter
@@ -12,10 +12,18 @@ from typing import Any
 
 from pandas import DataFrame, concat, notna
 
-from reproduce.show.content import TIMES, Tone, with_sign
-from reproduce.show.content import estimate as estimate_entry
-from reproduce.show.statistics import Estimate, ResidualSpread, ResidualStudy, Verdict, combine_means, estimate, verdict
-from reproduce.words import conjunction, count
+from reproduce.presentation.content import TIMES, Role, with_sign
+from reproduce.presentation.content import estimate as estimate_entry
+from reproduce.presentation.statistics import (
+    Estimate,
+    ResidualSpread,
+    ResidualStudy,
+    Verdict,
+    combine_means,
+    estimate,
+    verdict,
+)
+from reproduce.text import conjunction, count
 
 DONE, NOT_RUN = "done", "not run"
 NO_PAIR = "not comparable yet"  # text of a difference of which a side has no finished run
@@ -24,7 +32,7 @@ MIXED = "\N{DOUBLE DAGGER}"  # mark of a difference whose sides ran on different
 
 
 @dataclass(frozen=True)
-class Sample:
+class SeedSample:
     """A measure of runs that differ only in their seed."""
 
     values: Mapping[int, float] = field(default_factory=dict)  # by seed, of the finished runs
@@ -37,17 +45,17 @@ class Sample:
     machines: Mapping[int, str] = field(default_factory=dict)
     spread: ResidualSpread | None = None  # spread of its study; None if only the values themselves are known
 
-    def __sub__(self, other: "Sample") -> "Difference":
+    def __sub__(self, other: "SeedSample") -> "Difference":
         return Difference(((1.0, self), (-1.0, other)))
 
-    def without(self, seeds: Iterable[int]) -> "Sample":
+    def without(self, seeds: Iterable[int]) -> "SeedSample":
         """Return the sample of the other seeds."""
         gone = set(seeds)
         known: tuple[Mapping[int, Any], ...] = (self.values, self.states, self.failures, self.broken, self.machines)
         values, states, failures, broken, machines = (
             {seed: of[seed] for seed in of if seed not in gone} for of in known
         )
-        return Sample(values, states, failures, broken, machines, self.spread)
+        return SeedSample(values, states, failures, broken, machines, self.spread)
 
     @property
     def wrecks(self) -> int:
@@ -55,7 +63,7 @@ class Sample:
         return len(self.values.keys() & self.broken.keys())
 
     @property
-    def sound(self) -> "Sample":
+    def sound(self) -> "SeedSample":
         """The sample without its broken seeds; the whole sample if every seed is broken, which is a result too."""
         if self.wrecks in (0, len(self.values)):
             return self
@@ -108,7 +116,7 @@ class Difference:
     runs are all broken is represented by them.
     """
 
-    terms: tuple[tuple[float, Sample], ...]
+    terms: tuple[tuple[float, SeedSample], ...]
 
     def __sub__(self, other: "Difference") -> "Difference":
         return Difference((*self.terms, *((-weight, sample) for weight, sample in other.terms)))
@@ -137,14 +145,14 @@ class Difference:
         return conjunction(sorted({machine for side in sides for machine in side}))
 
 
-class Samples(dict[Any, Sample]):
+class SeedSamples(dict[Any, SeedSample]):
     """Samples by place. A place that was not planned has an empty sample, which is displayed as "not run"."""
 
-    def __missing__(self, place: Hashable) -> Sample:
-        return Sample()
+    def __missing__(self, place: Hashable) -> SeedSample:
+        return SeedSample()
 
 
-def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
+def means(runs: DataFrame, value: str, by: Sequence[str]) -> SeedSamples:
     """Return the samples of a column of runs, one for each place.
 
     Args:
@@ -154,10 +162,10 @@ def means(runs: DataFrame, value: str, by: Sequence[str]) -> Samples:
 
     """
     columns = ["seed", "status", "state", "reason", "broken", "machine", "study", value]
-    samples = Samples()
+    samples = SeedSamples()
     for place, rows in _places(runs, columns, by):
         done = [(int(row[0]), row[5], float(row[-1])) for row in rows if row[1] == DONE and notna(row[-1])]
-        samples[place] = Sample(
+        samples[place] = SeedSample(
             {seed: number for seed, _, number in done},
             {int(seed): state for seed, _, state, *_ in rows},
             {int(seed): reason for seed, status, _, reason, *_ in rows if status == "failed"},
@@ -188,13 +196,15 @@ def interval(rows: DataFrame, value: str) -> tuple[float | None, float | None]:
     return known.low, known.high
 
 
-def measured(values: DataFrame, value: str, by: Sequence[str]) -> Samples:
+def measured(values: DataFrame, value: str, by: Sequence[str]) -> SeedSamples:
     """Return the samples of values measured during runs, whether these are finished or not; see `means`.
 
     A value measured during a run, such as the difference of two gradients, counts as one value of the run.
     """
     places = _places(values.dropna(subset=[value]), ["seed", value], by)
-    return Samples({place: Sample({int(seed): float(number) for seed, number in rows}) for place, rows in places})
+    return SeedSamples(
+        {place: SeedSample({int(seed): float(number) for seed, number in rows}) for place, rows in places}
+    )
 
 
 def _places(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
@@ -227,7 +237,7 @@ def with_difference(runs: DataFrame, value: str, *, of: str, less: str, by: Sequ
     return concat([ours.assign(difference=False), others.assign(difference=False), differences], ignore_index=True)
 
 
-def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Tone]:
+def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Role]:
     """Return in words in how many numbers two counts of the same stages agree. Any disagreement is an alert.
 
     Args:
@@ -239,7 +249,7 @@ def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Tone]:
     counts = parts[parts["of"].isin([one, other])].pivot(index=["cell", "stage", "kind"], columns="of", values="value")
     equal = int((counts[one] == counts[other]).sum())
     words = f"{equal} of {len(counts)} numbers (cell, stage, kind)"
-    return words, Tone.GOOD if equal == len(counts) else Tone.ALERT
+    return words, Role.GOOD if equal == len(counts) else Role.ALERT
 
 
 # --- as text

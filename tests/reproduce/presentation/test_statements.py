@@ -2,9 +2,9 @@
 
 import pytest
 
-from reproduce.show.content import Tone
-from reproduce.show.statements import ClaimVerdict, compare, is_above, is_below, is_equal, is_not_below
-from reproduce.show.statistics import Estimate
+from reproduce.presentation.content import Role
+from reproduce.presentation.statements import ClaimVerdict, compare, is_above, is_below, is_equal, is_not_below
+from reproduce.presentation.statistics import Estimate
 
 
 def test_claims_about_an_interval() -> None:
@@ -43,5 +43,5 @@ def test_agreement_with_a_published_value_is_earned(ours: Estimate, verdict: Cla
 
 
 def test_only_a_disagreement_at_the_papers_size_is_an_alert() -> None:
-    assert {of for of in ClaimVerdict if of.entry.tone is Tone.ALERT} == {ClaimVerdict.DISAGREE}
+    assert {of for of in ClaimVerdict if of.entry.role is Role.ALERT} == {ClaimVerdict.DISAGREE}
     assert all(of.meaning for of in ClaimVerdict)

@@ -1,12 +1,15 @@
 """Test that a field contains the head and the entries of a column, so that these cannot disagree."""
 
+from reproduce.presentation import content
+from reproduce.presentation.compare import SeedSample
+from reproduce.presentation.content import Role
+from reproduce.presentation.tables import amount, difference, entry, judged, mean, table, words
 from reproduce.published import Mark
-from reproduce.show import content
-from reproduce.show.compare import Sample
-from reproduce.show.content import Tone
-from reproduce.show.tables import amount, difference, entry, judged, mean, table, words
 
-GAPS = {1: Sample({0: -2.0, 1: -2.1}) - Sample({0: 0.0, 1: 0.0}, machines={0: "CPU"}), 4: Sample() - Sample()}
+GAPS = {
+    1: SeedSample({0: -2.0, 1: -2.1}) - SeedSample({0: 0.0, 1: 0.0}, machines={0: "CPU"}),
+    4: SeedSample() - SeedSample(),
+}
 
 
 def test_every_kind_of_field_stands_under_its_head() -> None:
@@ -16,7 +19,7 @@ def test_every_kind_of_field_stands_under_its_head() -> None:
         rows=[1, 4, 9],
         fields=[
             words("odd", lambda k: "yes" if k % 2 else None),
-            mean("accuracy", lambda k: Sample({0: 60.0 + k}, {0: "done"}), group="runs"),
+            mean("accuracy", lambda k: SeedSample({0: 60.0 + k}, {0: "done"}), group="runs"),
             amount("bytes", lambda k: 1e3 * k if k < 9 else None, 1, without="not held"),
             difference("less", lambda k: -k, 0),
             judged("gap", lambda k: GAPS.get(k, ""), group="runs"),
@@ -35,4 +38,4 @@ def test_every_kind_of_field_stands_under_its_head() -> None:
     assert rows[0]["less"].text == "\N{MINUS SIGN}1"
     assert [row["gap"].text for row in rows[1:]] == ["not comparable yet", ""]
     assert rows[0]["published"].mark is Mark.PAPER
-    assert rows[2]["bytes"].tone is Tone.MISSING
+    assert rows[2]["bytes"].role is Role.MISSING

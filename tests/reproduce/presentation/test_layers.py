@@ -2,8 +2,8 @@
 
 import pytest
 
-from reproduce.show import facets
-from reproduce.show.facets import Layer, Panel, facet, only
+from reproduce.presentation import facets
+from reproduce.presentation.facets import Layer, Panel, facet, where
 
 ROWS = [
     {"at": at, "amount": amount, "kind": kind, "of": of}
@@ -37,21 +37,24 @@ def test_a_layer_is_for_the_rows_that_it_is_meant_for_and_for_panels_that_have_a
         seen.append(list(panel.part["amount"]))
         looks.append(list(panel.looks))
 
-    drawn(only(look, of="measured"), only(look, of="measured", at=1), only(look, of="neither"))
+    drawn(where(look, of="measured"), where(look, of="measured", at=1), where(look, of="neither"))
     assert seen == [[3.0, 40.0], [40.0]]
     assert looks == [["graph"]] * 2, "what stands side by side has the middle at its place"
     seen.clear()
-    drawn(only(look, of="formula"), col="of")
+    drawn(where(look, of="formula"), col="of")
     assert seen == [[1.0, 2.0]]
 
 
 def test_another_column_is_drawn_where_a_row_has_it() -> None:
     seen: list[tuple[str, list[float]]] = []
     rows = [{**ROWS[0], "formula": 5.0}, ROWS[1], {"at": 2, "kind": "inputs", "formula": 6.0}]
-    layers = [facets.also("formula", lambda panel: seen.append((panel.y, list(panel.part[panel.y])))), facets.dots()]
+    layers = [
+        facets.with_column("formula", lambda panel: seen.append((panel.y, list(panel.part[panel.y])))),
+        facets.dots(),
+    ]
     figure = facet(rows, layers, key="k", title="", caption="", x="at", y="amount", hue="kind", looks=facets.KIND_LOOKS)
     assert seen == [("formula", [5.0, 6.0])]
-    assert figure.description == "1 panel. inputs from 1 to 2.", "only what y is"
+    assert figure.description == "1 panel. inputs from 1 to 2.", "where what y is"
 
 
 def test_one_panel_may_be_logarithmic_where_another_begins_at_0() -> None:
@@ -59,8 +62,8 @@ def test_one_panel_may_be_logarithmic_where_another_begins_at_0() -> None:
     drawn(
         facets.dots(),
         facets.dots(hollow="of"),
-        only(facets.from_zero, of="formula"),
-        only(facets.logarithmic, of="measured"),
+        where(facets.from_zero, of="formula"),
+        where(facets.logarithmic, of="measured"),
         panels.append,
         col="of",
     )

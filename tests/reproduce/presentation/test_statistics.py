@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reproduce.show.compare import Sample
-from reproduce.show.statistics import (
+from reproduce.presentation.compare import SeedSample
+from reproduce.presentation.statistics import (
     Estimate,
     ResidualSpread,
     Verdict,
@@ -97,7 +97,7 @@ def test_a_side_of_one_run_has_no_interval_and_an_empty_side_no_difference() -> 
 
 
 def test_samples_are_subtracted_whatever_their_seeds_and_differences_too() -> None:
-    ours, theirs = Sample({0: 1.0, 1: 2.0}), Sample({5: 0.0, 6: 1.0, 7: 2.0})
+    ours, theirs = SeedSample({0: 1.0, 1: 2.0}), SeedSample({5: 0.0, 6: 1.0, 7: 2.0})
     difference = ours - theirs
     assert difference.estimate is not None
     assert (difference.estimate.mean, difference.estimate.counts) == (0.5, (2, 3))
@@ -109,8 +109,8 @@ def test_samples_are_subtracted_whatever_their_seeds_and_differences_too() -> No
 def test_a_broken_run_does_not_scatter_as_the_study_does() -> None:
     spread = ResidualSpread(0.1, 50, 25, 0.5)
     sound, broken = (
-        Sample({0: 60.0, 1: 10.0}, spread=spread),
-        Sample({0: 60.0, 1: 10.0}, broken={1: "w"}, spread=spread),
+        SeedSample({0: 60.0, 1: 10.0}, spread=spread),
+        SeedSample({0: 60.0, 1: 10.0}, broken={1: "w"}, spread=spread),
     )
     assert sound.estimate is not None
     assert broken.estimate is not None
@@ -119,7 +119,7 @@ def test_a_broken_run_does_not_scatter_as_the_study_does() -> None:
 
 
 def test_a_difference_knows_whether_machines_are_mixed() -> None:
-    cpu, both = Sample({0: 1.0}, machines={0: "CPU"}), Sample({0: 1.0, 1: 1.0}, machines={0: "CPU", 1: "GPU"})
+    cpu, both = SeedSample({0: 1.0}, machines={0: "CPU"}), SeedSample({0: 1.0, 1: 1.0}, machines={0: "CPU", 1: "GPU"})
     assert (cpu - cpu).mixed == (both - both).mixed == ""
     assert (both - cpu).mixed == "CPU and GPU"
 
@@ -169,7 +169,7 @@ def simulate(effect: float, deviations: np.ndarray, seed: int, *, pooled: bool =
         spread = pool(values.tolist())
         assert spread is not None
         spread = replace(spread, p=1.0) if pooled else spread
-        first, second = (Sample(dict(enumerate(side)), spread=spread) for side in values[:2])
+        first, second = (SeedSample(dict(enumerate(side)), spread=spread) for side in values[:2])
         estimated = (first - second).estimate
         assert estimated is not None
         found.append((estimated, spread.shared))
@@ -224,7 +224,7 @@ def test_holm_over_the_primary_comparisons_errs_in_at_most_one_of_twenty_reports
         values = rng.normal(0.0, DEVIATION, size=(SETTINGS, 6))
         values[1] -= 4 * DEVIATION
         spread = pool(values.tolist())
-        sides = [Sample(dict(enumerate(of)), spread=spread) for of in values]
+        sides = [SeedSample(dict(enumerate(of)), spread=spread) for of in values]
         corrected = holm([p_value((sides[0] - other).estimate) for other in sides[1:5]])
         right += corrected[0] < 0.05
         wrong += any(p < 0.05 for p in corrected[1:])

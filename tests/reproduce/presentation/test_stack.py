@@ -4,9 +4,9 @@ import matplotlib as mpl
 import pytest
 from pandas import DataFrame
 
-from reproduce.show import facets, tables
-from reproduce.show.content import Tone
-from reproduce.show.facets import Look, Panel
+from reproduce.presentation import facets, tables
+from reproduce.presentation.content import Role
+from reproduce.presentation.facets import Look, Panel
 
 LOOKS = {"a": Look("a", "#000000"), "b": Look("b", "#ff0000"), "c": Look("c", "#00ff00")}
 ROWS = [("late", "b", 2.0), ("late", "a", 1.0), ("early", "b", 4.0), ("late", "b", 3.0)]
@@ -42,10 +42,10 @@ def test_a_difference_that_should_be_nought_is_an_alert_and_nan_is_missing() -> 
         ],
     )
     assert [column.name for column in shown.columns] == ["off", "d", "A", "B"]
-    assert [(row[0].text, row[0].tone) for row in shown.rows] == [
-        ("0.0", Tone.OURS),
-        ("0.0", Tone.ALERT),
-        ("", Tone.MISSING),
+    assert [(row[0].text, row[0].role) for row in shown.rows] == [
+        ("0.0", Role.OURS),
+        ("0.0", Role.ALERT),
+        ("", Role.MISSING),
     ]
-    assert {row[1].tone for row in shown.rows[:2]} == {Tone.OURS}
+    assert {row[1].role for row in shown.rows[:2]} == {Role.OURS}
     assert [entry.text for entry in shown.rows[0][2:]] == ["1.0", "2.0"]

@@ -2,9 +2,9 @@
 
 from pandas import DataFrame
 
-from reproduce.show import facets
-from reproduce.show.facets import Look, Panel
-from reproduce.show.statistics import Estimate
+from reproduce.presentation import facets
+from reproduce.presentation.facets import Look, Panel
+from reproduce.presentation.statistics import Estimate
 
 LOOKS = {"a": Look("the first", "#aa0001"), "b": Look("the second", "#bb0002", None, "^")}
 ROWS = [

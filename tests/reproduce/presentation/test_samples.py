@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pandas import DataFrame, isna
 
-from reproduce.show.compare import Sample, bounded, means, measured, points, with_difference
-from reproduce.show.statistics import ResidualSpread, Verdict
-from reproduce.show.tables import difference_entries, mean_entry
+from reproduce.presentation.compare import SeedSample, bounded, means, measured, points, with_difference
+from reproduce.presentation.statistics import ResidualSpread, Verdict
+from reproduce.presentation.tables import difference_entries, mean_entry
 
 
 def run(method: str, seed: int, accuracy: float | None, status: str = "done", broken: str = "") -> dict[str, Any]:
@@ -39,7 +39,7 @@ def test_a_sample_knows_what_broke_and_whether_all_is_known() -> None:
 def test_what_was_measured_counts_whatever_became_of_the_run() -> None:
     rows = DataFrame({"J": [4, 4, 10], "seed": [0, 1, 0], "error": [0.1, 0.3, None]})
     samples = measured(rows, "error", ["J"])
-    assert samples[4] == Sample({0: 0.1, 1: 0.3})
+    assert samples[4] == SeedSample({0: 0.1, 1: 0.3})
     assert samples[10].summary == "not run"
 
 
@@ -63,8 +63,8 @@ def test_differences_stand_beside_the_runs_as_a_third_method() -> None:
 
 def test_a_broken_seed_is_counted_beside_the_mean_and_decides_no_verdict() -> None:
     """One collapsed run among three seeds turned "lower" into "open", which hid the evidence against the claim."""
-    exact = Sample({0: 90.0, 1: 90.4, 2: 90.2}, dict.fromkeys(range(3), "done"))
-    sound = Sample({0: 80.1, 1: 80.3, 2: 80.2}, dict.fromkeys(range(3), "done"))
+    exact = SeedSample({0: 90.0, 1: 90.4, 2: 90.2}, dict.fromkeys(range(3), "done"))
+    sound = SeedSample({0: 80.1, 1: 80.3, 2: 80.2}, dict.fromkeys(range(3), "done"))
     broken = replace(sound, values={**sound.values, 2: 10.0}, broken={2: "below twice chance"})
     assert mean_entry(broken).text.endswith("(3; 1 broken)")
     assert (sound - exact).verdict is Verdict.LOWER
@@ -81,8 +81,8 @@ def test_a_broken_seed_is_counted_beside_the_mean_and_decides_no_verdict() -> No
 
 def test_the_sound_seeds_of_a_sample_with_a_broken_one_have_the_spread_of_the_study() -> None:
     spread = ResidualSpread(0.2, 40, 20, 0.5)
-    exact = Sample({0: 90.0, 1: 90.4, 2: 90.2}, spread=spread)
-    broken = Sample({0: 80.1, 1: 80.3, 2: 10.0}, broken={2: "below twice chance"}, spread=spread)
+    exact = SeedSample({0: 90.0, 1: 90.4, 2: 90.2}, spread=spread)
+    broken = SeedSample({0: 80.1, 1: 80.3, 2: 10.0}, broken={2: "below twice chance"}, spread=spread)
     known = (broken - exact).estimate
     assert known is not None
     assert known.freedom == pytest.approx(40)
@@ -91,8 +91,8 @@ def test_the_sound_seeds_of_a_sample_with_a_broken_one_have_the_spread_of_the_st
 
 
 def test_where_every_seed_is_broken_that_is_what_is_judged() -> None:
-    exact = Sample(dict.fromkeys(range(3), 90.0))
-    wrecks = Sample({0: 10.0, 1: 10.5, 2: 11.0}, broken=dict.fromkeys(range(3), "below twice chance"))
+    exact = SeedSample(dict.fromkeys(range(3), 90.0))
+    wrecks = SeedSample({0: 10.0, 1: 10.5, 2: 11.0}, broken=dict.fromkeys(range(3), "below twice chance"))
     difference = wrecks - exact
     assert difference.verdict is Verdict.LOWER
     assert difference.estimate is not None

@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
+from reproduce.presentation import content
+from reproduce.presentation.content import MINUS, NARROW_SPACE, Column, Entry, Table
+from reproduce.presentation.statistics import Estimate
 from reproduce.published import Mark
 from reproduce.report.layout import column_groups
-from reproduce.show import content
-from reproduce.show.content import MINUS, NARROW_SPACE, Column, Entry, Table
-from reproduce.show.statistics import Estimate
-from reproduce.words import some
+from reproduce.text import some
 
 
 def test_numbers_differences_and_estimates_as_they_are_written() -> None:

@@ -18,14 +18,24 @@ from typing import Any
 from pandas import isna
 
 from petra_core.methods import Method
+from reproduce.presentation.compare import CHOSEN, MIXED, NO_PAIR, Difference, SeedSample
+from reproduce.presentation.content import (
+    Column,
+    Entry,
+    Role,
+    Table,
+    missing,
+    none,
+    relative_error,
+    short_title,
+    with_sign,
+)
+from reproduce.presentation.content import estimate as estimate_entry
+from reproduce.presentation.content import number as number_entry
+from reproduce.presentation.content import published as published_entry
+from reproduce.presentation.content import verdict as verdict_entry
+from reproduce.presentation.statistics import Estimate
 from reproduce.published import Row
-from reproduce.show.compare import CHOSEN, MIXED, NO_PAIR, Difference, Sample
-from reproduce.show.content import Column, Entry, Table, Tone, missing, none, relative_error, short_title, with_sign
-from reproduce.show.content import estimate as estimate_entry
-from reproduce.show.content import number as number_entry
-from reproduce.show.content import published as published_entry
-from reproduce.show.content import verdict as verdict_entry
-from reproduce.show.statistics import Estimate
 
 Of = Callable[[Any], Any]
 
@@ -56,7 +66,7 @@ def table(
     notes: Sequence[str] = (),
     grouped: bool = False,
 ) -> Table:
-    """Return a table (see `reproduce.show.content.Table`) with a line for each row and these fields.
+    """Return a table (see `reproduce.presentation.content.Table`) with a line for each row and these fields.
 
     If the sides of a difference ran on different machines, its last note explains the mark.
     """
@@ -104,7 +114,7 @@ def method(name: str, of: Callable[[Any], Method]) -> Field:
 
 def number(name: str, of: Of, digits: int = 0, *, group: str = "", hint: str = "") -> Field:
     """Return a column of numbers that are settings: k, J, epochs."""
-    return _numbers(name, of, lambda value: number_entry(value, digits, tone=Tone.PLAIN), group, hint)
+    return _numbers(name, of, lambda value: number_entry(value, digits, role=Role.PLAIN), group, hint)
 
 
 def amount(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
@@ -145,7 +155,7 @@ def difference(name: str, of: Of, digits: int, *, group: str = "", hint: str = "
     """
 
     def signed(value: float) -> Entry:
-        return Entry(with_sign(value, digits), value, Tone.ALERT if exact and value else Tone.OURS)
+        return Entry(with_sign(value, digits), value, Role.ALERT if exact and value else Role.OURS)
 
     return _numbers(name, of, signed, group, hint)
 
@@ -160,7 +170,7 @@ def estimated(name: str, of: Callable[[Any], Estimate | None], *, group: str = "
     return entry(name, shown, group=group, hint=hint)
 
 
-def mean(name: str, of: Callable[[Any], Sample | None], digits: int = 2, *, group: str = "") -> Field:
+def mean(name: str, of: Callable[[Any], SeedSample | None], digits: int = 2, *, group: str = "") -> Field:
     """Return a column of means ± half-width of the 95 % interval (seeds).
 
     Samples without values show the state of their runs. None is shown as empty.
@@ -173,7 +183,7 @@ def mean(name: str, of: Callable[[Any], Sample | None], digits: int = 2, *, grou
     return entry(name, shown, group=group)
 
 
-def mean_entry(sample: Sample, digits: int = 2) -> Entry:
+def mean_entry(sample: SeedSample, digits: int = 2) -> Entry:
     """Format mean ± half-width of the 95 % interval and the number of seeds; without values, the state of the runs."""
     if sample.estimate is None:
         return missing(sample.summary, sample.unfinished)
@@ -181,7 +191,7 @@ def mean_entry(sample: Sample, digits: int = 2) -> Entry:
     return replace(shown, text=f"{shown.text} ({sample.seeds})", hint=sample.unfinished or shown.hint)
 
 
-def error(name: str, of: Callable[[Any], Sample | None], *, group: str = "") -> Field:
+def error(name: str, of: Callable[[Any], SeedSample | None], *, group: str = "") -> Field:
     """Return a column of mean relative errors with their range (seeds); see `content.relative_error`. None is empty."""
 
     def shown(row: Any) -> Entry:
@@ -218,7 +228,7 @@ def judged(
 
 def compared(name: str, of: Callable[[Any], Difference | None], digits: int, *, group: str = "") -> Field:
     """Return a column of differences without a verdict, for a quantity without a margin, such as a loss."""
-    nothing = Sample() - Sample()
+    nothing = SeedSample() - SeedSample()
     return Field([Column(name, group=group)], lambda row: difference_entries(of(row) or nothing, digits)[:1], of)
 
 

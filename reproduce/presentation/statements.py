@@ -8,10 +8,10 @@ hold, at a smaller scale; they never agree with a published number.
 import enum
 from collections.abc import Callable
 
+from reproduce.presentation.content import Entry, Role, estimate, missing
+from reproduce.presentation.content import published as published_entry
+from reproduce.presentation.statistics import MARGIN_POINTS, Estimate, Verdict, verdict, without_spread
 from reproduce.published import Mark
-from reproduce.show.content import Entry, Tone, estimate, missing
-from reproduce.show.content import published as published_entry
-from reproduce.show.statistics import MARGIN_POINTS, Estimate, Verdict, verdict, without_spread
 
 #: Entry next to ours if the paper's values are not available.
 UNKNOWN = published_entry("unknown", Mark.UNKNOWN)
@@ -43,8 +43,8 @@ class ClaimVerdict(enum.Enum):
     @property
     def entry(self) -> Entry:
         """The verdict in its colour: only a disagreement at the paper's size is an alert."""
-        tones = {ClaimVerdict.AGREE: Tone.GOOD, ClaimVerdict.DISAGREE: Tone.ALERT, ClaimVerdict.UNKNOWN: Tone.MISSING}
-        return Entry(self.value, tone=tones.get(self, Tone.OURS))
+        roles = {ClaimVerdict.AGREE: Role.GOOD, ClaimVerdict.DISAGREE: Role.ALERT, ClaimVerdict.UNKNOWN: Role.MISSING}
+        return Entry(self.value, role=roles.get(self, Role.OURS))
 
 
 def compare(ours: Estimate, published: float, margin: float = MARGIN_POINTS) -> ClaimVerdict:
