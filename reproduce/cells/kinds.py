@@ -75,7 +75,7 @@ class NetworkCell(Cell):
     accumulation: int  # k, number of micro-batches whose gradients are averaged for one update: 1..MAX_ACCUMULATION
     batch_size: int  # samples per micro-batch
     seed: int  # of initialisation, data order, augmentation and dropout, equal for all methods; or of random images
-    #: Coupling of blocks: that of the model, or for a ViT `bdia` or `bdia_float` (`petra_core.models.bdia`).
+    #: Coupling of blocks: that of the model, or for a ViT `bdia` or `bdia_float` (`reproduce.models.bdia`).
     coupling: str = transformers.OWN
 
     @property

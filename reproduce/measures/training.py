@@ -43,7 +43,6 @@ from petra_core import CheckpointError, NonFiniteError, Pipeline, Stage, checkpo
 from petra_core.checks import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.delay import Rate
 from petra_core.devices import captured, compiled, compiled_steps
-from petra_core.models.revroberta import IGNORED
 from petra_core.optimizers import OptimizerFactory, adamw, nadam, sgd
 from petra_core.stages import sequential
 from petra_core.staleness import entering_meanwhile
@@ -60,6 +59,7 @@ from reproduce.measures import saved as saved_state
 from reproduce.measures.context import MEMORY_FORMAT, Context, Stopped, laid_out
 from reproduce.measures.how import MODULES, STEPS
 from reproduce.measures.probe import Probe
+from reproduce.models.revroberta import IGNORED
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 from reproduce.teams.team import SCHEMA, UnsupportedError, load

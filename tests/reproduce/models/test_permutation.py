@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, merge, methods
 from petra_core.methods import Method
 from petra_core.models import SplitStreams
-from petra_core.models.permutation import PixelUnshuffleStage
 from petra_core.tape import as_streams
+from reproduce.models.permutation import PixelUnshuffleStage
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.properties import (
