@@ -39,7 +39,7 @@ REWRITTEN = (
     "reproduce/report",
     "reproduce/running",
     "reproduce/presentation",
-    "reproduce/teams",
+    "reproduce/distributed",
     "reproduce/text.py",
     "tests/*.py",
     "tests/benchmarks",
@@ -61,7 +61,7 @@ REWRITTEN = (
     "tests/reproduce/report",
     "tests/reproduce/running",
     "tests/reproduce/presentation",
-    "tests/reproduce/teams",
+    "tests/reproduce/distributed",
 )
 
 #: Pattern by the phrase to use instead.

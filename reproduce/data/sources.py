@@ -185,11 +185,11 @@ def _verify_once(folder: Path, stamp: Stamp) -> Manifest:
     name = folder.name
     prepared = manifest.read(folder)
     if prepared.dataset != name:
-        raise DataError(folder, f"contains {prepared.dataset}", catalogue.again(folder))
+        raise DataError(folder, f"contains {prepared.dataset}", catalogue.advise_preparation(folder))
     small = sum(file.bytes for file in prepared.files.values()) <= READ_WHOLE
     problems = manifest.problems(folder, prepared, contents=small)
     if problems:
-        raise DataError(folder, "; ".join(problems), catalogue.again(folder, prepared.source))
+        raise DataError(folder, "; ".join(problems), catalogue.advise_preparation(folder, prepared.source))
     return prepared
 
 

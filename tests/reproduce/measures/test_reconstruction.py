@@ -58,7 +58,7 @@ def test_with_predicted_weights_the_true_input_is_that_of_the_engines_forward(k:
     reference = Sgd(lambda tick: RATE, MOMENTUM, nesterov=False)
     about = ByHand(nesterov=False, **settings)
     history = simulate(stages, RULES["PETRA"], k, reference, data, range(len(data)), about=about)
-    probe = ReconstructionProbe(every=1)
+    probe = ReconstructionProbe(interval=1)
     p = pipeline_of(
         *(stages, methods.PETRA, k),
         optimizer=sgd(RATE, momentum=MOMENTUM, nesterov=False),
@@ -167,7 +167,7 @@ def test_a_network_that_draws_random_numbers_is_inverted_with_those_of_its_forwa
 
 
 def test_probing_stages_that_draw_changes_no_bit_of_the_training() -> None:
-    data, probe = [(images.float(), labels) for images, labels in toys.batches(12)], ReconstructionProbe(every=1)
+    data, probe = [(images.float(), labels) for images, labels in toys.batches(12)], ReconstructionProbe(interval=1)
     states = []
     for look in (probe.after_backward, None):
         torch.manual_seed(0)

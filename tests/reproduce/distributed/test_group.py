@@ -1,13 +1,13 @@
-"""Test checkpoints of a team: one of another version is reported before any part of it is used."""
+"""Test checkpoints of a group: one of another version is reported before any part of it is used."""
 
 from pathlib import Path
 
 import pytest
 
 from petra_core import CheckpointError
+from reproduce.distributed.group import SCHEMA, SINGLE_PROCESS, load
+from reproduce.distributed.sharded import ShardedCheckpoint
 from reproduce.records.record import Record
-from reproduce.teams.sharded import Folder
-from reproduce.teams.team import ALONE, SCHEMA, load
 from tests.reproduce.cells.test_cells import TRAINING
 
 
@@ -19,9 +19,9 @@ def test_a_checkpoint_of_another_format_is_named_and_one_that_names_none_is_the_
 
     def save(common: dict[str, int]) -> None:
         if several:
-            Folder(record.shards).save(1, {"common": common | {"stages": 1}, "stage_0": 5})
+            ShardedCheckpoint(record.shards).save(1, {"common": common | {"stages": 1}, "stage_0": 5})
         else:
-            ALONE.save(record, 1, common, [5])
+            SINGLE_PROCESS.save(record, 1, common, [5])
 
     for common in ({}, {"schema": SCHEMA}):
         save(common)

@@ -10,13 +10,13 @@ from click.testing import CliRunner
 from petra_core import checkpoint
 from petra_core.prediction.tracing import TracingExecutor
 from reproduce.commands.cli import main
+from reproduce.distributed import trace_file
+from reproduce.distributed.group import SINGLE_PROCESS
+from reproduce.distributed.trace_file import TraceFile
 from reproduce.records.storage import StorageFullError
-from reproduce.teams import trace_file
-from reproduce.teams.team import ALONE
-from reproduce.teams.trace_file import TraceFile
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.reproduce.teams.test_launch import Start, start
+from tests.reproduce.distributed.test_launch import Start, start
 
 __all__ = ["start"]  # the fixture
 
@@ -48,7 +48,7 @@ def test_it_begins_when_the_pipeline_is_full_and_changes_nothing(tmp_path: Path)
 def test_nothing_is_noted_any_more_when_the_file_is_written(tmp_path: Path) -> None:
     """Otherwise it would stay in memory until the end of the run."""
     pipeline, traced = toys.pipeline(toys.network(3)), []
-    file = TraceFile(tmp_path / "trace.json", 2, ALONE)
+    file = TraceFile(tmp_path / "trace.json", 2, SINGLE_PROCESS)
     for x, y in toys.batches(12):
         file.before_step(pipeline)
         traced.append(isinstance(pipeline.executor, TracingExecutor))

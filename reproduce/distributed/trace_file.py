@@ -11,8 +11,8 @@ import click
 
 from petra_core import Pipeline
 from petra_core.prediction.tracing import Trace, gathered, timeline, tracing
+from reproduce.distributed.group import Group
 from reproduce.records.storage import write_json
-from reproduce.teams.team import Team
 
 
 class TraceFile:
@@ -23,12 +23,12 @@ class TraceFile:
     Args:
         path: File to write.
         micro_batches: Number of micro-batches to trace.
-        team: Processes of the run.
+        group: Processes of the run.
 
     """
 
-    def __init__(self, path: Path, micro_batches: int, team: Team) -> None:
-        self._path, self._count, self._team = path, micro_batches, team
+    def __init__(self, path: Path, micro_batches: int, group: Group) -> None:
+        self._path, self._count, self._group = path, micro_batches, group
         self._contexts = contextlib.ExitStack()
         self._trace: Trace | None = None
         self._first: int | None = None  # first micro-batch to trace, counted from the start or resumption of the run
@@ -40,21 +40,21 @@ class TraceFile:
         if self._first is None:
             self._first = number + pipeline.staleness[0] + 2
         if number == self._first:
-            self._trace = self._contexts.enter_context(tracing(pipeline, self._team.rank))
+            self._trace = self._contexts.enter_context(tracing(pipeline, self._group.rank))
         if number == self._first + self._count:
             self.finish()
 
     def finish(self) -> None:
         """Write the trace unless it was written already. Call this at the end of the run."""
         self._contexts.close()
-        if self._trace is None and self._team.leads:
+        if self._trace is None and self._group.is_leader:
             first = "" if self._first is None else f"; the first micro-batch to trace would have been {self._first}"
             click.echo(f"--trace: nothing was traced: the run ended before its pipeline was full{first}", err=True)
         if self._trace is None or self._written:
             return
-        traces = gathered(self._trace) if self._team.size > 1 else [self._trace]
+        traces = gathered(self._trace) if self._group.size > 1 else [self._trace]
         self._written = True
-        if self._team.leads:
+        if self._group.is_leader:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 write_json(self._path, timeline(traces, waits=True).chrome_trace())

@@ -18,12 +18,12 @@ import pytest
 import torch.distributed as dist
 
 from petra_core import checkpoint
+from reproduce.distributed import launch
+from reproduce.distributed.group import UnsupportedError
+from reproduce.distributed.launch import LOST, MARKS, exit_without_shutdown, first_to_report
+from reproduce.distributed.processes import DistributedGroup
 from reproduce.records.locks import LockedError
 from reproduce.records.record import Record
-from reproduce.teams import launch
-from reproduce.teams.launch import LOST, MARKS, first_to_report, leaving_at_once
-from reproduce.teams.processes import Processes
-from reproduce.teams.team import UnsupportedError
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.distributed.test_distributed import in_processes
 from tests.processes import PATIENCE, ROOT, Command, children, free_port, reproduce, wait_for
@@ -56,7 +56,7 @@ def python(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def stderr_of(process: subprocess.Popen[str]) -> str:
     return process.communicate(timeout=PATIENCE)[1]
 
 
@@ -130,7 +130,7 @@ def test_stopped_with_two_processes_it_goes_on_with_three_and_ends_with_one(
 def test_torchrun(tmp_path: Path, alone: tuple[Any, Any]) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "reproduce")
     process = python(*torchrun, "train", *OPTIONS, "--output", str(tmp_path))
-    text = said(process)
+    text = stderr_of(process)
     assert process.returncode == 0, text
     assert_same(tmp_path, alone)
 
@@ -170,14 +170,14 @@ def test_an_exception_in_one_process_ends_all_and_is_the_only_message(tmp_path: 
     where = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     more = ("--output", str(tmp_path / "run"), "--processes", "2")
     process = python("-m", "reproduce", "train", *OPTIONS, *more, **where)
-    team = wait_for(lambda: len(processes := children(process.pid)) == 2 and processes)
-    text = said(process)
+    started = wait_for(lambda: len(processes := children(process.pid)) == 2 and processes)
+    text = stderr_of(process)
     assert process.returncode == 1, text
     assert text.count("Traceback") == 1
     last = [line.removeprefix("[rank1]: ") for line in text.splitlines()[-3:]]  # torch puts the rank before each line
     assert last == ["KeyError: 'a fault'", "in backward 20 of stage 4", "on rank 1"]
     assert "lost" not in text
-    assert not any(Path(f"/proc/{pid}").exists() for pid in team)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 
 def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path, start: Start) -> None:
@@ -196,12 +196,12 @@ def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path, sta
 
 def test_ranks_that_differ_are_refused(tmp_path: Path, start: Start) -> None:
     where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    team = [
+    started = [
         start("train", *OPTIONS, *differing, "--output", str(tmp_path), RANK=str(rank), **where)
         for rank, differing in enumerate([(), ("--seed", "1", "--threads", "2")])
     ]
-    texts = [process.stderr() for process in team]
-    assert [process.returncode for process in team] == [1, 1]
+    texts = [process.stderr() for process in started]
+    assert [process.returncode for process in started] == [1, 1]
     for text in texts:
         assert "rank 1 differs from rank 0, so nothing was trained: cell" in text
         assert "; threads 2, rank 0 has 1\n" in text
@@ -211,7 +211,7 @@ def end(last: str, group: bool) -> None:
     atexit.register(os.abort)  # threads of the group may do this while Python ends
     if group:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    with leaving_at_once():
+    with exit_without_shutdown():
         exec(last)
 
 
@@ -236,7 +236,7 @@ def test_a_process_in_a_group_leaves_without_the_end_of_python() -> None:
 def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path, start: Start) -> None:
     """One process is killed while all connect. The others lose it, and all start again."""
     where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
-    process = start("train", *OPTIONS, "--patience", "0.05", "--output", str(tmp_path / "run"), **where)
+    process = start("train", *OPTIONS, "--timeout-minutes", "0.05", "--output", str(tmp_path / "run"), **where)
     text = process.stderr()
     assert process.returncode == LOST, text
     assert text.startswith("the processes of the run did not all connect: one of them has died, or has not responded")
@@ -244,15 +244,15 @@ def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: 
 
 
 def meet(rank: int) -> None:
-    team = object.__new__(Processes)
-    team.compare("3 epochs and 5 micro-batches")
+    group = object.__new__(DistributedGroup)
+    group.check_same_position("3 epochs and 5 micro-batches")
     with pytest.raises(UnsupportedError, match=r"rank 1 would resume from 1 epochs, rank 0 from 0 epochs: .* all "):
-        team.compare(f"{rank} epochs")
+        group.check_same_position(f"{rank} epochs")
     if rank == 0:
         for go in (None, None, True):
-            team.tell(go=go)
+            group.announce(go=go)
     else:
-        assert team.hear()
+        assert group.wait_for_leader()
 
 
 def test_all_go_on_from_one_place_and_wait_as_long_as_the_leader_says_so() -> None:
@@ -288,8 +288,8 @@ def test_how_long_processes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(launch, "POLL_SECONDS", 0)
     monkeypatch.setattr(launch, "GRACE_SECONDS", 0)
 
-    def watched(received: list[int], *team: Polled) -> int:
-        return launch._watch(team, received)  # type: ignore[arg-type]  # stand-ins
+    def watched(received: list[int], *started: Polled) -> int:
+        return launch._watch(started, received)  # type: ignore[arg-type]  # stand-ins
 
     for received, code in (([signal.SIGINT, signal.SIGINT], 130), ([signal.SIGTERM, signal.SIGINT], 143)):
         assert watched(received, hangs := Polled(None)) == code, "Ctrl-C once more ends the waiting"
@@ -304,8 +304,8 @@ def test_how_long_processes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_terminal_that_is_closed_ends_all() -> None:
     waiting = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print(flush=True); "
     command = [sys.executable, "-c", waiting + "time.sleep(600)"]
-    team = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
-    for process in team:
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+    for process in started:
         assert process.stdout is not None
         process.stdout.readline()  # until it is ready
         process.stdout.close()
@@ -313,10 +313,10 @@ def test_a_terminal_that_is_closed_ends_all() -> None:
     try:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGHUP)).start()
         with launch._signals() as received:
-            assert launch._watch(team, received) == 128 + signal.SIGHUP
+            assert launch._watch(started, received) == 128 + signal.SIGHUP
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert [process.wait() for process in team] == [7, 7]
+    assert [process.wait() for process in started] == [7, 7]
 
 
 def test_a_team_whose_launcher_is_killed_saves_and_ends(tmp_path: Path, start: Start) -> None:

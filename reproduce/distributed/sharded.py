@@ -44,14 +44,14 @@ from petra_core.checkpoint import ADVICE
 from petra_core.errors import CheckpointError
 from petra_core.files import replacing
 
-__all__ = ["Folder"]
+__all__ = ["ShardedCheckpoint"]
 
 OWN_NAME = re.compile(r"step-\d{9,}(-again)?")  # of the folder of a checkpoint; others are not removed
 TABLE = ".metadata"  # torch's name for the table of contents
 ZIP_WRITER = "inline_container.cc"  # source file of torch.save's writer, which its RuntimeError names
 
 
-class Folder:
+class ShardedCheckpoint:
     """The checkpoints of one run.
 
     Args:

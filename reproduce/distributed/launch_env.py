@@ -1,13 +1,13 @@
-"""Read the environment variables that the launcher of several processes sets (torchrun or `reproduce.teams.launch`)."""
+"""Read the environment variables that a launcher sets (torchrun or `reproduce.distributed.launch`)."""
 
 import os
 
 from reproduce.cells.kinds import CellError
 
 
-def in_a_team() -> bool:
+def is_distributed() -> bool:
     """Return whether this process is one of several."""
-    return team_size() > 1
+    return world_size() > 1
 
 
 def _number(name: str) -> int:
@@ -39,7 +39,7 @@ def _local_rank() -> int:
     return int(text)
 
 
-def team_size() -> int:
+def world_size() -> int:
     """Return the number of processes of the run."""
     return _number("WORLD_SIZE")
 
@@ -56,7 +56,7 @@ def processes_of_replica(processes: int, replicas: int) -> int:
         CellError: If the number of processes is not P·R.
 
     """
-    size = team_size()
+    size = world_size()
     if size % replicas or (processes > 1 and processes * replicas != size):
         raise CellError(
             f"{size} processes were started, which is not --processes {processes} times --replicas {replicas}; start "
@@ -65,14 +65,14 @@ def processes_of_replica(processes: int, replicas: int) -> int:
     return size // replicas
 
 
-def local_team_size() -> int:
+def local_world_size() -> int:
     """Return the number of processes of the run on this machine."""
     return _number("LOCAL_WORLD_SIZE")
 
 
 def local_device(name: str) -> str:
     """Return the device of this process. Several processes with the name `cuda` get the GPUs in turn by local rank."""
-    if name != "cuda" or not in_a_team():
+    if name != "cuda" or not is_distributed():
         return name
     import torch
 

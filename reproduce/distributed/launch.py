@@ -36,7 +36,7 @@ import click
 LOST = 75  # exit code of a process that lost the connection to another one (EX_TEMPFAIL of sysexits.h)
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0  # time between the failure of one process and the killing of the others
-STORE_PATIENCE = timedelta(seconds=5)
+STORE_TIMEOUT = timedelta(seconds=5)
 MARKS = "PETRA_LAUNCH_MARKS"  # environment variable: folder of the mark and of the rendezvous file
 SECRET = "secret"  # file in that folder, readable only by processes of this launch
 LAUNCHER = "PETRA_LAUNCHER"  # environment variable: process ID of the launcher
@@ -75,7 +75,7 @@ def _first_in_store() -> bool:
     try:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = dist.TCPStore(  # type: ignore[attr-defined]  # documented, but not in the list of what torch exports
-            address, port, is_master=False, timeout=STORE_PATIENCE
+            address, port, is_master=False, timeout=STORE_TIMEOUT
         )
         return int(store.add(f"petra/reported/{attempt}", 1)) == 1
     except (dist.DistError, RuntimeError, KeyError, ValueError):
@@ -123,7 +123,12 @@ def launcher_gone() -> bool:
     return launcher is not None and launcher != str(os.getppid())
 
 
-def meeting_place() -> Any:
+def is_first_process() -> bool:
+    """Return whether this is the process that a user started, or the first one of several under torchrun."""
+    return LAUNCHER not in os.environ and os.environ.get("RANK", "0") == "0"
+
+
+def rendezvous_store() -> Any:
     """Return the rendezvous store (torch.distributed.Store) of the processes of `launch`, or None in any other."""
     folder = os.environ.get(MARKS)
     if folder is None:
@@ -136,7 +141,7 @@ def meeting_place() -> Any:
 
 
 @contextlib.contextmanager
-def leaving_at_once() -> Iterator[None]:
+def exit_without_shutdown() -> Iterator[None]:
     """End the process with `os._exit` after this context if it is still in a process group of torch.distributed.
 
     The exit code and the traceback of an exception are those of a usual exit.
@@ -169,7 +174,7 @@ def _in_group() -> bool:
 
 def _attempt(processes: int, arguments: Sequence[str], marks: str, received: Sequence[int]) -> int:
     root = str(Path(__file__).resolve().parents[2])
-    team: list[subprocess.Popen[bytes]] = []
+    children: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(processes):
             environment = os.environ | {
@@ -183,10 +188,10 @@ def _attempt(processes: int, arguments: Sequence[str], marks: str, received: Seq
             }
             command = [sys.executable, "-m", "reproduce", *arguments]
             # A separate session, so that only this process receives Ctrl-C and forwards it once.
-            team.append(subprocess.Popen(command, env=environment, start_new_session=True))
-        return _watch(team, received)
+            children.append(subprocess.Popen(command, env=environment, start_new_session=True))
+        return _watch(children, received)
     finally:
-        for process in team:
+        for process in children:
             if process.poll() is None:
                 process.kill()
             process.wait()
@@ -207,7 +212,7 @@ def _signals() -> Iterator[Sequence[int]]:
             signal.signal(number, handler)
 
 
-def _watch(team: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -> int:
+def _watch(children: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -> int:
     """Wait until all processes have ended, and return the common exit code.
 
     If one fails, the others get `GRACE_SECONDS` to end by themselves.
@@ -215,10 +220,10 @@ def _watch(team: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -> 
     passed_on = False
     deadline = None
     while True:
-        codes = [process.poll() for process in team]
+        codes = [process.poll() for process in children]
         if received and not passed_on:
             passed_on = True
-            for process in team:
+            for process in children:
                 if process.poll() is None:
                     process.send_signal(signal.SIGTERM if received[0] == signal.SIGHUP else received[0])
         bad = [code for code in codes if code]

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from petra_core import CheckpointError
+from reproduce.distributed import sharded
+from reproduce.distributed.sharded import ShardedCheckpoint
 from reproduce.records.storage import StorageFullError, explain_full_disk
-from reproduce.teams import sharded
-from reproduce.teams.sharded import Folder
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.distributed.test_distributed import in_processes
 
@@ -26,7 +26,7 @@ PARTS = {"stage_0": {"weight": torch.arange(3.0), "steps": 7}, "stage_1": [torch
 
 
 def test_what_is_saved_is_loaded_part_by_part(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "checkpoint")
+    folder = ShardedCheckpoint(tmp_path / "checkpoint")
     assert not folder.exists
     folder.save(1, PARTS)
     assert folder.exists
@@ -62,7 +62,7 @@ def test_a_kill_in_a_second_save_of_one_number_leaves_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the end of an epoch, a checkpoint is saved after its last micro-batch, and after its evaluation."""
-    folder = Folder(tmp_path)
+    folder = ShardedCheckpoint(tmp_path)
     for _ in range(2):
         folder.save(16, PARTS)
         with killed_at(monkeypatch, sharded, "save_state_dict"):
@@ -77,7 +77,7 @@ def test_folders_of_somebody_else_are_kept(tmp_path: Path) -> None:
     """Other programs name checkpoints step-100, too."""
     for name in ("step-100", "step-000000001.bak", "step-size"):
         (tmp_path / name).mkdir()
-    folder = Folder(tmp_path)
+    folder = ShardedCheckpoint(tmp_path)
     for number in (1, 2):
         folder.save(number, PARTS)
     names = {path.name for path in tmp_path.iterdir()}
@@ -85,7 +85,7 @@ def test_folders_of_somebody_else_are_kept(tmp_path: Path) -> None:
 
 
 def full(rank: int, path: Path, room: int) -> None:
-    folder = Folder(path)
+    folder = ShardedCheckpoint(path)
     folder.save(1, {f"stage_{rank}": 1})
     if rank == 1:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -98,17 +98,17 @@ def full(rank: int, path: Path, room: int) -> None:
 @pytest.mark.parametrize("room", [0, 20_000])
 def test_a_disk_that_is_full_for_one_rank_is_an_error_of_its_kind_on_all(tmp_path: Path, room: int) -> None:
     in_processes(2, full, tmp_path, room)
-    assert Folder(tmp_path).load(["stage_0", "stage_1"]) == {"stage_0": 1, "stage_1": 1}
+    assert ShardedCheckpoint(tmp_path).load(["stage_0", "stage_1"]) == {"stage_0": 1, "stage_1": 1}
 
 
 def refused(rank: int, path: Path) -> None:
     with pytest.raises(CheckpointError, match="rank 1 does not see it"):
-        Folder(path / str(rank)).save(1, {f"stage_{rank}": 1})
+        ShardedCheckpoint(path / str(rank)).save(1, {f"stage_{rank}": 1})
     assert not list((path / "1").glob("step-*"))
     (path / "file").touch()
     with pytest.raises(NotADirectoryError):  # only on rank 0, which makes the folder
-        Folder(path / "file" / "below").save(1, {f"stage_{rank}": 1})
-    folder = Folder(path / "one")
+        ShardedCheckpoint(path / "file" / "below").save(1, {f"stage_{rank}": 1})
+    folder = ShardedCheckpoint(path / "one")
     with pytest.raises(CheckpointError, match=r"could not be encoded: .*local object"):
         folder.save(1, {f"stage_{rank}": (lambda: None) if rank else 1})
     folder.save(1, {f"stage_{rank}": 1})
@@ -127,7 +127,7 @@ def test_what_fails_on_one_rank_is_raised_on_all_and_none_waits(tmp_path: Path) 
 def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Folder(tmp_path / "checkpoint")
+    folder = ShardedCheckpoint(tmp_path / "checkpoint")
     with pytest.raises(CheckpointError, match="contains no complete checkpoint"):
         folder.load(["stage_0"])
     folder.save(1, PARTS)
@@ -168,7 +168,7 @@ def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
 
 def test_a_flipped_bit_anywhere_is_found_by_the_name_of_its_file(tmp_path: Path) -> None:
     """Damage in the table of contents once caused a MemoryError, an AttributeError, or no error."""
-    folder = Folder(tmp_path)
+    folder = ShardedCheckpoint(tmp_path)
     folder.save(1, PARTS)
     for file in (tmp_path / "step-000000001").iterdir():
         data = file.read_bytes()
@@ -187,7 +187,7 @@ class MakesFolder:
 
 def write(rank: int, path: Path) -> None:
     """Save the second number twice: all ranks write into the folder that the first rank chose."""
-    folder = Folder(path)
+    folder = ShardedCheckpoint(path)
     for turn, number in enumerate((1, 2, 2)):
         folder.save(number, {f"stage_{rank}": torch.full((2,), float(10 * turn + rank))})
         dist.barrier()
@@ -198,14 +198,14 @@ def write(rank: int, path: Path) -> None:
 @pytest.mark.slow
 def test_every_rank_writes_its_own_and_one_process_reads_all(tmp_path: Path) -> None:
     in_processes(3, write, tmp_path)
-    parts = Folder(tmp_path).load([f"stage_{rank}" for rank in range(3)])
+    parts = ShardedCheckpoint(tmp_path).load([f"stage_{rank}" for rank in range(3)])
     assert [part[0].item() for part in parts.values()] == [20, 21, 22]
 
 
 def test_a_kill_while_the_pointer_is_written_leaves_the_checkpoint_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Folder(tmp_path)
+    folder = ShardedCheckpoint(tmp_path)
     folder.save(1, PARTS)
     with killed_at(monkeypatch, Path, "replace"):
         folder.save(2, {"stage_0": 5})
@@ -215,7 +215,7 @@ def test_a_kill_while_the_pointer_is_written_leaves_the_checkpoint_before(
 def test_a_kill_while_it_is_removed_leaves_no_pointer_to_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Folder(tmp_path)
+    folder = ShardedCheckpoint(tmp_path)
     folder.save(1, PARTS)
     with killed_at(monkeypatch, shutil, "rmtree"):
         folder.remove()

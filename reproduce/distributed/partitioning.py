@@ -8,7 +8,7 @@ from reproduce.cells import networks
 from reproduce.cells.kinds import CellError, TrainedCell
 
 
-def shares(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]:
+def parse_partition(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]:
     """Return the number of stages of each process.
 
     Args:
@@ -21,7 +21,7 @@ def shares(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]
         CellError: If the partition is not valid for the network.
 
     """
-    count = len(networks.outlined(cell))
+    count = len(networks.build_outline(cell))
     if processes > 1 and cell.method == methods.PAREPROP.name:
         raise CellError(
             f"--processes {processes}: {cell.method} overlaps the work of stages of one process; choose "
@@ -51,11 +51,11 @@ def shares(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]
         even = even_partition(count, min(processes, count))
         raise CellError(
             f"the partition {partition} does not distribute the {count} stages of {cell.model} among {processes} "
-            f"processes: {error}; even would be {written(even)}"
+            f"processes: {error}; even would be {format_partition(even)}"
         ) from None
     return given
 
 
-def written(partition: tuple[int, ...]) -> str:
+def format_partition(partition: tuple[int, ...]) -> str:
     """Format a partition as a value of `--partition`."""
     return ",".join(map(str, partition))

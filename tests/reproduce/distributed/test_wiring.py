@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from petra_core.distributed.groups import ChannelError
+from reproduce.distributed import launch, processes
+from reproduce.distributed.processes import DistributedGroup, wiring
 from reproduce.grids import recipes
-from reproduce.teams import launch, processes
-from reproduce.teams.processes import Processes, wiring
 from tests.petra_core.distributed.test_distributed import in_processes
 
 GPU = [("a", "cuda:0"), ("a", "cuda:1"), ("b", "cuda:0")]
@@ -25,8 +25,8 @@ def test_nccl_takes_a_gpu_each_on_several_machines_too() -> None:
         ([*GPU, ("b", "cpu")], True, "1 of 4 processes have no GPU: "),
         (GPU, False, "this build of torch has no NCCL: "),
     ):
-        said = f"{note}messages between them go through the CPU's memory, over Gloo"
-        assert wiring(places, nccl_available) == (False, said)
+        notice = f"{note}messages between them go through the CPU's memory, over Gloo"
+        assert wiring(places, nccl_available) == (False, notice)
 
 
 def test_a_gpu_is_known_by_itself_not_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,9 +48,9 @@ def test_threads_are_compared_of_processes_on_a_processor_alone(monkeypatch: pyt
 
     monkeypatch.setattr(processes.dist, "init_process_group", lambda *_, **__: None)
     monkeypatch.setattr(processes, "_everybodys", everybodys)
-    monkeypatch.setattr(processes, "Processes", lambda *given: given)
-    cpu, shares, patience = torch.device("cpu"), (3, 3), timedelta(minutes=1)
-    joined = processes.join(recipes.cell("smoke"), shares, cpu, patience)
+    monkeypatch.setattr(processes, "DistributedGroup", lambda *given: given)
+    cpu, shares, timeout = torch.device("cpu"), (3, 3), timedelta(minutes=1)
+    joined = processes.join(recipes.cell("smoke"), shares, cpu, timeout)
     assert joined[2:4] == wiring([("b", "cuda one"), ("a", "cpu")], True)  # type: ignore[index]  # a stand-in
 
 
@@ -59,15 +59,15 @@ def test_a_team_decides_now_and_then_and_says_when_another_process_is_lost(monke
         raise RuntimeError("connection reset")
 
     monkeypatch.setattr(processes.dist, "broadcast", lost)
-    team = object.__new__(Processes)
-    team.rank, team._channel, team._patience = 1, None, timedelta(minutes=1)
-    assert team.decide(5, stop=True, save=True) == (False, False), "no other process is asked"
+    group = object.__new__(DistributedGroup)
+    group.rank, group._channel, group._timeout = 1, None, timedelta(minutes=1)
+    assert group.decide(5, stop=True, save=True) == (False, False), "no other process is asked"
     words = r"^all stages on rank 1 lost another process after micro-batch 32, .* for 60 s \(connection reset\)$"
     with pytest.raises(ChannelError, match=words) as caught:
-        team.decide(32, stop=True, save=True)
-    assert team.lost(caught.value) == str(caught.value)
-    assert "between micro-batches (gloo: " in team.lost(RuntimeError("gloo: timed out"))
-    assert team.lost(RuntimeError("a fault")) == ""
+        group.decide(32, stop=True, save=True)
+    assert group.describe_loss(caught.value) == str(caught.value)
+    assert "between micro-batches (gloo: " in group.describe_loss(RuntimeError("gloo: timed out"))
+    assert group.describe_loss(RuntimeError("a fault")) == ""
 
 
 def met(rank: int, folder: str, lies: bool) -> None:
@@ -80,17 +80,17 @@ def met(rank: int, folder: str, lies: bool) -> None:
             processes.check_secret()
         return
     processes.check_secret()
-    told = processes._everybodys({"rank": rank, "text": "ü" * (1 + 1000 * rank)})
-    assert told == [{"rank": 0, "text": "ü"}, {"rank": 1, "text": "ü" * 1001}]
-    team = Processes((1, 1), torch.device("cpu"), nccl=False, notice="", patience=timedelta(minutes=1))
-    team._channel = None
+    gathered = processes._everybodys({"rank": rank, "text": "ü" * (1 + 1000 * rank)})
+    assert gathered == [{"rank": 0, "text": "ü"}, {"rank": 1, "text": "ü" * 1001}]
+    group = DistributedGroup((1, 1), torch.device("cpu"), nccl=False, notice="", timeout=timedelta(minutes=1))
+    group._channel = None
     if rank == 0:
         for go in (None, None, True):
-            team.tell(go=go)
-        team.tell(go=False)
+            group.announce(go=go)
+        group.announce(go=False)
     else:
-        assert [team.hear(), team.hear()] == [True, False]
-    state = team.gather({f"weight {rank}": torch.full((3,), float(rank), dtype=torch.float16)})
+        assert [group.wait_for_leader(), group.wait_for_leader()] == [True, False]
+    state = group.gather_state({f"weight {rank}": torch.full((3,), float(rank), dtype=torch.float16)})
     if rank == 0:
         assert state["weight 1"].dtype == torch.float16
         assert {name: tensor.tolist() for name, tensor in state.items()} == {"weight 0": [0] * 3, "weight 1": [1] * 3}

@@ -5,36 +5,36 @@ import os
 import pytest
 
 from reproduce.cells.kinds import CellError
-from reproduce.teams import launch, launched
+from reproduce.distributed import launch, launch_env
 
 
 def test_processes_are_shared_among_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     for started, asked, replicas, each in [(4, 1, 2, 2), (4, 2, 2, 2), (3, 1, 3, 1), (2, 1, 1, 2)]:
         monkeypatch.setenv("WORLD_SIZE", str(started))
-        assert launched.processes_of_replica(asked, replicas) == each
+        assert launch_env.processes_of_replica(asked, replicas) == each
     monkeypatch.setenv("WORLD_SIZE", "4")
     for asked, replicas in [(1, 3), (3, 2), (2, 1)]:
         message = f"4 processes were started, .* start {asked * replicas}, or another multiple"
         with pytest.raises(CellError, match=message):
-            launched.processes_of_replica(asked, replicas)
+            launch_env.processes_of_replica(asked, replicas)
 
 
 def test_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not launched.in_a_team()
-    assert launched.local_device("cuda") == "cuda"
+    assert not launch_env.is_distributed()
+    assert launch_env.local_device("cuda") == "cuda"
     for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2"), ("LOCAL_RANK", "3")):
         monkeypatch.setenv(name, value)
-    assert launched.in_a_team()
-    assert (launched.team_size(), launched.local_team_size()) == (4, 2)
+    assert launch_env.is_distributed()
+    assert (launch_env.world_size(), launch_env.local_world_size()) == (4, 2)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert launched.local_device("cuda") == "cuda:1"  # two processes share a GPU
-    assert launched.local_device("cuda:0") == "cuda:0"
-    assert launched.local_device("cpu") == "cpu"
+    assert launch_env.local_device("cuda") == "cuda:1"  # two processes share a GPU
+    assert launch_env.local_device("cuda:0") == "cuda:0"
+    assert launch_env.local_device("cpu") == "cpu"
     monkeypatch.setenv("LOCAL_RANK", "-1")
     with pytest.raises(CellError, match="LOCAL_RANK is '-1', expected a number of at least 0: unset it"):
-        launched.local_device("cuda")
+        launch_env.local_device("cuda")
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_what_a_shell_has_left_over_is_named(
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv(name, value)
     with pytest.raises(CellError, match=f"the environment variable {name} .*{message}.*: unset it"):
-        launched.team_size() if name == "WORLD_SIZE" else launched.local_team_size()
+        launch_env.world_size() if name == "WORLD_SIZE" else launch_env.local_world_size()

@@ -1,15 +1,15 @@
 """Connect the processes that train one cell with torch.distributed, and check that they agree.
 
 Each process is started with the environment variables of torchrun (RANK, WORLD_SIZE, MASTER_ADDR and so on), by
-torchrun itself or by `reproduce.teams.launch`. First, the processes compare their code and configuration. A rank with
-another version of the code or another configuration would train a different model.
+torchrun itself or by `reproduce.distributed.launch`. First, the processes compare their code and configuration. A rank
+with another version of the code or another configuration would train a different model.
 
 The processes form a mesh of R data-parallel replicas by P stage groups. Rank r·P + p has the p-th group of stages of
 replica r. Rank 0 is the leader.
 
 Messages between processes are JSON, or tensors that are read without running code. A pickle from a foreign program that
-reached a port first would run code as this user. The processes of `reproduce.teams.launch` prove to each other that
-they know the secret in its private folder before they read anything else. Under torchrun there is no such folder
+reached a port first would run code as this user. The processes of `reproduce.distributed.launch` prove to each other
+that they know the secret in its private folder before they read anything else. Under torchrun there is no such folder
 (docs/processes.md).
 
 Decisions and small objects (stop, save, assignment of stages, memory layout of messages) always use Gloo and the CPU.
@@ -44,34 +44,34 @@ from petra_core.distributed.replicas import Replicas
 from petra_core.stages import Stage
 from reproduce.cells import own
 from reproduce.cells.kinds import TrainedCell
+from reproduce.distributed.group import Group, UnsupportedError, stage_name
+from reproduce.distributed.launch import launch_secret, rendezvous_store
+from reproduce.distributed.partitioning import format_partition
+from reproduce.distributed.sharded import ShardedCheckpoint
 from reproduce.records import provenance
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
-from reproduce.teams.launch import launch_secret, meeting_place
-from reproduce.teams.partitioning import written
-from reproduce.teams.sharded import Folder
-from reproduce.teams.team import Team, UnsupportedError, stage_name
 
 LARGEST_MESSAGE = 64 << 20  # maximum bytes of a JSON message
 WAIT = 2  # the leader's announcement that there is no decision yet; 0 and 1 are decisions
 DECIDE_EVERY = 16  # micro-batches between two points at which a run can be stopped or saved
 
 
-def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, patience: timedelta) -> "Processes":
+def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, timeout: timedelta) -> "DistributedGroup":
     """Initialise the process group and compare the processes.
 
     Args:
         cell: Cell to train.
         shares: Number of stages of each process of a replica.
         device: Device of this process.
-        patience: Timeout for messages from another process.
+        timeout: Timeout for messages from another process.
 
     Raises:
         UnsupportedError: If the processes differ in code or configuration.
         ChannelError: If a process is missing or does not respond.
 
     """
-    store = meeting_place()
+    store = rendezvous_store()
     here = store is not None or os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost")
     if here and "GLOO_SOCKET_IFNAME" not in os.environ:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # accept no connections from other machines
@@ -80,18 +80,18 @@ def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, patie
     rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
     try:
         dist.init_process_group(
-            backend(device if nccl_available else CPU), timeout=patience, store=store, rank=rank, world_size=size
+            backend(device if nccl_available else CPU), timeout=timeout, store=store, rank=rank, world_size=size
         )
     except RuntimeError as error:
         raise ChannelError(
             f"the processes of the run did not all connect: one of them has died, or has not responded for "
-            f"{patience.total_seconds():g} s ({error})"
+            f"{timeout.total_seconds():g} s ({error})"
         ) from error
     check_secret()
     code, patch = provenance.code()
     mine = {
         "cell": cell.canonical,
-        "partition": written(shares),
+        "partition": format_partition(shares),
         "torch": torch.__version__,
         "commit": code.get("commit"),
         "difference to the commit": hashlib.sha256(provenance.patch_bytes(patch)).hexdigest()[:12],
@@ -110,7 +110,7 @@ def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, patie
     nccl, notice = wiring(
         [(host, name) for _, (host, name), _ in everybody], all(available for *_, available in everybody)
     )
-    return Processes(shares, device, nccl, notice, patience)
+    return DistributedGroup(shares, device, nccl, notice, timeout)
 
 
 def wiring(places: Sequence[tuple[str, str]], nccl_available: bool) -> tuple[bool, str]:
@@ -198,7 +198,7 @@ def _name(device: torch.device) -> str:
     return f"cuda {getattr(torch.cuda.get_device_properties(device), 'uuid', device)}"
 
 
-def loss(error: Exception) -> str:
+def describe_loss(error: Exception) -> str:
     """Return the message of an error that means that another process was lost, or "" for any other error."""
     if isinstance(error, ChannelError):
         return str(error)
@@ -207,7 +207,7 @@ def loss(error: Exception) -> str:
     return ""
 
 
-class Processes(Team):
+class DistributedGroup(Group):
     """The P·R processes of torch.distributed's default group.
 
     Args:
@@ -215,21 +215,21 @@ class Processes(Team):
         device: Device of this process.
         nccl: Whether messages use NCCL. Otherwise they use Gloo.
         notice: Notice for the user about the backend, or "".
-        patience: Timeout for messages from another process.
+        timeout: Timeout for messages from another process.
 
     """
 
     def __init__(
-        self, shares: tuple[int, ...], device: torch.device, nccl: bool, notice: str, patience: timedelta
+        self, shares: tuple[int, ...], device: torch.device, nccl: bool, notice: str, timeout: timedelta
     ) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.name, self.notice = f"rank {self.rank}: ", notice
-        self._shares, self._nccl, self._patience = shares, nccl, patience
+        self._shares, self._nccl, self._timeout = shares, nccl, timeout
         self._wire = device if nccl else CPU
         share = self.rank % len(shares)
         self._row = range(self.rank - share, self.rank - share + len(shares))  # ranks of this replica
         column = range(share, self.size, len(shares))
-        self.replicas = Replicas(column, wire=self._wire, patience=patience)
+        self.replicas = Replicas(column, wire=self._wire, patience=timeout)
         self._channel: ProcessChannel | None = None
         self.head = self.replicas.index
 
@@ -241,10 +241,10 @@ class Processes(Team):
             "backend": "nccl" if self._nccl else "gloo",
         }
 
-    def tell(self, *, go: bool | None) -> None:
+    def announce(self, *, go: bool | None) -> None:
         dist.broadcast(torch.tensor([WAIT if go is None else int(go)]), src=0)
 
-    def hear(self) -> bool:
+    def wait_for_leader(self) -> bool:
         go = torch.tensor([WAIT])
         while int(go) == WAIT:
             dist.broadcast(go, src=0)
@@ -253,16 +253,16 @@ class Processes(Team):
     def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], ProcessChannel | None]:
         if len(self._shares) == 1:
             return [stage.to(device) for stage in stages], None
-        self._channel = ProcessChannel(self._shares, ranks=self._row, wire=self._wire, patience=self._patience)
+        self._channel = ProcessChannel(self._shares, ranks=self._row, wire=self._wire, patience=self._timeout)
         own_stages = self._channel.stages
         return [s.to(device) if j in own_stages else s.to("meta") for j, s in enumerate(stages)], self._channel
 
-    def from_heads(self, values: Tensor) -> Tensor:
+    def gather_from_heads(self, values: Tensor) -> Tensor:
         everybody = [torch.empty_like(values, device="cpu") for _ in range(self.size)]
         dist.all_gather(everybody, values.cpu())
         return torch.stack(everybody[len(self._shares) - 1 :: len(self._shares)]).to(values.device)
 
-    def rows(self, own_rows: Sequence[Any]) -> list[Any]:
+    def gather_rows(self, own_rows: Sequence[Any]) -> list[Any]:
         everybody = _everybodys(list(own_rows))
         return [row for rows in everybody[: len(self._shares)] for row in rows]
 
@@ -276,7 +276,7 @@ class Processes(Team):
             stages = "all stages" if self._channel is None else f"stages {list(self._channel.stages)}"
             raise ChannelError(
                 f"{stages} on rank {self.rank} lost another process after micro-batch {micro_batch}, waiting for rank "
-                f"0 to decide: it has died, or has not responded for {self._patience.total_seconds():g} s ({error})"
+                f"0 to decide: it has died, or has not responded for {self._timeout.total_seconds():g} s ({error})"
             ) from error
         return bool(decision[0]), bool(decision[1])
 
@@ -284,14 +284,14 @@ class Processes(Team):
         parts = {
             stage_name(index, self.replicas.index): state for index, state in enumerate(workers) if state is not None
         }
-        if self.leads:
+        if self.is_leader:
             parts["common"] = {**common, "stages": len(workers)}
         with explain_full_disk(f"to write {record.shards}"):
-            Folder(record.shards).save(number, parts)
-        if self.leads:
+            ShardedCheckpoint(record.shards).save(number, parts)
+        if self.is_leader:
             record.checkpoint.unlink(missing_ok=True)  # exists if a single process began the run
 
-    def compare(self, position: str) -> None:
+    def check_same_position(self, position: str) -> None:
         everybody = _everybodys(position)
         for rank, other in enumerate(everybody):
             if other != everybody[0]:
@@ -300,11 +300,11 @@ class Processes(Team):
                     f"on a file system that all processes share"
                 )
 
-    def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def gather_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         first = self.replicas.index == 0
         mine = _tensor(checkpoint.encode(dict(state) if first else {}))
         sizes = _everybodys(len(mine))
-        if not self.leads:
+        if not self.is_leader:
             dist.send(mine, dst=0)
             return {}
         gathered = dict(state) if first else {}
@@ -314,10 +314,10 @@ class Processes(Team):
             gathered |= checkpoint.decode(_bytes(received), f"the state of rank {rank}")
         return gathered
 
-    def lost(self, error: Exception) -> str:
-        return loss(error)
+    def describe_loss(self, error: Exception) -> str:
+        return describe_loss(error)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         if self._channel is not None:
             self._channel.close()
         dist.destroy_process_group()

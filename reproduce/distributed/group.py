@@ -1,7 +1,7 @@
 """Define the interface between the trainer and the processes that train one cell together.
 
 A trainer that checks everywhere whether it runs in one process becomes two trainers in one. Here the trainer only uses
-a `Team`. A single process is a team of one, whose methods return their arguments unchanged. In a larger team, every
+a `Group`. A single process is a group of one, whose methods return their arguments unchanged. In a larger group, every
 process runs the same trainer over the micro-batches of its replica, with its local stages. The first process is the
 leader. Only the leader writes the record, and it decides for all processes when to stop and when to save, at the same
 micro-batch.
@@ -28,14 +28,14 @@ class UnsupportedError(Exception):
     """The cell cannot be run on this machine or with these options."""
 
 
-class Team:
+class Group:
     """The processes of one run. This class is a single process.
 
     Attributes:
         rank: Number of this process.
         size: Number of processes.
         replicas: Processes with the same stages in the data-parallel replicas.
-        head: Index of this process's row in `from_heads`, if it has a head.
+        head: Index of this process's row in `gather_from_heads`, if it has a head.
         notice: Notice for the user, or "".
         name: Prefix of this process's messages, such as `rank 1: `, or "".
 
@@ -49,7 +49,7 @@ class Team:
     name = ""
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Return whether this process is the leader, which writes the record and decides."""
         return self.rank == 0
 
@@ -58,18 +58,18 @@ class Team:
         """Entries for a record's environment: the number of processes, their stages and the backend of messages."""
         return {}
 
-    def lost(self, error: Exception) -> str:
+    def describe_loss(self, error: Exception) -> str:
         """Return the message of an error that means that another process was lost, or "" for any other error."""
         del error
         return ""
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Close the connections to the other processes at the end of the work."""
 
-    def tell(self, *, go: bool | None) -> None:
+    def announce(self, *, go: bool | None) -> None:
         """Announce as the leader whether there is anything to do. With None, the others continue to wait."""
 
-    def hear(self) -> bool:
+    def wait_for_leader(self) -> bool:
         """Wait for the leader's announcement. Return whether there is anything to do. Not for the leader."""
         raise AssertionError("a single process is the leader")
 
@@ -77,11 +77,11 @@ class Team:
         """Move the local stages to `device` and all others to `meta`. Return the stages and the channel, if any."""
         return [stage.to(device) for stage in stages], None
 
-    def from_heads(self, values: Tensor) -> Tensor:
+    def gather_from_heads(self, values: Tensor) -> Tensor:
         """Gather the values [n] of every process that has a head, on every process: [heads, n]."""
         return values[None]
 
-    def rows(self, own_rows: Sequence[Any]) -> list[Any]:
+    def gather_rows(self, own_rows: Sequence[Any]) -> list[Any]:
         """Gather one row per stage of the first replica, from every process's rows for its local stages."""
         return list(own_rows)
 
@@ -107,11 +107,11 @@ class Team:
         with explain_full_disk(f"to write {record.checkpoint}"):
             checkpoint.save(record.checkpoint, {**common, "workers": list(workers)})
         if record.shards.exists():  # if several processes began the run
-            from reproduce.teams.sharded import Folder
+            from reproduce.distributed.sharded import ShardedCheckpoint
 
-            Folder(record.shards).remove()
+            ShardedCheckpoint(record.shards).remove()
 
-    def compare(self, position: str) -> None:
+    def check_same_position(self, position: str) -> None:
         """Check that all processes resume from the same position.
 
         Raises:
@@ -119,12 +119,12 @@ class Team:
 
         """
 
-    def gather(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def gather_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Merge the state dicts of the first replica's processes on the leader. Return {} on the others."""
         return dict(state)
 
 
-ALONE = Team()
+SINGLE_PROCESS = Group()
 
 
 def load(record: Record, own_stages: range, replica: int = 0) -> tuple[dict[str, Any], list[Any]] | None:
@@ -157,9 +157,9 @@ def load(record: Record, own_stages: range, replica: int = 0) -> tuple[dict[str,
 
 
 def _load(record: Record, own_stages: range, replica: int) -> tuple[dict[str, Any], list[Any]] | None:
-    from reproduce.teams.sharded import Folder  # torch.distributed.checkpoint takes a second to import
+    from reproduce.distributed.sharded import ShardedCheckpoint  # torch.distributed.checkpoint takes a second to import
 
-    shards = Folder(record.shards)
+    shards = ShardedCheckpoint(record.shards)
     if shards.exists:
         [common] = shards.load(["common"]).values()
         _check(common, record.shards)
