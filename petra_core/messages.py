@@ -147,7 +147,7 @@ class Channel(abc.ABC):
         """
 
     @abc.abstractmethod
-    def settle(self) -> None:
+    def wait_all(self) -> None:
         """Wait until all sent messages have arrived. Later messages may have other shapes.
 
         All ranks must call this when no micro-batch is in flight.

@@ -316,7 +316,7 @@ class Pipeline:
         self._unfinished_step = False
         self._look_at_losses()
         if self.channel is not None:
-            self.channel.settle()
+            self.channel.wait_all()
         self.shapes.first = None
         for worker in self.workers:
             worker.forget_shapes()
