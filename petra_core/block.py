@@ -3,7 +3,7 @@
 The data depends on the method and on whether the block can be inverted:
 
     method keeps graphs                the graph (`Tape`), and the input streams from which a resume records it again
-    method reconstructs, invertible    nothing, or extra tensors that the inversion needs (`Stage.side`)
+    method reconstructs, invertible    nothing, or extra tensors that the inversion needs (`Stage.inversion_state`)
     otherwise                          the input streams that the recomputation needs
 
 The entries form a first-in, first-out queue. A step has at most one forward and one backward, so the oldest entry is
@@ -24,11 +24,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from petra_core.buffers import FrozenBuffers
 from petra_core.inspection import NO_INSPECTION, Inspection, NoInspection, OwnedOutputs, Projections, Structure
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
-from petra_core.randomness import RandomState, RandomStream, capture, differ, loaded, replay
+from petra_core.randomness import RandomState, RandomStream, capture, differ, prepare_state, replay
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.staleness import Kind
-from petra_core.tape import Streams, Tape, as_streams, as_value, detached, fills_its_storage
+from petra_core.tape import Streams, Tape, as_streams, as_value, detach, fills_its_storage
 from petra_core.targets import Target
 from petra_core.update_rule import StageRules
 from petra_core.weights import BlockWeights, StageWeights, WeightVersion
@@ -44,7 +44,7 @@ class _InFlight:
     Attributes:
         micro_batch: Number of the micro-batch.
         version: Version of the weights of the forward.
-        kept: Tensors of the input, from `Stage.side` if the input will be reconstructed, otherwise from `Stage.keep`.
+        kept: Tensors from `Stage.inversion_state` if the input will be reconstructed, otherwise from `Stage.keep`.
         random: State of the generators at the beginning of the forward; None if it drew no random numbers.
         tape: The graph; None until it is recorded.
         weights: Weights on which the graph is recorded, by name; None for the parameters of the module.
@@ -171,7 +171,7 @@ class Block:
         inspected = self._inspected
         if not inspected.done:
             self._structure.check()
-        kept = self.stage.side(inputs) if self.reconstructs else detached(self.stage.keep(inputs))
+        kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
         self._ledger.add(self._kept_as, payload(kept))
         tape: Tape | None = None
         weights = self.weights.of_forward(version)
@@ -195,7 +195,7 @@ class Block:
                     tape.forget()
             else:
                 with torch.no_grad():
-                    outputs = detached(self.evaluate(inputs, weights))
+                    outputs = detach(self.evaluate(inputs, weights))
         if inspected.evaluates:
             self._inspect(inspected, inputs, outputs, stream, tape, weights)
         outputs = self._owned(outputs, inputs)
@@ -298,11 +298,11 @@ class Block:
             self._measuring(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
         ):
             if self.reconstructs:
-                assert outputs is not None  # the stage above sends its input down (`hand_down`)
+                assert outputs is not None  # the stage above sends its input down (`return_input`)
                 entry.tape = self._invert(outputs, entry)
             else:
                 with self.weights.replaced(entry.weights):
-                    entry.tape = self.stage.retrace(entry.kept)
+                    entry.tape = self.stage.recompute(entry.kept)
                 entry.tape.outputs = None  # already sent; the graph keeps what it needs
             entry.buffers = self.frozen.copies
         self._ledger.add("graph", self._graph_bytes or 0)
@@ -466,7 +466,7 @@ class Block:
         self._memory = deque()
         for e in state["memory"]:
             kept = tuple(tensor.to(self._device) for tensor in e["kept"])
-            random = None if e["random"] is None else loaded(e["random"], self._device)
+            random = None if e["random"] is None else prepare_state(e["random"], self._device)
             version = WeightVersion(e["version"], tuple(e.get("ahead", ())))
             self._memory.append(_InFlight(e["micro_batch"], version, kept, random))
         if self.keeps_tape:
@@ -492,7 +492,7 @@ class Block:
             inputs = self.stage.reconstruct(outputs, entry.kept).inputs
         assert inputs is not None
         with self.weights.replaced(entry.weights):
-            tape = self.stage.retrace(self.stage.keep(inputs))
+            tape = self.stage.recompute(self.stage.keep(inputs))
         tape.inputs = inputs
         return tape
 

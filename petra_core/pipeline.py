@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import staleness as staleness_of
-from petra_core.checkpoint import copied
+from petra_core.checkpoint import copy_tree
 from petra_core.checks import (
     STATE_FORMAT,
     PendingLosses,
@@ -47,7 +47,7 @@ from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
 from petra_core.staleness import Action, Kind, backward_actions
 from petra_core.tape import Value, as_streams, as_value
-from petra_core.targets import Target, flattened, unflattened
+from petra_core.targets import Target, flatten, unflatten
 from petra_core.update_rule import UpdateRule
 from petra_core.worker import AfterBackward, BeforeUpdate, Worker, devices_of
 
@@ -157,7 +157,7 @@ class Pipeline:
                 device,
                 self.settings,
                 optimizer,
-                hand_down=index > 0 and reconstructing[index - 1],
+                return_input=index > 0 and reconstructing[index - 1],
                 below_head=index == len(self.stages) - 2,
                 before_update=before_update,
                 after_backward=after_backward,
@@ -279,7 +279,7 @@ class Pipeline:
                 "drain() outside of it (evaluate() works inside)"
             )
         streams = as_streams(inputs)
-        keys, goals = flattened(target)
+        keys, goals = flatten(target)
         if self.channel is not None:
             self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
         self.shapes.check(self.micro_batches, (*streams, *goals))
@@ -291,7 +291,7 @@ class Pipeline:
         if first.index == 0:
             first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)))
         if last.is_head:
-            last.receive_target(number, unflattened(keys, [goal.detach().clone() for goal in goals]))
+            last.receive_target(number, unflatten(keys, [goal.detach().clone() for goal in goals]))
         loss = self._work(self._limits())
         self._unfinished_step = False
         return loss
@@ -417,7 +417,7 @@ class Pipeline:
                 processes.
 
         """
-        lags = staleness_of.entering_meanwhile(self.staleness) if lags is None else tuple(lags)
+        lags = staleness_of.forward_lags(self.staleness) if lags is None else tuple(lags)
         room = [lower - upper for lower, upper in itertools.pairwise(self.staleness)]
         steps = [upper - lower for lower, upper in itertools.pairwise(lags)]
         fits = len(lags) == len(self.stages) and lags[0] == 0
@@ -540,7 +540,7 @@ class Pipeline:
         self._catch_up()
         self._collect_all()
         own_states = {worker.index: worker.state_dict() for worker in self.workers}
-        state: dict[str, Any] = copied(
+        state: dict[str, Any] = copy_tree(
             {
                 "format": STATE_FORMAT,
                 **self.settings.as_state(len(self.stages)),
@@ -594,7 +594,7 @@ class Pipeline:
                 "the state was saved between recorded steps, where stages lag behind stage 0, and over several "
                 "processes none does; load it in one process, drain, and save again"
             )
-        state = copied(state)
+        state = copy_tree(state)
         self._deferred = None  # it belongs to the state that is replaced
         self._unfinished_step = self._loading = True  # a pipeline with half of a state must not train
         self._collect_all()  # messages that are still arriving belong to the old state

@@ -22,7 +22,7 @@ Value = Tensor | Streams
 Combine = Callable[[str, Callable[..., Tensor], Tensor, Tensor], Tensor]
 
 
-def combined(name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor) -> Tensor:
+def combine_streams(name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor) -> Tensor:
     """Return the result of the operation in new memory."""
     del name
     return operation(left, right)
@@ -48,7 +48,7 @@ def as_value(streams: Streams) -> Value:
     return streams[0] if len(streams) == 1 else streams
 
 
-def detached(streams: Streams) -> Streams:
+def detach(streams: Streams) -> Streams:
     """Return the streams detached from their graphs, without a copy."""
     return tuple(stream.detach() for stream in streams)
 
@@ -162,8 +162,8 @@ class ModuleTape(Tape):
     """The graph of a whole module, from all inputs to all outputs."""
 
     def __init__(self, leaves: Streams, results: Streams) -> None:
-        self.inputs = detached(leaves)
-        self.outputs = detached(results)
+        self.inputs = detach(leaves)
+        self.outputs = detach(results)
         self._leaves = leaves
         self._ends = [_end(result) for result in results]
 

@@ -34,7 +34,7 @@ from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.staleness import Kind
 from petra_core.tape import Streams
-from petra_core.targets import Keys, Target, flattened, unflattened
+from petra_core.targets import Keys, Target, flatten, unflatten
 from petra_core.update_rule import StageRules
 from petra_core.weights import WeightVersion
 
@@ -95,7 +95,7 @@ class Worker:
         device: Device of the stage (`devices_of`).
         settings: Settings of the pipeline.
         optimizer: Factory of the stage's optimizer; None leaves the weights unchanged.
-        hand_down: Whether the stage below reconstructs, so that the worker must send it this stage's input.
+        return_input: Whether the stage below reconstructs, so that the worker must send it this stage's input.
         below_head: Whether the stage above is the head.
         before_update: Function that is called as (index, version, stage) when `.grad` holds the mean gradient.
         after_backward: Function that is called with every backward of the stage.
@@ -117,7 +117,7 @@ class Worker:
         settings: Settings,
         optimizer: OptimizerFactory | None = None,
         *,
-        hand_down: bool = False,
+        return_input: bool = False,
         below_head: bool = False,
         before_update: BeforeUpdate | None = None,
         after_backward: AfterBackward | None = None,
@@ -157,7 +157,7 @@ class Worker:
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._prepared = False  # whether `.grad` holds the mean gradients of the next update
         self.stream = RandomStream(self.device, settings.seed, index)
-        self.hand_down = hand_down
+        self.return_input = return_input
         self._overlapped = method.overlapped
         # This stage's R runs concurrently with the head's B, so it cannot wait for the head's message. The stage keeps
         # its output as the first part of the message from above.
@@ -179,7 +179,7 @@ class Worker:
 
     def receive_target(self, micro_batch: int, target: Target) -> None:
         """Keep the target of a micro-batch until its forward, at the head."""
-        self._target_keys, tensors = flattened(target)
+        self._target_keys, tensors = flatten(target)
         message = Message(micro_batch, tensors).to(self.device)
         self.ledger.add("messages", message.bytes())
         self.targets.append(message)
@@ -197,7 +197,7 @@ class Worker:
         message = self._take(self.from_below, micro_batch)
         target: Target = None
         if self.is_head:
-            target = unflattened(self._target_keys, self._take(self.targets, micro_batch).tensors)
+            target = unflatten(self._target_keys, self._take(self.targets, micro_batch).tensors)
         self._forwards = micro_batch + 1
         streams = message.streams
         assert streams is not None
@@ -233,7 +233,7 @@ class Worker:
             streams = message.streams
         for part in reversed(self.parts if self._overlapped else self.parts[-1:]):
             streams = part.reconstruct(streams, part.delay(self.version))
-        if not (self._overlapped and self.hand_down):
+        if not (self._overlapped and self.return_input):
             return None
         return Message(micro_batch, streams, ())
 
@@ -291,7 +291,7 @@ class Worker:
             self.ledger.add("messages", -message.bytes())
         if self.index == 0:
             return None
-        below = streams if self.hand_down and not self._overlapped else None
+        below = streams if self.return_input and not self._overlapped else None
         return Message(micro_batch, below, gradients)
 
     def forget_shapes(self) -> None:

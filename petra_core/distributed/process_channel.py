@@ -40,7 +40,7 @@ from petra_core.distributed.neighbours import Receiver, Sender
 from petra_core.distributed.transfers import NO_MICRO_BATCH, Neighbour
 from petra_core.messages import Channel, Message
 from petra_core.optimizers import OptimizerFactory
-from petra_core.shares import owned
+from petra_core.shares import stage_ranges
 from petra_core.stages import Stage
 from petra_core.staleness import Action, Kind
 from petra_core.tape import Streams
@@ -97,7 +97,7 @@ class ProcessChannel(Channel):
                 f"number of stages for each rank"
             )
         self._compare_every, self._steps = compare_every, 0
-        self.stages, self.count = owned(partition, sum(partition))[place], sum(partition)
+        self.stages, self.count = stage_ranges(partition, sum(partition))[place], sum(partition)
         self.staleness: tuple[int, ...] = ()
         self._top = len(ranks) - 1
         self._is_top = place == self._top

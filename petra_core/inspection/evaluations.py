@@ -52,7 +52,7 @@ from petra_core.errors import Finding, StageError
 from petra_core.inspection.interface import NoInspection, Projections
 from petra_core.inspection.ownership import storage_reference
 from petra_core.stages import HeadStage, ReversibleStage, Stage
-from petra_core.tape import Streams, Tape, combined
+from petra_core.tape import Streams, Tape, combine_streams
 from petra_core.weights import StageWeights
 
 __all__ = ["INSPECTED", "BlockInspection", "Inspection"]
@@ -332,7 +332,7 @@ class BlockInspection(NoInspection):
         generators, attributes = _Generators(self._function), _attributes(self._function)
         stage, combine = self._stage, None
         if isinstance(stage, ReversibleStage):  # a replaced `combine` may overwrite a message
-            combine, stage.combine = stage.combine, combined
+            combine, stage.combine = stage.combine, combine_streams
         reads = _Reads(self._whole, self, inputs)
         try:
             with contextlib.nullcontext() if self._compiled else reads:

@@ -22,7 +22,7 @@ from torch.func import jvp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from petra_core.buffers import FrozenBuffers
-from petra_core.checkpoint import copied
+from petra_core.checkpoint import copy_tree
 from petra_core.checks import REMEDY, PendingLosses, Shapes
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.inspection.modules import check_stages
@@ -499,7 +499,7 @@ class ForwardGradients:
 
         """
         self._losses.look()
-        state: dict[str, Any] = copied(
+        state: dict[str, Any] = copy_tree(
             {
                 "format": STATE_FORMAT,
                 "settings": str(self.settings),
@@ -531,7 +531,7 @@ class ForwardGradients:
                 raise CheckpointError(f"the state has {key} {state.get(key)!r}, this training has {value!r}")
         if len(state["workers"]) != len(self.blocks):
             raise CheckpointError(f"the state has {len(state['workers'])} blocks, this training {len(self.blocks)}")
-        state = copied(state)
+        state = copy_tree(state)
         for block, saved in zip(self.blocks, state["workers"], strict=True):
             try:
                 for name, module in block.modules.items():

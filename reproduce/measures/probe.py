@@ -138,7 +138,7 @@ class Probe(abc.ABC, Generic[S]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state`, together with the pipeline."""
-        subjects = [self.subject(**checkpoint.copied(values, self._device)) for values in state["in_flight"]]
+        subjects = [self.subject(**checkpoint.copy_tree(values, self._device)) for values in state["in_flight"]]
         self._in_flight = {subject.micro_batch: subject for subject in subjects}  # type: ignore[misc]  # S is self.subject
         self._finished = list(state["finished"])
 

@@ -83,7 +83,7 @@ def rounding_errors(
         for (j, block), true, stream in reversed(list(zip(blocks, forward[:-1], drawing, strict=True))):
             if block.invertible:
                 with replay(stream.drawn, device):
-                    inputs = block.reconstruct(_as(wide, value), side=block.side(_as(wide, true))).inputs
+                    inputs = block.reconstruct(_as(wide, value), state=block.inversion_state(_as(wide, true))).inputs
                 assert inputs is not None
                 value = _as(streams, inputs)
             else:
