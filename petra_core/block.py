@@ -13,8 +13,7 @@ always the next to be used. `petra_core.weights` selects the weights of a forwar
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -63,24 +62,10 @@ class _InFlight:
     projections: Projections = ()
 
 
-@dataclass(frozen=True)
-class Held:
-    """Tensors of one entry of a queue that a stage holds from one step to the next.
-
-    Attributes:
-        queue: Name of the queue within the stage.
-        place: Position in the queue; 0 for the oldest entry, which is used next.
-        user: Kind of the action that removes the oldest entry.
-        tensors: The tensors.
-        exchange: Function that replaces the tensors by tensors with the same contents in other memory.
-
-    """
-
-    queue: str
-    place: int
-    user: Kind
-    tensors: Streams
-    exchange: Callable[[Streams], None]
+#: Function that returns tensors with the same contents in other memory. Its arguments are the name of a queue, a place
+#: in it (0 for the oldest entry, which is used next), the kind of the action that removes the oldest entry, and the
+#: tensors of the entry.
+Move = Callable[[str, int, Kind, Streams], Streams]
 
 
 class Block:
@@ -92,11 +77,13 @@ class Block:
         ledger: Ledger of the stage that the block belongs to.
         device: Device of the block's parameters.
         rules: Rules for delay of the stage.
+        sums: Sums of the gradients since the last update of the stage, by parameter.
         index: Number of the stage that the block belongs to.
         inspection: Inspection of the pipeline's first micro-batches; None for no inspection.
 
     Attributes:
         weights: The block's weights and their versions.
+        structure: The block's parameters when the pipeline was made.
         frozen: Context manager that protects the block's buffers during a reconstruction.
 
     """
@@ -108,6 +95,7 @@ class Block:
         ledger: Ledger,
         device: torch.device,
         rules: StageRules,
+        sums: dict[Tensor, Tensor],
         *,
         index: int = 0,
         inspection: Inspection | None = None,
@@ -121,13 +109,10 @@ class Block:
         )
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
         self.parameters = list(self.weights.trained.values())
-        for parameter in self.parameters:
-            parameter.grad = None  # a gradient from earlier use would enter the first update
-        self._structure = Structure(stage, index)
+        self._sums = sums
+        self.structure = Structure(stage, index)
         if self.weights.replaces:
-            self._structure.check_replaceable()
-        # The sums of gradients in `.grad`, each with its version counter; None before the first backward of an update.
-        self._sums: list[tuple[Tensor | None, int]] | None = None
+            self.structure.check_replaceable()
         self._memory: deque[_InFlight] = deque()
         self.frozen = FrozenBuffers(stage.function)
         self._scratch = FrozenBuffers(stage.function, tracking=True)
@@ -170,7 +155,7 @@ class Block:
         """
         inspected = self._inspected
         if not inspected.done:
-            self._structure.check()
+            self.structure.check()
         kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
         self._ledger.add(self._kept_as, payload(kept))
         tape: Tape | None = None
@@ -187,7 +172,10 @@ class Block:
                     self._unwritten(inputs),
                     self._measuring(*inputs, *(weights or {}).values()),
                 ):
-                    tape = self._record(inputs, target)
+                    if isinstance(self.stage, HeadStage):
+                        tape = self.stage.record_loss(inputs, target)
+                    else:
+                        tape = self.stage.record(inputs)
                 assert tape.outputs is not None
                 outputs = tape.outputs
                 self._ledger.add("graph", self._graph_bytes or 0)
@@ -335,22 +323,14 @@ class Block:
             The block's input for the stage below to invert (None if only a part of it was kept) and the gradient with
             respect to it (None without `input_gradient`).
 
-        Raises:
-            StageError: If parameters were frozen, unfrozen, added or replaced after the pipeline was made.
-            RuntimeError: If other code has written gradients of the parameters.
-
         """
-        if self._sums is None:
-            self._structure.check()
         entry = self._memory.popleft()
         assert entry.micro_batch == micro_batch
         assert entry.tape is not None
         if self._evaluates_again or self._watched_backwards:
-            grad_inputs, gradients = self._differentiated_with_care(entry, grad_outputs, input_gradient, stream)
+            grad_inputs, gradients = self._differentiate_with_care(entry, grad_outputs, input_gradient, stream)
         else:
-            leaves = self.parameters if entry.weights is None else list(entry.weights.values())
-            with self._as_recorded(entry):
-                grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
+            grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
         if entry.weights is not None:
             gradients = tuple(map(_hooked, self.parameters, gradients))
         self._inspected.differentiated(self.weights.trained, gradients)
@@ -366,22 +346,20 @@ class Block:
         self.weights.release(entry.version, entry.weights, (other.version for other in self._memory))
         return inputs, grad_inputs
 
-    def _as_recorded(self, entry: _InFlight) -> contextlib.AbstractContextManager[None]:
-        """Return a context with the weights and buffers with which an entry's graph was recorded."""
-        if entry.weights is None and (entry.buffers is None or not (entry.buffers or self.frozen.has_norms)):
-            return contextlib.nullcontext()
-        return self._in_its_environment(entry)
-
-    @contextlib.contextmanager
-    def _in_its_environment(self, entry: _InFlight) -> Iterator[None]:
+    def _differentiate(
+        self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool
+    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+        """Differentiate an entry's graph, with the weights and buffers with which it was recorded in their places."""
+        assert entry.tape is not None
+        leaves = self.parameters if entry.weights is None else list(entry.weights.values())
         recorded_late = entry.buffers is not None
         with (
             self.weights.replaced(entry.weights),
             self.frozen.again(entry.buffers or ()) if recorded_late else contextlib.nullcontext(),
         ):
-            yield
+            return entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
 
-    def _differentiated_with_care(
+    def _differentiate_with_care(
         self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool, stream: RandomStream | None
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
         """Differentiate a graph whose backward evaluates the function again, or may do so.
@@ -390,22 +368,17 @@ class Block:
         the reversible blocks of RevTorch and memcnn do), which adds to the `.grad` of leaves. The result includes these
         gradients.
         """
-        assert entry.tape is not None
-        leaves = self.parameters if entry.weights is None else list(entry.weights.values())
-        sums = [leaf.grad for leaf in leaves]
-        for leaf in leaves:
-            leaf.grad = None
         with (
             contextlib.nullcontext() if stream is None else stream,
-            self._in_its_environment(entry),
             self._scratch if entry.buffers is None else contextlib.nullcontext(),
             torch.no_grad(),  # so that only an evaluation enables gradients, not the engine
             _BackwardWatch() as watch,
         ):
-            grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
+            grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
+        leaves = self.parameters if entry.weights is None else list(entry.weights.values())
         added = [leaf.grad for leaf in leaves]
-        for leaf, gradient in zip(leaves, sums, strict=True):
-            leaf.grad = gradient
+        for leaf in leaves:
+            leaf.grad = None
         self._watched_backwards = max(self._watched_backwards - 1, 0)
         self._evaluates_again = self._evaluates_again or watch.evaluates
         return grad_inputs, tuple(map(_sum, gradients, added))
@@ -416,32 +389,12 @@ class Block:
 
     def retire_weights(self, version: int) -> None:
         """Prepare for the update that ends `version`: stash the weights if a backward will need them."""
-        self._sums = None
         self.weights.retire(version, [entry.version for entry in self._memory])
 
-    def held(self, queue: str) -> Iterator[Held]:
-        """Yield the tensors that are kept of each micro-batch, except graphs and weights."""
+    def move_held(self, queue: str, move: Move) -> None:
+        """Move the tensors that are kept of each micro-batch to other memory, except graphs and weights."""
         for place, entry in enumerate(self._memory):
-            yield Held(queue, place, Kind.BACKWARD, entry.kept, partial(setattr, entry, "kept"))
-
-    def snapshot(self) -> Callable[[int, int], None]:
-        """Return a function that restores the current entries with later numbers.
-
-        Its arguments are the numbers of steps and of updates since the snapshot. The method must keep no graphs and
-        stash no weights.
-        """
-        entries = [replace(entry) for entry in self._memory]
-
-        def restore(steps: int, updates: int) -> None:
-            self._memory = deque(
-                replace(
-                    entry, micro_batch=entry.micro_batch + steps, version=WeightVersion(entry.version.number + updates)
-                )
-                for entry in entries
-            )
-            self.adopt_gradients()
-
-        return restore
+            entry.kept = move(queue, place, Kind.BACKWARD, entry.kept)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the memory and the stashed weights. Graphs are not saved; loading records them again."""
@@ -459,16 +412,22 @@ class Block:
             "weights": self.weights.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`. The weights of the module must have been loaded before."""
+    def load_state_dict(self, state: Mapping[str, Any], *, steps: int = 0, updates: int = 0) -> None:
+        """Restore a state of `state_dict`. The weights of the module must have been loaded before.
+
+        Args:
+            state: The state.
+            steps: Number of steps by which micro-batches have later numbers than in the state.
+            updates: Number of updates by which versions have later numbers than in the state.
+
+        """
         self.weights.load_state_dict(state["weights"], state["memory"])
-        self.adopt_gradients()
         self._memory = deque()
         for e in state["memory"]:
             kept = tuple(tensor.to(self._device) for tensor in e["kept"])
             random = None if e["random"] is None else prepare_state(e["random"], self._device)
-            version = WeightVersion(e["version"], tuple(e.get("ahead", ())))
-            self._memory.append(_InFlight(e["micro_batch"], version, kept, random))
+            version = WeightVersion(e["version"] + updates, tuple(e.get("ahead", ())))
+            self._memory.append(_InFlight(e["micro_batch"] + steps, version, kept, random))
         if self.keeps_tape:
             for _ in range(len(self._memory)):
                 self.reconstruct(None)  # records the oldest entry; the rotation makes the next one the oldest
@@ -477,11 +436,6 @@ class Block:
                 tape.forget()
                 self._memory.rotate(-1)
         self._ledger.add(self._kept_as, sum(payload(entry.kept) for entry in self._memory))
-
-    def _record(self, inputs: Streams, target: Target) -> Tape:
-        if isinstance(self.stage, HeadStage):
-            return self.stage.record_loss(inputs, target)
-        return self.stage.record(inputs)
 
     def _invert(self, outputs: Streams, entry: _InFlight) -> Tape:
         """Invert the block. One evaluation also records the graph, unless the graph has stashed weights."""
@@ -497,52 +451,26 @@ class Block:
         return tape
 
     def _accumulate(self, gradients: Sequence[Tensor | None], messages: Streams) -> None:
-        # `.grad` is written in place later, so it needs a storage that nothing else uses. A gradient may share its
+        # A sum is written in place later, so it needs a storage that nothing else uses. A gradient may share its
         # storage with a message (the gradient of a bias of full shape is the message itself) or with another gradient,
         # or may be a slice or an expanded scalar. Such a gradient is copied.
         taken = {storage_of(tensor) for tensor in messages}
-        self._refuse_foreign_gradients()
         sums: list[Tensor] = []
         terms: list[Tensor] = []
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             if gradient is None:
                 continue
-            if parameter.grad is not None:
-                sums.append(parameter.grad)
+            if parameter in self._sums:
+                sums.append(self._sums[parameter])
                 terms.append(gradient)
                 continue
             storage = storage_of(gradient)
             is_its_own = fills_its_storage(gradient) and storage not in taken
-            parameter.grad = gradient if is_its_own else gradient.clone()
+            self._sums[parameter] = gradient if is_its_own else gradient.clone()
             taken.add(storage)
             self._ledger.add("gradients", payload([gradient]))
         if sums:
             torch._foreach_add_(sums, terms)
-        self._note_sums()
-
-    def adopt_gradients(self) -> None:
-        """Use the gradients in `.grad` as the sums of the current update. If there are none, a new update begins."""
-        self._note_sums()
-        if all(parameter.grad is None for parameter in self.parameters):
-            self._sums = None
-
-    def _note_sums(self) -> None:
-        self._sums = [(p.grad, 0 if p.grad is None else p.grad._version) for p in self.parameters]
-
-    def _refuse_foreign_gradients(self) -> None:
-        """Raise RuntimeError if other code has written to the sums of gradients or removed them."""
-        gradients = [parameter.grad for parameter in self.parameters]
-        if self._sums is None:
-            foreign = [gradient is not None for gradient in gradients]
-        else:
-            foreign = [
-                held is not gradient
-                if held is None or gradient is None
-                else held is gradient and version != held._version
-                for gradient, (held, version) in zip(gradients, self._sums, strict=True)
-            ]
-        if any(foreign):
-            raise self._structure.foreign_gradient(list(self.weights.trained)[foreign.index(True)])
 
     def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
         """Return a context that measures the bytes of the graph recorded inside, unless they are known."""

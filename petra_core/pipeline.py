@@ -158,7 +158,6 @@ class Pipeline:
                 self.settings,
                 optimizer,
                 return_input=index > 0 and reconstructing[index - 1],
-                below_head=index == len(self.stages) - 2,
                 before_update=before_update,
                 after_backward=after_backward,
                 inspection=self._inspection,
@@ -458,11 +457,11 @@ class Pipeline:
         The function restores the same tensor objects with their later contents. It increases the numbers of
         micro-batches and updates by the number of steps since the snapshot, which must be a multiple of k.
         """
-        number, restores = self.micro_batches, [worker.snapshot() for worker in self.workers]
+        number, states = self.micro_batches, [worker.state_in_flight() for worker in self.workers]
 
         def restore() -> None:
-            for give_back in restores:
-                give_back(self.micro_batches - number)
+            for worker, state in zip(self.workers, states, strict=True):
+                worker.load_in_flight(state, steps=self.micro_batches - number)
 
         return restore
 
@@ -713,6 +712,10 @@ class Pipeline:
                     self._losses.add(action.number, message.streams[0])
                 return message.streams[0]
             self._send(worker.index + 1, message, sent)
+            if self.method.overlapped and worker.index == len(self.stages) - 2 and worker.parts[-1].reconstructs:
+                # The R of this stage runs concurrently with the head's B, so it cannot wait for the head's message. The
+                # stage keeps its output as the first part of that message.
+                worker.receive(Message(action.number, message.streams, ()))
         elif action.kind is Kind.RECONSTRUCT:
             ahead = worker.reconstruct(action.number)
             if ahead is not None:

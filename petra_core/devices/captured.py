@@ -200,9 +200,8 @@ class CapturedSteps:
         """Run a step by Python and copy all tensors that outlive it to their static buffers."""
         pipeline = self._pipeline
         if self._loss is None:
-            self._buffers.allow_external(
-                tensor for worker in pipeline.workers for held in worker.held() for tensor in held.tensors
-            )
+            for worker in pipeline.workers:
+                worker.move_held(lambda queue, place, user, tensors: self._buffers.allow_external(tensors))
         self._buffers.step = pipeline.micro_batches
         with self._moving_results(SequentialExecutor()):
             loss = pipeline.step(*batch())
@@ -352,9 +351,9 @@ class CapturedSteps:
         """
         buffers = self._buffers
         if action.kind is Kind.BACKWARD:
-            for parameter in worker.parameters:
-                if parameter.grad is not None and self._pipeline.accumulation > 1:  # else the update uses it now
-                    parameter.grad = buffers.keep_fixed(parameter, parameter.grad)
+            for parameter, gradient in worker.gradients.items():
+                if self._pipeline.accumulation > 1:  # otherwise the update uses it now
+                    worker.gradients[parameter] = buffers.keep_fixed(parameter, gradient)
         if not self._pipeline.method.pipelined:  # nothing else outlives the step
             return new
         # Stage j runs its backward of a micro-batch `after[j]` steps after the micro-batch has entered. The stage below
@@ -364,11 +363,14 @@ class CapturedSteps:
         down = after[max(stage - 2, 0)] - after[stage]
         up = lags[min(stage + 2, len(lags) - 1)] - lags[stage]
         if action.kind is Kind.FORWARD:
-            for held in worker.held():
-                waits = held.user is Kind.FORWARD
-                if held.place > 0 or waits:  # a backward of this step takes the oldest
-                    needed = held.place + (up + 1 if waits else down)
-                    held.exchange(buffers.keep((stage, held.queue, held.place), held.tensors, needed))
+
+            def keep(queue: str, place: int, user: Kind, tensors: Streams) -> Streams:
+                waits = user is Kind.FORWARD
+                if place == 0 and not waits:  # a backward of this step takes the oldest
+                    return tensors
+                return buffers.keep((stage, queue, place), tensors, place + (up + 1 if waits else down))
+
+            worker.move_held(keep)
         needed = up if action.kind is Kind.FORWARD else down
         return [
             (to, message.with_tensors(buffers.keep((stage, action.kind), message.tensors, needed)))

@@ -26,7 +26,7 @@ memory: 1.7 GB of static buffers, compared with 1.0 GB for one place per tensor 
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
@@ -63,9 +63,10 @@ class StaticBuffers:
         self._external: dict[int, Tensor] = {}  # external tensors, by storage
         self._frozen = False
 
-    def allow_external(self, tensors: Iterable[Tensor]) -> None:
-        """Allow external tensors to keep their storage until they are released."""
+    def allow_external(self, tensors: Streams) -> Streams:
+        """Return external tensors, which keep their storage until they are released."""
         self._external |= {storage_of(tensor): tensor for tensor in tensors}
+        return tensors
 
     def freeze(self) -> None:
         """Freeze the set of static buffers. External tensors must have been released."""
