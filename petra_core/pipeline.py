@@ -30,7 +30,6 @@ from petra_core.checks import (
     PendingLosses,
     Shapes,
     check_state,
-    check_states,
     check_weights,
 )
 from petra_core.clipping import Clip, check_clip, norms
@@ -47,7 +46,7 @@ from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
 from petra_core.staleness import Action, Kind, backward_actions
 from petra_core.tape import Value, as_streams, as_value
-from petra_core.targets import Target, flatten, unflatten
+from petra_core.targets import Target, flatten
 from petra_core.update_rule import UpdateRule
 from petra_core.worker import AfterBackward, BeforeUpdate, Worker, devices_of
 
@@ -290,7 +289,7 @@ class Pipeline:
         if first.index == 0:
             first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)))
         if last.is_head:
-            last.receive_target(number, unflatten(keys, [goal.detach().clone() for goal in goals]))
+            last.receive_target(keys, Message(number, tuple(goal.detach().clone() for goal in goals)))
         loss = self._work(self._limits())
         self._unfinished_step = False
         return loss
@@ -535,8 +534,7 @@ class Pipeline:
 
         """
         self._refuse_after_broken_step()
-        self._look_at_losses()
-        self._catch_up()
+        self.check_finite()
         self._collect_all()
         own_states = {worker.index: worker.state_dict() for worker in self.workers}
         state: dict[str, Any] = copy_tree(
@@ -553,7 +551,6 @@ class Pipeline:
                 "workers": [own_states.get(index) for index in range(len(self.stages))],
             }
         )
-        check_states(self.micro_batches - 1, state["workers"])
         return state
 
     def __getstate__(self) -> dict[str, Any]:

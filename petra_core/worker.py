@@ -33,7 +33,7 @@ from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.staleness import Kind
 from petra_core.tape import Streams
-from petra_core.targets import Keys, Target, flatten, unflatten
+from petra_core.targets import Keys, Target, unflatten
 from petra_core.update_rule import StageRules
 from petra_core.weights import WeightVersion
 
@@ -62,10 +62,6 @@ class Backward:
 
 
 AfterBackward = Callable[[Backward], None]
-
-
-def _is_finite(tensors: Streams) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 def devices_of(stages: Sequence[Stage]) -> list[torch.device]:
@@ -171,10 +167,16 @@ class Worker:
             message = Message(message.micro_batch, inbox.pop().streams, message.gradients)
         inbox.append(message)
 
-    def receive_target(self, micro_batch: int, target: Target) -> None:
-        """Keep the target of a micro-batch until its forward, at the head."""
-        self._target_keys, tensors = flatten(target)
-        message = Message(micro_batch, tensors).to(self.device)
+    def receive_target(self, keys: Keys, message: Message) -> None:
+        """Keep the target of a micro-batch until its forward, at the head.
+
+        Args:
+            keys: Keys of the target (`petra_core.targets`).
+            message: Tensors of the target.
+
+        """
+        self._target_keys = keys
+        message = message.to(self.device)
         self.ledger.add("messages", message.bytes())
         self.targets.append(message)
 
@@ -349,21 +351,6 @@ class Worker:
     def memory(self) -> StageMemory:
         """Return the bytes that the stage holds, current and peak."""
         return StageMemory(self.index, dict(self.ledger.now), dict(self.ledger.peak), self.ledger.peak_total)
-
-    def non_finite_weight(self) -> str | None:
-        """Return the name of a parameter that is not finite; None if all are finite."""
-        return next((f"parameter {name}" for name, p in self.stage.named_parameters() if not _is_finite((p,))), None)
-
-    def non_finite_value(self) -> str | None:
-        """Return the name of a buffer or waiting message that is not finite; None if all are finite."""
-        for name, buffer in self.stage.named_buffers():
-            if not _is_finite((buffer,)):
-                return f"buffer {name}"
-        for direction, inbox in (("below", self.from_below), ("above", self.from_above)):
-            for message in inbox:
-                if not _is_finite(message.tensors):
-                    return f"the message from {direction} of micro-batch {message.micro_batch}"
-        return None
 
     def move_held(self, move: Move) -> None:
         """Move the tensors in queues, which outlive a step, to other memory."""

@@ -24,7 +24,7 @@ from petra_core.optimizers import OptimizerFactory
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams, as_value, detach
-from petra_core.targets import Target
+from petra_core.targets import Target, flatten
 from petra_core.worker import Worker, devices_of
 
 GRADIENT_SCALE = 1e-3  # scale of gradients from above; avoids denormal numbers and diverging weights
@@ -149,7 +149,8 @@ class StageAlone:
     def _receive_from_below(self) -> None:
         self.worker.receive(Message(self._forwards, self._feed.inputs))
         if self.worker.is_head:
-            self.worker.receive_target(self._forwards, self._feed.target)
+            keys, tensors = flatten(self._feed.target)
+            self.worker.receive_target(keys, Message(self._forwards, tensors))
 
     def _receive_from_above(self) -> None:
         sent = self._sent.popleft()
