@@ -485,7 +485,15 @@ class Block:
         self._graph_bytes = saved.bytes
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
-        return precision(self._device, self._autocast)
+        """Return the autocast context, without autocast's cache of cast weights.
+
+        The backward's evaluation would reuse a cast of a forward without a graph, so the weight would get no gradient.
+        A cast made before an update would outlive it.
+        """
+        kind = self._device.type
+        if self._autocast is None and not torch.is_autocast_enabled(kind):
+            return contextlib.nullcontext()
+        return torch.autocast(kind, dtype=self._autocast or torch.get_autocast_dtype(kind), cache_enabled=False)
 
 
 def _hooked(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
@@ -501,23 +509,6 @@ def _sum(gradient: Tensor | None, added: Tensor | None) -> Tensor | None:
     if gradient is None or added is None:
         return added if gradient is None else gradient
     return gradient + added
-
-
-def precision(device: torch.device, autocast: torch.dtype | None) -> contextlib.AbstractContextManager[object]:
-    """Return the autocast context of a block, without autocast's cache of cast weights.
-
-    The backward's evaluation would reuse a cast of a forward without a graph, so the weight would get no gradient. A
-    cast made before an update would outlive it.
-
-    Args:
-        device: Device of the block.
-        autocast: Dtype of the mixed precision; None for the caller's.
-
-    """
-    kind = device.type
-    if autocast is None and not torch.is_autocast_enabled(kind):
-        return contextlib.nullcontext()
-    return torch.autocast(kind, dtype=autocast or torch.get_autocast_dtype(kind), cache_enabled=False)
 
 
 class _BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types

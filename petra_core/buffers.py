@@ -51,11 +51,6 @@ class FrozenBuffers:
         """Return whether the context replaces any buffers by copies."""
         return bool(self._others)
 
-    @property
-    def has_norms(self) -> bool:
-        """Return whether the context stops any BatchNorm from tracking statistics."""
-        return bool(self._norms)
-
     def __enter__(self) -> None:
         copies = []
         for module, name in self._others:

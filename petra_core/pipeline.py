@@ -38,7 +38,7 @@ from petra_core.execution import Sent, executor_of
 from petra_core.inspection import Inspection
 from petra_core.inspection.modules import check_factory, check_stages
 from petra_core.ledger import MemoryReport
-from petra_core.messages import Channel, Message, check_channel
+from petra_core.messages import Channel, Message
 from petra_core.methods import Method
 from petra_core.optimizers import OptimizerFactory, set_rate
 from petra_core.randomness import capture_all, restore_all
@@ -87,7 +87,7 @@ class Pipeline:
     Attributes:
         stages: All stages, including those of other processes.
         workers: Workers of the stages that this process trains, in order.
-        channel: Connection to the other processes, or None.
+        channel: Connection to the other processes.
         micro_batches: Number of micro-batches that have entered.
         drained: Number of micro-batches that had entered at the last drain. Their backwards are done.
         shapes: Shapes of the micro-batches, which are equal between two drains.
@@ -137,13 +137,12 @@ class Pipeline:
             before_update = clip.after(before_update)
         self.common_clip = None if clip is None or clip.per_stage else clip
         self.micro_batches = 0
-        check_channel(channel, len(self.stages), seed)
-        self.channel = channel
-        self.executor = executor_of(method, one_process=channel is None)
-        self._own_stages = range(len(self.stages)) if channel is None else channel.stages
-        self.staleness = self.settings.vector(len(self.stages))
-        if channel is not None:
-            channel.staleness = self.staleness
+        self.channel = Channel(range(len(self.stages)), len(self.stages)) if channel is None else channel
+        self.staleness = self.channel.staleness = self.settings.vector(len(self.stages))
+        compared = {**self.settings.as_state(len(self.stages)), "method": method, "seed": seed, "clip": clip}
+        self.channel.check_settings(compared, self.stages, optimizer)
+        self.executor = executor_of(method, one_process=self.channel.owns_all)
+        self._own_stages = self.channel.stages
         self.drained = 0
         self.lags = (0,) * len(self.stages)
         self._done = [0] * len(self._own_stages)  # number of steps that each stage of this process has done
@@ -171,9 +170,6 @@ class Pipeline:
         self._recordings: list[list[tuple[int, Action]]] = []
         self._unfinished_step = False
         self._learning_rate: float | None = None  # the last rate that was set for stage 0
-        if channel is not None:
-            compared = {**self.settings.as_state(len(self.stages)), "method": method, "seed": seed, "clip": clip}
-            channel.check_settings(compared, self.stages, optimizer)
         self._host_reads = True  # whether steps may wait for results of the device
         self._deferred: Callable[[], None] | None = None  # updates the state of the workers after repeated steps
         self._loading = False
@@ -187,7 +183,7 @@ class Pipeline:
 
         """
         own = self._own_stages
-        if len(own) < len(self.stages):
+        if not self.channel.owns_all:
             raise RuntimeError(
                 f"this process trains stages {own.start} to {own.stop - 1} of {len(self.stages)}, so here the plain "
                 f"model would have untrained stages. Call gather() on every rank: it returns the state of the whole "
@@ -215,7 +211,7 @@ class Pipeline:
                 raise TypeError(f"{name} is a {type(value).__name__}, and only tensors can be gathered")
             number, rest = name.split(".", 1)
             tensors[f"{int(number) + first}.{rest}"] = value.detach().to("cpu", copy=True)
-        return tensors if self.channel is None else self.channel.gather(tensors)
+        return self.channel.gather(tensors)
 
     @property
     def observed_staleness(self) -> tuple[int, ...]:
@@ -278,8 +274,7 @@ class Pipeline:
             )
         streams = as_streams(inputs)
         keys, goals = flatten(target)
-        if self.channel is not None:
-            self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
+        self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
         self.shapes.check(self.micro_batches, (*streams, *goals))
         self._catch_up()
         self._unfinished_step = True  # an interrupt would leave half of the micro-batch
@@ -313,13 +308,11 @@ class Pipeline:
         self._done = [self.micro_batches] * len(self.workers)
         self._unfinished_step = False
         self._look_at_losses()
-        if self.channel is not None:
-            self.channel.wait_all()
+        self.channel.wait_all()
         self.shapes.first = None
         for worker in self.workers:
             worker.forget_shapes()
 
-    @torch.no_grad()
     def evaluate(self, inputs: Value) -> Value:
         """Return the network's output (logits) with the current weights, in evaluation mode.
 
@@ -338,39 +331,13 @@ class Pipeline:
 
         """
         self._catch_up()
-        streams = as_streams(inputs)
         with in_evaluation_mode([worker.stage for worker in self.workers]):
-            if self.channel is not None:
-                streams = self.channel.evaluation_input(streams)
+            streams = self.channel.evaluation_input(as_streams(inputs))
             for worker in self.workers:
                 streams = worker.evaluate(streams)
-            if self.channel is not None:
-                streams = self.channel.evaluation_output(streams)
+            streams = self.channel.evaluation_output(streams)
         home = self.workers[-1].device  # output of another process may be on the CPU
         return as_value(tuple(stream.to(home) for stream in streams))
-
-    @torch.no_grad()
-    def forward_aside(self, stage: int, micro_batch: int, inputs: Value) -> Value:
-        """Return the output that a forward of a micro-batch in the next step would have at a stage, for measurements.
-
-        The evaluation uses the weights that the forward would use, in the current mode of the stage. With a seed it
-        also uses the random numbers that the forward would draw; otherwise dropout draws new numbers. BatchNorm in
-        training mode updates its running statistics, except inside `petra_core.buffers.FrozenBuffers`.
-
-        Args:
-            stage: Number of a stage of this process, j.
-            micro_batch: Number of the micro-batch, m.
-            inputs: Input of the stage.
-
-        Raises:
-            ValueError: If the stage belongs to another process.
-
-        """
-        if stage not in self._own_stages:
-            raise ValueError(f"stage {stage} is not in this process, which has {[*self._own_stages]}")
-        self._catch_up()
-        worker = self.workers[stage - self._own_stages.start]
-        return as_value(worker.evaluate(as_streams(inputs), micro_batch))
 
     def check_finite(self) -> None:
         """Check that all losses so far and all weights of this process are finite.
@@ -424,7 +391,7 @@ class Pipeline:
                 f"lags rise from 0 at stage 0, from stage to stage by at most what the staleness {self.staleness} "
                 f"falls; got {lags}"
             )
-        if self.channel is not None:
+        if not self.channel.owns_all:
             raise ValueError("over several processes each is ahead as far as it can be: nothing is to be staggered")
         self.lags = lags
 
@@ -585,7 +552,7 @@ class Pipeline:
         changed = check_state(
             state, self.settings, stages=len(self.stages), own_stages=self._own_stages, other_method=other_method
         )
-        if state["behind"] is not None and self.channel is not None:
+        if state["behind"] is not None and not self.channel.owns_all:
             raise CheckpointError(
                 "the state was saved between recorded steps, where stages lag behind stage 0, and over several "
                 "processes none does; load it in one process, drain, and save again"
@@ -628,8 +595,7 @@ class Pipeline:
         """
         loss: Tensor | None = None
         for step in range(min(self._done), max(limits)):
-            if self.channel is not None:
-                self._expect(self.channel, step)
+            self._expect(step)
             for turn in self._turns(step, limits):
                 new_loss = self._perform(turn)
                 loss = new_loss if new_loss is not None else loss
@@ -672,10 +638,9 @@ class Pipeline:
     def _update_together(self, clip: Clip, number: int) -> None:
         """Clip the gradients of all stages by their common norm, then update all stages."""
         gradients = [worker.prepare_update() for worker in reversed(self.workers)][::-1]
-        of_stages = [norms(of_stage).to(self.workers[-1].device) for of_stage in gradients]
-        if self.channel is not None:
-            of_stages = list(self.channel.gather({str(self._own_stages.start): torch.cat(of_stages)}).values())
-        clip.scale([gradient for of_stage in gradients for gradient in of_stage], torch.cat(of_stages))
+        own_norms = torch.cat([norms(of_stage).to(self.workers[-1].device) for of_stage in gradients])
+        all_norms = self.channel.gather({str(self._own_stages.start): own_norms}).values()
+        clip.scale([gradient for of_stage in gradients for gradient in of_stage], torch.cat([*all_norms]))
         for worker in reversed(self.workers):
             self._perform([(worker, Action(Kind.UPDATE, number))])
 
@@ -730,19 +695,18 @@ class Pipeline:
         if stage in self._own_stages:
             sent.append((stage, message))
         else:
-            assert self.channel is not None
             self.channel.send(stage, message)
 
-    def _expect(self, channel: Channel, step: int) -> None:
+    def _expect(self, step: int) -> None:
         """Prepare the channel for the messages of a step. The actions that need them wait for them (`_collect`)."""
         above = self._own_stages.stop
         returns = self._due(above, step) if above < len(self.stages) else None
         enters = step < self.micro_batches and self._own_stages.start > 0
-        channel.expect(step if enters else None, returns)
+        self.channel.expect(step if enters else None, returns)
 
     def _collect(self, worker: Worker, action: Action | None) -> None:
         """Deliver the messages of other processes that an action of a worker needs; None for all expected messages."""
-        if self.channel is None:
+        if self.channel.owns_all:
             return
         with self.executor.waiting(worker, self.micro_batches):
             for message in self.channel.collect(worker.index, action):

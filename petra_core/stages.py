@@ -26,6 +26,7 @@ both. A reversible backward costs one forward and one backward of F, not two for
 
 import abc
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -203,14 +204,12 @@ class ReversibleStage(Stage):
 
     def _split(self, streams: Streams) -> Streams:
         """Check that there are two streams of the same shape, and context only if the stage reads it; return them."""
-        if self.context:
-            return (*two_streams(streams[:2]), *streams[2:])
-        if len(streams) > 2:
+        if len(streams) > 2 and not self.context:
             raise ValueError(
                 f"a reversible stage takes two streams, got {len(streams)}; let the others pass as context of its "
                 f"function, ReversibleStage(function, context=True), which is called as function(x, *context)"
             )
-        return two_streams(streams)
+        return (*two_streams(streams[:2]), *streams[2:])
 
 
 class BufferedStage(Stage):
@@ -298,17 +297,14 @@ class HeadStage(BufferedStage):
             )
         if loss.dim() != 0:
             raise ValueError(f"the loss must be a scalar (a mean over the micro-batch), got shape {tuple(loss.shape)}")
-        if not loss.requires_grad and torch.is_grad_enabled() and any(t.requires_grad for t in self._sources(leaves)):
+        sources = itertools.chain(leaves, self.parameters())
+        if not loss.requires_grad and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in sources):
             raise ValueError(
                 f"the loss has no graph, so nothing would be trained: got a tensor of {loss.dtype} that depends on the "
                 f"head's input and weights through no differentiable operation; leave out detach(), no_grad(), "
                 f"argmax() and integer casts between the network's output and the loss"
             )
         return ModuleTape(leaves, (loss,))
-
-    def _sources(self, leaves: Streams) -> Iterator[Tensor]:
-        yield from leaves
-        yield from self.parameters()
 
 
 class _MergedStage(Stage):

@@ -330,13 +330,14 @@ class Worker:
         self.ledger.set("gradients", 0)
         self.version += 1
 
+    @torch.no_grad()
     def evaluate(self, streams: Streams, micro_batch: int | None = None) -> Streams:
-        """Evaluate the stage without keeping anything.
+        """Evaluate the stage without keeping anything. Micro-batches in flight are not affected.
 
         Args:
             streams: Input of the stage.
-            micro_batch: Number of the micro-batch whose weights and random numbers are used. None for the current
-                weights and torch's global generators.
+            micro_batch: Number of the next micro-batch, to use the weights and, with a seed, the random numbers that
+                its forward will use. None for the current weights and torch's global generators.
 
         """
         streams = tuple(stream.to(self.device) for stream in streams)

@@ -421,7 +421,7 @@ def _check(pipeline: Pipeline) -> None:
             "a rule for delay follows the stage's count of updates, which a recorded step does not see; take plain "
             "steps"
         )
-    if method.overlapped or pipeline.channel is not None:
+    if method.overlapped or not pipeline.channel.owns_all:
         raise UnrecordableError(
             f"steps are recorded of one process that works in order; {method} or a channel is in the way"
         )

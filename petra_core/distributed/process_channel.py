@@ -97,8 +97,7 @@ class ProcessChannel(Channel):
                 f"number of stages for each rank"
             )
         self._compare_every, self._steps = compare_every, 0
-        self.stages, self.count = stage_ranges(partition, sum(partition))[place], sum(partition)
-        self.staleness: tuple[int, ...] = ()
+        super().__init__(stage_ranges(partition, sum(partition))[place], sum(partition))
         self._top = len(ranks) - 1
         self._is_top = place == self._top
         self._from_below: Receiver | None = None
@@ -130,6 +129,12 @@ class ProcessChannel(Channel):
     def check_settings(
         self, settings: Mapping[str, Any], stages: Sequence[Stage], optimizer: OptimizerFactory | None
     ) -> None:
+        if settings["seed"] is None:
+            raise ValueError(
+                "over several processes random numbers must not depend on where a stage runs: give the pipeline a seed"
+            )
+        if len(stages) != self.count:
+            raise ValueError(f"the channel is for {self.count} stages, the network has {len(stages)}")
         values = {**settings, "stages": list(map(describe_stage, stages)), **describe_optimizer(optimizer)}
         agree(self._group, values, "Make the pipeline with the same arguments on every rank")
 
@@ -148,12 +153,10 @@ class ProcessChannel(Channel):
             "head knows the loss: if the learning rate depends on it, broadcast the learning rate from that rank",
         )
 
-    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of all ranks on the CPU, in the order of the ranks. Collective: all ranks must call it."""
+    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return gather(self._group, tensors)
 
     def expect(self, forward: int | None, backward: int | None) -> None:
-        """Expect the messages that the neighbours send in a step."""
         if self._from_below is not None and forward is not None:
             self._from_below.expect(forward)
         if self._from_above is not None and backward is not None:
@@ -203,7 +206,6 @@ class ProcessChannel(Channel):
             self._to_below.close(ahead=False)
 
     def evaluation_input(self, streams: Streams) -> Streams:
-        """Wait for the streams of the rank below and return them. The lowest rank returns `streams`."""
         return streams if self._from_below is None else self._from_below.take_evaluation()
 
     def evaluation_output(self, streams: Streams) -> Streams:

@@ -126,7 +126,7 @@ class ReconstructionProbe(Probe[_Inputs]):
             if stage in self._reconstructing:
                 subject.true[stage] = list(as_streams(value))
             if stage < len(self.pipeline.stages) - 1:
-                value = self.pipeline.forward_aside(stage, micro_batch, value)
+                value = as_value(self.pipeline.workers[stage].evaluate(as_streams(value), micro_batch))
         return subject
 
     def _before_step(self, subject: _Inputs) -> None:
