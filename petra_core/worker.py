@@ -24,7 +24,8 @@ from torch import Tensor
 
 from petra_core.block import Block, Move
 from petra_core.inspection import Inspection
-from petra_core.inspection.modules import check_optimizer, check_optimizer_state
+from petra_core.inspection.modules import check_optimizer
+from petra_core.inspection.states import check_optimizer_state
 from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.messages import Message
 from petra_core.optimizers import OptimizerFactory, optimizer_of, rate_ratios

@@ -44,10 +44,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from petra_core import checks
 from petra_core.devices.static_buffers import StaticBuffers, period
 from petra_core.execution import Act, Sent, SequentialExecutor, shared_stream
-from petra_core.inspection import INSPECTED
+from petra_core.inspection import INSPECTED, values
 from petra_core.pipeline import Pipeline
 from petra_core.prediction.tracing import TracingExecutor
 from petra_core.stages import ReversibleStage
@@ -147,7 +146,7 @@ class CapturedSteps:
         Returns:
             The loss (a scalar) of the micro-batch that the head processes in this step, or None while the pipeline
             fills. In lockstep this is an earlier micro-batch than the entering one. The tensor is part of a ring
-            buffer, which is overwritten after `petra_core.checks.LOOKED_AT_TOGETHER` more steps.
+            buffer, which is overwritten after `petra_core.inspection.values.LOOKED_AT_TOGETHER` more steps.
 
         Raises:
             NonFiniteError: If a loss is infinite or not a number. On a GPU this may be detected some steps later.
@@ -230,7 +229,7 @@ class CapturedSteps:
             self._first(phase)
         assert self._loss is not None
         if not len(self._last_losses):
-            self._last_losses = self._loss.new_empty(checks.LOOKED_AT_TOGETHER)
+            self._last_losses = self._loss.new_empty(values.LOOKED_AT_TOGETHER)
         loss = self._last_losses[number % len(self._last_losses)]
         loss.copy_(self._loss)
         pipeline.note_loss(loss)

@@ -23,9 +23,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from petra_core.buffers import FrozenBuffers
 from petra_core.checkpoint import copy_tree
-from petra_core.checks import REMEDY, PendingLosses, Shapes
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.inspection.modules import check_stages
+from petra_core.inspection.values import REMEDY, PendingLosses, Shapes
 from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
 from petra_core.optimizers import OptimizerFactory, optimizer_of, set_rate
 from petra_core.randomness import RandomStream

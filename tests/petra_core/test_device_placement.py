@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from petra_core import CheckpointError, Pipeline, Stage, methods, models
-from petra_core.checks import PendingLosses
 from petra_core.devices.captured import CapturedSteps
+from petra_core.inspection.values import PendingLosses
 from petra_core.methods import Method
 from petra_core.randomness import RandomStream
 from reproduce.data.beton import RawImages

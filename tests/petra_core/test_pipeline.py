@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, merge, methods
-from petra_core.checks import PendingLosses
 from petra_core.delay import Rate
+from petra_core.inspection.values import PendingLosses
 from petra_core.methods import Method
 from petra_core.staleness import program
 from petra_core.tape import as_streams, as_value

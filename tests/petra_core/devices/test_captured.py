@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from petra_core import NonFiniteError, Pipeline, checks, merge, methods
+from petra_core import NonFiniteError, Pipeline, merge, methods
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps, OverStreams
 from petra_core.devices.static_buffers import period
 from petra_core.execution import SequentialExecutor
-from petra_core.inspection import INSPECTED
+from petra_core.inspection import INSPECTED, values
 from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.models.revnet import revnet
@@ -466,8 +466,8 @@ def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> No
 
 def test_losses_wait_in_a_ring_and_the_one_that_is_not_finite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the host reads losses in groups; this test does the same on the CPU."""
-    monkeypatch.setattr(checks, "group_size", lambda device: 8)
-    monkeypatch.setattr(checks, "LOOKED_AT_TOGETHER", 8)
+    monkeypatch.setattr(values, "group_size", lambda device: 8)
+    monkeypatch.setattr(values, "LOOKED_AT_TOGETHER", 8)
     pipeline, plain = made(3, methods.PETRA, 1), staggered(made(3, methods.PETRA, 1))
     data = toys.batches(2 * MANY)
     ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
