@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from petra_core.buffers import FrozenBuffers
 from petra_core.inspection import NO_INSPECTION, Inspection, NoInspection, OwnedOutputs, Projections, Structure
+from petra_core.inspection.guards import BackwardWatch, refuse_input_writes
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.randomness import RandomState, RandomStream, capture, differ, prepare_state, replay
 from petra_core.settings import Settings
@@ -32,7 +32,7 @@ from petra_core.targets import Target
 from petra_core.update_rule import StageRules
 from petra_core.weights import BlockWeights, StageWeights, WeightVersion
 
-#: Number of first backwards of a block in which `_BackwardWatch` looks for evaluations with a graph.
+#: Number of first backwards of a block in which `BackwardWatch` looks for evaluations with a graph.
 WATCHED_BACKWARDS = 3
 
 
@@ -169,7 +169,7 @@ class Block:
                     self._precision(),
                     self.weights.replaced(weights),
                     torch.enable_grad(),
-                    self._unwritten(inputs),
+                    refuse_input_writes(self.stage.function, inputs),
                     self._measuring(*inputs, *(weights or {}).values()),
                 ):
                     if isinstance(self.stage, HeadStage):
@@ -200,7 +200,7 @@ class Block:
             ValueError: If the block wrote to its input in place.
 
         """
-        with self._precision(), self.weights.replaced(weights), self._unwritten(inputs):
+        with self._precision(), self.weights.replaced(weights), refuse_input_writes(self.stage.function, inputs):
             return as_streams(self.stage(as_value(inputs)))
 
     def _inspect(
@@ -230,29 +230,6 @@ class Block:
                 return second, not differ(begin if stream.drawn is None else end, capture(self._device))
 
         inspected.evaluated(inputs, outputs, tape, self.weights.trained if weights is None else weights, again)
-
-    @contextlib.contextmanager
-    def _unwritten(self, inputs: Streams) -> Iterator[None]:
-        """Raise ValueError if code inside the context writes to the input of the block in place."""
-        writes = [None if tensor.is_inference() else tensor._version for tensor in inputs]
-        reason: RuntimeError | None = None
-        try:
-            yield
-        except RuntimeError as error:
-            if "a leaf Variable that requires grad" not in str(error):  # autograd rejects the write in a graph
-                if "does not require grad" in str(error) and not torch.is_grad_enabled():
-                    error.add_note(
-                        "the forwards of this method run without gradients: a module that differentiates in its "
-                        "forward (torch.autograd.grad) has to do so inside `with torch.enable_grad():`"
-                    )
-                raise
-            reason = error
-        now = [None if tensor.is_inference() else tensor._version for tensor in inputs]
-        if reason is not None or now != writes:
-            raise ValueError(
-                f"{type(self.stage.function).__name__} wrote to its input in place, but other stages still need it; "
-                f"use the out-of-place form of its first operation, for example nn.ReLU(inplace=False)"
-            ) from reason
 
     def delay(self, version: int) -> int:
         """Return the number of updates since the forward of the oldest entry, if `version` updates have been made."""
@@ -372,7 +349,7 @@ class Block:
             contextlib.nullcontext() if stream is None else stream,
             self._scratch if entry.buffers is None else contextlib.nullcontext(),
             torch.no_grad(),  # so that only an evaluation enables gradients, not the engine
-            _BackwardWatch() as watch,
+            BackwardWatch() as watch,
         ):
             grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
         leaves = self.parameters if entry.weights is None else list(entry.weights.values())
@@ -509,20 +486,3 @@ def _sum(gradient: Tensor | None, added: Tensor | None) -> Tensor | None:
     if gradient is None or added is None:
         return added if gradient is None else gradient
     return gradient + added
-
-
-class _BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
-    """A context for a backward that detects evaluations with a graph.
-
-    Attributes:
-        evaluates: Whether an operation ran with gradients enabled.
-
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
-        self.evaluates = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.evaluates = self.evaluates or torch.is_grad_enabled()
-        return func(*args, **(kwargs or {}))
