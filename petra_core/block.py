@@ -84,7 +84,7 @@ class Block:
     Attributes:
         weights: The block's weights and their versions.
         structure: The block's parameters when the pipeline was made.
-        frozen: Context manager that protects the block's buffers during a reconstruction.
+        frozen: The block's buffers, which a reconstruction does not change.
 
     """
 
@@ -223,7 +223,7 @@ class Block:
                 self._precision(),
                 self.weights.replaced(weights),
                 torch.enable_grad(),
-                self.frozen,
+                self.frozen.freeze(),
                 replay(begin, self._device),
             ):
                 second = self.stage.record(inputs)
@@ -258,7 +258,7 @@ class Block:
             compared,
             self._precision(),
             torch.enable_grad(),
-            self.frozen,
+            self.frozen.freeze() as copies,
             replay(entry.random, self._device),
             self._measuring(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
         ):
@@ -269,7 +269,7 @@ class Block:
                 with self.weights.replaced(entry.weights):
                     entry.tape = self.stage.recompute(entry.kept)
                 entry.tape.outputs = None  # already sent; the graph keeps what it needs
-            entry.buffers = self.frozen.copies
+            entry.buffers = copies
         self._ledger.add("graph", self._graph_bytes or 0)
         return entry.tape.inputs
 
@@ -332,7 +332,7 @@ class Block:
         recorded_late = entry.buffers is not None
         with (
             self.weights.replaced(entry.weights),
-            self.frozen.again(entry.buffers or ()) if recorded_late else contextlib.nullcontext(),
+            self.frozen.freeze(entry.buffers) if recorded_late else contextlib.nullcontext(),
         ):
             return entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
 
@@ -347,7 +347,7 @@ class Block:
         """
         with (
             contextlib.nullcontext() if stream is None else stream,
-            self._scratch if entry.buffers is None else contextlib.nullcontext(),
+            self._scratch.freeze() if entry.buffers is None else contextlib.nullcontext(),
             torch.no_grad(),  # so that only an evaluation enables gradients, not the engine
             BackwardWatch() as watch,
         ):

@@ -391,7 +391,7 @@ class ForwardGradients:
         directions = (torch.zeros_like(x) if tangent is None else tangent, *(tangents[layer] for layer in layers))
         drawing = RandomStream(self.device, None, 0)
         # Fused attention does not support forward mode.
-        with self._frozen, drawing, sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+        with self._frozen.freeze(), drawing, sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
             # In the first jvp of a process torch uses torch.jit.script, and warns that this is deprecated. The category
             # of the warning depends on the version.
             warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")
