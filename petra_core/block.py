@@ -20,7 +20,15 @@ import torch
 from torch import Tensor
 
 from petra_core.buffers import FrozenBuffers
-from petra_core.inspection import NO_INSPECTION, Inspection, NoInspection, OwnedOutputs, Projections, Structure
+from petra_core.inspection import (
+    NO_INSPECTION,
+    BlockInspection,
+    Inspection,
+    NoInspection,
+    OwnedOutputs,
+    Projections,
+    Structure,
+)
 from petra_core.inspection.guards import BackwardWatch, refuse_input_writes
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.randomness import RandomState, RandomStream, capture, differ, prepare_state, replay
@@ -122,7 +130,9 @@ class Block:
         self._inspected: NoInspection = NO_INSPECTION
         if inspection is not None:
             recomputes, replaces = not self.keeps_tape, self.weights.replaces
-            self._inspected = inspection.block(stage, index, device, recomputes=recomputes, replaces=replaces)
+            self._inspected = BlockInspection(
+                inspection, stage, index, device, recomputes=recomputes, replaces=replaces
+            )
         self._graph_bytes: int | None = None  # bytes of one graph, equal for all micro-batches of the same shapes
         self._ledger = ledger
         self._device = device
@@ -215,7 +225,7 @@ class Block:
         """Inspect a forward. If the backward will evaluate the block a second time, do so now and compare."""
         end = stream.state or capture(self._device)
         begin = stream.drawn or capture(self._device)
-        if tape is None and inspected.replaces:
+        if tape is None and self.weights.replaces:
             weights = weights or self.weights.leaves()
 
         def again() -> tuple[Tape, bool]:

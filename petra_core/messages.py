@@ -56,14 +56,9 @@ class Message:
         """Return the message on `device`; the message itself if it is already there."""
         if all(tensor.device == device for tensor in self.tensors):
             return self
-        return Message(self.micro_batch, _moved(self.streams, device), _moved(self.gradients, device))
-
-
-def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
-    if streams is None:
-        return None
-    # A copy to the CPU must be synchronous, because the host could read the memory before the data has arrived.
-    return tuple(stream.to(device, non_blocking=device.type != "cpu") for stream in streams)
+        # A copy to the CPU must be synchronous, because the host could read the memory before the data has arrived.
+        wait = device.type == "cpu"
+        return self.with_tensors(tuple(tensor.to(device, non_blocking=not wait) for tensor in self.tensors))
 
 
 class Channel:

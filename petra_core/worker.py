@@ -155,7 +155,6 @@ class Worker:
         self._overlapped = method.overlapped
         self.before_update = before_update
         self.after_backward = after_backward
-        self._loss_gradient: Message | None = None  # of the head, between its forward and its backward
         self.ledger.set("parameters", payload(stage.parameters()))
         self.ledger.set("buffers", payload(stage.buffers()))
 
@@ -203,7 +202,7 @@ class Worker:
             goal = target if part is self.parts[-1] else None
             streams = part.forward(micro_batch, streams, goal, version, self.stream)
         if self.is_head:
-            self._loss_gradient = Message(micro_batch, None, (torch.ones_like(streams[0]),))
+            self.from_above.append(Message(micro_batch, None, (torch.ones_like(streams[0]),)))  # of the loss itself
             return Message(micro_batch, streams)
         return Message(micro_batch, streams)
 
@@ -265,9 +264,7 @@ class Worker:
         if not self.gradients:
             for part in self.parts:
                 part.structure.check()
-        message = self._loss_gradient if self.is_head else self._take(self.from_above, micro_batch, account=False)
-        assert message is not None
-        assert message.micro_batch == micro_batch
+        message = self._take(self.from_above, micro_batch, account=False)
         gradients = message.gradients
         assert gradients is not None
         streams = message.streams  # ignored by the last part, which has a graph since R
@@ -288,9 +285,7 @@ class Worker:
         if self.after_backward is not None and by_parameter is not None:
             named = {name: by_parameter[p] for name, p in self.stage.named_parameters() if p in by_parameter}
             self.after_backward(Backward(self.index, micro_batch, streams, named))
-        if self.is_head:
-            self._loss_gradient = None
-        else:
+        if not self.is_head:
             self.ledger.add("messages", -message.bytes())
         if self.index == 0:
             return None

@@ -36,9 +36,11 @@ The inspection does not detect:
 
 import contextlib
 import functools
+import gc
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -65,6 +67,7 @@ TOLERANCE_AUTOCAST = 2.0**-5
 #: Allowed relative difference of an output at a reconstructed input, which has rounding errors of all stages above.
 RECONSTRUCTED = {torch.float64: 1e-6, torch.float32: 2e-2}
 RECONSTRUCTED_ROUGHLY = 0.3  # in mixed precision
+SEARCHED = 10**4  # number of objects among which the owner of an unregistered parameter is searched
 FAR = 10**6  # number of evaluations by which a counter is advanced
 
 _PLAIN = (int, float, complex, bool, str, type(None))
@@ -111,39 +114,17 @@ class Inspection:
         """Return whether blocks on a device compute in mixed precision."""
         return self._autocast is not None or torch.is_autocast_enabled(device.type)
 
-    def block(
-        self, stage: Stage, index: int, device: torch.device, *, recomputes: bool, replaces: bool
-    ) -> "BlockInspection":
-        """Return the inspection of one block.
-
-        Args:
-            stage: The block.
-            index: Number of the stage that the block belongs to.
-            device: Device of the block.
-            recomputes: Whether the function is evaluated again for a backward.
-            replaces: Whether evaluations may use weights other than the parameters of the module.
-
-        """
-        return BlockInspection(self, stage, index, device, recomputes=recomputes, replaces=replaces)
-
-    def report(self, finding: Finding) -> None:
-        """Add a finding to `findings` if findings are collected, and raise it otherwise.
-
-        Args:
-            finding: The finding.
-
-        Raises:
-            StageError: If findings are not collected.
-
-        """
-        if self.findings is None:
-            raise StageError(finding)
-        if finding not in self.findings:
-            self.findings.append(finding)
-
 
 class BlockInspection(NoInspection):
-    """The inspection of one block, created by `Inspection.block`.
+    """The inspection of one block.
+
+    Args:
+        whole: Inspection of the pipeline.
+        stage: The block.
+        index: Number of the stage that the block belongs to.
+        device: Device of the block.
+        recomputes: Whether the function is evaluated again for a backward.
+        replaces: Whether evaluations may use weights other than the parameters of the module.
 
     Attributes:
         index: Number of the stage that the block belongs to.
@@ -154,7 +135,7 @@ class BlockInspection(NoInspection):
     def __init__(
         self, whole: Inspection, stage: Stage, index: int, device: torch.device, *, recomputes: bool, replaces: bool
     ) -> None:
-        self.replaces = replaces
+        self._replaces = replaces
         self.index = index
         self.parameters = list(stage.parameters())
         self._whole = whole
@@ -203,7 +184,7 @@ class BlockInspection(NoInspection):
             self._report_foreign(reads)
             return
         given = _projections(inputs)
-        weights = dict(self._stage.named_parameters()) if self._recomputes or self.replaces else {}
+        weights = dict(self._stage.named_parameters()) if self._recomputes or self._replaces else {}
         before = {name: _projections(parameter) for name, parameter in weights.items()}
         generators = _Generators(self._function)
         outputs: list[Any] = []
@@ -425,7 +406,11 @@ class BlockInspection(NoInspection):
 
     def _report(self, parameter: str | None, what: str, remedy: str) -> None:
         subject = "" if parameter is not None else f"{type(self._function).__name__} "
-        self._whole.report(Finding(self.index, parameter, subject + what, remedy))
+        finding = Finding(self.index, parameter, subject + what, remedy)
+        if self._whole.findings is None:
+            raise StageError(finding)
+        if finding not in self._whole.findings:
+            self._whole.findings.append(finding)
 
 
 class _Reads(TorchFunctionMode):
@@ -633,25 +618,22 @@ def _place_of(leaf: Tensor, stage: Stage) -> str | None:
     ]
     if isinstance(stage, HeadStage):
         places.append(("the loss", stage.loss))
-    return next((place for place, value in places if _holds(value, leaf, 4)), None)
+    return next((place for place, value in places if _holds(value, leaf)), None)
 
 
-def _holds(value: Any, leaf: Tensor, depth: int) -> bool:
-    if value is leaf:
-        return True
-    if depth == 0 or isinstance(value, Tensor):
-        return False
-    inside: Iterable[Any] = ()
-    if isinstance(value, nn.Module):
-        inside = value.parameters()
-    elif isinstance(value, list | tuple | set):
-        inside = value
-    elif isinstance(value, dict):
-        inside = value.values()
-    elif isinstance(value, functools.partial):
-        inside = (value.func, *value.args, *value.keywords.values())
-    elif hasattr(value, "__self__") and not isinstance(value.__self__, type(random)):
-        inside = (value.__self__,)
-    elif getattr(value, "__closure__", None):
-        inside = [cell.cell_contents for cell in value.__closure__]
-    return any(_holds(item, leaf, depth - 1) for item in inside)
+def _holds(value: Any, leaf: Tensor) -> bool:
+    """Return whether an object refers to a tensor, directly or through other objects."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack and len(seen) < SEARCHED:
+        item = stack.pop()
+        if item is leaf:
+            return True
+        if id(item) in seen or isinstance(item, Tensor | type | ModuleType):
+            continue
+        seen.add(id(item))
+        if isinstance(item, FunctionType):  # without its global variables
+            stack += [cell.cell_contents for cell in item.__closure__ or ()]
+        else:
+            stack += gc.get_referents(item)
+    return False
