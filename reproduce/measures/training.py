@@ -40,12 +40,12 @@ import torch
 from torch.nn import functional as F
 
 from petra_core import CheckpointError, NonFiniteError, Pipeline, Stage, checkpoint, methods
-from petra_core.checks import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.delay import Rate
 from petra_core.devices import captured, compiled, compiled_steps
+from petra_core.inspection.values import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.optimizers import OptimizerFactory, adamw, nadam, sgd
 from petra_core.stages import sequential
-from petra_core.staleness import entering_meanwhile
+from petra_core.staleness import forward_lags
 from reproduce.cells import catalogue, networks, own, timing
 from reproduce.cells.kinds import Cell, TrainedCell, delay_rules
 from reproduce.cells.rates import LearningRateSchedule
@@ -274,7 +274,7 @@ class Trainer:
         """Return, for each stage, how many micro-batches later one enters when the stage does its part of a step."""
         if not isinstance(self.pipeline, Pipeline):
             return []
-        meanwhile = entering_meanwhile(self.pipeline.staleness)
+        meanwhile = forward_lags(self.pipeline.staleness)
         return [steps - lag for steps, lag in zip(meanwhile, self.pipeline.lags, strict=True)]
 
     def _set_learning_rate(self, total: int, later: Sequence[int]) -> None:

@@ -51,7 +51,7 @@ def there_and_back(stages: Sequence[BdiaStage], streams: Streams, *, with_bits: 
     kept = []
     with torch.no_grad():
         for stage in stages:
-            side = stage.side(streams)
+            side = stage.inversion_state(streams)
             with stream:
                 streams = as_streams(stage(streams))
             kept.append((stage, side, stream.drawn))
