@@ -205,7 +205,7 @@ class TrainedCell(NetworkCell):
             raise CellError(f"momentum must be below 1, got {self.momentum}")
 
     def _check_algorithm(self) -> None:
-        if methods.normalized(self.method) in methods.SYSTEMS.keys() - {method.name for method in methods.ALL}:
+        if methods.normalize(self.method) in methods.SYSTEMS.keys() - {method.name for method in methods.ALL}:
             # A system implies a timing; the default of the field means that none was chosen.
             given = None if self.timing == timings.LOCKSTEP else self.timing
             object.__setattr__(self, "timing", timings.of_system(self.method, given))

@@ -118,8 +118,8 @@ def _loader(source: Source, cell: TrainedCell, otherwise: str) -> Loader:
 
 def _pydoc(cell: TrainedCell, device: torch.device) -> Data:
     """Open the text. Its provenance contains its SHA-256, the lengths of its parts and the unigram baseline."""
-    from petra_core.models.revroberta import IGNORED
     from reproduce.data import text
+    from reproduce.models.revroberta import IGNORED
 
     whole = corpus.pydoc()
     train, test = (text.Text(part, cell.image_size, device) for part in (whole.train, whole.test))

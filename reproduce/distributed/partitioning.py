@@ -3,7 +3,7 @@
 import re
 
 from petra_core import methods
-from petra_core.shares import even_partition, owned
+from petra_core.shares import even_partition, stage_ranges
 from reproduce.cells import networks
 from reproduce.cells.kinds import CellError, TrainedCell
 
@@ -46,7 +46,7 @@ def parse_partition(cell: TrainedCell, partition: str, processes: int) -> tuple[
     try:
         if len(given) != processes:
             raise ValueError(f"it has {len(given)} parts")
-        owned(given, count)
+        stage_ranges(given, count)
     except ValueError as error:
         even = even_partition(count, min(processes, count))
         raise CellError(

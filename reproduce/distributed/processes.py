@@ -229,7 +229,7 @@ class DistributedGroup(Group):
         share = self.rank % len(shares)
         self._row = range(self.rank - share, self.rank - share + len(shares))  # ranks of this replica
         column = range(share, self.size, len(shares))
-        self.replicas = Replicas(column, wire=self._wire, patience=timeout)
+        self.replicas = Replicas(column, comm_device=self._wire, timeout=timeout)
         self._channel: ProcessChannel | None = None
         self.head = self.replicas.index
 
@@ -253,7 +253,7 @@ class DistributedGroup(Group):
     def place(self, stages: Sequence[Stage], device: torch.device) -> tuple[list[Stage], ProcessChannel | None]:
         if len(self._shares) == 1:
             return [stage.to(device) for stage in stages], None
-        self._channel = ProcessChannel(self._shares, ranks=self._row, wire=self._wire, patience=self._timeout)
+        self._channel = ProcessChannel(self._shares, ranks=self._row, comm_device=self._wire, timeout=self._timeout)
         own_stages = self._channel.stages
         return [s.to(device) if j in own_stages else s.to("meta") for j, s in enumerate(stages)], self._channel
 

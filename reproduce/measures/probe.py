@@ -138,7 +138,7 @@ class Probe(abc.ABC, Generic[S]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state`, together with the pipeline."""
-        subjects = [self.subject(**checkpoint.copied(values, self._device)) for values in state["in_flight"]]
+        subjects = [self.subject(**checkpoint.copy_tree(values, self._device)) for values in state["in_flight"]]
         self._in_flight = {subject.micro_batch: subject for subject in subjects}  # type: ignore[misc]  # S is self.subject
         self._finished = list(state["finished"])
 
@@ -170,7 +170,7 @@ class Probe(abc.ABC, Generic[S]):
         kind = self._device.type
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng([self._device] if kind == "cuda" else []))
-            stack.enter_context(FrozenBuffers(self._network))
+            stack.enter_context(FrozenBuffers(self._network).freeze())
             if self._autocast is not None:  # no cache of converted weights, which would be stale after an update
                 stack.enter_context(torch.autocast(kind, self._autocast, cache_enabled=False))
             before = capture(self._device)

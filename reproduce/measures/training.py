@@ -40,13 +40,12 @@ import torch
 from torch.nn import functional as F
 
 from petra_core import CheckpointError, NonFiniteError, Pipeline, Stage, checkpoint, methods
-from petra_core.checks import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.delay import Rate
 from petra_core.devices import captured, compiled, compiled_steps
-from petra_core.models.revroberta import IGNORED
+from petra_core.inspection.values import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.optimizers import OptimizerFactory, adamw, nadam, sgd
 from petra_core.stages import sequential
-from petra_core.staleness import entering_meanwhile
+from petra_core.staleness import forward_lags
 from reproduce.cells import catalogue, networks, own, timing
 from reproduce.cells.kinds import Cell, TrainedCell, delay_rules
 from reproduce.cells.rates import LearningRateSchedule
@@ -61,6 +60,7 @@ from reproduce.measures import saved as saved_state
 from reproduce.measures.context import MEMORY_FORMAT, Context, Stopped, to_memory_format
 from reproduce.measures.probe import Probe
 from reproduce.measures.run_options import MODULES, STEPS
+from reproduce.models.revroberta import IGNORED
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 
@@ -274,7 +274,7 @@ class Trainer:
         """Return, for each stage, how many micro-batches later one enters when the stage does its part of a step."""
         if not isinstance(self.pipeline, Pipeline):
             return []
-        meanwhile = entering_meanwhile(self.pipeline.staleness)
+        meanwhile = forward_lags(self.pipeline.staleness)
         return [steps - lag for steps, lag in zip(meanwhile, self.pipeline.lags, strict=True)]
 
     def _set_learning_rate(self, total: int, later: Sequence[int]) -> None:

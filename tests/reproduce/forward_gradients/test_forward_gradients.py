@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from petra_core import BufferedStage, CheckpointError, HeadStage, NonFiniteError, Stage, optimizers
 from petra_core.models import PointwiseConv2d
-from petra_core.models.transformer import SelfAttention
 from reproduce.forward_gradients import blocks, training
 from reproduce.forward_gradients.layers import layers_of, observing, shares, shifted
 from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Scaling, Space, Target
 from reproduce.forward_gradients.training import ForwardGradients
+from reproduce.models.transformer import SelfAttention
 from tests import toys
 
 BATCH = 4

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from petra_core import CheckpointError, Pipeline, checkpoint, checks
+from petra_core import CheckpointError, Pipeline, checkpoint
+from petra_core.inspection import values
 from reproduce.cells.kinds import ForwardGradientCell
 from reproduce.commands.train import FORWARD
 from reproduce.distributed.sharded import ShardedCheckpoint
@@ -203,9 +204,9 @@ def test_a_mask_may_be_infinite() -> None:
 
     stage = Masked()
     worker: Any = type("Worker", (), {"stage": stage})()
-    assert checks._broken_buffer(worker) == ""
+    assert values._broken_buffer(worker) == ""
     stage.mask[0] = float("nan")  # type: ignore[index]  # a buffer is a tensor
-    assert checks._broken_buffer(worker) == "buffer mask"
+    assert values._broken_buffer(worker) == "buffer mask"
 
 
 def test_a_run_goes_on_with_a_word_where_machine_or_code_are_others(

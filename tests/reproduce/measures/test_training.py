@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from petra_core import CheckpointError, Pipeline, checkpoint
-from petra_core.checks import PendingLosses
 from petra_core.distributed.replicas import Replicas
+from petra_core.inspection.values import PendingLosses
 from petra_core.methods import PAPER
 from petra_core.models import sequential
 from reproduce.cells import networks

@@ -10,14 +10,17 @@ from torch.nn import functional as F
 from torchvision.models.swin_transformer import ShiftedWindowAttention
 
 from petra_core import ReversibleStage, Stage, merge, models
-from petra_core.models import HierarchicalSize, TransformerSize, gpt, revmvit, revroberta, revswin, revvit, sequential
-from petra_core.models.revmvit import Pooling, PoolingAttention
-from petra_core.models.revroberta import IGNORED, VOCABULARY, masked_cross_entropy
-from petra_core.models.revroberta import SIZES as ROBERTA
-from petra_core.models.revswin import SIZES as SWIN
-from petra_core.models.revswin import PatchMerging, WindowAttention
-from petra_core.models.revvit import SIZES as VIT
-from petra_core.models.transformer import Mlp, SelfAttention, pre_norm
+from petra_core.models import sequential
+from reproduce.models.revmvit import Pooling, PoolingAttention, revmvit
+from reproduce.models.revroberta import IGNORED, VOCABULARY, masked_cross_entropy, revroberta
+from reproduce.models.revroberta import SIZES as ROBERTA
+from reproduce.models.revswin import SIZES as SWIN
+from reproduce.models.revswin import PatchMerging, WindowAttention, revswin
+from reproduce.models.revvit import SIZES as VIT
+from reproduce.models.revvit import revvit
+from reproduce.models.sizes import HierarchicalSize, TransformerSize
+from reproduce.models.transformer import Mlp, SelfAttention, pre_norm
+from reproduce.models.vit import gpt
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.transformers import batches, every_family, network
 
@@ -226,5 +229,5 @@ def test_networks_that_do_not_exist(make: Callable[[], object], message: str) ->
 
 @pytest.mark.parametrize("size", [18, HierarchicalSize(width=8, depths=(1,), heads=1)], ids=str)
 def test_a_size_of_another_kind_is_refused(size) -> None:
-    with pytest.raises(TypeError, match=r"the size of a RevViT must be a name or a models\.TransformerSize, got"):
+    with pytest.raises(TypeError, match=r"the size of a RevViT must be a name or a TransformerSize, got"):
         revvit(size, num_classes=10)

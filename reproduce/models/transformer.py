@@ -33,8 +33,8 @@ from torch.nn import functional as F
 
 from petra_core.errors import check_int, check_number
 from petra_core.models.streams import ConcatStreams
-from petra_core.sizes import MLP_RATIO, patch_grid
 from petra_core.stages import HeadStage, ReversibleStage, Stage, merge
+from reproduce.models.sizes import MLP_RATIO, patch_grid
 
 __all__ = [
     "DropPath",

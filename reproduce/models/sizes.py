@@ -134,12 +134,12 @@ def find_size(family: str, sizes: Mapping[str, S], size: str | S) -> S:
     if isinstance(size, kind):
         return size
     if not isinstance(size, str):
-        raise TypeError(f"the size of a {family} must be a name or a models.{kind.__name__}, got {size!r}")
+        raise TypeError(f"the size of a {family} must be a name or a {kind.__name__}, got {size!r}")
     if size not in sizes:
         near = difflib.get_close_matches(size.lower(), sizes, n=2) or list(sizes)
         raise ValueError(
             f"there is no {family} of size {size!r}; did you mean {' or '.join(map(repr, near))}? "
-            f"Give other sizes as models.{kind.__name__}(...)"
+            f"Give other sizes as reproduce.models.sizes.{kind.__name__}(...)"
         )
     return sizes[size]
 

@@ -4,7 +4,7 @@
     blocks      x + h(x),  h(x) = y + MLP(LayerNorm(x + y)),  y = attention(LayerNorm(x))
     head        LayerNorm, mean over tokens (images only), linear
 
-Weights have the same names with and without BDIA (`petra_core.models.bdia`), so the state dicts are interchangeable.
+Weights have the same names with and without BDIA (`reproduce.models.bdia`), so the state dicts are interchangeable.
 The GPT has causal attention: a token attends to itself and to earlier tokens, and its target is the next token.
 """
 
@@ -15,8 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from petra_core.errors import check_int, check_number
-from petra_core.models.bdia import BITS, BdiaStage, EulerStep, FirstStep, Quantise
-from petra_core.models.transformer import (
+from petra_core.stages import BufferedStage, HeadStage, Stage
+from reproduce.models.bdia import BITS, BdiaStage, EulerStep, FirstStep, Quantise
+from reproduce.models.sizes import REVVIT as SIZES
+from reproduce.models.sizes import TransformerSize, find_size, patch_grid
+from reproduce.models.transformer import (
     Mlp,
     PatchEmbedding,
     PositionEmbedding,
@@ -25,9 +28,6 @@ from petra_core.models.transformer import (
     initialise,
     pre_norm,
 )
-from petra_core.sizes import REVVIT as SIZES
-from petra_core.sizes import TransformerSize, find_size, patch_grid
-from petra_core.stages import BufferedStage, HeadStage, Stage
 
 __all__ = ["gpt", "vit"]
 
@@ -86,7 +86,7 @@ def vit(
     """Build a ViT with a mean over tokens instead of a class token.
 
     Args:
-        size: Name of a size in `petra_core.sizes.REVVIT`, or a `TransformerSize` with a depth of at least 1.
+        size: Name of a size in `reproduce.models.sizes.REVVIT`, or a `TransformerSize` with a depth of at least 1.
         num_classes: Number of logits, at least 2.
         image_size: Height and width of the images in pixels.
         patch: Height and width of a patch in pixels; divides `image_size`.
@@ -127,7 +127,7 @@ def gpt(
     """Build a small GPT, which maps tokens [B, length] to logits of the next token, [B, length, vocabulary].
 
     Args:
-        size: Name of a size in `petra_core.sizes.REVVIT`, or a `TransformerSize` with a depth of at least 1.
+        size: Name of a size in `reproduce.models.sizes.REVVIT`, or a `TransformerSize` with a depth of at least 1.
         vocabulary: Number of tokens in the vocabulary, at least 2.
         length: Number of tokens in a sequence.
         dropout: See `vit`.

@@ -2,7 +2,7 @@
 
 The network of the paper buffers the inputs of its stem and of three or four down-sampling stages. For RevNet-50 these
 buffers are most of PETRA's memory (Table 3). This variant down-samples the streams by pixel-unshuffle, a permutation
-(`petra_core.models.permutation`, after i-RevNet, Jacobsen et al. 2018). Stem, blocks and head are one stage each, as in
+(`reproduce.models.permutation`, after i-RevNet, Jacobsen et al. 2018). Stem, blocks and head are one stage each, as in
 the paper, so J is 10 or 18: the permutation is merged with the block that follows it.
 
 A permutation keeps the number of elements, so the channels grow by 4 where the paper's grow by 2: 64, 256, 1024, 4096
@@ -27,7 +27,6 @@ import torch
 from torch import Tensor, nn
 
 from petra_core.models.architecture import Block, architecture, check_stem
-from petra_core.models.permutation import PixelUnshuffleStage
 from petra_core.models.revnet import (
     IMAGE_CHANNELS,
     bottleneck_residual,
@@ -36,6 +35,7 @@ from petra_core.models.revnet import (
 )
 from petra_core.models.streams import ConcatStreams
 from petra_core.stages import HeadStage, ReversibleStage, Stage, merge
+from reproduce.models.permutation import PixelUnshuffleStage
 
 FACTOR = 2  # every down-sampling divides height and width by it
 

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from petra_core import Pipeline, methods
 from petra_core.methods import Method
-from petra_core.models import TransformerSize, revvit
-from petra_core.models.transformer import DropPath, drop_rates
 from petra_core.optimizers import adamw
 from reproduce.measures.reconstruction import rounding_errors
+from reproduce.models.revvit import revvit
+from reproduce.models.sizes import TransformerSize
+from reproduce.models.transformer import DropPath, drop_rates
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close, relative_error
 from tests.properties import (

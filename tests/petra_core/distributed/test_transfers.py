@@ -59,8 +59,8 @@ def on_a_gpu(rank: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "new_group", new_group)
-        patch.setattr(ProcessChannel, "_greet", lambda channel, senders, receivers: None)
-        channels = [ProcessChannel((1, 1), wire=torch.device(wire)) for wire in ("cuda", "cpu")]
+        patch.setattr(ProcessChannel, "_handshake", lambda channel, senders, receivers: None)
+        channels = [ProcessChannel((1, 1), comm_device=torch.device(wire)) for wire in ("cuda", "cpu")]
     assert backends == [*["cpu:gloo,cuda:nccl"] * 2, *["gloo"] * 2], "upwards and downwards"
     for channel, early in zip(channels, (False, True), strict=True):
         inlet = channel._from_below or channel._from_above
@@ -107,7 +107,7 @@ class Failing:
 
 def second_row(rank: int) -> None:
     if rank:
-        channel = ProcessChannel((1, 1), ranks=[1, 2], patience=timedelta(seconds=9))
+        channel = ProcessChannel((1, 1), ranks=[1, 2], timeout=timedelta(seconds=9))
         inlet = channel._from_below or channel._from_above
         assert inlet is not None
         with pytest.MonkeyPatch.context() as patch:

@@ -13,7 +13,10 @@ from torch import nn
 
 from petra_core.errors import check_number
 from petra_core.models.streams import DuplicateStreams
-from petra_core.models.transformer import (
+from petra_core.stages import BufferedStage, Stage
+from reproduce.models.sizes import REVVIT as SIZES
+from reproduce.models.sizes import TransformerSize, find_size, patch_grid
+from reproduce.models.transformer import (
     PatchEmbedding,
     PositionEmbedding,
     SelfAttention,
@@ -23,9 +26,6 @@ from petra_core.models.transformer import (
     pooled_head,
     reversible_blocks,
 )
-from petra_core.sizes import REVVIT as SIZES
-from petra_core.sizes import TransformerSize, find_size, patch_grid
-from petra_core.stages import BufferedStage, Stage
 
 __all__ = ["SIZES", "revvit"]
 

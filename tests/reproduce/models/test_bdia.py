@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from petra_core import BufferedStage, HeadStage, Pipeline, Stage, methods, models
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
-from petra_core.models.bdia import BdiaStage, FirstStep, Quantise, pack, unpack
-from petra_core.models.vit import gpt, vit
 from petra_core.randomness import RandomStream, replay
-from petra_core.sizes import TransformerSize
 from petra_core.tape import Streams, as_streams
 from petra_core.worker import Backward
+from reproduce.models.bdia import BdiaStage, FirstStep, Quantise, pack, unpack
+from reproduce.models.sizes import TransformerSize
+from reproduce.models.vit import gpt, vit
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.petra_core.distributed.test_distributed import in_processes
@@ -51,7 +51,7 @@ def there_and_back(stages: Sequence[BdiaStage], streams: Streams, *, with_bits: 
     kept = []
     with torch.no_grad():
         for stage in stages:
-            side = stage.side(streams)
+            side = stage.inversion_state(streams)
             with stream:
                 streams = as_streams(stage(streams))
             kept.append((stage, side, stream.drawn))

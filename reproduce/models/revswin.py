@@ -17,7 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
-from petra_core.models.transformer import (
+from petra_core.stages import BufferedStage, Stage
+from reproduce.models.sizes import REVSWIN as SIZES
+from reproduce.models.sizes import HierarchicalSize, find_size, patch_grid, window_grids
+from reproduce.models.transformer import (
     EMBEDDING_DEVIATION,
     PatchEmbedding,
     block_functions,
@@ -26,9 +29,6 @@ from petra_core.models.transformer import (
     pooled_head,
     reversible_blocks,
 )
-from petra_core.sizes import REVSWIN as SIZES
-from petra_core.sizes import HierarchicalSize, find_size, patch_grid, window_grids
-from petra_core.stages import BufferedStage, Stage
 
 __all__ = ["SIZES", "revswin"]
 

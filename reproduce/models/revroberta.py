@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from petra_core.errors import check_int, check_number
-from petra_core.models.revvit import flat_block
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
-from petra_core.models.transformer import initialise, reversible_blocks
-from petra_core.sizes import REVROBERTA as SIZES
-from petra_core.sizes import TransformerSize, find_size
 from petra_core.stages import BufferedStage, HeadStage, Stage
+from reproduce.models.revvit import flat_block
+from reproduce.models.sizes import REVROBERTA as SIZES
+from reproduce.models.sizes import TransformerSize, find_size
+from reproduce.models.transformer import initialise, reversible_blocks
 
 __all__ = ["IGNORED", "SIZES", "VOCABULARY", "masked_cross_entropy", "revroberta"]
 

@@ -22,7 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
-from petra_core.models.transformer import (
+from petra_core.stages import BufferedStage, Stage
+from reproduce.models.sizes import REVMVIT as SIZES
+from reproduce.models.sizes import HierarchicalSize, find_size, patch_grid
+from reproduce.models.transformer import (
     PatchEmbedding,
     PositionEmbedding,
     block_functions,
@@ -33,9 +36,6 @@ from petra_core.models.transformer import (
     reversible_blocks,
     split_heads,
 )
-from petra_core.sizes import REVMVIT as SIZES
-from petra_core.sizes import HierarchicalSize, find_size, patch_grid
-from petra_core.stages import BufferedStage, Stage
 
 __all__ = ["SIZES", "revmvit"]
 

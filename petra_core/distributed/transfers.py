@@ -24,20 +24,20 @@ from torch import Tensor
 
 from petra_core.distributed.groups import ChannelError
 
-__all__ = ["OUTSIDE", "Peer", "Transfer"]
+__all__ = ["NO_MICRO_BATCH", "Neighbour", "Transfer"]
 
-OUTSIDE = -1  # micro-batch number of messages outside training: evaluation, handshake and shutdown
+NO_MICRO_BATCH = -1  # micro-batch number of messages outside training: evaluation, handshake and shutdown
 
 
 @dataclass(frozen=True)
-class Peer:
+class Neighbour:
     """Neighbour in one direction: the rank that has the stage below or above this rank's stages.
 
     Attributes:
         place: Rank of the neighbour in the pipeline.
         stage: The neighbour's stage at the boundary.
         own_stage: This rank's stage at the boundary.
-        patience: Timeout of a transfer.
+        timeout: Timeout of a transfer.
         group: Process group of the direction.
 
     """
@@ -45,7 +45,7 @@ class Peer:
     place: int
     stage: int
     own_stage: int
-    patience: timedelta
+    timeout: timedelta
     group: dist.ProcessGroup
 
     def send(self, tensor: Tensor, micro_batch: int, tag: int = 0) -> "Transfer":
@@ -75,12 +75,18 @@ class Peer:
 
     def lost(self, micro_batch: int, error: RuntimeError) -> ChannelError:
         """Return the error of a failed transfer, which names both stages, their ranks and the message."""
-        subject = f"micro-batch {micro_batch}" if micro_batch != OUTSIDE else "an evaluation or the handshake"
+        subject = f"micro-batch {micro_batch}" if micro_batch != NO_MICRO_BATCH else "an evaluation or the handshake"
         return ChannelError(
-            f"stage {self.own_stage} on rank {dist.get_rank()} lost stage {self.stage} on rank "
-            f"{dist.get_global_rank(self.group, self.place)} while waiting for the message of {subject}: that process "
-            f"has died, or has not answered for {self.patience.total_seconds():g} s ({error})"
+            f"{self.describe_own()} lost {self} while waiting for the message of {subject}: that process has died, or "
+            f"has not answered for {self.timeout.total_seconds():g} s ({error})"
         )
+
+    def describe_own(self) -> str:
+        """Describe this side of the boundary."""
+        return f"stage {self.own_stage} on rank {dist.get_rank()}"
+
+    def __str__(self) -> str:
+        return f"stage {self.stage} on rank {dist.get_global_rank(self.group, self.place)}"
 
 
 @dataclass(eq=False)
@@ -88,14 +94,14 @@ class Transfer:
     """Transfer in flight, to or from a neighbour.
 
     Attributes:
-        peer: Neighbour.
+        neighbour: Neighbour.
         tensor: Tensor to transfer. Do not read or write it before `wait` has returned.
         micro_batch: Number of the micro-batch of the message.
         work: Handle of torch.distributed.
 
     """
 
-    peer: Peer
+    neighbour: Neighbour
     tensor: Tensor
     micro_batch: int
     work: Any
@@ -112,4 +118,4 @@ class Transfer:
         try:
             self.work.wait()
         except RuntimeError as error:
-            raise self.peer.lost(self.micro_batch, error) from error
+            raise self.neighbour.lost(self.micro_batch, error) from error

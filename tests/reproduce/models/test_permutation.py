@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, merge, methods
 from petra_core.methods import Method
 from petra_core.models import SplitStreams
-from petra_core.models.permutation import PixelUnshuffleStage
 from petra_core.tape import as_streams
+from reproduce.models.permutation import PixelUnshuffleStage
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.properties import (
@@ -106,13 +106,13 @@ def test_gradients_are_autograds(factor: int) -> None:
     y = F.pixel_unshuffle(x, factor)
     grad = torch.randn_like(y)
     (expected,) = torch.autograd.grad(y, [x], grad)
-    for tape in (stage.record((x,)), stage.retrace(()), stage.reconstruct((y,))):
+    for tape in (stage.record((x,)), stage.recompute(()), stage.reconstruct((y,))):
         gradients, of_parameters = tape.gradients((grad,), [])
         assert_bitwise_equal(gradients, (expected,))
         assert of_parameters == ()
         assert gradients is not None
         assert not gradients[0].requires_grad
-    assert stage.retrace(()).gradients((grad,), [], input_gradient=False) == (None, ())
+    assert stage.recompute(()).gradients((grad,), [], input_gradient=False) == (None, ())
 
 
 @pytest.mark.parametrize("method", EXACT, ids=str)

@@ -5,8 +5,8 @@ tensors, until `close`. Headers are sent from CPU to CPU over Gloo.
 
 No rank waits for a send. A sent tensor is held until a message arrives that the neighbour computed after receiving it,
 which proves that the send has completed. Over Gloo receives are posted early, so that a message can arrive while its
-receiver computes: the receives of a step at its beginning, and one forward receive for the next step. `Inlet.close` and
-`Outlet.close` complete the last of these.
+receiver computes: the receives of a step at its beginning, and one forward receive for the next step. `Receiver.close`
+and `Sender.close` complete the last of these.
 
 Internal to `petra_core.distributed`.
 """
@@ -15,18 +15,17 @@ from collections import deque
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from petra_core.distributed.exchange import OUTSIDE, Peer, Transfer
 from petra_core.distributed.groups import CPU, ChannelError
 from petra_core.distributed.layout import HEADER_BYTES, Layouts, dense, flat, header_of, layout_of, layouts_in
+from petra_core.distributed.transfers import NO_MICRO_BATCH, Neighbour, Transfer
 from petra_core.messages import Message
 from petra_core.tape import Streams
 
-__all__ = ["Inlet", "Outlet"]
+__all__ = ["Receiver", "Sender"]
 
-ASIDE = 1  # tag of evaluation messages, so that receives posted for training do not match them
+EVALUATION_TAG = 1  # tag of evaluation messages, so that receives posted for training do not match them
 
 
 @dataclass
@@ -45,20 +44,20 @@ class _Pending:
         self.transfers = []
 
 
-class Outlet:
+class Sender:
     """Sender of messages to one neighbour, in order.
 
     Args:
-        peer: Neighbour.
-        wire: Device from which messages are sent.
+        neighbour: Neighbour.
+        comm_device: Device from which messages are sent.
 
     Attributes:
         layouts: Layouts of all messages, or None before the first message and before the first one after `close`.
 
     """
 
-    def __init__(self, peer: Peer, wire: torch.device) -> None:
-        self._peer, self._wire = peer, wire
+    def __init__(self, neighbour: Neighbour, comm_device: torch.device) -> None:
+        self._neighbour, self._comm_device = neighbour, comm_device
         self.layouts: Layouts | None = None
         self._sending: deque[Transfer] = deque()
 
@@ -69,31 +68,31 @@ class Outlet:
             ChannelError: If the layout differs, or the neighbour has died.
 
         """
-        streams, gradients = dense(message.streams, self._wire), dense(message.gradients, self._wire)
+        streams, gradients = dense(message.streams, self._comm_device), dense(message.gradients, self._comm_device)
         layouts: Layouts = (layout_of(streams), layout_of(gradients))
         if self.layouts is None:
             self.layouts = layouts
-            self._sending.append(self._peer.send(header_of(layouts), message.micro_batch))
+            self._sending.append(self._neighbour.send(header_of(layouts), message.micro_batch))
         elif layouts != self.layouts:
             raise ChannelError(
-                f"the message of micro-batch {message.micro_batch} from stage {self._peer.own_stage} to stage "
-                f"{self._peer.stage} has the layout {layouts}, earlier messages had {self.layouts}; drain the "
+                f"the message of micro-batch {message.micro_batch} from stage {self._neighbour.own_stage} to stage "
+                f"{self._neighbour.stage} has the layout {layouts}, earlier messages had {self.layouts}; drain the "
                 f"pipeline before micro-batches of other shapes or dtypes"
             )
         for tensor in (*(streams or ()), *(gradients or ())):
-            self._sending.append(self._peer.send(flat(tensor), message.micro_batch))
+            self._sending.append(self._neighbour.send(flat(tensor), message.micro_batch))
 
-    def let_go(self, last: int) -> None:
+    def release(self, last: int) -> None:
         """Release the messages of all micro-batches up to `last`, which are known to have arrived."""
         while self._sending and self._sending[0].micro_batch <= last:
             self._sending.popleft().wait()
 
-    def send_aside(self, streams: Streams) -> None:
+    def send_evaluation(self, streams: Streams) -> None:
         """Send an evaluation message with its layout, and wait until it has arrived."""
-        whole = dense(streams, self._wire)
+        whole = dense(streams, self._comm_device)
         assert whole is not None
-        sent = [self._peer.send(header_of((layout_of(whole), None)), OUTSIDE, ASIDE)]
-        sent += [self._peer.send(flat(stream), OUTSIDE, ASIDE) for stream in whole]
+        sent = [self._neighbour.send(header_of((layout_of(whole), None)), NO_MICRO_BATCH, EVALUATION_TAG)]
+        sent += [self._neighbour.send(flat(stream), NO_MICRO_BATCH, EVALUATION_TAG) for stream in whole]
         for transfer in sent:
             transfer.wait()
 
@@ -106,25 +105,25 @@ class Outlet:
         """
         if ahead and self.layouts is not None:
             for layout in (layout for side in self.layouts for layout in side or ()):
-                self._sending.append(self._peer.send(flat(layout.empty(self._wire)), OUTSIDE))
+                self._sending.append(self._neighbour.send(flat(layout.empty(self._comm_device)), NO_MICRO_BATCH))
         while self._sending:
             self._sending.popleft().wait()
         self.layouts = None
 
 
-class Inlet:
+class Receiver:
     """Receiver of messages from one neighbour, in order.
 
     Args:
-        peer: Neighbour.
-        wire: Device on which messages arrive.
-        answers: For gradients, the outlet that has sent the corresponding streams. None for streams from below.
+        neighbour: Neighbour.
+        comm_device: Device on which messages arrive.
+        answers: For gradients, the sender of the corresponding streams. None for streams from below.
 
     """
 
-    def __init__(self, peer: Peer, wire: torch.device, answers: Outlet | None = None) -> None:
-        self._peer, self._wire, self._answers = peer, wire, answers
-        self._posts_early = wire.type == "cpu"
+    def __init__(self, neighbour: Neighbour, comm_device: torch.device, answers: Sender | None = None) -> None:
+        self._neighbour, self._comm_device, self._answers = neighbour, comm_device, answers
+        self._posts_early = comm_device.type == "cpu"
         self._layouts: Layouts | None = None
         self._pending: deque[_Pending] = deque()
         self._ahead: _Pending | None = None  # the receive posted for the next step
@@ -163,11 +162,11 @@ class Inlet:
             messages.append(Message(pending.micro_batch, pending.streams, pending.gradients))
         return messages
 
-    def take_aside(self) -> Streams:
+    def take_evaluation(self) -> Streams:
         """Receive an evaluation message, which comes with its layout, and return its streams."""
-        layouts = self._header(OUTSIDE, ASIDE)
-        streams = tuple(layout.empty(self._wire) for layout in layouts[0] or ())
-        for transfer in [self._peer.receive(flat(stream), OUTSIDE, ASIDE) for stream in streams]:
+        layouts = self._header(NO_MICRO_BATCH, EVALUATION_TAG)
+        streams = tuple(layout.empty(self._comm_device) for layout in layouts[0] or ())
+        for transfer in [self._neighbour.receive(flat(stream), NO_MICRO_BATCH, EVALUATION_TAG) for stream in streams]:
             transfer.wait()
         return streams
 
@@ -183,7 +182,7 @@ class Inlet:
 
     def _header(self, micro_batch: int, tag: int = 0) -> Layouts:
         header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device=CPU)
-        self._peer.receive(header, micro_batch, tag).wait()
+        self._neighbour.receive(header, micro_batch, tag).wait()
         return layouts_in(header)
 
     def _agreed(self, layouts: Layouts) -> Layouts:
@@ -197,8 +196,7 @@ class Inlet:
         for side in layouts if sent is not None else ():
             if side is not None and [(t.dtype, t.shape) for t in side] != [(t.dtype, t.shape) for t in sent or ()]:
                 raise ChannelError(
-                    f"stage {self._peer.own_stage} on rank {dist.get_rank()} sends stage {self._peer.stage} on rank "
-                    f"{dist.get_global_rank(self._peer.group, self._peer.place)} streams of the layout {sent}, but "
+                    f"{self._neighbour.describe_own()} sends {self._neighbour} streams of the layout {sent}, but "
                     f"receives gradients of the layout {side}; build the same network in all processes"
                 )
         return layouts
@@ -207,13 +205,13 @@ class Inlet:
         if pending.transfers is not None:
             return
         pending.streams, pending.gradients = (
-            None if side is None else tuple(layout.empty(self._wire) for layout in side) for side in layouts
+            None if side is None else tuple(layout.empty(self._comm_device) for layout in side) for side in layouts
         )
         tensors: tuple[Tensor, ...] = (*(pending.streams or ()), *(pending.gradients or ()))
-        pending.transfers = [self._peer.receive(flat(tensor), pending.micro_batch) for tensor in tensors]
+        pending.transfers = [self._neighbour.receive(flat(tensor), pending.micro_batch) for tensor in tensors]
 
     def _post_ahead(self, layouts: Layouts) -> None:
         """Post the forward receive of the next step. Gradients do not need it: they arrive at least a step early."""
         if self._answers is None and self._ahead is None:
-            self._ahead = _Pending(OUTSIDE)
+            self._ahead = _Pending(NO_MICRO_BATCH)
             self._post(self._ahead, layouts)

@@ -1,95 +1,21 @@
-"""Validate states and micro-batches, and detect losses and weights that are not finite."""
+"""Check the shapes of micro-batches, and detect losses and weights that are not finite."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from petra_core.errors import CheckpointError, NonFiniteError
-from petra_core.settings import UNCORRECTED, Settings
-
-if TYPE_CHECKING:  # only for annotations
-    from petra_core.worker import Worker
+from petra_core.errors import NonFiniteError
+from petra_core.worker import Worker
 
 __all__ = [
     "LOOKED_AT_TOGETHER",
     "REMEDY",
-    "STATE_FORMAT",
     "PendingLosses",
     "Shapes",
-    "check_state",
-    "check_states",
     "check_weights",
     "group_size",
 ]
-
-STATE_FORMAT = 2  # format of `Pipeline.state_dict`, incremented when older states can no longer be read
-
-
-def check_state(state: Any, settings: Settings, *, stages: int, own_stages: range, other_method: bool = False) -> bool:
-    """Check that a state comes from a pipeline like this one.
-
-    Args:
-        state: The state.
-        settings: Settings of this pipeline. Older states lack autocast, and name rules for delay only if they had any.
-        stages: Number of stages J.
-        own_stages: Stages of this process.
-        other_method: Whether method, staleness and rules for delay may differ. If they do, no micro-batch may be in
-            flight in the state.
-
-    Returns:
-        Whether they differ.
-
-    Raises:
-        CheckpointError: If the state does not match this pipeline.
-
-    """
-    if not isinstance(state, Mapping) or "format" not in state:
-        raise CheckpointError("this is not the state of a pipeline: it has no 'format' entry")
-    if state["format"] == 1:
-        raise CheckpointError(
-            "the state has format 1, which was saved between two ticks of a clock that later versions do not have; "
-            "finish the run with the version that began it, or restart it from the beginning"
-        )
-    if state["format"] != STATE_FORMAT:
-        raise CheckpointError(f"the state has format {state['format']!r}, this version reads {STATE_FORMAT!r}")
-    if absent := {"workers", "random"} - state.keys():
-        raise CheckpointError(f"this is not the state of a pipeline: it has no {min(absent)!r} entry")
-    if len(state["workers"]) != stages:
-        raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
-    changed = False
-    for key, value in settings.as_state(stages).items():
-        saved = state.get(key, UNCORRECTED if key == "delay" else value)
-        if saved == value:
-            continue
-        differs = f"the state has {key} {saved!r}, this pipeline has {value!r}"
-        if key not in ("method", "staleness", "delay"):
-            raise CheckpointError(differs)
-        if not other_method:
-            raise CheckpointError(
-                f"{differs}; to continue under another method, drain the pipeline before its state is taken, and load "
-                f"it with load_state_dict(state, other_method=True)"
-            )
-        changed = True
-        if state["micro_batches"] != state["drained"]:
-            raise CheckpointError(
-                f"{differs}, and {state['micro_batches'] - state['drained']} or fewer micro-batches are in flight in "
-                f"it, which only the method of the state can finish: drain the pipeline before its state is taken"
-            )
-    missing = [index for index in own_stages if state["workers"][index] is None]
-    if missing:
-        raise CheckpointError(f"the state comes from another process: it lacks the stages {missing}")
-    if (state["random"] is None) != (settings.seed is not None):
-        raise CheckpointError(
-            "only one of the state and this pipeline has a seed; create the pipeline with the seed of the saved one"
-        )
-    if changed and settings.method.double_buffered:
-        raise CheckpointError(
-            f"{settings.method} has the weights before the last update too, which a state of another method lacks; "
-            f"create a new pipeline of the trained stages"
-        )
-    return changed
 
 
 class Shapes:
@@ -131,7 +57,7 @@ DATA = "values that are not finite, an empty batch, or only targets that the los
 REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and resume from an earlier checkpoint"
 
 
-def check_weights(micro_batch: int, workers: "Sequence[Worker]") -> None:
+def check_weights(micro_batch: int, workers: Sequence[Worker]) -> None:
     """Check that all weights and buffers are finite.
 
     This complements the check of losses: values that broke in the last steps of a run affect no later loss, and running
@@ -147,7 +73,7 @@ def check_weights(micro_batch: int, workers: "Sequence[Worker]") -> None:
 
     """
     for worker in reversed(workers):  # from the top, because gradients propagate non-finite values downwards
-        if name := worker.non_finite_weight() or _broken_buffer(worker):
+        if name := _broken_weight(worker) or _broken_buffer(worker):
             raise NonFiniteError(
                 f"{name} of stage {worker.index} is not finite after {worker.version} updates and micro-batch "
                 f"{micro_batch}; {REMEDY}",
@@ -156,43 +82,48 @@ def check_weights(micro_batch: int, workers: "Sequence[Worker]") -> None:
             )
 
 
-def _broken_buffer(worker: "Worker") -> str:
+def _broken_weight(worker: Worker) -> str:
+    """Return the name of the first parameter of a worker's stage that is not finite, or an empty string."""
+    return _first_set({f"parameter {name}": _not_finite([p]) for name, p in worker.stage.named_parameters()})
+
+
+def _broken_buffer(worker: Worker) -> str:
     """Return the name of the first floating-point buffer of a worker's stage that is not finite, or an empty string."""
     buffers = {name: buffer for name, buffer in worker.stage.named_buffers() if buffer.is_floating_point()}
-    broken = [
-        torch.isfinite(buffer).logical_not().any() if "running_" in name else torch.isnan(buffer).any()
-        for name, buffer in buffers.items()
-    ]
-    if not broken or not torch.stack(broken).any():  # one read for all buffers: on a GPU each read synchronises
+    return _first_set(
+        {
+            f"buffer {name}": _not_finite([buffer]) if "running_" in name else torch.isnan(buffer).any()
+            for name, buffer in buffers.items()
+        }
+    )
+
+
+def _broken_message(worker: Worker) -> str:
+    """Return the name of the first waiting message that is not finite, or an empty string."""
+    inboxes = {"below": worker.from_below, "above": worker.from_above}
+    return _first_set(
+        {
+            f"the message from {direction} of micro-batch {message.micro_batch}": _not_finite(message.tensors)
+            for direction, inbox in inboxes.items()
+            for message in inbox
+        }
+    )
+
+
+def _not_finite(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack([torch.isfinite(tensor).logical_not().any() for tensor in tensors]).any()
+
+
+def _first_set(flags: Mapping[str, Tensor]) -> str:
+    """Return the name of the first flag that is set, or an empty string. The flags are on one device."""
+    if not flags or not torch.stack([*flags.values()]).any():  # one read for all: on a GPU each read synchronises
         return ""
-    return next(f"buffer {name}" for name, is_broken in zip(buffers, broken, strict=True) if is_broken)
+    return next(name for name, flag in flags.items() if flag)
 
 
 def group_size(device: torch.device) -> int:
     """Return the number of losses that are checked together on a device."""
     return LOOKED_AT_TOGETHER if device.type == "cuda" else 1
-
-
-def check_states(micro_batch: int, states: Sequence[Mapping[str, Any] | None]) -> None:
-    """Check that all weights of a state are finite.
-
-    Args:
-        micro_batch: Number of the last micro-batch.
-        states: State of each stage; None for stages of other processes.
-
-    Raises:
-        NonFiniteError: If a weight is not finite.
-
-    """
-    for index, state in reversed([*enumerate(states)]):
-        for name, tensor in {} if state is None else state["module"].items():
-            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-                raise NonFiniteError(
-                    f"{name} of stage {index} is not finite after {state['version']} updates and micro-batch "
-                    f"{micro_batch}; {REMEDY}",
-                    micro_batch=micro_batch,
-                    stage=index,
-                )
 
 
 class PendingLosses:
@@ -203,7 +134,7 @@ class PendingLosses:
 
     """
 
-    def __init__(self, workers: "Sequence[Worker]") -> None:
+    def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
         self._waiting: list[tuple[int, Tensor]] = []
 
@@ -259,8 +190,8 @@ class PendingLosses:
                 micro_batch=micro_batch,
                 stage=None,
             )
-        weights = {worker.index: name for worker in self._workers if (name := worker.non_finite_weight())}
-        others = {worker.index: name for worker in self._workers if (name := worker.non_finite_value())}
+        weights = {w.index: name for w in self._workers if (name := _broken_weight(w))}
+        others = {w.index: name for w in self._workers if (name := _broken_buffer(w) or _broken_message(w))}
         stage = max(weights, default=min(others, default=self._workers[-1].index))
         what = weights.get(stage) or others.get(stage) or "the loss itself"
         updates = next(worker.version for worker in self._workers if worker.index == stage)
