@@ -161,7 +161,8 @@ class ListOption(Option):
         given: tuple[str, ...] = super().type_cast_value(ctx, value) or ()
         values = tuple(part.strip() for text in given for part in text.split(",") if part.strip())
         if given and not values:
-            raise click.BadParameter(f"no value in {' '.join(given)!r}", ctx, self)
+            text = " ".join(given)
+            raise click.BadParameter(f"expected one or more values separated by commas, got {text!r}", ctx, self)
         return values
 
 
