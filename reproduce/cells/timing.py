@@ -13,12 +13,15 @@ and asynchronous 1F1B.
 import re
 from collections.abc import Sequence
 from math import floor
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from petra_core import methods, staleness
 from reproduce.cells import own, transformers
 from reproduce.cells.base import CellError
 from reproduce.models.sizes import HierarchicalSize
+
+if TYPE_CHECKING:  # that module imports this one
+    from reproduce.cells.kinds import NetworkCell, TrainedCell
 
 __all__ = [
     "LOCKSTEP",
@@ -34,29 +37,6 @@ __all__ = [
 ]
 
 LOCKSTEP, ONE_F_ONE_B = "lockstep", "1f1b"
-
-
-class Modelled(Protocol):
-    """Settings from which blocks are counted. `reproduce.cells.kinds` defines the cells and imports this module."""
-
-    @property
-    def model(self) -> str: ...
-
-
-class Timed(Modelled, Protocol):
-    """Settings from which the staleness follows."""
-
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def accumulation(self) -> int: ...
-
-    @property
-    def timing(self) -> str: ...
-
-    @property
-    def stages(self) -> tuple[int, ...]: ...
 
 
 RESIDUAL_BLOCKS = {18: 10, 34: 18, 50: 18}  # by number of layers, for every residual family
@@ -118,7 +98,7 @@ def of_system(method: str, timing: str | None) -> str:
     return ONE_F_ONE_B if timing is None else timing
 
 
-def blocks(cell: Modelled) -> int:
+def blocks(cell: "NetworkCell") -> int:
     """Return J, the number of blocks of the cell's network including stem and head.
 
     Only a user's network is built for that.
@@ -139,7 +119,7 @@ def blocks(cell: Modelled) -> int:
     return size.depth + (1 if family == "vit" else 2)
 
 
-def check(cell: Timed) -> None:
+def check(cell: "TrainedCell") -> None:
     """Check timing and stages of a cell. Stages of one block each are replaced by an empty tuple.
 
     Raises:
@@ -162,7 +142,7 @@ def check(cell: Timed) -> None:
     vector(cell)
 
 
-def _check_stages(cell: Timed, count: int) -> None:
+def _check_stages(cell: "TrainedCell", count: int) -> None:
     if cell.stages and (sum(cell.stages) != count or min(cell.stages) < 1):
         raise CellError(
             f"stages must be numbers of blocks of at least 1, and {cell.model} has {count} blocks (stem and head "
@@ -170,7 +150,7 @@ def _check_stages(cell: Timed, count: int) -> None:
         )
 
 
-def vector(cell: Timed) -> tuple[int, ...] | None:
+def vector(cell: "TrainedCell") -> tuple[int, ...] | None:
     """Return the staleness of each block of a cell, or None for a method without pipeline.
 
     Raises:
