@@ -9,15 +9,16 @@ from typing import Any
 import click
 
 from petra_core import methods
-from petra_core.prediction.partition import Cut
+from petra_core.prediction import full_speed
+from petra_core.prediction.partition import Partition
+from petra_core.prediction.peak_memory import find_peaks
 from petra_core.prediction.simulation import Link
 from petra_core.staleness import lockstep
 from reproduce.cells import catalogue, networks, own, timing
 from reproduce.commands.common import THREADS
 from reproduce.commands.options import GroupedCommand, grouped
 from reproduce.commands.train import DEFAULTS, cell_by_hand
-from reproduce.modelling import balance
-from reproduce.modelling.balance import Balance
+from reproduce.modelling.network import REPETITIONS, TimedNetwork, time_network, timing_cell
 from reproduce.running import devices
 from reproduce.teams.partitioning import written
 
@@ -85,7 +86,7 @@ TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 @SHARES("--latency", type=TIME, show_default="none", help="Latency of a message, such as 50us.")
 @RUN("--device", default="cpu", help="Device on which the stages are timed, such as cuda:0.")
 @RUN("--threads", type=click.IntRange(1), default=THREADS, help="Threads of each process, as in `train`.")
-@RUN("--repetitions", type=click.IntRange(1), default=balance.REPETITIONS, help="Timed repetitions of each stage.")
+@RUN("--repetitions", type=click.IntRange(1), default=REPETITIONS, help="Timed repetitions of each stage.")
 @click.help_option("-h", "--help")
 def partition(
     processes: int,
@@ -109,7 +110,7 @@ def partition(
     training = cell_by_hand(settings)
     if own.is_own(training.model) and own.micro_batch(training.model) is None:
         own.check_samples(training.model, catalogue.by_name(training.dataset), training.image_size)
-    cell = balance.of_training(training, repetitions)
+    cell = timing_cell(training, repetitions)
     vector = timing.vector(training)
     method = methods.by_name(cell.method)
     if method.overlapped:
@@ -129,7 +130,7 @@ def partition(
             bar.length = count
             bar.update(index - bar.pos)
 
-        measured = replace(balance.measured(cell, where, begin), staleness=vector)
+        measured = replace(time_network(cell, where, begin), staleness=vector)
         bar.update((bar.length or 0) - bar.pos)
     plans = {
         "even": measured.even(processes),
@@ -146,16 +147,18 @@ def partition(
         click.echo("\n".join(["", *staleness_lines(measured, best, link)]))
 
 
-def _options(plan: Cut, threads: int) -> str:
+def _options(plan: Partition, threads: int) -> str:
     chosen = f" --threads {threads}" if threads != THREADS else ""
-    return f"--processes {plan.devices} --partition {written(plan.partition)}{chosen}"
+    return f"--processes {plan.devices} --partition {written(plan.sizes)}{chosen}"
 
 
-def staleness_lines(measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
+def staleness_lines(measured: TimedNetwork, plan: Partition, link: Link) -> Iterator[str]:
     """Yield the smallest staleness with full speed if each process is one stage, and the options that select it."""
-    vector, seconds = measured.full_speed(plan, link)
+    costs, accumulation = measured.merge(plan.sizes), measured.accumulation
+    vector = full_speed.smallest_staleness(costs, link, accumulation)
+    seconds = full_speed.period(costs, vector, link, accumulation)
     stages, devices = len(measured.costs), plan.devices
-    sizes = written(plan.partition)
+    sizes = written(plan.sizes)
     yield (
         f"full speed over such links, {1e3 * seconds:.3f} ms per micro-batch, with {devices} stages of {sizes} blocks "
         f"requires the staleness {', '.join(map(str, vector))}"
@@ -166,7 +169,7 @@ def staleness_lines(measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
     yield f"to train with it (changes the result): --timing {timing.covering(vector)}{options}"
 
 
-def stage_lines(measured: Balance) -> Iterator[str]:
+def stage_lines(measured: TimedNetwork) -> Iterator[str]:
     """Yield the costs of every stage as a table."""
     cell = measured.cell
     samples = f"{catalogue.by_name(cell.dataset).sized(cell.image_size)}, batch {cell.batch_size}"
@@ -185,28 +188,28 @@ def stage_lines(measured: Balance) -> Iterator[str]:
         yield f"{stage:>5}  {times} {held / 1e6:>11.1f} {cost.up / 1e6:>8.2f} {cost.down / 1e6:>9.2f}"
 
 
-def plan_lines(name: str, measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
+def plan_lines(name: str, measured: TimedNetwork, plan: Partition, link: Link) -> Iterator[str]:
     """Yield a partition, its arithmetic prediction, and what simulation adds: waiting, messages, memory over time."""
-    yield f"{name}: {written(plan.partition)}"
+    yield f"{name}: {written(plan.sizes)}"
     yield str(plan)
     filling, count = _micro_batches(measured)
-    timeline = measured.simulated(plan, link, count)
+    timeline = measured.simulate(plan.sizes, link, count)
     pace = timeline.seconds_per_micro_batch(skip=filling, drop=filling)
     yield (
         f"simulated: {1e3 * pace:.3f} ms per micro-batch, {plan.work / pace:.2f} times one device, "
         f"efficiency {plan.work / pace / plan.devices:.0%}"
     )
-    for device, peak in enumerate(measured.peaks(timeline)):
+    for device, peak in enumerate(find_peaks(timeline, measured.footprints, measured.method)):
         share = timeline.idle(device) / timeline.seconds
         yield f"  device {device}: idle {share:.0%} of {count} micro-batches, at most {peak / 1e6:.1f} MB"
 
 
-def _micro_batches(measured: Balance) -> tuple[int, int]:
+def _micro_batches(measured: TimedNetwork) -> tuple[int, int]:
     """Return the number of micro-batches that fill the pipeline, and the number that is simulated.
 
     The pipeline is full when the first backward of the first stage is done. The simulation runs 8 updates between
     filling and draining.
     """
-    k = measured.cell.accumulation
+    k = measured.accumulation
     filling = -(-(max(lockstep(len(measured.costs))[0], *(measured.staleness or [0])) + 1) // k) * k
     return filling, 2 * filling + 8 * k + 1

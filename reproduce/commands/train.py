@@ -31,7 +31,8 @@ from reproduce.commands.options import GroupedCommand, Minutes, grouped
 from reproduce.forward_gradients import settings as forward
 from reproduce.grids import recipes
 from reproduce.measures.how import How
-from reproduce.modelling import balance, fewer_stages, work
+from reproduce.modelling import fewer_stages, work
+from reproduce.modelling.network import balance
 from reproduce.running import devices
 from reproduce.teams import launched, partitioning
 from reproduce.teams.launch import launch
@@ -225,13 +226,13 @@ def train(how: How, device: str, threads: int, processes: int, partition: str, r
         arguments = sys.argv[1:]
         if partition == "balanced":
             partitioning.shares(cell, "even", processes)  # check the number of processes before timing the stages
-            cut = balance.balanced(cell, processes, devices.take(device), threads=threads)
+            cut = balance(cell, processes, devices.take(device), threads=threads)
             partition = ",".join(map(str, cut))
             click.echo(f"--partition balanced is {partition}, from the measured costs of the stages", err=True)
             arguments += ["--partition", partition]  # the last one wins: all processes agree, also after a restart
         # Report an error once, not in every process.
         partitioning.shares(cell, partition, processes)
-        if said := fewer_stages.sentence(cell, processes):
+        if said := fewer_stages.describe(cell, processes):
             click.echo(said, err=True)
         check_files(options["output"] or Path("runs") / cell.name, options["trace"], options["tensorboard"])
         sys.exit(launch(processes * cell.replicas, arguments, restarts=restarts))
@@ -330,7 +331,7 @@ def _sizes(values: dict[str, Any], stages: str) -> tuple[int, ...]:
         return sizes
     plain = {name: getattr(DEFAULTS, name) for name in ("forward_weights", "correction", "correction_value", "timing")}
     network = TrainingCell(**values | plain | {"method": methods.BACKPROPAGATION.name, "stages": ()})
-    sizes, count = work.sizes(network, sizes[0]), sizes[0]
+    sizes, count = work.choose_sizes(network, sizes[0]), sizes[0]
     if not launched.in_a_team():
         cut = "every block" if set(sizes) == {1} else partitioning.written(sizes)
         click.echo(f"--stages {count} is {cut}: blocks of each stage, by predicted costs", err=True)

@@ -18,9 +18,9 @@ from reproduce.exhibits.gradients import (
     extents,
     quality,
 )
-from reproduce.modelling import gradients
-from reproduce.modelling.gradients import CLOSENESS
+from reproduce.records import gradients
 from reproduce.records.frames import Sheet
+from reproduce.records.gradients import CLOSENESS
 from reproduce.show import facets, plots
 from reproduce.show.compare import measured
 from reproduce.show.content import Entry, none

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, extents, quality
-from reproduce.modelling import gradients
-from reproduce.modelling.gradients import METHOD
+from reproduce.records import gradients
 from reproduce.records.frames import Sheet
+from reproduce.records.gradients import METHOD
 from reproduce.show import facets
 from reproduce.show.compare import measured
 from reproduce.show.content import Entry

@@ -11,8 +11,8 @@ from pandas import DataFrame
 
 from petra_core import methods
 from reproduce import published
-from reproduce.modelling.gradients import BETWEEN, CLOSENESS, DELAYED, METHOD
 from reproduce.records.frames import Sheet
+from reproduce.records.gradients import BETWEEN, CLOSENESS, DELAYED, METHOD
 from reproduce.show.compare import Sample, means, measured
 from reproduce.show.content import Column, Entry, estimate, none
 from reproduce.show.facets import METHOD_LOOKS, Look

@@ -11,8 +11,8 @@ from petra_core import methods
 from reproduce import published
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.table4 import METHODS
-from reproduce.modelling.gradients import kinds_of
 from reproduce.records.frames import Sheet
+from reproduce.records.gradients import kinds_of
 from reproduce.show import facets
 from reproduce.show.compare import Difference, bounded, means
 from reproduce.show.content import none

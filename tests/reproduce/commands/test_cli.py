@@ -243,14 +243,14 @@ def test_a_number_of_stages_is_cut_by_predicted_costs_and_said(capsys):
 
 def test_several_processes_are_told_what_as_many_stages_would_give():
     cell = train.cell_by_hand({"method": "PETRA"})
-    said = fewer_stages.sentence(cell, 4)
+    said = fewer_stages.describe(cell, 4)
     assert said.startswith("one stage per process (--timing 1f1b --stages 3,2,2,3) would change the staleness of ")
     assert "from 18 to 3 micro-batches" in said
     assert "up to 11% of" in said
-    assert "(--timing 1f1b) would" in fewer_stages.sentence(cell, 10)
+    assert "(--timing 1f1b) would" in fewer_stages.describe(cell, 10)
     chosen = dataclasses.replace(cell, timing="1f1b")
     for other, processes in ((cell, 1), (chosen, 4), (train.cell_by_hand({"method": "backpropagation"}), 4)):
-        assert not fewer_stages.sentence(other, processes)
+        assert not fewer_stages.describe(other, processes)
 
 
 def test_forward_gradients_by_hand_have_defaults_of_their_own():

@@ -13,8 +13,8 @@ from reproduce.exhibits.claims import Judged, judge
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import recipes
 from reproduce.grids.plans import PLANS
-from reproduce.modelling.gradients import kinds
 from reproduce.records.frames import Frames
+from reproduce.records.gradients import kinds
 from reproduce.records.results import Results, read
 from reproduce.show.content import Standing
 from reproduce.show.statements import ClaimVerdict
