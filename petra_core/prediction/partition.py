@@ -12,7 +12,7 @@ from functools import cache
 from itertools import accumulate
 from math import inf
 
-from petra_core.shares import owned, run_name, runs
+from petra_core.shares import run_name, runs, stage_ranges
 
 __all__ = ["Partition", "assess", "find_partition"]
 
@@ -71,7 +71,7 @@ def assess(seconds: Sequence[float], sizes: Sequence[int], *, held: Sequence[int
 
     """
     held = _same_stages(seconds, held)
-    parts = owned(sizes, len(seconds))
+    parts = stage_ranges(sizes, len(seconds))
     return Partition(
         tuple(sizes),
         tuple(sum(seconds[stage] for stage in part) for part in parts),

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from petra_core.methods import Method
 from petra_core.prediction.timeline import Name
-from petra_core.shares import owned
-from petra_core.staleness import Action, Kind, backward_actions, chosen
+from petra_core.shares import stage_ranges
+from petra_core.staleness import Action, Kind, backward_actions, resolve
 
 __all__ = ["Schedule", "make_schedule"]
 
@@ -42,7 +42,7 @@ def make_schedule(
             f"REVERSIBLE_BACKPROPAGATION is the same work in order"
         )
     stages = sum(partition)
-    vector = chosen(method, stages, accumulation, staleness)
+    vector = resolve(method, stages, accumulation, staleness)
     return [
         [
             (action.kind.value, stage, action.number)
@@ -50,7 +50,7 @@ def make_schedule(
             for stage, action in _step(method, vector, own, step, micro_batches, accumulation)
             if action.kind is not Kind.RECONSTRUCT  # its cost is part of the backward
         ]
-        for own in owned(partition, stages)
+        for own in stage_ranges(partition, stages)
     ]
 
 

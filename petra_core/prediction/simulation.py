@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from petra_core.errors import ScheduleError
 from petra_core.prediction.schedules import Schedule
 from petra_core.prediction.timeline import Event, Name, Timeline
-from petra_core.shares import owned
+from petra_core.shares import stage_ranges
 
 __all__ = ["INSTANT", "Cost", "Link", "merge_costs", "simulate"]
 
@@ -102,7 +102,7 @@ def merge_costs(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
             costs[part[0]].down,
             sum(costs[stage].weights for stage in part),
         )
-        for part in owned(partition, len(costs))
+        for part in stage_ranges(partition, len(costs))
     ]
 
 

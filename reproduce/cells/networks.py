@@ -45,7 +45,7 @@ def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
     return make[family](depth, num_classes=num_classes, stem=cell.stem, width=cell.width)
 
 
-def outlined(cell: TrainedCell | ShapedCell) -> "list[Stage]":
+def build_outline(cell: TrainedCell | ShapedCell) -> "list[Stage]":
     """Build the stages of the cell's network on the meta device, which allocates and draws nothing.
 
     A user's network is built on the CPU, since its function may read values of tensors.

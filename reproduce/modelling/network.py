@@ -31,7 +31,7 @@ from reproduce.cells.kinds import CellError, MemoryCell, ShapedCell, StageCostCe
 if TYPE_CHECKING:
     import torch
 
-    from reproduce.records.frames import Sheet
+    from reproduce.records.frames import RunSet
     from reproduce.records.results import Run
 
 __all__ = [
@@ -170,10 +170,10 @@ class TimedNetwork:
         return next(count for count in range(1, len(self.costs) + 1) if self.best(count).slowest <= slowest)
 
 
-def timed_networks(sheet: "Sheet") -> list[TimedNetwork]:
-    """Return every network of a sheet whose stages were timed."""
-    timed = sheet.done.loc[sheet.done["kind"] == "stage_costs", "cell"]
-    runs = (cast("Run[StageCostCell]", sheet.frames.by_name[name]) for name in timed)
+def timed_networks(run_set: "RunSet") -> list[TimedNetwork]:
+    """Return every network of a run set whose stages were timed."""
+    timed = run_set.done.loc[run_set.done["kind"] == "stage_costs", "cell"]
+    runs = (cast("Run[StageCostCell]", run_set.frames.by_name[name]) for name in timed)
     return [TimedNetwork.from_rows(run.cell, run.result["stages"], machine=_machine(run)) for run in runs]
 
 
@@ -236,7 +236,7 @@ def _footprints(cell: MemoryCell, device: str) -> tuple[Footprint, ...]:
     with torch.device("meta"):
         images, labels = micro_batch(cell, catalogue.by_name(cell.dataset).num_classes)
     method, where = methods.by_name(cell.method), torch.device(device)
-    per_stage = memory.footprints(networks.outlined(cell), method, images, labels, device=where)
+    per_stage = memory.footprints(networks.build_outline(cell), method, images, labels, device=where)
     # Momentum takes one buffer for each trainable weight. To ask the optimizer would take two fifths of the time.
     return tuple(replace(footprint, optimizer=footprint.trainable) for footprint in per_stage)
 

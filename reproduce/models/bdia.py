@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from petra_core.errors import check_int
 from petra_core.stages import Stage, two_streams
-from petra_core.tape import CouplingTape, Streams, Tape, Value, as_streams, combined, detached, leaf
+from petra_core.tape import CouplingTape, Streams, Tape, Value, as_streams, combine_streams, detach, leaf
 
 __all__ = ["BITS", "BdiaStage", "EulerStep", "FirstStep", "Quantise", "pack", "unpack"]
 
@@ -129,26 +129,26 @@ class BdiaStage(Stage):
         gamma, x_leaf = self._drawn(x), leaf(x)
         h = self._evaluate(x_leaf)
         output = self._halved(before.detach(), gamma) + self._step(x.detach(), h.detach(), gamma)
-        return _BdiaTape(detached(inputs), (output, x.detach()), x_leaf, h, gamma)
+        return _BdiaTape(detach(inputs), (output, x.detach()), x_leaf, h, gamma)
 
     def keep(self, inputs: Streams) -> Streams:
         return inputs[:1]
 
-    def side(self, inputs: Streams) -> Streams:
+    def inversion_state(self, inputs: Streams) -> Streams:
         bits = self.quantise.bits
         return () if bits is None else (pack((inputs[1].detach() * 2**bits).remainder(2) == 1),)
 
-    def retrace(self, kept: Streams) -> Tape:
+    def recompute(self, kept: Streams) -> Tape:
         gamma, x_leaf = self._drawn(kept[0]), leaf(kept[0])
         return _BdiaTape(None, None, x_leaf, self._evaluate(x_leaf), gamma)
 
-    def reconstruct(self, outputs: Streams, side: Streams = ()) -> Tape:
+    def reconstruct(self, outputs: Streams, state: Streams = ()) -> Tape:
         y, x = (stream.detach() for stream in two_streams(outputs))
         gamma, x_leaf = self._drawn(x), leaf(x)
         h = self._evaluate(x_leaf)
         before = (y - self._step(x, h.detach(), gamma)) / gamma
         if self.quantise.bits is not None:
-            before -= unpack(side[0], before.shape).to(before.dtype) / 2**self.quantise.bits
+            before -= unpack(state[0], before.shape).to(before.dtype) / 2**self.quantise.bits
         return _BdiaTape((x, before), None, x_leaf, h, gamma)
 
     def _drawn(self, x: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class _BdiaTape(CouplingTape):
     def __init__(
         self, inputs: Streams | None, outputs: Streams | None, leaf: Tensor, residual: Tensor, gamma: Tensor
     ) -> None:
-        super().__init__(inputs, outputs, leaf, residual, combined)
+        super().__init__(inputs, outputs, leaf, residual, combine_streams)
         self._gamma = gamma
 
     def gradients(

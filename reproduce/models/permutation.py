@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from petra_core.errors import check_int
 from petra_core.stages import Stage
-from petra_core.tape import Streams, Tape, Value, as_streams, as_value, detached
+from petra_core.tape import Streams, Tape, Value, as_streams, as_value, detach
 
 __all__ = ["PixelUnshuffleStage"]
 
@@ -37,7 +37,7 @@ class _PermutationTape(Tape):
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        grad_inputs = detached(self._inverse(grad_outputs)) if input_gradient else None
+        grad_inputs = detach(self._inverse(grad_outputs)) if input_gradient else None
         return grad_inputs, (None,) * len(parameters)
 
 
@@ -77,17 +77,17 @@ class PixelUnshuffleStage(Stage):
         return as_value(tuple(F.pixel_unshuffle(stream, self.factor) for stream in streams))
 
     def record(self, inputs: Streams) -> Tape:
-        inputs = detached(inputs)
+        inputs = detach(inputs)
         return _PermutationTape(inputs, as_streams(self(as_value(inputs))), self._inverse)
 
     def keep(self, inputs: Streams) -> Streams:
         return ()
 
-    def retrace(self, kept: Streams) -> Tape:
+    def recompute(self, kept: Streams) -> Tape:
         return _PermutationTape(None, None, self._inverse)
 
-    def reconstruct(self, outputs: Streams, side: Streams = ()) -> Tape:
-        return _PermutationTape(detached(self._inverse(outputs)), None, self._inverse)
+    def reconstruct(self, outputs: Streams, state: Streams = ()) -> Tape:
+        return _PermutationTape(detach(self._inverse(outputs)), None, self._inverse)
 
     def _inverse(self, streams: Streams) -> Streams:
         return tuple(F.pixel_shuffle(stream, self.factor) for stream in streams)

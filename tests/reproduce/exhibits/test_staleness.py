@@ -14,7 +14,7 @@ from reproduce.exhibits import staleness
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans import staleness as plan
 from reproduce.modelling.strategies import run_full
-from reproduce.show.content import MINUS, Section
+from reproduce.presentation.content import MINUS, Section
 from tests import fake_records, sections
 
 

@@ -77,7 +77,7 @@ def test_footprints_that_methods_share_are_those_of_each_method(method: methods.
     """Methods that keep the same share their footprints, and the optimizer is not asked; a prediction does both."""
     cell = dataclasses.replace(table3.held("smoke", "cifar10", "revnet18", method, 2, width=4), accumulation=32)
     settings = Settings(method=method, accumulation=cell.accumulation)
-    assert predict_stages(network.predict_footprints(cell, method), settings) == held_memory.predicted(cell)
+    assert predict_stages(network.predict_footprints(cell, method), settings) == held_memory.predict_memory(cell)
 
 
 @pytest.mark.usefixtures("costs")
@@ -86,7 +86,7 @@ def test_the_pace_that_is_printed_is_that_of_a_full_pipeline(sizes: tuple[int, .
     timed = network.time_network(network.timing_cell(dataclasses.replace(CELL, accumulation=4)), torch.device("cpu"))
     plan = dataclasses.replace(timed.even(len(sizes)), sizes=sizes)
     text = "\n".join(partition.plan_lines("it", timed, plan, Link()))
-    printed = float(re.search(r"simulated: ([\d.]+) ms", text)[1]) / 1e3  # type: ignore[index]
+    printed = float(re.search(r"simulated: ([\d.]+) ms", text)[1]) / 1e3
     steady = timed.simulate(sizes, Link(), 800).seconds_per_micro_batch(skip=300, drop=300)
     assert printed == pytest.approx(steady, rel=0.02)
 
@@ -163,7 +163,7 @@ def test_training_starts_processes_that_all_know_the_cut(monkeypatch: pytest.Mon
     started: list[tuple[int, list[str]]] = []
     monkeypatch.setattr(
         "reproduce.commands.train.launch",
-        lambda processes, arguments, restarts: started.append((processes, arguments)) or 0,  # type: ignore[func-returns-value]
+        lambda processes, arguments, restarts: started.append((processes, arguments)) or 0,
     )
     arguments = ["train", "--model", "chain2", "--processes", "2", "--partition", "balanced"]
     monkeypatch.setattr("sys.argv", ["reproduce", *arguments])

@@ -51,7 +51,7 @@ def there_and_back(stages: Sequence[BdiaStage], streams: Streams, *, with_bits: 
     kept = []
     with torch.no_grad():
         for stage in stages:
-            side = stage.side(streams)
+            side = stage.inversion_state(streams)
             with stream:
                 streams = as_streams(stage(streams))
             kept.append((stage, side, stream.drawn))
@@ -135,14 +135,14 @@ def test_gradients_are_those_of_autograd_with_a_straight_through_quantiser(metho
         ours,
         method,
         # Every weight has been through a backward, so its gradient is not None.
-        before_update=lambda index, _, stage: gradients.update({index: [p.grad.clone() for p in stage.parameters()]}),  # type: ignore[union-attr]
+        before_update=lambda index, _, stage: gradients.update({index: [p.grad.clone() for p in stage.parameters()]}),
     )
     torch.manual_seed(5)
     pipeline.step(x, y)
     torch.manual_seed(5)
     head = plain[-1]
     assert isinstance(head, HeadStage)
-    head.loss(models.sequential(plain).train()(x), y).backward()  # type: ignore[no-untyped-call]
+    head.loss(models.sequential(plain).train()(x), y).backward()
     for index, stage in enumerate(plain):
         assert_close(gradients[index], [p.grad for p in stage.parameters()], 1e-10)
 
@@ -178,7 +178,7 @@ def test_under_petra_inputs_are_the_more_wrong_the_further_below() -> None:
             outputs: Streams = forward(m, inputs, *rest)
             return outputs
 
-        worker.parts[0].forward = noting  # type: ignore[method-assign]
+        worker.parts[0].forward = noting
     toys.train(p, batches(60))
     means = {stage: sum(values[-20:]) / 20 for stage, values in errors.items()}
     assert set(means) == set(range(1, 9))

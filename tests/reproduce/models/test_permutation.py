@@ -106,13 +106,13 @@ def test_gradients_are_autograds(factor: int) -> None:
     y = F.pixel_unshuffle(x, factor)
     grad = torch.randn_like(y)
     (expected,) = torch.autograd.grad(y, [x], grad)
-    for tape in (stage.record((x,)), stage.retrace(()), stage.reconstruct((y,))):
+    for tape in (stage.record((x,)), stage.recompute(()), stage.reconstruct((y,))):
         gradients, of_parameters = tape.gradients((grad,), [])
         assert_bitwise_equal(gradients, (expected,))
         assert of_parameters == ()
         assert gradients is not None
         assert not gradients[0].requires_grad
-    assert stage.retrace(()).gradients((grad,), [], input_gradient=False) == (None, ())
+    assert stage.recompute(()).gradients((grad,), [], input_gradient=False) == (None, ())
 
 
 @pytest.mark.parametrize("method", EXACT, ids=str)
