@@ -96,7 +96,7 @@ def train(context: click.Context, settings: dict[str, Any], options: TrainOption
     devices.check_graphs(options.cuda_graphs, [options.device])
     processes, partition = options.processes, options.partition
     if processes > 1 and isinstance(cell, ForwardGradientCell):
-        raise click.UsageError(f"--processes {processes}: forward gradients are trained in one process")
+        raise click.UsageError(f"--processes {processes}: forward gradients are trained in one process; leave it out")
     if processes * cell.replicas > 1 and not launch_env.is_distributed():
         arguments = sys.argv[1:]
         if partition == "balanced":

@@ -16,14 +16,16 @@ import torch
 from click.testing import CliRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from reproduce.cells.kinds import CellError, ForwardGradientCell
+from reproduce.cells.kinds import KINDS, CellError, ForwardGradientCell
 from reproduce.cells.setting import flags_of, settings_of
 from reproduce.commands import train
 from reproduce.commands.cli import main
 from reproduce.commands.options import UserPath
+from reproduce.grids.selection import Selection
 from reproduce.modelling import fewer_stages
 from reproduce.records.record import Record, Status
 from reproduce.running import runner
+from reproduce.running.grid_options import GridOptions
 from reproduce.running.progress import EventFiles, GridBar, TrainingBar
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, wait_for
@@ -46,6 +48,12 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
     for name, setting in described.items():
         group = text.partition(f"\n{setting.group}:\n")[2].partition("\n\n")[0]
         assert all(flag in group for flag in flags_of(name, setting)), name
+
+
+@pytest.mark.parametrize("kind", [*KINDS.values(), GridOptions, train.TrainOptions, Selection])
+def test_every_setting_is_described_by_a_sentence_of_its_class(kind):
+    for name, setting in settings_of(kind).items():
+        assert re.fullmatch(r"(?s).+\.", setting.text), f"{kind.__name__} has no sentence on {name} in `Attributes:`"
 
 
 OLD_SPELLINGS = [
@@ -73,7 +81,8 @@ def test_an_old_spelling_means_the_same_and_prints_a_notice(command, old, new, c
     (expected, silence), (actual, notice) = values(new), values(old)
     assert (actual, silence) == (expected, "")
     flags = [re.match(r"[\w-]+", options)[0] for options in (old, new)]
-    assert notice == f"NOTE: {flags[0]} is now {flags[1]}; the old spelling works until the next release\n"
+    values_of = {"--weight-prediction": " (none, momentum, linear)"}.get(flags[1], "")
+    assert notice == f"NOTE: {flags[0]} is now {flags[1]}{values_of}; the old spelling works until the next release\n"
     monkeypatch.setenv("RANK", "1")
     assert values(old) == (expected, ""), "one of several processes prints the notice"
 
