@@ -25,7 +25,7 @@ from reproduce.forward_gradients.blocks import local_resnet
 from reproduce.forward_gradients.settings import ForwardGradient
 from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.grids.plans.forward_gradients import WAYS
-from reproduce.measures.context import MEMORY_FORMAT, laid_out
+from reproduce.measures.context import MEMORY_FORMAT, to_memory_format
 from reproduce.records.benchmarks import Benchmark
 from reproduce.running import devices
 from reproduce.running.execution import deterministic
@@ -35,21 +35,21 @@ GROUP, BLOCKS, PIXELS = "ResNet-18 in 8 blocks", 8, 32
 
 def makers(batch: int, width: int, device: torch.device) -> dict[str, steps.Maker]:
     """Return the makers of the contestants by name, backpropagation first."""
-    images = laid_out(torch.randn(batch, 3, PIXELS, PIXELS, device=device))
+    images = to_memory_format(torch.randn(batch, 3, PIXELS, PIXELS, device=device))
     labels = torch.arange(batch, device=device) % CLASSES
 
-    def placed(stages: Sequence[Stage]) -> list[Stage]:
+    def build_stages(stages: Sequence[Stage]) -> list[Stage]:
         return [stage.to(device).to(memory_format=MEMORY_FORMAT) for stage in stages]
 
     def local() -> list[Stage]:
         torch.manual_seed(0)
-        return placed(local_resnet(BLOCKS, num_classes=CLASSES, width=width))
+        return build_stages(local_resnet(BLOCKS, num_classes=CLASSES, width=width))
 
     def reversible() -> list[Stage]:
         torch.manual_seed(0)
-        return placed(models.revnet(18, num_classes=CLASSES, width=width, stem="cifar"))
+        return build_stages(models.revnet(18, num_classes=CLASSES, width=width, stem="cifar"))
 
-    def pipelined(method: Method) -> steps.Step:
+    def make_pipeline_step(method: Method) -> steps.Step:
         stages = local() if method is methods.BACKPROPAGATION else reversible()
         return partial(full_pipeline(stages, method, images, labels).step, images, labels)
 
@@ -61,9 +61,9 @@ def makers(batch: int, width: int, device: torch.device) -> dict[str, steps.Make
         return partial(training.step, images, labels)
 
     return {
-        methods.BACKPROPAGATION.title: partial(pipelined, methods.BACKPROPAGATION),
+        methods.BACKPROPAGATION.title: partial(make_pipeline_step, methods.BACKPROPAGATION),
         **{str(way): partial(forward, way) for way in WAYS},
-        methods.PETRA.title: partial(pipelined, methods.PETRA),
+        methods.PETRA.title: partial(make_pipeline_step, methods.PETRA),
     }
 
 

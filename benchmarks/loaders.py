@@ -233,8 +233,8 @@ def share(options: argparse.Namespace, folder: Path, recorder: Recorder) -> None
             recorder.add(title, "batch", "time", "s", batch)
             recorder.add(title, "tick", "time", "s", tick)
             recorder.comparisons.append(Comparison(title, "time", "batch", "tick", high=0.05))
-            percent, of = 100 * batch / tick, f"{1e3 * batch:.2f} ms of {1e3 * tick:.0f} ms"
-            print(f"  {title}: {percent:.2f} % ({of}, {options.threads} threads)", flush=True)
+            percent, duration = 100 * batch / tick, f"{1e3 * batch:.2f} ms of {1e3 * tick:.0f} ms"
+            print(f"  {title}: {percent:.2f} % ({duration}, {options.threads} threads)", flush=True)
 
 
 PARTS = {"small": small, "memory": memory, "jpeg": jpeg, "share": share}

@@ -33,7 +33,7 @@ from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
-from reproduce.measures.context import MEMORY_FORMAT, laid_out
+from reproduce.measures.context import MEMORY_FORMAT, to_memory_format
 from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, Benchmark, Comparison
 from reproduce.running import devices
@@ -43,9 +43,9 @@ R = TypeVar("R")  # a run: a dataclass with a `batch`
 LASTING = ("parameters", "buffers", "gradients", "optimizer")
 AXES = "batch: images of a micro-batch; depth: stages J of a chain."
 BUDGET = (
-    "Largest batch: of which the allocated peak is at most the budget, in MB, all stages on one device. Predicted are "
-    "tensors that are kept, not temporaries of operations: a smaller batch is found where these count, a larger one "
-    "where stages do not hold all that they may at the same moment."
+    "Largest batch: the largest one whose allocated peak stays within the budget (MB), with all stages on one device. "
+    "The prediction counts the tensors that are kept and not the temporaries of operations. The measured batch is "
+    "smaller where these temporaries matter, and larger where the stages do not reach their peaks at the same time."
 )
 
 
@@ -81,7 +81,7 @@ class MemoryRun:
     def micro_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images [batch, 3, size, size] and labels [batch], on torch's default device."""
         images = torch.randn(self.batch, 3, self.size, self.size)
-        return laid_out(images), torch.randint(CLASSES, (self.batch,))
+        return to_memory_format(images), torch.randint(CLASSES, (self.batch,))
 
 
 def train(run: MemoryRun) -> MemoryReport:
@@ -98,16 +98,16 @@ def train(run: MemoryRun) -> MemoryReport:
     return pipeline.memory()
 
 
-def allocated(run: MemoryRun) -> tuple[Allocations, MemoryReport]:
+def measure_allocations(run: MemoryRun) -> tuple[Allocations, MemoryReport]:
     """Train and return the allocator's count and the ledger's report."""
     with Allocations(torch.device(run.device)) as allocations:
         report = train(run)
     return allocations, report
 
 
-def measured_unless_too_large(run: MemoryRun, what: str) -> tuple[Allocations, MemoryReport] | None:
-    """Return what `allocated` measures, or print a message and return None if the run does not fit on the device."""
-    measured = unless_out_of_memory(partial(allocated, run), torch.device(run.device))
+def measure_unless_too_large(run: MemoryRun, what: str) -> tuple[Allocations, MemoryReport] | None:
+    """Return `measure_allocations(run)`, or print a message and return None if the run does not fit on the device."""
+    measured = unless_out_of_memory(partial(measure_allocations, run), torch.device(run.device))
     if measured is None:
         print(f"  {what}, {methods.by_name(run.method).title}: does not fit")
     return measured
@@ -125,7 +125,7 @@ def sum_of_parts(report: MemoryReport) -> int:
     return report.peak(*LASTING) + report.now("inputs", "messages") + graph
 
 
-def predicted_peak(run: MemoryRun) -> int:
+def predict_peak(run: MemoryRun) -> int:
     """Predict the allocated peak in one process from shapes: everything held between ticks, and the work of one stage.
 
     Stages that work one at a time hold everything that they keep for their backwards, but only one message and, unless
@@ -174,7 +174,7 @@ def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, MemoryRun]], 
     for at, run in runs:
         for method in chosen:
             of_method = replace(run, method=method.name)
-            measured = measured_unless_too_large(of_method, f"{axis} {at}")
+            measured = measure_unless_too_large(of_method, f"{axis} {at}")
             if measured is None:
                 continue
             allocations, report = measured
@@ -187,7 +187,7 @@ def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, MemoryRun]], 
 
 def aim(recorder: Recorder, run: MemoryRun) -> None:
     """Measure PETRA's allocated peak against the sum of its parts."""
-    measured = measured_unless_too_large(replace(run, method=methods.PETRA.name), "aim")
+    measured = measure_unless_too_large(replace(run, method=methods.PETRA.name), "aim")
     if measured is None:
         return
     allocations, report = measured
@@ -206,12 +206,12 @@ def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Meth
     device = torch.device(run.device)
     for method in chosen:
         of_method = replace(run, method=method.name)
-        guess = largest_batch(of_method, predicted_peak, limit, 64, device)
-        most = largest_batch(of_method, lambda run: allocated(run)[0].peak, limit, guess, device)
+        guess = largest_batch(of_method, predict_peak, limit, 64, device)
+        most = largest_batch(of_method, lambda run: measure_allocations(run)[0].peak, limit, guess, device)
         recorder.add("budget", method.title, LARGEST_PREDICTED, "images", guess)
         recorder.add("budget", method.title, LARGEST_FOUND, "images", most)
         if most:
-            peak = allocated(replace(of_method, batch=most))[0].peak
+            peak = measure_allocations(replace(of_method, batch=most))[0].peak
             recorder.add("budget", method.title, "allocated peak there", "B", peak)
         print(f"  {method.title}: largest batch {guess} predicted, {most} found")
 

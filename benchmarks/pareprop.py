@@ -35,17 +35,17 @@ from benchmarks.allocation import Allocations, unless_out_of_memory
 from benchmarks.arguments import CLASSES, add_device, add_precision, as_trained, count, positive
 from benchmarks.memory import largest_batch
 from benchmarks.recording import Recorder, about, add_options, command
-from benchmarks.tick import timed
+from benchmarks.tick import time_call
 from petra_core import Pipeline, Stage, methods
 from petra_core.execution import SequentialExecutor
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION, Method
-from petra_core.models import revroberta
-from petra_core.models.revroberta import SIZES as TEXT_SIZES
 from petra_core.prediction.footprint import graphs_at_once, of_footprints
 from petra_core.prediction.memory import footprints
 from petra_core.settings import Settings
 from reproduce.cells import transformers
 from reproduce.measures.synthetic import SGD
+from reproduce.models.revroberta import SIZES as TEXT_SIZES
+from reproduce.models.revroberta import revroberta
 from reproduce.published import pareprop_row
 from reproduce.records.benchmarks import (
     ALLOCATED,
@@ -131,7 +131,7 @@ def stepping(run: ParepropRun, device: torch.device, *, side_by_side: bool = Tru
     return step
 
 
-def allocated(run: ParepropRun, device: torch.device) -> int:
+def measure_allocations(run: ParepropRun, device: torch.device) -> int:
     """Return the allocator's peak over two steps, in bytes."""
     with Allocations(device) as allocations:
         # The profiler follows only the thread that entered it.
@@ -139,7 +139,7 @@ def allocated(run: ParepropRun, device: torch.device) -> int:
     return allocations.peak
 
 
-def predicted_peak(run: ParepropRun) -> int:
+def predict_peak(run: ParepropRun) -> int:
     """Predict the allocated peak from shapes.
 
     It is the sum of the persistent tensors, of the gradients and messages of one stage (of two stages if they overlap),
@@ -156,7 +156,7 @@ def predicted_peak(run: ParepropRun) -> int:
 
 def measure_throughput(recorder: Recorder, run: ParepropRun, device: torch.device, threads: int, rounds: int) -> None:
     """Measure the samples per second of every method, round by round, if the pipelines of all methods fit in memory."""
-    seconds = unless_out_of_memory(partial(timed_rounds, run, device, threads, rounds), device)
+    seconds = unless_out_of_memory(partial(time_rounds, run, device, threads, rounds), device)
     if seconds is None:
         recorder.notes.append(
             f"{run.group}: not timed, because the networks of all methods do not fit in memory together."
@@ -176,7 +176,7 @@ def measure_throughput(recorder: Recorder, run: ParepropRun, device: torch.devic
         recorder.comparisons.append(Comparison(run.group, THROUGHPUT, first.title, second.title, low=bound))
 
 
-def timed_rounds(run: ParepropRun, device: torch.device, threads: int, rounds: int) -> dict[Method, list[float]]:
+def time_rounds(run: ParepropRun, device: torch.device, threads: int, rounds: int) -> dict[Method, list[float]]:
     """Return the seconds of a step of every method, round by round.
 
     Raises:
@@ -198,7 +198,7 @@ def timed_rounds(run: ParepropRun, device: torch.device, threads: int, rounds: i
         for place in range(len(CONTESTANTS)):
             method = CONTESTANTS[(number + place) % len(CONTESTANTS)]
             torch.set_num_threads(threads_of(method, threads, device))
-            seconds[method].append(timed(steps[method], device))
+            seconds[method].append(time_call(steps[method], device))
     if retries(device) > before:
         raise MemoryError(f"{run.group}: memory was released and allocated again during a timed step")
     return seconds
@@ -218,26 +218,26 @@ def measure_memory(recorder: Recorder, run: ParepropRun, device: torch.device) -
     """Measure the allocated and predicted peaks of every method."""
     for method in CONTESTANTS:
         of_method = replace(run, method=method)
-        peak = unless_out_of_memory(partial(allocated, of_method, device), device)
+        peak = unless_out_of_memory(partial(measure_allocations, of_method, device), device)
         if peak is not None:
             recorder.add(run.group, method.title, ALLOCATED, "B", peak)
-        recorder.add(run.group, method.title, PEAK_PREDICTED, "B", predicted_peak(of_method))
+        recorder.add(run.group, method.title, PEAK_PREDICTED, "B", predict_peak(of_method))
 
 
 def measure_budget(recorder: Recorder, run: ParepropRun, device: torch.device, limit: int, *, find: bool) -> None:
     """Measure the largest batch of every method under `limit` bytes."""
     for method in CONTESTANTS:
         of_method = replace(run, method=method)
-        guess = largest_batch(of_method, predicted_peak, limit, by_a_line(of_method, limit), device)
+        guess = largest_batch(of_method, predict_peak, limit, by_a_line(of_method, limit), device)
         recorder.add(run.network, method.title, LARGEST_PREDICTED, "samples", guess)
         if find:
-            most = largest_batch(of_method, partial(allocated, device=device), limit, guess, device)
+            most = largest_batch(of_method, partial(measure_allocations, device=device), limit, guess, device)
             recorder.add(run.network, method.title, LARGEST_FOUND, "samples", most)
 
 
 def by_a_line(run: ParepropRun, limit: int) -> int:
-    """Estimate the largest batch whose `predicted_peak` is at most `limit`, from two points on a line."""
-    once, twice = (predicted_peak(replace(run, batch=factor * run.batch)) for factor in (1, 2))
+    """Estimate the largest batch whose `predict_peak` is at most `limit`, from two points on a line."""
+    once, twice = (predict_peak(replace(run, batch=factor * run.batch)) for factor in (1, 2))
     return max(1, run.batch + (limit - once) * run.batch // (twice - once))
 
 

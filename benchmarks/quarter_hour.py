@@ -48,8 +48,8 @@ from typing import Any, NamedTuple
 from benchmarks.arguments import path, positive
 from petra_core.files import replacing
 from reproduce.cells.kinds import Cell
-from reproduce.grids import selection
 from reproduce.grids.grid import grid_of
+from reproduce.grids.selection import Selection
 from reproduce.records import locks, provenance, speed
 from reproduce.records.record import DEFAULT_ROOT, Record, scan
 from reproduce.records.storage import write_atomically, write_json
@@ -115,7 +115,7 @@ def first_steps(options: argparse.Namespace) -> Iterator[Step]:
     small = options.scale == "smoke"
     if options.source is not None:
         where = ["--source", options.source, "--data-root", options.output / "data"]
-        where += ["--unofficial", options.unofficial] if options.unofficial else []
+        where += ["--allow-unofficial", options.unofficial] if options.unofficial else []
         yield _step(options, "data", python("reproduce", "data", "prepare", "cifar10", *where))
     tests = python("pytest", "-q", "-p", "no:cacheprovider", "tests/petra_core/devices/test_captured.py", "-k")
     yield _step(options, "correctness", [*tests, "empty_graph" if small else "cuda_graphs"])
@@ -167,12 +167,12 @@ def candidates(options: argparse.Namespace, how: Sequence[str]) -> Iterator[Cand
     where += ["--data-root", options.output / "data"]
     for own in order:
         settings = [*shared.split(), *own.split()]
-        only = [setting for setting in settings if not setting.startswith("timing=")]
-        variant = shared_variant | dict(setting.split("=") for setting in settings if setting not in only)
-        [base] = selection.select(grid_of(options.scale), {}, tables=[table], only=only)
-        [cell] = selection.with_settings([base], **variant)
-        which = itertools.chain(*(("--only", words) for words in only), *((f"--{n}", v) for n, v in variant.items()))
-        yield Candidate(cell, python("reproduce", "run", options.scale, "--tables", table, *which, *where, *how))
+        fixed = [setting for setting in settings if not setting.startswith("timing=")]
+        variant = shared_variant | dict(setting.split("=") for setting in settings if setting not in fixed)
+        [base] = Selection(exhibits=(table,), only=tuple(fixed)).select(grid_of(options.scale))
+        [cell] = Selection(**variant).variants([base])
+        which = itertools.chain(*(("--only", words) for words in fixed), *((f"--{n}", v) for n, v in variant.items()))
+        yield Candidate(cell, python("reproduce", "run", options.scale, "--exhibits", table, *which, *where, *how))
 
 
 # --- execution
@@ -239,16 +239,16 @@ class QuarterHour:
             processes = [self._start(step.name, line, environment) for line in step.lines]
             late = not self._wait(processes, started + step.seconds)
         codes = [process.returncode for process in processes]
-        said = (
+        outcome = (
             f"not finished within {step.seconds:.0f} s"
             if late
             else f"exit code {max(codes, key=abs)}"
             if any(codes)
             else ""
         )
-        self.outcomes[step.name] = said
+        self.outcomes[step.name] = outcome
         self.save()
-        words = f"FAILED: {said}; see logs/{step.name}.log" if said else "passed"
+        words = f"FAILED: {outcome}; see logs/{step.name}.log" if outcome else "passed"
         self.tell(f"{step.name}: {words} ({time.time() - started:.0f} s)")
 
     def train(self, cells: Sequence[Candidate], where: speed.Device) -> None:
@@ -279,10 +279,10 @@ class QuarterHour:
     def _choose(self, cells: Sequence[Candidate], where: speed.Device) -> Candidate | None:
         """Return the first cell without a result that fits into the remaining time, as far as its speed is known."""
         roots = self.output / "records", ROOT / DEFAULT_ROOT
-        speeds = speed.recorded(run for root in roots for run in scan(root).records)
+        speeds = speed.collect_times(run for root in roots for run in scan(root).records)
         for candidate in cells:
             cell = candidate.cell
-            states = [Record.of(cell, root).state() for root in roots]
+            states = [Record.for_cell(cell, root).state() for root in roots]
             if cell.name in self.refused or any(state.final for state in states):
                 continue
             seconds = speeds.left(cell, states[0], where)
@@ -299,7 +299,7 @@ class QuarterHour:
 
         """
         assert self._training is not None
-        record, process = Record.of(cell, self.output / "records"), self._training
+        record, process = Record.for_cell(cell, self.output / "records"), self._training
         looked = 0.0
         while _since(process["pid"]) == process["since"]:
             if self._interrupt.received or self.left > 0 >= self.left_of_call:
@@ -403,7 +403,7 @@ def summary(hour: QuarterHour, options: argparse.Namespace) -> str:
     """Return a readable summary of the results."""
     code, _ = provenance.code()
     lines = [f"{options.device_name}, commit {code['commit']}, {max(0.0, hour.left):.0f} s are left"]
-    lines += [f"{name}: {said or 'passed'}" for name, said in hour.outcomes.items()]
+    lines += [f"{name}: {outcome or 'passed'}" for name, outcome in hour.outcomes.items()]
     lines += [f"{name}: {reason}" for name, reason in hour.refused.items()]
     cells = scan(hour.output / "records")
     lines += [f"{run.cell.name}: {run.state.reached}" for run in cells.records]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from reproduce.show.content import signless
-from reproduce.show.statistics import CONFIDENCE
+from reproduce.presentation.content import signless
+from reproduce.presentation.statistics import CONFIDENCE
 
 __all__ = ["Growth", "growth"]
 

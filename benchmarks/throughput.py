@@ -33,9 +33,9 @@ from benchmarks.arguments import (
     whole_number,
 )
 from benchmarks.recording import Recorder, about, add_options, command
-from benchmarks.tick import add_compile, full_pipeline, ticking, timed
+from benchmarks.tick import add_compile, full_pipeline, ticking, time_call
 from petra_core import methods
-from reproduce.measures.how import MODULES, STEPS
+from reproduce.measures.run_options import MODULES, STEPS
 from reproduce.records.benchmarks import Benchmark, Comparison
 from reproduce.running import devices
 
@@ -97,7 +97,7 @@ def measure(options: argparse.Namespace, device: torch.device, given: str) -> Be
     group += f", {options.precision}{options.compile and f', compiled {options.compile}'}"
     for turn in range(options.rounds):
         for name, call in reversed(calls.items()) if turn % 2 else calls.items():
-            seconds = timed(lambda call=call: [call() for _ in range(options.steps)], device) / options.steps
+            seconds = time_call(lambda call=call: [call() for _ in range(options.steps)], device) / options.steps
             recorder.add(group, name, "time of a step", "s", seconds)
             recorder.add(group, name, "images a second", "", options.batch / seconds)
     first, *others = calls
@@ -112,7 +112,7 @@ def kernels(call: Callable[[], object], device: torch.device) -> str:
     kinds = [ProfilerActivity.CUDA if device.type == "cuda" else ProfilerActivity.CPU]
     call()
     with profile(activities=kinds) as seen:
-        timed(lambda: [call() for _ in range(PROFILED)], device)
+        time_call(lambda: [call() for _ in range(PROFILED)], device)
     by = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
     return str(seen.key_averages().table(sort_by=by, row_limit=ROWS, max_name_column_width=120))
 

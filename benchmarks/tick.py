@@ -71,7 +71,7 @@ from petra_core.devices.captured import Record
 from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
-from reproduce.measures.how import MODULES, STEPS
+from reproduce.measures.run_options import MODULES, STEPS
 from reproduce.records.benchmarks import Benchmark, Comparison
 from reproduce.running import devices
 
@@ -101,7 +101,7 @@ def sgd(parameters: Sequence[nn.Parameter], *, fused: bool | None = None) -> tor
     return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused)
 
 
-def mixed(autocast: torch.dtype | None, device: torch.device) -> torch.autocast:
+def autocast_context(autocast: torch.dtype | None, device: torch.device) -> torch.autocast:
     """Return the autocast context that the engine uses for every stage; None disables autocast."""
     return torch.autocast(device.type, autocast, enabled=autocast is not None, cache_enabled=False)
 
@@ -134,7 +134,7 @@ def plain_step(
     evaluate = torch.compile(model, dynamic=False) if compiled else model
 
     def step() -> None:
-        with mixed(autocast, x.device):
+        with autocast_context(autocast, x.device):
             loss = nn.functional.cross_entropy(evaluate(x), y)
         optimizer.zero_grad()
         loss.backward()
@@ -146,11 +146,11 @@ def plain_step(
         step()
     repeat = record(step)
 
-    def repeated(kept: Callable[[], object] = step) -> None:
+    def repeat_step(kept: Callable[[], object] = step) -> None:
         del kept  # keeps model and optimizer alive; a recording has only their addresses
         repeat()
 
-    return repeated
+    return repeat_step
 
 
 def forward_again(stages: Sequence[Stage], x: Tensor, autocast: torch.dtype | None = None) -> Callable[[], object]:
@@ -161,7 +161,7 @@ def forward_again(stages: Sequence[Stage], x: Tensor, autocast: torch.dtype | No
     body = models.sequential(stages[:-1])
 
     def forward() -> None:
-        with torch.no_grad(), mixed(autocast, x.device):
+        with torch.no_grad(), autocast_context(autocast, x.device):
             body(x)
 
     return forward
@@ -180,7 +180,7 @@ def functions_again(stages: Sequence[Stage], x: Tensor, autocast: torch.dtype | 
         hook.remove()
 
     def evaluate() -> None:
-        with torch.no_grad(), mixed(autocast, x.device):
+        with torch.no_grad(), autocast_context(autocast, x.device):
             for function, inputs in given:
                 function(inputs)
 
@@ -266,7 +266,7 @@ def ticking(pipeline: Pipeline, x: Tensor, y: Tensor, streams: int, *, steps: bo
     return partial(ticks.step, x, y)
 
 
-def timed(function: Callable[[], object], device: torch.device) -> float:
+def time_call(function: Callable[[], object], device: torch.device) -> float:
     """Return the seconds of one call, including the work of the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -283,7 +283,7 @@ def rounds(
     """Yield the seconds of each contestant in neighbouring calls, round by round. Every other round runs backwards."""
     for turn in range(number):
         order = range(len(contestants))
-        seconds = {index: timed(contestants[index], device) for index in (reversed(order) if turn % 2 else order)}
+        seconds = {index: time_call(contestants[index], device) for index in (reversed(order) if turn % 2 else order)}
         yield tuple(seconds[index] for index in order)
 
 

@@ -160,7 +160,7 @@ def _link(team: BenchmarkTeam, size: int) -> Link:
     return Link(latency, size / max(max(team.ask("ping", size)) - latency, 1e-9))
 
 
-def predicted_timeline(
+def predict_timeline(
     method: Method, costs: Sequence[Cost], partition: Sequence[int], link: Link
 ) -> tuple[Timeline, float]:
     """Return the predicted run with k = 1, and its seconds per micro-batch in steady state.
@@ -207,7 +207,7 @@ def _over(
             costs = [cost for stage_costs in team.ask("costs", method) for cost in stage_costs]
             border = partition[0]
             link = _link(team, costs[border].down) if len(partition) > 1 else Link()
-            model, predicted = predicted_timeline(method, costs, partition, link)
+            model, predicted = predict_timeline(method, costs, partition, link)
             measured = max(team.ask("train", method, count[method])) / count[method]
             group = _group(setting, method, partition)
             recorder.add(group, PREDICTED, QUANTITY, "s", predicted)

@@ -61,7 +61,7 @@ def begin(
     environment: dict[str, Any] | None = None,
 ) -> Record:
     """Write a record with a configuration, an environment and code."""
-    record = Record.of(cell, root)
+    record = Record.for_cell(cell, root)
     record.begin(ENVIRONMENT if environment is None else environment, dict(code), patch)
     return record
 

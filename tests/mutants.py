@@ -106,12 +106,12 @@ def mutants(file: Path, root: Path = ROOT) -> list[Mutant]:
     found = []
     for node in _executed(tree):
         start = starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]  # has a place: see `_executed`
-        end = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        end = starts[node.end_lineno - 1] + node.end_col_offset
         before = source.encode()[start:end].decode()
         for changed in _changes(node):
             after = changed if isinstance(changed, str) else ast.unparse(changed)
             if after != before:
-                found.append(Mutant(str(file.relative_to(root)), node.lineno, before, after, start))  # type: ignore[attr-defined]
+                found.append(Mutant(str(file.relative_to(root)), node.lineno, before, after, start))
     return sorted(found, key=lambda mutant: (mutant.start, mutant.after))
 
 

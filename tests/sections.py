@@ -6,13 +6,13 @@ from pathlib import Path
 from reproduce import published
 from reproduce.cells.kinds import Cell
 from reproduce.exhibits._exhibit import Exhibit, section
-from reproduce.exhibits.claims import Judged, judge_claim, standing
+from reproduce.exhibits.claims import Judged, judge_claim, summarize
+from reproduce.presentation.content import Entry, ExhibitStatus, Section, Table
 from reproduce.records.benchmarks import Benchmark
-from reproduce.records.frames import Frames, Sheet
+from reproduce.records.frames import Frames, RunSet
 from reproduce.records.results import Results, read
-from reproduce.show.content import Entry, Section, Standing, Table
 
-__all__ = ["entries", "judged", "made", "of_benchmarks", "sheets", "standing_of", "table", "tables"]
+__all__ = ["entries", "judged", "made", "of_benchmarks", "run_sets", "status_of", "table", "tables"]
 
 
 def made(exhibit: Exhibit, root: Path, planned: Iterable[Cell] = ()) -> Section:
@@ -26,9 +26,9 @@ def judged(exhibit: str, root: Path) -> list[Judged]:
     return [judge_claim(claim, frames) for claim in published.claims() if claim.exhibit == exhibit]
 
 
-def standing_of(exhibit: str, root: Path) -> Standing | None:
+def status_of(exhibit: str, root: Path) -> ExhibitStatus | None:
     """Return the combined status of these verdicts."""
-    return standing(judged(exhibit, root))
+    return summarize(judged(exhibit, root))
 
 
 def of_benchmarks(exhibit: Exhibit, *records: Benchmark) -> Section:
@@ -36,9 +36,9 @@ def of_benchmarks(exhibit: Exhibit, *records: Benchmark) -> Section:
     return section(exhibit, Frames(Results((), (), records)))
 
 
-def sheets(root: Path, scale: str, cells: Iterable[Cell]) -> list[Sheet]:
-    """Return the sheets of these cells."""
-    return list(Frames(read(root)).sheets(scale, list(cells)))
+def run_sets(root: Path, scale: str, cells: Iterable[Cell]) -> list[RunSet]:
+    """Return the run sets of these cells."""
+    return list(Frames(read(root)).run_sets(scale, list(cells)))
 
 
 def tables(section: Section) -> list[Table]:
@@ -51,8 +51,8 @@ def table(section: Section, key: str) -> Table:
     return next(table_of for table_of in tables(section) if table_of.key == key)
 
 
-def entries(of: Table, *leading: str) -> dict[tuple[str, str], Entry]:
+def entries(table: Table, *leading: str) -> dict[tuple[str, str], Entry]:
     """Return the row that begins with these texts, by group and name of the column (the first of equal names)."""
-    row = next(row for row in of.rows if tuple(entry.text for entry in row[: len(leading)]) == leading)
-    heads = [(str(column.group), column.name) for column in of.columns]
+    row = next(row for row in table.rows if tuple(entry.text for entry in row[: len(leading)]) == leading)
+    heads = [(str(column.group), column.name) for column in table.columns]
     return dict(reversed(list(zip(heads, row, strict=True))))

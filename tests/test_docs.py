@@ -25,7 +25,7 @@ FOREIGN = {"--max-restarts", "--nnodes", "--rdzv-endpoint", "--shutdown-timeout"
 ELLIPSIS = "…"
 
 
-def every(pattern: str) -> list[tuple[str, str]]:
+def matches(pattern: str) -> list[tuple[str, str]]:
     """Return (page, group of the pattern) for every match in a page."""
     return [(page, match) for page, text in TEXTS.items() for match in re.findall(pattern, text, re.M | re.S)]
 
@@ -97,13 +97,13 @@ def test_pages_are_linked_from_the_readme_and_lines_fit_but_of_tables_and_comman
     assert not [line for line in lines if not line[1].startswith(("|", "{ ", ".venv/bin/uv "))]
 
 
-@pytest.mark.parametrize(("page", "example"), every(r"^```python\n(.+?)^```"))
+@pytest.mark.parametrize(("page", "example"), matches(r"^```python\n(.+?)^```"))
 def test_examples_run(page: str, example: str) -> None:
     exec(compile(example, page, "exec"), {})
 
 
 def test_links_lead_somewhere() -> None:
-    for page, target in every(r"\]\((?!https?://)([^)]+)\)"):
+    for page, target in matches(r"\]\((?!https?://)([^)]+)\)"):
         path, _, anchor = target.partition("#")
         file = (ROOT / page).parent / path if path else ROOT / page
         assert file.exists(), (page, target)
@@ -161,17 +161,17 @@ def test_methods_are_those_of_the_engine() -> None:
     table = TEXTS["README.md"].split("| method |")[1].split("\n\n")[0]
     rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table.splitlines()[2:]]
     inputs = {Inputs.GRAPH: "in the kept graph", Inputs.STASH: "stashed, recomputed"}
-    for method, (name, source, weights, order, staleness) in zip(methods.ALL, rows, strict=True):
+    for method, (name, source, weights, pipelined, staleness) in zip(methods.ALL, rows, strict=True):
         assert name == f"`{method.name}`"
-        beside = ", beside the gradient of the stage above" if method.overlapped else ""
-        assert source == inputs.get(method.inputs, "reconstructed") + beside
+        concurrently = ", concurrently with the backward of the stage above" if method.overlapped else ""
+        assert source == inputs.get(method.inputs, "reconstructed") + concurrently
         age = ", one update old at every stage" if method.double_buffered else ", stashed"
         kept = f"those of the forward{age}" if method.stashes_weights else "current"
         assert weights == (kept if method.pipelined else "those of the forward")
-        assert order == ("follow each other" if method.pipelined else "one at a time")
+        assert pipelined == ("yes" if method.pipelined else "no")
         assert staleness == ("at most *k*" if method.double_buffered else "any" if method.pipelined else "0")
-    said = TEXTS["README.md"].split("Published systems are")[1].split("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", said)) == {*methods.SYSTEMS, *(m.name for m in methods.SYSTEMS.values())}
+    paragraph = TEXTS["README.md"].split("Published systems are")[1].split("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", paragraph)) == {*methods.SYSTEMS, *(m.name for m in methods.SYSTEMS.values())}
 
 
 def test_rooms_are_all_named_and_import_only_from_those_before() -> None:

@@ -56,9 +56,9 @@ def test_cifar_without_the_data_is_learnt_and_resumed(tmp_path: Path, capsys: py
     settings = ["--steps", "25", "--batch-size", "8", "-k", "1", "--width", "4", "--checkpoint", str(file)]
     main([*settings, "--epochs", "1"])
     accuracy = main([*settings, "--epochs", "3"])
-    said = capsys.readouterr().out
-    assert said.count("epoch 1:") == 1
-    assert said.count("epoch 3:") == 1
+    output = capsys.readouterr().out
+    assert output.count("epoch 1:") == 1
+    assert output.count("epoch 3:") == 1
     assert accuracy > 0.2  # chance is 0.1
 
 
@@ -80,14 +80,14 @@ def test_two_processes_train_export_and_stop_early(tmp_path: Path) -> None:
     for process in processes:
         process.join(PATIENCE)
     assert [process.exitcode for process in processes] == [0, 0]
-    said = Path(f"{output}-0").read_text(encoding="utf-8")
-    assert "epoch 1: partition (" in said
-    assert "epoch 4:" not in said  # stopped early, on both
+    text = Path(f"{output}-0").read_text(encoding="utf-8")
+    assert "epoch 1: partition (" in text
+    assert "epoch 4:" not in text  # stopped early, on both
     own = example("two_processes")
     model = sequential(own["network"]())
     model.load_state_dict(torch.load(file, weights_only=True))
     x, y = own["samples"](256, 2)
-    assert f"test accuracy {(model(x).argmax(1) == y).float().mean().item():.1%}" in said
+    assert f"test accuracy {(model(x).argmax(1) == y).float().mean().item():.1%}" in text
 
 
 def test_methods_are_compared_and_one_that_diverges_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

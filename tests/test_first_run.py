@@ -52,7 +52,7 @@ def compared(method: str, other: dict[str, Any] | None = None, **settings: Any) 
     plain, late = runs(method=BACKPROPAGATION, **settings), runs(method=method, **settings, **(other or {}))
     seeds = sorted(plain.keys() & late.keys())
     assert seeds, (method, settings)
-    first, second = ([result(of[seed]) for seed in seeds] for of in (plain, late))
+    first, second = ([result(by_seed[seed]) for seed in seeds] for by_seed in (plain, late))
     if None in second:
         return [mean(first), f"{second.count(None)} of {len(seeds)} not finite", "", str(len(seeds))]
     difference = sum(b - a for a, b in zip(first, second, strict=True)) / len(seeds)  # type: ignore[operator]  # no None
@@ -91,9 +91,9 @@ def rates() -> str:
     chosen = sorted({run.cell.learning_rate for run in all_runs() if run.cell.model == "chain8"})
     rows = []
     for learning_rate in chosen:
-        of = [runs(method=m, learning_rate=learning_rate, **settings).get(0) for m in (BACKPROPAGATION, "PETRA")]
-        if None not in of:
-            accuracies = [result(run) for run in of if run is not None]
+        pair = [runs(method=m, learning_rate=learning_rate, **settings).get(0) for m in (BACKPROPAGATION, "PETRA")]
+        if None not in pair:
+            accuracies = [result(run) for run in pair if run is not None]
             rows.append([f"{learning_rate:.3g}", *("not finite" if a is None else f"{a:.1f} %" for a in accuracies)])
     assert len(rows) > 4
     return table(["learning rate", "backpropagation", "PETRA"], iter(rows))

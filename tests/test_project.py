@@ -44,7 +44,7 @@ def pins() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert not any("://" in line for line in lines)
     # a line that does not match raises an error, as it should
-    pinned = dict(re.fullmatch(r"([a-z0-9-]+)==(\S+)(?: ; .+)?", line).groups() for line in lines if line[0] != "#")  # type: ignore[union-attr]
+    pinned = dict(re.fullmatch(r"([a-z0-9-]+)==(\S+)(?: ; .+)?", line).groups() for line in lines if line[0] != "#")
     assert len(pinned) == sum(line[0] != "#" for line in lines), "a package is pinned twice"
     return pinned
 

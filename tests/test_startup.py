@@ -9,13 +9,13 @@ from tests.conftest import ROOT
 #: Command lines, each with the exit code and a part of the output. None of them trains, draws or reads a data set.
 COMMANDS = {
     "--help": (0, "train one network"),
-    "train --help": (0, "where and how:"),
+    "train --help": (0, "forward gradients:"),
     "data prepare --help": (0, "--download"),
     "data list": (0, "sha-256"),
     "data check cifar11": (2, "did you mean"),
     "records list --records nowhere": (2, "there is no folder nowhere"),
     "run nosuch": (2, "there is no scale 'nosuch'"),
-    "run smoke --tables tabel1": (2, "did you mean table1"),
+    "run smoke --exhibits tabel1": (2, "did you mean table1"),
     "run smoke --cuda-graphs 4": (2, "needs a cuda device"),
     "train --model revvit_tiny --image-size 10": (2, "image_size must be 8 to 256 in steps of 8"),
     "train --device gpu --processes 2": (2, "there is no device 'gpu'"),
@@ -46,7 +46,7 @@ def test_commands_that_neither_train_nor_draw_answer_without_torch_and_matplotli
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [command for command, *_ in answers] == list(COMMANDS)
-    for command, code, said, imported in answers:
+    for command, code, output, imported in answers:
         expected, words = COMMANDS[command]
         assert (command, code, imported) == (command, expected, [])
-        assert words in said.lower(), command
+        assert words in output.lower(), command

@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 from petra_core import Stage
-from petra_core.models import HierarchicalSize, TransformerSize, revmvit, revroberta, revswin, revvit
-from petra_core.models.revroberta import IGNORED
+from reproduce.models.revmvit import revmvit
+from reproduce.models.revroberta import IGNORED, revroberta
+from reproduce.models.revswin import revswin
+from reproduce.models.revvit import revvit
+from reproduce.models.sizes import HierarchicalSize, TransformerSize
 
 CLASSES, TOKENS = 3, 11
 
@@ -17,23 +20,23 @@ Batch = tuple[Tensor, Tensor]
 
 def small_revvit(**options: object) -> list[Stage]:
     size = TransformerSize(width=8, depth=3, heads=2)
-    return revvit(size, num_classes=CLASSES, image_size=6, patch=2, **options)  # type: ignore[arg-type]
+    return revvit(size, num_classes=CLASSES, image_size=6, patch=2, **options)
 
 
 def small_revswin(**options: object) -> list[Stage]:
     size = HierarchicalSize(width=4, depths=(2, 1), heads=2)
-    return revswin(size, num_classes=CLASSES, image_size=8, patch=2, window=2, **options)  # type: ignore[arg-type]
+    return revswin(size, num_classes=CLASSES, image_size=8, patch=2, window=2, **options)
 
 
 def small_revmvit(**options: object) -> list[Stage]:
     size = HierarchicalSize(width=4, depths=(1, 2), heads=1)
-    return revmvit(size, num_classes=CLASSES, image_size=12, patch=2, **options)  # type: ignore[arg-type]
+    return revmvit(size, num_classes=CLASSES, image_size=12, patch=2, **options)
 
 
 def small_revroberta(**options: object) -> list[Stage]:
     size = TransformerSize(width=8, depth=3, heads=2)
     settings = {"vocabulary": TOKENS, "length": 7, "dropout": 0.0, **options}
-    return revroberta(size, **settings)  # type: ignore[arg-type]
+    return revroberta(size, **settings)
 
 
 FAMILIES: dict[str, Callable[..., list[Stage]]] = {

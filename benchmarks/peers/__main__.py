@@ -34,7 +34,7 @@ from benchmarks.peers.contestants import CONTESTANTS, Contestant, PeerTrainer
 from benchmarks.recording import Recorder, about, add_options, command
 from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import ALLOCATED, Benchmark, Comparison, spread
-from reproduce.words import count as counted
+from reproduce.text import count as counted
 
 NOT_INSTALLED = "not installed"
 TIME, UPDATES = "time of a step", "BatchNorm updates"
@@ -175,7 +175,7 @@ def once(
         reference: Gradient of autograd, or None to leave out the measurements that need it.
 
     """
-    peak, at_loss = measures.allocated(contestant, setting)
+    peak, at_loss = measures.measure_allocations(contestant, setting)
     values: dict[tuple[str, str], float] = {(ALLOCATED, "B"): peak, ("held at the loss", "B"): at_loss}
     if reference is not None:
         values |= measures.correctness(contestant, task, reference)

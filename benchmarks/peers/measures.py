@@ -28,9 +28,9 @@ __all__ = [
     "MEMORY_FORMATS",
     "PeerSetting",
     "Task",
-    "allocated",
     "correctness",
     "gradients",
+    "measure_allocations",
     "process_growth",
 ]
 
@@ -101,15 +101,15 @@ def batch_norm_updates(contestant: Contestant, task: Task, steps: int = 2) -> fl
     return max((int(layer.num_batches_tracked) - b) / steps for layer, b in zip(layers, before, strict=True))
 
 
-def allocated(contestant: Contestant, setting: PeerSetting) -> tuple[int, int]:
+def measure_allocations(contestant: Contestant, setting: PeerSetting) -> tuple[int, int]:
     """Return the peak of allocated bytes, and the bytes held when the last loss is called."""
     with Allocations(torch.device("cpu")) as allocations:
 
-        def marked(logits: Tensor, labels: Tensor) -> Tensor:
+        def mark(logits: Tensor, labels: Tensor) -> Tensor:
             allocations.mark()
             return nn.functional.cross_entropy(logits, labels)
 
-        train(contestant, setting, marked)
+        train(contestant, setting, mark)
     return allocations.peak, allocations.marks[-1]
 
 

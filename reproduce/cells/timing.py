@@ -16,9 +16,9 @@ from math import floor
 from typing import Protocol
 
 from petra_core import methods, staleness
-from petra_core.sizes import HierarchicalSize
 from reproduce.cells import own, transformers
 from reproduce.cells.base import CellError
+from reproduce.models.sizes import HierarchicalSize
 
 __all__ = [
     "LOCKSTEP",

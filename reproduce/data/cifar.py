@@ -88,7 +88,7 @@ def download(dataset: Dataset, target: Path) -> None:
     folder, url = target / name, f"{SITE}/{archive}"
     if folder.is_dir():
         try:
-            problems = find(dataset, target).altered()
+            problems = find(dataset, target).find_altered()
         except DataError as error:
             problems = [str(error)]
         if problems:

@@ -21,12 +21,12 @@ ONE = np.uint64(1)
 BITS_24 = np.uint64(0xFFFFFF)
 
 
-def mirrored(hashes: Hashes) -> NDArray[np.bool_]:
+def choose_mirrored(hashes: Hashes) -> NDArray[np.bool_]:
     """Return whether each sample is mirrored (bit 0 of its hash), bool [N]."""
     return (hashes & ONE).astype(np.bool_)
 
 
-def padded_crops(hashes: Hashes, padding: int) -> tuple[Integers, Integers]:
+def choose_padded_crops(hashes: Hashes, padding: int) -> tuple[Integers, Integers]:
     """Return top and left of crops that have the size of the unpadded image.
 
     Args:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Decoder", "LabelDecoder", "Loader", "TraversalOrder", "close", "imdecode", "uncompiled"]
+__all__ = ["Decoder", "LabelDecoder", "Loader", "TraversalOrder", "close", "imdecode", "without_compiling"]
 
 _threads = torch.get_num_threads()
 try:
@@ -55,7 +55,7 @@ Compiler.set_num_threads = classmethod(_set_num_threads)
 
 
 @contextlib.contextmanager
-def uncompiled() -> Iterator[None]:
+def without_compiling() -> Iterator[None]:
     """Make the Loaders that are created in this context run their operations without compiling them."""
     before = Compiler.is_enabled
     Compiler.set_enabled(False)

@@ -31,7 +31,7 @@ from torch import Tensor
 from reproduce.data import ffcv_kernels as kernels
 from reproduce.data import ffcv_library as ffcv
 from reproduce.data.beton import AGAIN, ANOTHER, RAW, UNDECODABLE, Beton
-from reproduce.data.crops import Integers, centre_crops, mirrored, padded_crops, random_resized_crops
+from reproduce.data.crops import Integers, centre_crops, choose_mirrored, choose_padded_crops, random_resized_crops
 from reproduce.data.errors import DataError, check_labels
 from reproduce.data.loader import PADDING, Batch, BatchFormat, Source
 from reproduce.data.sample_hash import Hashes
@@ -77,7 +77,7 @@ class FfcvFile(Source):
         return batches
 
     def _batches(self, rows: NDArray[np.uint64], batch_size: int) -> Iterator[Batch]:
-        with ffcv.uncompiled():
+        with ffcv.without_compiling():
             loader = ffcv.Loader(
                 str(self._path),
                 batch_size,
@@ -139,8 +139,10 @@ def _raw_decoder(file: Beton, batch_format: BatchFormat, augment: bool) -> Decod
     table = dataclasses.replace(batch_format, device=all_bytes.device).normaliser()(all_bytes).view(3, 256).numpy()
 
     def decode(content: NDArray[np.uint8], samples: Integers, hashes: Hashes, out: NDArray[np.float32]) -> None:
-        tops, lefts = padded_crops(hashes, padding)
-        kernels.raw(content, file.places[samples], tops, lefts, mirrored(hashes) & augment, padding, size, table, out)
+        tops, lefts = choose_padded_crops(hashes, padding)
+        kernels.raw(
+            content, file.places[samples], tops, lefts, choose_mirrored(hashes) & augment, padding, size, table, out
+        )
 
     return decode
 
@@ -153,7 +155,7 @@ def _jpeg_decoder(file: Beton, batch_format: BatchFormat, augment: bool) -> Deco
     def decode(content: NDArray[np.uint8], samples: Integers, hashes: Hashes, out: NDArray[np.float32]) -> None:
         places, sizes, shapes = file.places[samples], file.sizes[samples], file_shapes[samples]
         boxes = random_resized_crops(hashes, *shapes.T) if augment else centre_crops(*shapes.T)
-        flips = mirrored(hashes) & augment
+        flips = choose_mirrored(hashes) & augment
         results = kernels.jpeg(content, places, sizes, shapes, boxes, flips, factors, offsets, out)
         for b in np.flatnonzero(results):
             # libjpeg-turbo returns the same code for errors and for warnings, which intact files may cause. Pillow

@@ -26,7 +26,7 @@ from reproduce.data.beton import UNDECODABLE, JpegFiles, UnreadableImageError, i
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import SPLITS, Findings, ImageFile, Progress, Split, deviating_counts
 from reproduce.records.storage import write_atomically
-from reproduce.words import count, some
+from reproduce.text import count, some
 
 FOLDERS = {"train": "train", "test": "val"}
 

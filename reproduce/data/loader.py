@@ -18,7 +18,7 @@ from torch import Tensor
 
 from reproduce.cells.catalogue import Channels
 from reproduce.data.beton import RawImages
-from reproduce.data.crops import Integers, mirrored, padded_crops
+from reproduce.data.crops import Integers, choose_mirrored, choose_padded_crops
 from reproduce.data.sample_hash import AUGMENTATION, EVALUATION, Hashes, sample_hashes, sample_order
 
 Batch = tuple[Tensor, Tensor]
@@ -181,7 +181,7 @@ class InMemory(Source):
         self.normalised = batch_format.normaliser()
 
     def batches(self, samples: Integers, hashes: Hashes, batch_size: int) -> Iterator[Batch]:
-        values = (samples, *padded_crops(hashes, PADDING), mirrored(hashes))
+        values = (samples, *choose_padded_crops(hashes, PADDING), choose_mirrored(hashes))
         places = [torch.from_numpy(value).to(self._device) for value in values]
         for at in range(0, len(samples), batch_size):
             chosen, *crop = (place[at : at + batch_size] for place in places)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reproduce.data.crops import mirrored, padded_crops
+from reproduce.data.crops import choose_mirrored, choose_padded_crops
 from reproduce.data.loader import PADDING, Batch, InMemory, Loader
 
 __all__ = ["ResidentBatches"]
@@ -46,7 +46,7 @@ class ResidentBatches:
     def prepare(self, epoch: int, start: int = 0, step: int = 1) -> None:
         """Compute on the host the values that `begin` will copy for these batches, while the device is still busy."""
         samples, hashes = self._loader.samples_of(epoch, start, step)
-        tops, lefts, flips = (*padded_crops(hashes, PADDING), mirrored(hashes))
+        tops, lefts, flips = (*choose_padded_crops(hashes, PADDING), choose_mirrored(hashes))
         if not self._source.augment:
             tops, lefts, flips = np.full_like(tops, PADDING), np.full_like(lefts, PADDING), np.zeros_like(flips)
         first = np.where(flips, lefts + len(self._pixel) - 1, lefts)

@@ -60,6 +60,6 @@ def sample_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
     return np.argsort(sample_hashes(seed, epoch, ORDER, samples), kind="stable")
 
 
-def derived_seed(seed: int, purpose: int, *which: int) -> int:
+def derive_seed(seed: int, purpose: int, *which: int) -> int:
     """Derive a seed in 0 … 2^63 - 1 for a generator of another library, from `seed`, `purpose` and further indices."""
     return int(key(seed, purpose, *which)[0]) >> 1

@@ -83,7 +83,7 @@ class SmallImages:
             problem = f"{dataset.title}'s files {', '.join(missing)} are not here"
             raise DataError(source, problem, dataset.how_to_get)
 
-    def altered(self) -> list[str]:
+    def find_altered(self) -> list[str]:
         """Describe the files whose checksum is not the official one, in one sentence each."""
         return [
             sentence
@@ -192,6 +192,7 @@ def _mean_deviation(means: list[NDArray[np.floating]], total: NDArray[np.uint64]
         worst = float(np.abs(mean.astype(np.float64) * samples - sums).max())  # grey levels; the sums are integers
         if worst > 0.5 + float(np.finfo(mean.dtype).eps) * float(sums.max()):
             return [
-                f"the files state another mean image than their {samples:,} have (off by {worst / samples:.3g} of 255)"
+                f"the mean image in the files is not that of their {samples:,} images (it differs by up to "
+                f"{worst / samples:.3g} of 255 grey levels)"
             ]
     return []

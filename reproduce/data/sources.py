@@ -68,7 +68,7 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
         test: Source = InMemory(images.test, batch_format)
     else:
         folder = root.resolve() / cell.dataset
-        prepared = _verified(folder, cell.loader)
+        prepared = _verify(folder, cell.loader)
         findings, provenance = prepared.findings, prepared.provenance()
         batch_format = sized(num_classes=findings.num_classes, mean=findings.mean, deviation=findings.deviation)
         train = _open(folder, prepared, "train", cell.loader, batch_format, augment, workers)
@@ -99,7 +99,7 @@ def check(cell: TrainedCell, root: Path = DEFAULT_ROOT) -> None:
     if catalogue.by_name(cell.dataset).built_in:
         return
     folder = root.resolve() / cell.dataset
-    _verified(folder, cell.loader)
+    _verify(folder, cell.loader)
     if cell.loader == FFCV and not catalogue.ffcv_installed():
         raise DataError(folder, "the loader is ffcv, which is not installed", _other_loaders(folder))
 
@@ -118,8 +118,8 @@ def _loader(source: Source, cell: TrainedCell, otherwise: str) -> Loader:
 
 def _pydoc(cell: TrainedCell, device: torch.device) -> Data:
     """Open the text. Its provenance contains its SHA-256, the lengths of its parts and the unigram baseline."""
-    from petra_core.models.revroberta import IGNORED
     from reproduce.data import text
+    from reproduce.models.revroberta import IGNORED
 
     whole = corpus.pydoc()
     train, test = (text.Text(part, cell.image_size, device) for part in (whole.train, whole.test))
@@ -168,28 +168,28 @@ def _stamp(folder: Path) -> Stamp:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _verified(folder: Path, loader: str) -> Manifest:
+def _verify(folder: Path, loader: str) -> Manifest:
     """Return the manifest of a prepared data set after verifying its files and that the loader can read them."""
     name = folder.name
     if not manifest.is_in(folder):
         how = catalogue.DATASETS[name].how_to_get
         raise DataError(folder, f"{name} is not prepared", f"{catalogue.how_to_prepare(folder)}; {how}")
-    prepared = _verified_once(folder, _stamp(folder))
+    prepared = _verify_once(folder, _stamp(folder))
     if (obstacle := manifest.obstacle(folder, prepared, loader)) is not None:
         raise obstacle
     return prepared
 
 
 @cache
-def _verified_once(folder: Path, stamp: Stamp) -> Manifest:
+def _verify_once(folder: Path, stamp: Stamp) -> Manifest:
     name = folder.name
     prepared = manifest.read(folder)
     if prepared.dataset != name:
-        raise DataError(folder, f"contains {prepared.dataset}", catalogue.again(folder))
+        raise DataError(folder, f"contains {prepared.dataset}", catalogue.advise_preparation(folder))
     small = sum(file.bytes for file in prepared.files.values()) <= READ_WHOLE
     problems = manifest.problems(folder, prepared, contents=small)
     if problems:
-        raise DataError(folder, "; ".join(problems), catalogue.again(folder, prepared.source))
+        raise DataError(folder, "; ".join(problems), catalogue.advise_preparation(folder, prepared.source))
     return prepared
 
 

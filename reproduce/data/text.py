@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from petra_core.models.revroberta import IGNORED
 from reproduce.data.crops import Integers
 from reproduce.data.loader import Batch, Source
 from reproduce.data.sample_hash import Hashes, chain
+from reproduce.models.revroberta import IGNORED
 
 VALUES = 256  # possible values of a byte
 MASK = VALUES  # token that masks a byte
@@ -38,12 +38,12 @@ class Text(Source):
         self._sequences = torch.from_numpy(whole.reshape(self.samples, length).copy()).to(device)
 
     def batches(self, samples: Integers, hashes: Hashes, batch_size: int) -> Iterator[Batch]:
-        inputs, targets = masked(self._sequences[torch.from_numpy(samples).to(self._sequences.device)], hashes)
+        inputs, targets = mask_tokens(self._sequences[torch.from_numpy(samples).to(self._sequences.device)], hashes)
         for at in range(0, len(samples), batch_size):
             yield inputs[at : at + batch_size], targets[at : at + batch_size]
 
 
-def masked(tokens: Tensor, hashes: Hashes) -> Batch:
+def mask_tokens(tokens: Tensor, hashes: Hashes) -> Batch:
     """Mask sequences.
 
     Args:

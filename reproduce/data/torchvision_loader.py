@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms.v2 import functional
 
 from reproduce.data.beton import UNDECODABLE, ChangedImageError, JpegFiles, UnreadableImageError, rgb
-from reproduce.data.crops import CENTRE, Integers, mirrored, random_resized_crops
+from reproduce.data.crops import CENTRE, Integers, choose_mirrored, random_resized_crops
 from reproduce.data.errors import DataError
 from reproduce.data.loader import Batch, BatchFormat, Source
 from reproduce.data.sample_hash import Hashes
@@ -71,7 +71,7 @@ class ImageFiles(Source):
             worker_init_fn=_end_by_the_parent_alone,
             generator=torch.Generator(),  # unused; without one, the DataLoader draws from torch's global generator
         )
-        for batch in self._received(batches):
+        for batch in self._receive(batches):
             pixels, labels = (self._sent(array) for array in batch)
             yield self._normalised(pixels), labels
 
@@ -82,7 +82,7 @@ class ImageFiles(Source):
             tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=True)
 
-    def _received(self, batches: DataLoader[Any]) -> Iterator[Arrays]:
+    def _receive(self, batches: DataLoader[Any]) -> Iterator[Arrays]:
         """Yield the arrays that the workers send.
 
         Raises:
@@ -165,7 +165,7 @@ class _Images(Dataset[Arrays | DataError]):
             width, height = image.size
             [box] = random_resized_crops(hashes, np.array([height]), np.array([width])).tolist()
             cropped = functional.resized_crop(image, *box, [self._size, self._size])
-            return functional.horizontal_flip(cropped) if mirrored(hashes)[0] else cropped
+            return functional.horizontal_flip(cropped) if choose_mirrored(hashes)[0] else cropped
         image = functional.resize(image, [round(self._size / CENTRE)])  # length of the shorter side
         cropped = functional.center_crop(image, [self._size, self._size])
         return cropped

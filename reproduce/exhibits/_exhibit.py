@@ -8,10 +8,10 @@ and `each` yield the content of the report in order:
     Finding(…)                      a line of the summary
     Sentence(…)                     the result in one sentence; of several, the first with a value
 
-`section` calls `each` for every sheet (`reproduce.records.frames.Sheet`: a scale, an arithmetic, a data set, a text) of
-which a run has begun, the largest scale first. A sheet that compares nothing yet comes after those that do. Only
-`section` lists the sheets that have not been run and counts the finished runs. It calls `whole` once, before `each`,
-for content that does not belong to a sheet. `reproduce.exhibits.claims` compares our runs with the paper's claims.
+`section` calls `each` for every run set (`reproduce.records.frames.RunSet`: a scale, an arithmetic, a data set, a
+text) of which a run has begun, the largest scale first. A run set that compares nothing yet comes after those that do.
+Only `section` lists the run sets that have not been run and counts the finished runs. It calls `whole` once, before
+`each`, for content that does not belong to a run set. `reproduce.exhibits.claims` compares our runs with the claims.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,11 +21,11 @@ from reproduce.cells import catalogue
 from reproduce.grids import scales
 from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
-from reproduce.records.frames import Frames, Sheet
-from reproduce.show.content import Block, Figure, Finding, Listing, Section, Table, Tone
-from reproduce.words import conjunction, count
+from reproduce.presentation.content import Block, Figure, Finding, Listing, Role, Section, Table
+from reproduce.records.frames import Frames, RunSet
+from reproduce.text import conjunction, count
 
-__all__ = ["Exhibit", "Folded", "Sentence", "Shown", "commands", "section", "sheets"]
+__all__ = ["Exhibit", "Folded", "Sentence", "Shown", "commands", "run_sets", "section"]
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Folded:
 
 @dataclass(frozen=True)
 class Sentence:
-    """One-sentence summary of an exhibit. With a tone it is also listed as a finding."""
+    """One-sentence summary of an exhibit. With a role it is also listed as a finding."""
 
     words: str
-    tone: Tone | None = None
+    role: Role | None = None
     known: bool = True  # whether it contains a value; otherwise it says that nothing has been run
 
 
@@ -55,8 +55,8 @@ class Exhibit:
         key: Key of its section, of its plan, and of the published exhibit (`table3`).
         title: Heading of the section.
         introduction: First paragraph of the section.
-        each: Yields the content of a sheet of its plan.
-        whole: Yields the content that appears once, before that of the sheets.
+        each: Yields the content of a run set of its plan.
+        whole: Yields the content that appears once, before that of the run_sets.
         folded: Heading of the content that is shown on demand.
 
     """
@@ -64,16 +64,16 @@ class Exhibit:
     key: str
     title: str
     introduction: str = ""
-    each: Callable[[Sheet], Iterable[Shown]] | None = None
+    each: Callable[[RunSet], Iterable[Shown]] | None = None
     whole: Callable[[Frames], Iterable[Shown]] | None = None
     folded: str = "More"
 
 
-def sheets(frames: Frames, plan: str) -> list[Sheet]:
-    """Return the sheets of a plan, the largest scale first, including those without any runs."""
+def run_sets(frames: Frames, plan: str) -> list[RunSet]:
+    """Return the run sets of a plan, the largest scale first, including those without any runs."""
     if plan not in frames.by_plan:
         cells = {scale: cells_of(PLANS[plan], scale) for scale in reversed(scales.SCALES)}
-        frames.by_plan[plan] = [sheet for scale, of in cells.items() if of for sheet in frames.sheets(scale, of)]
+        frames.by_plan[plan] = [run_set for scale, of in cells.items() if of for run_set in frames.run_sets(scale, of)]
     return frames.by_plan[plan]
 
 
@@ -81,7 +81,7 @@ def commands(plan: str) -> list[str]:
     """Return the commands that run all cells of a plan, one for each scale."""
     cells = PLANS.get(plan)
     known = [scale for scale in scales.SCALES if cells and cells_of(cells, scale)]
-    return [f"python -m reproduce run {scale} --tables {plan}" for scale in known]
+    return [f"python -m reproduce run {scale} --exhibits {plan}" for scale in known]
 
 
 def first(sentences: Sequence[Sentence]) -> str:
@@ -92,22 +92,22 @@ def first(sentences: Sequence[Sentence]) -> str:
 def section(exhibit: Exhibit, frames: Frames) -> Section:
     """Return the section of an exhibit."""
     stream: list[Shown] = [*exhibit.whole(frames)] if exhibit.whole else []
-    every = sheets(frames, exhibit.key) if exhibit.each else []
+    every = run_sets(frames, exhibit.key) if exhibit.each else []
     each = exhibit.each or (lambda _: ())
-    made = [[_at_scale(shown, sheet.scale) for shown in each(sheet)] for sheet in every if sheet.begun]
-    # A sheet whose first run has ended, and which compares nothing yet, must not hide a sheet that does.
-    for of_sheet in sorted(made, key=_compares_nothing):
-        stream += of_sheet
+    made = [[_at_scale(shown, run_set.scale) for shown in each(run_set)] for run_set in every if run_set.begun]
+    # A run set whose first run has ended, and which compares nothing yet, must not hide a run set that does.
+    for of_run_set in sorted(made, key=_compares_nothing):
+        stream += of_run_set
     stream = [shown for shown in stream if not isinstance(shown, Figure) or shown.svg]
-    absent = [sheet for sheet in every if not sheet.begun]
-    for scale in dict.fromkeys(sheet.scale for sheet in absent):
+    absent = [run_set for run_set in every if not run_set.begun]
+    for scale in dict.fromkeys(run_set.scale for run_set in absent):
         datasets = [catalogue.by_name(of.dataset).title for of in absent if of.scale == scale and of.dataset]
         stream.append(f"Not run at the scale “{scale}”{f' ({conjunction(datasets)})' if datasets else ''}.")
     label = exhibit.title.partition(":")[0]
     sentences = [shown for shown in stream if isinstance(shown, Sentence)]
-    said = [Finding(f"{label}: {shown.words}", shown.tone) for shown in sentences if shown.tone]
+    said = [Finding(f"{label}: {shown.words}", shown.role) for shown in sentences if shown.role]
     findings = [*said, *(shown for shown in stream if isinstance(shown, Finding))]
-    planned = sum(len(sheet.runs) for sheet in every)
+    planned = sum(len(run_set.runs) for run_set in every)
     blocks = [shown for shown in stream if isinstance(shown, Table | Figure | Listing | str)]
     return Section(
         key=exhibit.key,
@@ -117,12 +117,12 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
         folded=[shown.block for shown in stream if isinstance(shown, Folded)],
         folded_title=exhibit.folded,
         sentence=first(sentences),
-        count=f"{sum(len(sheet.done) for sheet in every)} of {count(planned, 'cell')}" if every else "",
+        count=f"{sum(len(run_set.done) for run_set in every)} of {count(planned, 'cell')}" if every else "",
     )
 
 
-def _compares_nothing(of_sheet: Sequence[Shown]) -> bool:
-    return any(isinstance(shown, Sentence) and not shown.known for shown in of_sheet)
+def _compares_nothing(of_run_set: Sequence[Shown]) -> bool:
+    return any(isinstance(shown, Sentence) and not shown.known for shown in of_run_set)
 
 
 def _at_scale(shown: Shown, scale: str) -> Shown:

@@ -11,12 +11,12 @@ from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids import scales
 from reproduce.grids.plans.accuracy import COMPARED
-from reproduce.records.frames import Frames, Sheet
-from reproduce.show import facets
-from reproduce.show.compare import means
-from reproduce.show.content import Finding, Tone, in_prose
-from reproduce.show.tables import Field, judged, mean, method, table, words
-from reproduce.words import conjunction, count, some
+from reproduce.presentation import facets
+from reproduce.presentation.compare import means
+from reproduce.presentation.content import Finding, Role, in_prose
+from reproduce.presentation.tables import Field, judged, mean, method, table, words
+from reproduce.records.frames import Frames, RunSet
+from reproduce.text import conjunction, count, some
 
 PETRA, EXACT = methods.PETRA.name, methods.BACKPROPAGATION.name
 #: Pipelined methods other than PETRA; they compute with delayed gradients.
@@ -32,34 +32,34 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the accuracies of runs that were started by hand, recipe by recipe."""
     by_hand = frames.runs[(frames.runs["kind"] == "training") & ~frames.runs["scale"].isin(list(scales.SCALES))]
     for (scale, recipe), runs in by_hand.groupby(["scale", "recipe"]):
-        for sheet in frames.sheets(str(scale), [frames.by_name[name].cell for name in runs["cell"]]):
-            yield from each(sheet, f"-{recipe}")
+        for run_set in frames.run_sets(str(scale), [frames.by_name[name].cell for name in runs["cell"]]):
+            yield from each(run_set, f"-{recipe}")
 
 
-def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
+def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
     """Yield the accuracies by method and k, as a picture and a table, and the differences of PETRA to its rivals."""
-    accuracy = means(sheet.runs, "test_accuracy", ["network", "method", "k"])
+    accuracy = means(run_set.runs, "test_accuracy", ["network", "method", "k"])
     networks, _, ks = (list(dict.fromkeys(axis)) for axis in zip(*accuracy, strict=True))
     planned = {place[:2] for place in accuracy}
     rows = [(network, m.name) for network in networks for m in methods.ALL if (network, m.name) in planned]
     rivals = [(network, name) for network, name in rows if name in RIVALS]
     less = {(n, m, k): accuracy[n, m, k] - accuracy[n, EXACT, k] for n, m, k in accuracy if m != EXACT}
     beside = {(n, m, k): accuracy[n, PETRA, k] - accuracy[n, m, k] for n, m in rivals for k in ks}
-    key, setting = f"{sheet.key}-{sheet.dataset}{recipe}", sheet.described(width=False)
-    yield from _expected(sheet)
+    key, setting = f"{run_set.key}-{run_set.dataset}{recipe}", run_set.described(width=False)
+    yield from _expected(run_set)
     k = min(k for network, _, k in accuracy if network == networks[0])
     reached = {name: accuracy[network, name, k].estimate for network, name in rows if network == networks[0]}
     of_each = [
         f"{estimate.mean:.1f} % with {in_prose(methods.by_name(m))}" for m, estimate in reached.items() if estimate
     ]
     yield Sentence(
-        f"{sheet.after.capitalize()} {networks[0].partition(',')[0]} reaches at k = {k} {conjunction(of_each)}."
+        f"{run_set.after.capitalize()} {networks[0].partition(',')[0]} reaches at k = {k} {conjunction(of_each)}."
         if of_each
-        else f"No run is finished (scale “{sheet.scale}”).",
+        else f"No run is finished (scale “{run_set.scale}”).",
         known=len(of_each) > 1,
     )
     yield facets.facet(
-        sheet.done,
+        run_set.done,
         [facets.rows()],
         key=f"dots-{key}",
         caption=f"Test accuracy of every run ({setting}). Dot: a seed; bar: mean.",
@@ -97,28 +97,28 @@ def each(sheet: Sheet, recipe: str = "") -> Iterator[Shown]:
         )
 
 
-def _expected(sheet: Sheet) -> Iterator[Finding]:
+def _expected(run_set: RunSet) -> Iterator[Finding]:
     """Report the runs below the accuracy that their scale expects, or that there are none.
 
     Runs that were started by hand have no expected accuracy.
     """
-    scale, by_name = scales.SCALES.get(sheet.scale, scales.Scale("")), sheet.frames.by_name
+    scale, by_name = scales.SCALES.get(run_set.scale, scales.Scale("")), run_set.frames.by_name
     short = {
         run.cell.name: f"{run.result['test_accuracy']:.1f} %" if run.done else str(run.state)
-        for run in (by_name[cell] for cell in sheet.runs["cell"] if cell in by_name)
+        for run in (by_name[cell] for cell in run_set.runs["cell"] if cell in by_name)
         if scale.falls_short(run.cell, run.state, run.result.get("test_accuracy"))
     }
-    judged = sheet.done.loc[sheet.done["k"].isin(scale.target_accumulations), "test_accuracy"]
+    judged = run_set.done.loc[run_set.done["k"].isin(scale.target_accumulations), "test_accuracy"]
     at = f"k = {' and '.join(map(str, scale.target_accumulations))}"
     target = f"{scale.target_accuracy:g} % test accuracy"
     if short:
         names = some([f"{cell}: {what}" for cell, what in short.items()])
         yield Finding(
-            f"Scale “{sheet.scale}”: {count(len(short), 'run')} at {at} not above {target}. {names}.", Tone.ALERT
+            f"Scale “{run_set.scale}”: {count(len(short), 'run')} at {at} not above {target}. {names}.", Role.ALERT
         )
     elif not judged.empty:
         learns = f"all {len(judged)} finished runs at {at} are above {target}, the lowest at {judged.min():.1f} %"
-        yield Finding(f"Scale “{sheet.scale}”: every method learns, {learns}.", Tone.GOOD)
+        yield Finding(f"Scale “{run_set.scale}”: every method learns, {learns}.", Role.GOOD)
 
 
 EXHIBIT = Exhibit("accuracy", "Accuracy of the methods", INTRODUCTION, each, whole)

@@ -11,16 +11,16 @@ from pandas import DataFrame
 
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans.bdia import BDIA, BY_SETTINGS, CONTESTANTS, REVVIT, VIT, TransformerContestant
+from reproduce.presentation import facets, statements
+from reproduce.presentation.compare import SeedSamples, bounded, means
+from reproduce.presentation.content import MEGABYTE, Entry, Table, missing, with_sign
+from reproduce.presentation.content import published as published_entry
+from reproduce.presentation.tables import amount, entry, judged, mean, published_value, table, words
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS
-from reproduce.records.frames import Frames, Sheet
-from reproduce.show import facets, statements
-from reproduce.show.compare import Samples, bounded, means
-from reproduce.show.content import MEGABYTE, Entry, Table, missing, with_sign
-from reproduce.show.content import published as published_entry
-from reproduce.show.tables import amount, entry, judged, mean, published_value, table, words
-from reproduce.words import conjunction
+from reproduce.records.frames import Frames, RunSet
+from reproduce.text import conjunction
 
 INTRODUCTION = (
     "In training a block x + h(x) of a plain transformer becomes a step that is averaged with one back, at random for "
@@ -31,17 +31,17 @@ INTRODUCTION = (
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield published values next to ours: accuracy at the published size, and memory as measured by the benchmark."""
-    every = [(sheet, means(_runs(sheet), "test_accuracy", ["contestant"])) for sheet in sheets(frames, "bdia")]
+    every = [(run_set, means(_runs(run_set), "test_accuracy", ["contestant"])) for run_set in run_sets(frames, "bdia")]
     yield Sentence(_gains(every))
-    papers = [(sheet, accuracy) for sheet, accuracy in every if sheet.scale == "paper"]
-    for arithmetic in dict.fromkeys(sheet.arithmetic for sheet, _ in papers):
+    papers = [(run_set, accuracy) for run_set, accuracy in every if run_set.scale == "paper"]
+    for arithmetic in dict.fromkeys(run_set.arithmetic for run_set, _ in papers):
         yield from _published([of for of in papers if of[0].arithmetic == arithmetic], arithmetic)
     yield _held(frames)
 
 
-def _published(papers: Iterable[tuple[Sheet, Samples]], arithmetic: str) -> Iterator[Shown]:
+def _published(papers: Iterable[tuple[RunSet, SeedSamples]], arithmetic: str) -> Iterator[Shown]:
     """Yield the published accuracies next to ours in one arithmetic."""
-    ours = Samples({(sheet.dataset, title): of for sheet, accuracy in papers for title, of in accuracy.items()})
+    ours = SeedSamples({(run_set.dataset, title): of for run_set, accuracy in papers for title, of in accuracy.items()})
     rows = published_tables.read("bdia")
     stated = {(row["dataset"], row["network"]): row for row in rows if row["quantity"] == "accuracy"}
     known = {key: (reached, row.number("value")) for key, row in stated.items() if (reached := ours[key].estimate)}
@@ -100,15 +100,15 @@ def _held(frames: Frames) -> Table:
     )
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the results of all networks and methods on one data set."""
-    runs = _runs(sheet)
+    runs = _runs(run_set)
     accuracy, done = means(runs, "test_accuracy", ["contestant"]), runs.dropna(subset=["test_accuracy"])
     yield facets.facet(
         done,
         [facets.rows([c.title for c in CONTESTANTS if c.title in set(done["contestant"])], bounded=True)],
-        key=f"bdia-{sheet.key}-{sheet.dataset}",
-        caption=f"Accuracy after the last epoch by network ({sheet.described()}). Dot: a seed; stroke: mean; line: "
+        key=f"bdia-{run_set.key}-{run_set.dataset}",
+        caption=f"Accuracy after the last epoch by network ({run_set.described()}). Dot: a seed; stroke: mean; line: "
         "95 % interval.",
         x="test_accuracy",
         y="contestant",
@@ -116,10 +116,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     less = {c: accuracy[c.title] - accuracy[c.against.title] for c in CONTESTANTS if c.against}
     rows = published_tables.read("bdia")
-    stated = {row["network"]: row for row in rows if (row["quantity"], row["dataset"]) == ("accuracy", sheet.dataset)}
+    stated = {row["network"]: row for row in rows if (row["quantity"], row["dataset"]) == ("accuracy", run_set.dataset)}
     yield table(
-        key=f"bdia-{sheet.key}-{sheet.dataset}",
-        caption=f"Accuracy after the last epoch ({sheet.described()}).",
+        key=f"bdia-{run_set.key}-{run_set.dataset}",
+        caption=f"Accuracy after the last epoch ({run_set.described()}).",
         rows=[c for c in CONTESTANTS if c.title in accuracy],
         fields=[
             words("network", lambda c: c.title),
@@ -142,21 +142,21 @@ def _published_points(contestant: TransformerContestant, stated: Mapping[str, pu
     return published_entry(with_sign(won, 2), row.mark, value=won)
 
 
-def _gains(every: Iterable[tuple[Sheet, Samples]]) -> str:
+def _gains(every: Iterable[tuple[RunSet, SeedSamples]]) -> str:
     """State the gains of RevViT and BDIA-ViT over ViT, at the largest scale at which all three are finished."""
-    for sheet, accuracy in every:
+    for run_set, accuracy in every:
         gains = {c.title: accuracy[c.title] - accuracy[VIT.title] for c in (REVVIT, BDIA)}
         if all(gain.estimate for gain in gains.values()):
             said = conjunction([f"{title} − ViT is {bounded(gain)}" for title, gain in gains.items()])
-            return f"{sheet.after.capitalize()} {said} points of accuracy (scale “{sheet.scale}”)."
+            return f"{run_set.after.capitalize()} {said} points of accuracy (scale “{run_set.scale}”)."
     return "Nothing can be compared with a plain ViT yet; what was published stands below."
 
 
-def _runs(sheet: Sheet) -> DataFrame:
-    """Return the runs of a sheet with the title of their contestant."""
-    families = sheet.runs["model"].str.partition("_")[0]
-    settings = zip(families, sheet.runs["coupling"], sheet.runs["method"], strict=True)
-    return sheet.runs.assign(contestant=[BY_SETTINGS[of].title for of in settings])
+def _runs(run_set: RunSet) -> DataFrame:
+    """Return the runs of a run set with the title of their contestant."""
+    families = run_set.runs["model"].str.partition("_")[0]
+    settings = zip(families, run_set.runs["coupling"], run_set.runs["method"], strict=True)
+    return run_set.runs.assign(contestant=[BY_SETTINGS[of].title for of in settings])
 
 
 EXHIBIT = Exhibit("bdia", "BDIA: exactly reversible transformers", INTRODUCTION, each, whole)

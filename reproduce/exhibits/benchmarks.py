@@ -13,12 +13,12 @@ from pandas import DataFrame
 
 from reproduce.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.presentation import facets
+from reproduce.presentation.content import MEGABYTE, Entry, Figure, Finding, Listing, Role, Table, missing, none
+from reproduce.presentation.tables import Field, entry, number, table, words
 from reproduce.records.benchmarks import Benchmark
 from reproduce.records.frames import Frames
-from reproduce.show import facets
-from reproduce.show.content import MEGABYTE, Entry, Figure, Finding, Listing, Table, Tone, missing, none
-from reproduce.show.tables import Field, entry, number, table, words
-from reproduce.words import conjunction, count, some
+from reproduce.text import conjunction, count, some
 
 INTRODUCTION = (
     "Contestants are measured in turn, in rounds. A ratio is taken within a round; shown are the median over the "
@@ -35,11 +35,11 @@ def whole(frames: Frames) -> Iterator[Shown]:
     records = [replace(record, title=_titled(record)) for record in frames.results.benchmarks]
     if problems:
         unreadable = f"{count(len(problems), 'file')} unreadable. {some([str(problem) for problem in problems])}"
-        yield Finding(f"Benchmarks: {unreadable}", Tone.ALERT)
+        yield Finding(f"Benchmarks: {unreadable}", Role.ALERT)
     if not records:
         yield "No benchmark has been recorded yet."
         return
-    aimed = [holds for benchmark in records for *_, holds in benchmark.judged() if holds is not None]
+    aimed = [holds for benchmark in records for *_, holds in benchmark.judge() if holds is not None]
     if aimed:
         reached = f"{sum(aimed) or 'none'} {'was' if sum(aimed) < 2 else 'were'} reached"
         yield Sentence(f"Of {count(len(aimed), 'aim')} for speed and memory {reached}.")
@@ -72,7 +72,7 @@ def _titled(benchmark: Benchmark) -> str:
 
 def _aims(benchmark: Benchmark) -> Iterator[Finding]:
     """Report the aims under the name of the record, since several records can have the same title."""
-    aimed = [row for row in benchmark.judged() if row[-1] is not None]
+    aimed = [row for row in benchmark.judge() if row[-1] is not None]
     missed = [
         f"{of.group}: {of.title}, {of.quantity}, {_form(unit)(spread.median)}{unit} instead of {of.aim}{unit}"
         for of, spread, holds in aimed
@@ -82,9 +82,9 @@ def _aims(benchmark: Benchmark) -> Iterator[Finding]:
     aims = count(len(aimed), "aim")
     if missed:
         said = f"{benchmark.name}: {len(missed)} of {aims} not reached. {some(missed)}."
-        yield Finding(f"Benchmarks: {said}", Tone.ALERT)
+        yield Finding(f"Benchmarks: {said}", Role.ALERT)
     elif aimed:
-        yield Finding(f"Benchmarks: {benchmark.name}: {aims} reached.", Tone.GOOD)
+        yield Finding(f"Benchmarks: {benchmark.name}: {aims} reached.", Role.GOOD)
 
 
 def _shown(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:
@@ -92,7 +92,7 @@ def _shown(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:
     curves, plain = series[series["at"].notna()], series[series["at"].isna()]
     if not curves.empty:
         yield _curves(benchmark, curves)
-    tables = [_judged(benchmark)] if benchmark.judged() else []
+    tables = [_judged(benchmark)] if benchmark.judge() else []
     if not plain.empty and ("contestants" in benchmark.setting or not tables):
         tables.append(_side_by_side(benchmark, plain))
     chosen = "Setting: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in benchmark.setting.items())
@@ -122,18 +122,18 @@ def _judged(benchmark: Benchmark) -> Table:
     def median(row: Any) -> Entry:
         form, unit, spread = _form(benchmark.unit(row[0])), benchmark.unit(row[0]), row[1]
         quartiles = f" ({form(spread.lower)} to {form(spread.upper)})" if spread.n > 1 else ""
-        return Entry(f"{form(spread.median)}{quartiles}{unit}", spread.median, Tone.OURS)
+        return Entry(f"{form(spread.median)}{quartiles}{unit}", spread.median, Role.OURS)
 
     def aim(row: Any) -> Entry:
         if row[2] is None:
             return none("nothing was aimed at")
-        verdict, tone = ("holds", Tone.GOOD) if row[2] else ("does not hold", Tone.OURS)
-        return Entry(f"{row[0].aim}: {verdict}", tone=tone)
+        verdict, role = ("holds", Role.GOOD) if row[2] else ("does not hold", Role.OURS)
+        return Entry(f"{row[0].aim}: {verdict}", role=role)
 
     return table(
         key=f"benchmark-{benchmark.name}",
         caption=f"{benchmark.title}: measured ratios and values with an aim.",
-        rows=benchmark.judged(),
+        rows=benchmark.judge(),
         fields=[
             words("group", lambda row: row[0].group),
             words("of", lambda row: row[0].title),
@@ -164,7 +164,7 @@ def _side_by_side(benchmark: Benchmark, series: DataFrame) -> Table:
     def shown(quantity: str) -> Field:
         def of(row: tuple[str, str]) -> Entry:
             value = medians.get((*row, quantity))
-            return missing("not measured") if value is None else Entry(_digits(value), value, Tone.OURS)
+            return missing("not measured") if value is None else Entry(_digits(value), value, Role.OURS)
 
         return entry(quantity, of)
 

@@ -15,22 +15,22 @@ from pandas import DataFrame
 from petra_core import methods
 from reproduce import published
 from reproduce.cells import catalogue
-from reproduce.exhibits._exhibit import sheets
+from reproduce.exhibits._exhibit import run_sets
 from reproduce.modelling import gradients
 from reproduce.modelling.complexity import Measured, measured
 from reproduce.modelling.held import held, with_rules
 from reproduce.modelling.modelled import timed_networks
+from reproduce.presentation.compare import Difference, SeedSample, bounded, means
+from reproduce.presentation.compare import measured as measured_in_runs
+from reproduce.presentation.content import GIGABYTE, ExhibitStatus, signless, with_sign
+from reproduce.presentation.statements import PREDICATES, ClaimVerdict, compare, is_above, is_below, is_equal
+from reproduce.presentation.statistics import Estimate
 from reproduce.published import Claim
 from reproduce.records.benchmarks import THROUGHPUT
-from reproduce.records.frames import Frames, Sheet
-from reproduce.show.compare import Difference, Sample, bounded, means
-from reproduce.show.compare import measured as measured_in_runs
-from reproduce.show.content import GIGABYTE, Standing, signless, with_sign
-from reproduce.show.statements import PREDICATES, ClaimVerdict, compare, is_above, is_below, is_equal
-from reproduce.show.statistics import Estimate
-from reproduce.words import count
+from reproduce.records.frames import Frames, RunSet
+from reproduce.text import count
 
-__all__ = ["Evidence", "Judged", "by_exhibit", "judge", "judge_claim", "standing"]
+__all__ = ["Evidence", "Judged", "by_exhibit", "judge", "judge_claim", "summarize"]
 
 OWN_SCALE = "paper"
 PARTS = 6  # parts of a training, in each of which a gradient must be the closer one
@@ -120,28 +120,28 @@ def judge_claim(claim: Claim, frames: Frames) -> Judged:
     return Judged(claim, tuple(known))
 
 
-def standing(judged: Iterable[Judged]) -> Standing | None:
+def summarize(judged: Iterable[Judged]) -> ExhibitStatus | None:
     """Summarize the verdicts on an exhibit in one term; None if no claim is about it."""
     verdicts = {of.verdict for of in judged}
     if not verdicts:
         return None
     if verdicts == {ClaimVerdict.UNKNOWN}:
-        return Standing.NOT_RUN
+        return ExhibitStatus.NOT_RUN
     if ClaimVerdict.DISAGREE in verdicts:
-        return Standing.DIFFERS
+        return ExhibitStatus.DIFFERS
     if verdicts == {ClaimVerdict.AGREE}:
-        return Standing.REPRODUCED
-    return Standing.IN_PART if ClaimVerdict.AGREE in verdicts else Standing.SMALL_SCALE
+        return ExhibitStatus.REPRODUCED
+    return ExhibitStatus.IN_PART if ClaimVerdict.AGREE in verdicts else ExhibitStatus.SMALL_SCALE
 
 
 def _evidence(claim: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
     if "benchmark" in test:
         return _of_benchmark(claim, test, frames)
-    for sheet in sheets(frames, test["plan"]):
+    for run_set in run_sets(frames, test["plan"]):
         wanted = test["cells"].get("dataset")
-        if sheet.scale != test["scale"] or (wanted and sheet.dataset not in (wanted, "")):
+        if run_set.scale != test["scale"] or (wanted and run_set.dataset not in (wanted, "")):
             continue
-        if found := _MEASURES.get(test["measure"], _of_runs)(claim, test, sheet):
+        if found := _MEASURES.get(test["measure"], _of_runs)(claim, test, run_set):
             return [replace(found, verdict=_verdict(claim, test, found))]
     return []
 
@@ -182,9 +182,9 @@ def _chosen(rows: DataFrame, where: Mapping[str, Any]) -> DataFrame:
     return rows
 
 
-def _of_runs(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
+def _of_runs(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
     """Return the evidence of a weighted sum of means over seeds of a column of runs."""
-    runs = _chosen(sheet.runs[sheet.runs["traceable"]], {n: v for n, v in test["cells"].items() if n != "dataset"})
+    runs = _chosen(run_set.runs[run_set.runs["traceable"]], {n: v for n, v in test["cells"].items() if n != "dataset"})
     terms, remarks, cells = [], [], []
     for term in test["terms"]:
         rows = _chosen(runs, term["where"])
@@ -194,7 +194,7 @@ def _of_runs(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | 
             rows = rows[rows[by] == best]
             if best is not None and rows["status"].eq("done").any():
                 remarks.append(f"{by} = {best} chosen by test accuracy")
-        sample = next(iter(means(rows, test["measure"], ["settings"]).values()), Sample())
+        sample = next(iter(means(rows, test["measure"], ["settings"]).values()), SeedSample())
         terms.append((float(term["weight"]), sample))
         cells += list(rows.loc[rows["status"] == "done", "cell"])
     difference = Difference(tuple(terms))
@@ -203,8 +203,8 @@ def _of_runs(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | 
     if test["measure"] == "best_test_accuracy":
         remarks.append("best epoch, chosen by test accuracy")
     return Evidence(
-        sheet.scale,
-        _setting(sheet, runs[runs["cell"].isin(cells)]),
+        run_set.scale,
+        _setting(run_set, runs[runs["cell"].isin(cells)]),
         _shown(claim, ours, bounded(difference) if len(terms) > 1 else ""),
         tuple(dict.fromkeys(cells)),
         ours,
@@ -213,7 +213,7 @@ def _of_runs(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | 
     )
 
 
-def _mean(sample: Sample) -> float:
+def _mean(sample: SeedSample) -> float:
     return sample.estimate.mean if sample.estimate else -math.inf
 
 
@@ -228,25 +228,25 @@ def _shown(claim: Claim, ours: Estimate, bounded_by: str = "") -> str:
     return f"{shown} {unit}{' (one run)' * single}"
 
 
-def _setting(sheet: Sheet, runs: DataFrame) -> str:
+def _setting(run_set: RunSet, runs: DataFrame) -> str:
     """Return scale, network, data set and length of runs as text."""
     networks = " and ".join(dict.fromkeys(runs["network"]))
     dataset = next(iter(dict.fromkeys(runs["dataset"].dropna())), "")
     lengths = sorted({int(epochs) for epochs in runs["epochs"].dropna()})
     said = [networks, catalogue.by_name(dataset).title if dataset else "", *(count(n, "epoch") for n in lengths)]
-    return ", ".join(filter(None, [*said, f"scale “{sheet.scale}”"]))
+    return ", ".join(filter(None, [*said, f"scale “{run_set.scale}”"]))
 
 
-def _of_formula(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
+def _of_formula(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
     """Compare a column of Table 1 with the counts, at every inner stage."""
     name, method = test["measure"].removeprefix("formula of "), methods.by_name(test["cells"]["method"])
-    known = [m for m in measured(sheet.frames.by_name[cell] for cell in sheet.done["cell"]) if m.method is method]
+    known = [m for m in measured(run_set.frames.by_name[cell] for cell in run_set.done["cell"]) if m.method is method]
     if not known:
         return None
     holding = [m for m in known if _follows(m, name)]
     return Evidence(
-        sheet.scale,
-        f"reversible chains, {_stages(known)}, scale “{sheet.scale}”",
+        run_set.scale,
+        f"reversible chains, {_stages(known)}, scale “{run_set.scale}”",
         f"counted in {len(holding)} of {count(len(known), 'measurement')}",
         tuple(m.cell.name for m in known),
         holds=len(holding) == len(known),
@@ -267,41 +267,41 @@ def _follows(m: Measured, name: str) -> bool:
     return True
 
 
-def _of_memory(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
+def _of_memory(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
     """Return the bytes held that the paper's rule counts, or the share saved compared with both buffers."""
     where = test["cells"] | test["terms"][0]["where"]
-    runs = _chosen(with_rules(held(sheet, GIGABYTE), GIGABYTE), where)
+    runs = _chosen(with_rules(held(run_set, GIGABYTE), GIGABYTE), where)
     value = runs["counted_saved" if test["measure"] == "counted saving" else "counted"].dropna()
     if value.empty:
         return None
     ours = Estimate(float(value.iloc[0]), None, None, (1,))
     batch = int(runs.loc[value.index[0], "batch_size"])
-    setting = f"{_setting(sheet, runs.loc[value.index[:1]])}, batch {batch}"
-    return Evidence(sheet.scale, setting, _shown(claim, ours), (str(runs.loc[value.index[0], "cell"]),), ours)
+    setting = f"{_setting(run_set, runs.loc[value.index[:1]])}, batch {batch}"
+    return Evidence(run_set.scale, setting, _shown(claim, ours), (str(runs.loc[value.index[0], "cell"]),), ours)
 
 
-def _of_speed(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
-    timed = [m for m in timed_networks(sheet) if m.run.cell.model == test["cells"]["model"]]
+def _of_speed(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
+    timed = [m for m in timed_networks(run_set) if m.run.cell.model == test["cells"]["model"]]
     if not timed:
         return None
     ours, cell = Estimate(timed[0].speedup, None, None, (1,)), timed[0].run.cell
     setting = f"{timed[0].title}, width {cell.width}, batch {cell.batch_size}, one device per stage"
     remarks = ("modelled from stages timed on one device, not measured",)
-    return Evidence(sheet.scale, setting, _shown(claim, ours), (cell.name,), ours, remarks=remarks)
+    return Evidence(run_set.scale, setting, _shown(claim, ours), (cell.name,), ours, remarks=remarks)
 
 
-def _of_gradients(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Evidence | None:
+def _of_gradients(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
     """Return how much closer PETRA's gradient is, as a mean over the stages below the head.
 
     The value is that of the whole training, or of the part of the training with the least gain.
     """
-    rows = _chosen(sheet.done, test["cells"])
+    rows = _chosen(run_set.done, test["cells"])
     overall = not test["measure"].startswith("least")
-    lines = gradients.comparisons(sheet, single=not overall)
+    lines = gradients.comparisons(run_set, single=not overall)
     lines = lines[lines["cell"].isin(rows["cell"])]
     if lines["value"].isna().all():
         return None
-    epochs = sheet.example.epochs
+    epochs = run_set.example.epochs
     values = gradients.profiles(lines) if overall else gradients.in_parts(lines, epochs, PARTS)
     by = ["measure"] if overall else ["begin", "end", "measure"]
     gains = measured_in_runs(gradients.over_stages(gradients.gains(values)), "value", by)
@@ -309,7 +309,7 @@ def _of_gradients(claim: Claim, test: Mapping[str, Any], sheet: Sheet) -> Eviden
     ours = min(cosines, key=_mean).estimate
     assert ours is not None  # samples without an estimate were excluded
     shown = _shown(claim, ours) + ("" if overall else ", where it is least")
-    return Evidence(sheet.scale, _setting(sheet, rows), shown, tuple(rows["cell"]), ours, _holds(claim, ours))
+    return Evidence(run_set.scale, _setting(run_set, rows), shown, tuple(rows["cell"]), ours, _holds(claim, ours))
 
 
 def _of_benchmark(_: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
@@ -338,7 +338,7 @@ def _of_benchmark(_: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evi
     return found
 
 
-_Measure = Callable[[Claim, Mapping[str, Any], Sheet], Evidence | None]
+_Measure = Callable[[Claim, Mapping[str, Any], RunSet], Evidence | None]
 _MEASURES: dict[str, _Measure] = {
     **{f"formula of {name}": _of_formula for name in ("activations", "copies", "down", "flops", "executed")},
     "counted gigabytes": _of_memory,

@@ -12,14 +12,26 @@ from typing import Any
 from petra_core import methods
 from reproduce.cells.kinds import ReconstructionCell
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.grids.plans.corrections import CURES, NOTHING, trials
-from reproduce.records.frames import Sheet, over_training, settings_key
-from reproduce.show import facets
-from reproduce.show.compare import CHOSEN, DONE, Difference, Samples, bounded, means, measured
-from reproduce.show.content import MEGABYTE, Entry, Finding
-from reproduce.show.statistics import Verdict
-from reproduce.show.tables import BOTTOM, Field, amount, entry, error, judged, mean, method, number, table, words
-from reproduce.words import conjunction, count
+from reproduce.grids.plans.corrections import MITIGATIONS, NOTHING, trials
+from reproduce.presentation import facets
+from reproduce.presentation.compare import CHOSEN, DONE, Difference, SeedSamples, bounded, means, measured
+from reproduce.presentation.content import MEGABYTE, Entry, Finding
+from reproduce.presentation.statistics import Verdict
+from reproduce.presentation.tables import (
+    BOTTOM,
+    Field,
+    amount,
+    entry,
+    error,
+    judged,
+    mean,
+    method,
+    number,
+    table,
+    words,
+)
+from reproduce.records.frames import RunSet, over_training, settings_key
+from reproduce.text import conjunction, count
 
 CHOICE = 0  # the seed that chooses a learning rate
 PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
@@ -39,8 +51,8 @@ INTRODUCTION = (
 class _Runs:
     """Results in each place, either all at the recipe's learning rate or each at its best rate."""
 
-    accuracy: Samples
-    kept: Samples  # megabytes
+    accuracy: SeedSamples
+    kept: SeedSamples  # megabytes
     rates: Mapping[Place, Entry]  # times the recipe's
     chosen: Mapping[Place, float]  # accuracy with the seed that chose the rate
     leads: Mapping[Place, float]  # points above the next best rate; all three empty at the recipe's rate
@@ -51,31 +63,33 @@ class _Runs:
         return held.mean / least.mean if held and least else None
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield accuracy and memory by method and correction: at the recipe's rate, at the best rate, and for longer."""
-    tried = {settings_key(trial.cell): trial for trial in trials(sheet.scale)}
-    every = sheet.runs.assign(
-        cure=sheet.runs["settings"].map(lambda key: tried[key].cure.title),
-        rate=sheet.runs["settings"].map(lambda key: tried[key].rate),
-        megabytes=sheet.runs["peak_bytes"].astype(float) / MEGABYTE,
+    tried = {settings_key(trial.cell): trial for trial in trials(run_set.scale)}
+    every = run_set.runs.assign(
+        mitigation=run_set.runs["settings"].map(lambda key: tried[key].mitigation.title),
+        rate=run_set.runs["settings"].map(lambda key: tried[key].rate),
+        megabytes=run_set.runs["peak_bytes"].astype(float) / MEGABYTE,
     )
     shortest = every["epochs"].min()
     runs = every[every["epochs"] == shortest]
     recipes = runs[runs["rate"] == 1]
-    by = ["network", "k", "method", "cure"]
+    by = ["network", "k", "method", "mitigation"]
     plain = _Runs(means(recipes, "test_accuracy", by), means(recipes, "megabytes", by), {}, {}, {})
     best = _at_best_rates(means(runs, "test_accuracy", [*by, "rate"]), means(runs, "megabytes", [*by, "rate"]))
     less, less_at_best = _compared(plain.accuracy), _compared(best.accuracy)
-    after = means(every[every["epochs"] > shortest], "test_accuracy", ["network", "k", "epochs", "method", "cure"])
+    after = means(
+        every[every["epochs"] > shortest], "test_accuracy", ["network", "k", "epochs", "method", "mitigation"]
+    )
     longer = _compared(after)
-    yield _sentence(sheet.scale, less, shortest, longer)
+    yield _sentence(run_set.scale, less, shortest, longer)
     yield from _findings(less, "at the recipe's rate")
     yield from _findings(less_at_best, "at best rates")
     yield from _findings(longer, "for longer")
-    setting = sheet.described(recipes, width=False, rate=False)
+    setting = run_set.described(recipes, width=False, rate=False)
     yield facets.facet(
         [
-            {"place": f"{place[0]}, k = {place[1]}", "method": place[2], "cure": place[3]}
+            {"place": f"{place[0]}, k = {place[1]}", "method": place[2], "mitigation": place[3]}
             | {"points": value - exact.mean, "low": gap.low, "high": gap.high}
             for place in plain.accuracy
             if place[2] != EXACT.name
@@ -83,12 +97,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             and (exact := plain.accuracy[_exact(place)].estimate)
             for value in plain.accuracy[place].values.values()
         ],
-        [facets.rows([cure.title for cure in CURES], bounded=True)],
-        key=f"corrections-{sheet.key}",
+        [facets.rows([mitigation.title for mitigation in MITIGATIONS], bounded=True)],
+        key=f"corrections-{run_set.key}",
         caption="Points lost to backpropagation, by what is done about delay, at the recipe's learning rate "
         f"({setting}). Dot: a seed less the mean of backpropagation; stroke: mean; line: 95 % interval.",
         x="points",
-        y="cure",
+        y="mitigation",
         col="place",
         wrap=2,
         xlabel="− backpropagation, points",
@@ -96,21 +110,23 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         height=3.0,
     )
     followed = set(recipes.loc[recipes["kind"] == ReconstructionCell.kind, by].itertuples(index=False, name=None))
-    lines = over_training(sheet.lines())
+    lines = over_training(run_set.lines())
     lines = lines[(lines["stage"] == BOTTOM) & (lines["measure"] == "training/input")]
-    lines = lines.assign(cure=lines["cell"].map(dict(zip(runs["cell"], runs["cure"], strict=True))))
+    lines = lines.assign(mitigation=lines["cell"].map(dict(zip(runs["cell"], runs["mitigation"], strict=True))))
     errors = measured(lines, "value", by)
-    if exactness := sorted((e.mean, cure) for (*_, cure), sample in errors.items() if (e := sample.estimate)):
-        said = "; ".join(f"{cure}: {value:.2g}" for value, cure in exactness)
+    if exactness := sorted(
+        (e.mean, mitigation) for (*_, mitigation), sample in errors.items() if (e := sample.estimate)
+    ):
+        said = "; ".join(f"{mitigation}: {value:.2g}" for value, mitigation in exactness)
         yield Finding(f"Corrections: relative error of the inputs that PETRA reconstructs at the bottom: {said}.")
     place = [
-        words("cure", lambda place: place[3]),
+        words("mitigation", lambda place: place[3]),
         words("network", lambda place: place[0]),
         number("k", lambda place: place[1]),
         method("method", lambda place: methods.by_name(place[2])),
     ]
     yield table(
-        key=f"corrections-{sheet.key}",
+        key=f"corrections-{run_set.key}",
         caption=f"What is done about delay, and what it wins and keeps, at the recipe's learning rate ({setting}).",
         rows=[place for place in plain.accuracy if place[2] != EXACT.name],
         fields=[
@@ -127,15 +143,15 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ],
         notes=(
             "Bytes are the largest of each stage, summed up: old weights, averages and the optimizer's state included; "
-            "relative: to the method without a cure.",
+            "relative: to the method without a mitigation.",
         ),
         grouped=True,
     )
     if best.accuracy:
         yield table(
-            key=f"corrections-{sheet.key}-rates",
+            key=f"corrections-{run_set.key}-rates",
             caption=f"Each at its best learning rate, chosen with seed {CHOICE}: what other seeds reach "
-            f"({sheet.described(runs, width=False, rate=False)}).",
+            f"({run_set.described(runs, width=False, rate=False)}).",
             rows=list(best.accuracy),
             fields=[
                 *place,
@@ -149,26 +165,28 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             notes=(
                 "Rates are times the recipe's; a star: not all that are planned have been run. Where the lowest or the "
                 "highest of them was best, a better one may lie beyond; a small lead is a choice by chance, also of "
-                "the method without a cure.",
+                "the method without a mitigation.",
             ),
             grouped=True,
         )
     if any(sample.values for sample in after.values()):
-        lasting = sheet.described(every[every["epochs"] > shortest], length=False, rate=False)
+        lasting = run_set.described(every[every["epochs"] > shortest], length=False, rate=False)
         yield table(
-            key=f"corrections-{sheet.key}-longer",
-            caption="The cures that won most, for longer, each at its rate of the table before, PETRA without a cure "
+            key=f"corrections-{run_set.key}-longer",
+            caption="The mitigations that won most, for longer, each at its rate of the table before, PETRA without a "
+            "mitigation "
             f"and backpropagation at the recipe's ({lasting}; k = 1).",
             rows=[place for place in after if place[-2] == PETRA.name],
             fields=[
-                words(f"cure{CHOSEN}", lambda place: place[-1]),
+                words(f"mitigation{CHOSEN}", lambda place: place[-1]),
                 number("epochs", lambda place: place[2]),
                 mean("accuracy, %", after.get),
                 *_differences(longer),
             ],
             notes=(
-                f"Rates were chosen after {count(shortest, 'epoch')}, cures after fewer epochs than these, with seed "
-                f"{CHOICE} among others: these seeds had a part in the choice, and PETRA without a cure has the "
+                f"Rates were chosen after {count(shortest, 'epoch')}, mitigations after fewer epochs than these, with "
+                "seed "
+                f"{CHOICE} among others: these seeds had a part in the choice, and PETRA without a mitigation has the "
                 "recipe's.",
             ),
             grouped=True,
@@ -185,12 +203,12 @@ def _alone(place: Place) -> Place:
     return *place[:-1], NOTHING.title
 
 
-def _exact(place: Place, cure: str = NOTHING.title) -> Place:
+def _exact(place: Place, mitigation: str = NOTHING.title) -> Place:
     """Return the place of backpropagation for the place of a pipelined method."""
-    return *place[:-2], EXACT.name, cure
+    return *place[:-2], EXACT.name, mitigation
 
 
-def _compared(accuracy: Samples) -> Less:
+def _compared(accuracy: SeedSamples) -> Less:
     """Compare each place with backpropagation (also by the same optimizer) and with the method without a correction."""
     differences: Less = {}
     for place in accuracy:
@@ -210,16 +228,16 @@ def _differences(less: Less) -> list[Field]:
         judged(
             "points",
             lambda place: less.get(("without", place), None if place == _alone(place) else ""),
-            group="− the method without a cure",
+            group="− the method without a mitigation",
         ),
     ]
 
 
-def _at_best_rates(accuracy: Samples, kept: Samples) -> _Runs:
+def _at_best_rates(accuracy: SeedSamples, kept: SeedSamples) -> _Runs:
     """Return the results of other seeds at the best rate with seed `CHOICE`, if several rates were tried."""
-    reached, held, rates, chosen, leads = Samples(), Samples(), {}, {}, {}
+    reached, held, rates, chosen, leads = SeedSamples(), SeedSamples(), {}, {}, {}
     for place in dict.fromkeys((*place,) for *place, _ in accuracy):
-        planned = next(cure.rates for cure in CURES if cure.title == place[-1])
+        planned = next(mitigation.rates for mitigation in MITIGATIONS if mitigation.title == place[-1])
         samples = {rate: accuracy[*place, rate] for rate in planned}
         tried = {rate: of.values[CHOICE] for rate, of in samples.items() if CHOICE in of.values}
         to_come = [rate for rate, of in samples.items() if of.states.get(CHOICE) != DONE and CHOICE not in of.broken]
@@ -250,14 +268,15 @@ def _sentence(scale: str, less: Less, shortest: int, longer: Less) -> Sentence:
     """
     tried = _of_petra(less, "without")
     if not tried:
-        return Sentence(f"No cure for delay under PETRA can be compared yet (scale “{scale}”).", known=False)
-    cures = dict.fromkeys(place[-1] for place in tried)
+        return Sentence(f"No mitigation for delay under PETRA can be compared yet (scale “{scale}”).", known=False)
+    mitigations = dict.fromkeys(place[-1] for place in tried)
     win = [place for place, difference in tried.items() if difference.verdict is Verdict.HIGHER]
     won = conjunction(list(dict.fromkeys(place[-1] for place in win)))
     said = (
-        f"After {count(shortest, 'epoch')}, {len(win)} of {count(len(tried), 'trial')} of {count(len(cures), 'cure')} "
+        f"After {count(shortest, 'epoch')}, {len(win)} of {count(len(tried), 'trial')} of "
+        f"{count(len(mitigations), 'mitigation')} "
     )
-    said += f"{'wins' if len(win) == 1 else 'win'} over PETRA without a cure{f' ({won})' * bool(won)}"
+    said += f"{'wins' if len(win) == 1 else 'win'} over PETRA without a mitigation{f' ({won})' * bool(won)}"
     last = max((place[2] for place in _of_petra(longer, "without")), default=None)
     later = {place: of for place, of in _of_petra(longer, "without").items() if place[2] == last}
     left = [f"{bounded(difference, unit='points')} with {place[-1]}" for place, difference in later.items()]

@@ -7,13 +7,13 @@ from typing import Any
 
 from petra_core import methods
 from reproduce.cells.kinds import FORWARD_GRADIENT, TrainedCell
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans import PLANS
+from reproduce.presentation.tables import amount, number, table, words
 from reproduce.records.frames import Frames, settings_key
 from reproduce.records.record import Status
 from reproduce.records.results import Run
-from reproduce.show.tables import amount, number, table, words
-from reproduce.words import conjunction
+from reproduce.text import conjunction
 
 HOUR = 3600
 INTRODUCTION = (
@@ -76,7 +76,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
     by_exhibit = {}
     for plan in PLANS:
-        names = {name for sheet in sheets(frames, plan) for name in sheet.runs["cell"]}
+        names = {name for run_set in run_sets(frames, plan) for name in run_set.runs["cell"]}
         runs = [run for run in begun if run.cell.name in names]
         if runs:
             by_exhibit[plan] = cost_of(runs)

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.couplings import BLOCKS, COUPLINGS, planned
+from reproduce.presentation import facets
+from reproduce.presentation.compare import means, measured
+from reproduce.presentation.content import Finding
+from reproduce.presentation.facets import RECONSTRUCTION_LOOKS as CAUSES
+from reproduce.presentation.tables import BOTTOM, RECONSTRUCTION, Field, error, mean, number, table, words
 from reproduce.records.broken import RULE
-from reproduce.records.frames import Sheet, over_training, settings_key
+from reproduce.records.frames import RunSet, over_training, settings_key
 from reproduce.records.record import Status
-from reproduce.show import facets
-from reproduce.show.compare import means, measured
-from reproduce.show.content import Finding
-from reproduce.show.facets import RECONSTRUCTION_LOOKS as CAUSES
-from reproduce.show.tables import BOTTOM, RECONSTRUCTION, Field, error, mean, number, table, words
-from reproduce.words import conjunction, count
+from reproduce.text import conjunction, count
 
 TRAINING = "training/input"
 INTRODUCTION = (
@@ -27,17 +27,17 @@ INTRODUCTION = (
 )
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the errors at the bottom by depth, as a figure and a table."""
     of = {settings_key(planned(c, blocks)): (c.title, blocks) for c in COUPLINGS for blocks in BLOCKS}
-    titles, depths = zip(*(of[key] for key in sheet.runs["settings"]), strict=True)
-    runs = sheet.runs.assign(title=titles, blocks=depths)
+    titles, depths = zip(*(of[key] for key in run_set.runs["settings"]), strict=True)
+    runs = run_set.runs.assign(title=titles, blocks=depths)
     ended = runs[runs["status"].isin([Status.DONE.value, Status.FAILED.value])]
-    bottom = over_training(sheet.lines()).merge(ended[["cell", "title", "blocks"]], on="cell")
+    bottom = over_training(run_set.lines()).merge(ended[["cell", "title", "blocks"]], on="cell")
     bottom = bottom[(bottom["stage"] == BOTTOM) & bottom["measure"].isin(list(CAUSES))]
     errors = measured(bottom, "value", ["title", "blocks", "measure"])
     accuracy = means(runs, "test_accuracy", ["title", "blocks"])
-    setting = sheet.described()
+    setting = run_set.described()
 
     def inexact(measure: str) -> Field:
         group = "error of the input reconstructed at the bottom"
@@ -55,7 +55,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     of_all = f"{wrecks} of {count(len(ended), 'run')} {'is' if wrecks == 1 else 'are'} broken"
     broken = of_all if wrecks else "no run is broken"
     yield Sentence(
-        f"{sheet.after.capitalize()} under PETRA the relative error at the bottom of {BLOCKS[-1]} blocks is "
+        f"{run_set.after.capitalize()} under PETRA the relative error at the bottom of {BLOCKS[-1]} blocks is "
         f"{conjunction(said)}; {broken}."
         if said
         else f"No error at {BLOCKS[-1]} blocks has been measured yet; {broken}.",
@@ -69,7 +69,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield facets.facet(
         bottom,
         [facets.line(), facets.dots()],
-        key=f"couplings-{sheet.key}",
+        key=f"couplings-{run_set.key}",
         caption="Relative error of the input that the lowest block reconstructs, mean over the micro-batches that were "
         f"followed ({setting}). Line: mean over the seeds; dot: a run; an error of exactly 0 is not drawn.",
         x="blocks",
@@ -85,8 +85,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         height=2.9,
     )
     yield table(
-        key=f"couplings-{sheet.key}",
-        caption=f"Reconstruction error by coupling and depth ({setting}, PETRA with k = {sheet.example.accumulation}).",
+        key=f"couplings-{run_set.key}",
+        caption=f"Reconstruction error by coupling and depth ({setting}, PETRA with k = "
+        f"{run_set.example.accumulation}).",
         rows=[(title, blocks) for title in dict.fromkeys(titles) for blocks in BLOCKS],
         fields=[
             words("coupling", lambda place: place[0]),

@@ -14,14 +14,14 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.depth import COMPARED
+from reproduce.presentation import facets
+from reproduce.presentation.compare import Difference, SeedSample, means, measured, summarize
+from reproduce.presentation.content import Finding, in_prose, short_title
+from reproduce.presentation.facets import RECONSTRUCTION_LOOKS as LOOKS
+from reproduce.presentation.tables import BOTTOM, RECONSTRUCTION, Field, error, judged, mean, number, table, words
 from reproduce.records.broken import RULE
-from reproduce.records.frames import Sheet, over_training
-from reproduce.show import facets
-from reproduce.show.compare import Difference, Sample, means, measured, summarize
-from reproduce.show.content import Finding, in_prose, short_title
-from reproduce.show.facets import RECONSTRUCTION_LOOKS as LOOKS
-from reproduce.show.tables import BOTTOM, RECONSTRUCTION, Field, error, judged, mean, number, table, words
-from reproduce.words import conjunction
+from reproduce.records.frames import RunSet, over_training
+from reproduce.text import conjunction
 
 #: The two methods whose difference isolates each cause.
 STEPS = {"reconstruction": (methods.PETRA, methods.DSP), "delay": (methods.DSP, methods.BACKPROPAGATION)}
@@ -36,17 +36,17 @@ INTRODUCTION = (
 Place = tuple[int, int]  # (k, J)
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield accuracy against depth, the differences between methods, broken runs, and reconstruction errors."""
-    accuracy = means(sheet.runs.assign(J=_stages), "test_accuracy", ["k", "J", "method"])
+    accuracy = means(run_set.runs.assign(J=_stages), "test_accuracy", ["k", "J", "method"])
     places = sorted({place[:2] for place in accuracy})
     steps = {(*p, step): [accuracy[*p, m.name] for m in pair] for p in places for step, pair in STEPS.items()}
     pairs = {place: _sound(of, other) for place, (of, other) in steps.items()}
     less = {place: pair for place, pair in pairs.items() if pair is not None}
-    bottom = over_training(sheet.lines()).assign(J=_stages)
+    bottom = over_training(run_set.lines()).assign(J=_stages)
     bottom = bottom[(bottom["stage"] == BOTTOM) & bottom["measure"].isin(list(LOOKS))]
     errors = measured(bottom, "value", ["k", "J", "measure"])
-    setting = sheet.described()
+    setting = run_set.described()
 
     def reached(method: Method) -> Field:
         return mean(short_title(method), lambda place: accuracy[*place, method.name], 1, group="accuracy, %")
@@ -74,15 +74,15 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     lost = [f"{name}: {of.summary}" for name, of in deepest.items() if of.failures and not of.estimate]
     failed = f" ({'; '.join(lost)})" * bool(lost)
     yield Sentence(
-        f"{sheet.after.capitalize()} a chain of {last} stages reaches {conjunction(reach)} at k = {k}{failed}."
+        f"{run_set.after.capitalize()} a chain of {last} stages reaches {conjunction(reach)} at k = {k}{failed}."
         if reach
         else f"No run on a chain of {last} stages has an accuracy yet at k = {k}{failed}.",
         known=any(s.values for s in deepest.values()),
     )
     yield facets.facet(
-        sheet.done.assign(J=_stages),
+        run_set.done.assign(J=_stages),
         [facets.line(), facets.dots(apart=0.012, broken="broken")],
-        key=f"depth-{sheet.key}-accuracy",
+        key=f"depth-{run_set.key}-accuracy",
         caption=f"Accuracy against depth ({setting}). Line: mean over the seeds; dot: a run; cross: a broken run; one "
         "whose loss was not finite has no accuracy, and no mark.",
         x="J",
@@ -91,7 +91,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         height=2.9,
     )
     yield table(
-        key=f"depth-{sheet.key}",
+        key=f"depth-{run_set.key}",
         caption=f"Accuracy, differences in points, and errors against depth ({setting}).",
         rows=places,
         fields=[
@@ -127,16 +127,17 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         if (broken := accuracy[k, stages, m.name].broken)
     ]
     yield Finding(
-        f"Depth and delay: scale “{sheet.scale}”. More than {BEHIND:g} points behind backpropagation, with an interval "
+        f"Depth and delay: scale “{run_set.scale}”. More than {BEHIND:g} points behind backpropagation, with an "
+        "interval "
         f"that excludes 0: {'; '.join(behind) or 'none'}. Broken runs: {'; '.join(wrecks) or 'none'}."
     )
     costs = {name: summarize(pair for place, pair in less.items() if place[-1] == name) for name in STEPS}
     said = "; ".join(f"{name} ({PAIRS[name]}), {cost or 'nothing to compare yet'}" for name, cost in costs.items())
-    yield Finding(f"Depth and delay: scale “{sheet.scale}”. Cost in accuracy: {said}.")
+    yield Finding(f"Depth and delay: scale “{run_set.scale}”. Cost in accuracy: {said}.")
     yield facets.facet(
         bottom,
         [facets.line(), facets.dots()],
-        key=f"depth-{sheet.key}-errors",
+        key=f"depth-{run_set.key}-errors",
         caption=f"Relative error of the input that the lowest stage reconstructs ({setting}): mean over the "
         "micro-batches that were followed. Line: mean over the seeds; dot: a run.",
         x="J",
@@ -150,7 +151,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
 
 
-def _sound(of: Sample, other: Sample) -> Difference | None:
+def _sound(of: SeedSample, other: SeedSample) -> Difference | None:
     """Return the difference without seeds that are broken on both sides; None if all are.
 
     The agreement of two broken runs means nothing.

@@ -12,12 +12,12 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.table2 import by_cell, fixed_batch
 from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import BACKPROPAGATION, PETRA, SWEEPS
-from reproduce.records.frames import Sheet, averaged
-from reproduce.show import facets
-from reproduce.show.compare import Difference, Samples, bounded
-from reproduce.show.statements import UNKNOWN
-from reproduce.show.tables import Field, entry, judged, mean, number, table
-from reproduce.words import conjunction
+from reproduce.presentation import facets
+from reproduce.presentation.compare import Difference, SeedSamples, bounded
+from reproduce.presentation.statements import UNKNOWN
+from reproduce.presentation.tables import Field, entry, judged, mean, number, table
+from reproduce.records.frames import RunSet, count_averaged_epochs
+from reproduce.text import conjunction
 
 FALL = 5.0  # in points: how far backpropagation must fall with k for the sentence to mention it
 MATCHED, FIXED = "backpropagation at the same effective batch", "backpropagation at a fixed batch"
@@ -30,28 +30,28 @@ INTRODUCTION = (
 )
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the figure of a data set, its numbers, and the comparison with the paper's statement."""
-    sweep, accuracy = SWEEPS[sheet.scale], by_cell(sheet, "final_accuracy")
-    example, ks = sweep.cell(sheet.dataset, NETWORK, PETRA, 1), sorted(sweep.accumulations)
-    fixed = sweep.baseline(sheet.dataset, NETWORK)
+    sweep, accuracy = SWEEPS[run_set.scale], by_cell(run_set, "final_accuracy")
+    example, ks = sweep.cell(run_set.dataset, NETWORK, PETRA, 1), sorted(sweep.accumulations)
+    fixed = sweep.baseline(run_set.dataset, NETWORK)
     petra, matched = (
-        Samples({k: accuracy(sweep.cell(sheet.dataset, NETWORK, method, k)) for k in ks})
+        SeedSamples({k: accuracy(sweep.cell(run_set.dataset, NETWORK, method, k)) for k in ks})
         for method in (PETRA, BACKPROPAGATION)
     )
-    references = {MATCHED: matched, FIXED: Samples(dict.fromkeys(ks, accuracy(fixed)))}
+    references = {MATCHED: matched, FIXED: SeedSamples(dict.fromkeys(ks, accuracy(fixed)))}
     gaps = {name: {k: petra[k] - by_k[k] for k in ks} for name, by_k in references.items()}
-    setting, epochs = sheet.described(network=True), averaged(example)
+    setting, epochs = run_set.described(network=True), count_averaged_epochs(example)
     measure = f"averaged over the last {epochs} epochs" if epochs > 1 else "after the last epoch"
-    key = f"figure4-{sheet.key}-{sheet.dataset}"
-    yield _sentence(sheet, gaps[MATCHED], matched)
+    key = f"figure4-{run_set.key}-{run_set.dataset}"
+    yield _sentence(run_set, gaps[MATCHED], matched)
     yield facets.facet(
-        sheet.done[sheet.done["batch_size"] == example.batch_size],
+        run_set.done[run_set.done["batch_size"] == example.batch_size],
         [
-            facets.level(accuracy(fixed).estimate, f"Backpropagation, {fixed.batch_size} images per update"),
+            facets.hline(accuracy(fixed).estimate, f"Backpropagation, {fixed.batch_size} images per update"),
             facets.line("interval"),
             facets.dots(apart=0.08),
-            facets.cut_to(sheet.done, "final_accuracy"),
+            facets.cut_to(run_set.done, "final_accuracy"),
         ],
         key=key,
         caption=f"Accuracy against k ({setting}), {measure}. Dot: a seed, line: mean, band: 95 % interval, cut where "
@@ -82,12 +82,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
 
 
-def _sentence(sheet: Sheet, gaps: Mapping[int, Difference], matched: Samples) -> Sentence:
+def _sentence(run_set: RunSet, gaps: Mapping[int, Difference], matched: SeedSamples) -> Sentence:
     """State the gaps at the smallest and largest k, and how far backpropagation itself falls with fewer updates."""
     known = {k: gap for k, gap in gaps.items() if gap.estimate}
     if not known:
         return Sentence(
-            f"PETRA and backpropagation have not both been trained yet (scale “{sheet.scale}”).", known=False
+            f"PETRA and backpropagation have not both been trained yet (scale “{run_set.scale}”).", known=False
         )
     said = conjunction([f"{bounded(gap)} at k = {k}" for k, gap in known.items() if k in (min(known), max(known))])
     first, last = (matched[k].estimate for k in (min(known), max(known)))
@@ -97,7 +97,7 @@ def _sentence(sheet: Sheet, gaps: Mapping[int, Difference], matched: Samples) ->
         else ""
     )
     return Sentence(
-        f"{sheet.after.capitalize()} PETRA − backpropagation at the same effective batch is {said}, in points.{fewer}"
+        f"{run_set.after.capitalize()} PETRA − backpropagation at the same effective batch is {said}, in points.{fewer}"
     )
 
 

@@ -20,12 +20,12 @@ from reproduce.exhibits.gradients import (
 )
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import CLOSENESS
-from reproduce.records.frames import Sheet
-from reproduce.show import facets, plots
-from reproduce.show.compare import measured
-from reproduce.show.content import Entry, none
-from reproduce.show.tables import number, table, words
-from reproduce.words import conjunction, count
+from reproduce.presentation import facets, plots
+from reproduce.presentation.compare import measured
+from reproduce.presentation.content import Entry, none
+from reproduce.presentation.tables import number, table, words
+from reproduce.records.frames import RunSet
+from reproduce.text import conjunction, count
 
 INTRODUCTION = (
     "Three gradients of the same micro-batch at a stage: PETRA's own; the delayed one, exact with each stage's weights "
@@ -37,15 +37,15 @@ MARKS = {m: facets.Look(MEASURES[m], plots.INK, None, marker) for m, marker in z
 PLACE = ["study", "stage", "kind"]
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the curves and all numbers, with the paper's statement tested against them."""
-    values = gradients.profiles(gradients.comparisons(sheet))
+    values = gradients.profiles(gradients.comparisons(run_set))
     if values["value"].isna().all():
         return
     gains = gradients.gains(values)
     average, gain = (gradients.over_stages(f).assign(stage="mean", kind="") for f in (values, gains))
     stages, overall = (measured(frame, "value", [*PLACE, "measure"]) for frame in (gains, gain))
-    of, rows = extents(sheet, values), concat([values, average], ignore_index=True)
+    of, rows = extents(run_set, values), concat([values, average], ignore_index=True)
 
     def closer(study: str, measure: str) -> str:
         """Return at how many stages PETRA's gradient is the closer one: "9 of 9 stages"."""
@@ -54,13 +54,13 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         return f"{sum(mean > 0 for mean in means)} of {len(means)} stages"
 
     said = [
-        f"at {closer(study, 'cosine')} on {study} ({_reconstructing(sheet, study)})"
+        f"at {closer(study, 'cosine')} on {study} ({_reconstructing(run_set, study)})"
         for study in of
         if study.endswith("= 1") and closer(study, "cosine") != "0 of 0 stages"
     ]
     yield Sentence(
         f"By cosine PETRA's gradient is closer to the end-to-end gradient than the delayed one {conjunction(said)}, "
-        f"over {count(sheet.example.epochs, 'epoch')}."
+        f"over {count(run_set.example.epochs, 'epoch')}."
         if said
         else "No cosine with k = 1 has been measured yet.",
         known=bool(said),
@@ -71,13 +71,13 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             [curves, gains.assign(panel="PETRA closer by …", shown=gains["measure"], marks=True)], ignore_index=True
         ),
         [
-            facets.only(facets.line("range"), marks=False),
-            facets.only(facets.dots(size=3.5, apart=-0.24, even=True), marks=True),
-            facets.only(facets.zero, marks=True),
+            facets.where(facets.line("range"), marks=False),
+            facets.where(facets.dots(size=3.5, apart=-0.24, even=True), marks=True),
+            facets.where(facets.zero, marks=True),
             facets.labelled("kind", shaded="K"),
         ],
-        key=f"figure5-{sheet.key}",
-        caption=f"Gradient quality per stage (scale “{sheet.scale}”). Line: mean over the seeds; band: their range; "
+        key=f"figure5-{run_set.key}",
+        caption=f"Gradient quality per stage (scale “{run_set.scale}”). Line: mean over the seeds; band: their range; "
         "right: by how much PETRA's gradient is closer to the end-to-end one than the delayed gradient, a mark a seed. "
         + KINDS_NOTE,
         x="stage",
@@ -92,8 +92,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     places = rows[PLACE].drop_duplicates().itertuples(index=False, name=None)
     yield table(
-        key=f"figure5-{sheet.key}",
-        caption=f"Gradient quality per stage (scale “{sheet.scale}”); last, the mean of the stages below the head.",
+        key=f"figure5-{run_set.key}",
+        caption=f"Gradient quality per stage (scale “{run_set.scale}”); last, the mean of the stages below the head.",
         rows=sorted(places, key=lambda place: list(of).index(place[0])),
         fields=[
             words("study", lambda place: f"{place[0]}: {of[place[0]]}"),
@@ -106,9 +106,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
 
 
-def _reconstructing(sheet: Sheet, study: str) -> str:
+def _reconstructing(run_set: RunSet, study: str) -> str:
     """State how many stages of a study's network apply the residual function to a reconstructed input."""
-    kinds = gradients.kinds_of(sheet)[study.rpartition(", k")[0]]
+    kinds = gradients.kinds_of(run_set)[study.rpartition(", k")[0]]
     return f"{kinds.count('R')} of {len(kinds)} with a reconstructed input"
 
 

@@ -10,11 +10,11 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, extents, quality
 from reproduce.modelling import gradients
 from reproduce.modelling.gradients import METHOD
-from reproduce.records.frames import Sheet
-from reproduce.show import facets
-from reproduce.show.compare import measured
-from reproduce.show.content import Entry
-from reproduce.show.tables import entry, table, words
+from reproduce.presentation import facets
+from reproduce.presentation.compare import measured
+from reproduce.presentation.content import Entry
+from reproduce.presentation.tables import entry, table, words
+from reproduce.records.frames import RunSet
 
 INTRODUCTION = (
     "The gradients and measures of Figure 5 over training: a point is the mean over an equal part of it, or over an "
@@ -24,14 +24,14 @@ POINTS, ROWS = 24, 6  # largest number of parts of the training, in a curve and 
 PLACE = ["study", "begin", "end"]
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield a line of panels for each study, and the paper's statement over training."""
-    lines = gradients.comparisons(sheet, single=True)
+    lines = gradients.comparisons(run_set, single=True)
     if lines["value"].isna().all():
         return
-    epochs = sheet.example.epochs
+    epochs = run_set.example.epochs
     fine, parts = (gradients.in_parts(lines, epochs, most) for most in (POINTS, ROWS))
-    of, values = extents(sheet, parts), gradients.over_stages(parts)
+    of, values = extents(run_set, parts), gradients.over_stages(parts)
     closer = measured(gradients.over_stages(gradients.gains(parts)), "value", [*PLACE, "measure"])
     cosines = fine[fine["measure"] == "cosine"].assign(epoch=(fine["begin"] + fine["end"]) / 2)
     first = next(iter(of))
@@ -48,8 +48,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield facets.facet(
         cosines[cosines["stage"] == cosines.groupby(["study", "kind"])["stage"].transform("min")],
         [facets.line("range", width=1.2, marked=True), lambda panel: panel.axes.set_xlim(0, epochs)],
-        key=f"figure6-{sheet.key}",
-        caption=f"Cosine of gradients over training (scale “{sheet.scale}”) of the lowest stage of each kind. Line: "
+        key=f"figure6-{run_set.key}",
+        caption=f"Cosine of gradients over training (scale “{run_set.scale}”) of the lowest stage of each kind. Line: "
         "mean over the seeds; band: their range.",
         x="epoch",
         y="value",
@@ -64,8 +64,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         height=1.8,
     )
     yield table(
-        key=f"figure6-{sheet.key}",
-        caption=f"Gradient quality over training (scale “{sheet.scale}”), means over the stages below the head.",
+        key=f"figure6-{run_set.key}",
+        caption=f"Gradient quality over training (scale “{run_set.scale}”), means over the stages below the head.",
         rows=values[PLACE].drop_duplicates().itertuples(index=False, name=None),
         fields=[
             words("study", lambda part: f"{part[0]}: {of[part[0]]}"),

@@ -11,13 +11,13 @@ from reproduce.cells.kinds import FORWARD_GRADIENT
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.forward_gradients.settings import AXES, ForwardGradient, Guess
 from reproduce.grids.plans.forward_gradients import NOISE
+from reproduce.presentation import facets, plots, statements
+from reproduce.presentation.compare import Difference, SeedSample, bounded, means, measured
+from reproduce.presentation.content import Entry, missing
+from reproduce.presentation.tables import amount, estimated, judged, mean, published_value, table, words
 from reproduce.records.benchmarks import ALLOCATED, SECONDS
-from reproduce.records.frames import Frames, Sheet, over_training
-from reproduce.show import facets, plots, statements
-from reproduce.show.compare import Difference, Sample, bounded, means, measured
-from reproduce.show.content import Entry, missing
-from reproduce.show.tables import amount, estimated, judged, mean, published_value, table, words
-from reproduce.words import conjunction
+from reproduce.records.frames import Frames, RunSet, over_training
+from reproduce.text import conjunction
 
 LOCAL_FG = ("mlp", "projection")  # auxiliary network and derivative in the results that LocalFG reports
 BENCHMARK, STEP = "forward-gradients", "a step, over backpropagation"
@@ -38,9 +38,9 @@ LOOKS = {
 }
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield accuracy by guess, cosines by block, all numbers, and the published order."""
-    runs = sheet.runs.assign(**{name: sheet.runs[name].fillna("") for name in SETTINGS})
+    runs = run_set.runs.assign(**{name: run_set.runs[name].fillna("") for name in SETTINGS})
     by = ["network", "method", *SETTINGS]
     places = dict(zip(runs["cell"], runs[by].itertuples(index=False, name=None), strict=True))
     accuracy = means(runs, "test_accuracy", by)
@@ -54,10 +54,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         beside = f" ({bounded(over)} over untrained auxiliary networks)" * bool(over.estimate)
         first.setdefault(p[5], f"{bounded(gain, unit='points')} in {p[5]}{beside}")
     yield Sentence(
-        f"{sheet.after.capitalize()} the gradient of a local loss beats the best random guess by "
+        f"{run_set.after.capitalize()} the gradient of a local loss beats the best random guess by "
         f"{conjunction(list(first.values()))}."
         if first
-        else f"The guesses have not been compared yet (scale “{sheet.scale}”).",
+        else f"The guesses have not been compared yet (scale “{run_set.scale}”).",
         known=bool(first),
     )
     drawn = runs.assign(way=[_way(place) for place in places.values()], panel=runs["space"].replace("", "exact"))
@@ -65,8 +65,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     yield facets.facet(
         drawn,
         [facets.rows(list(dict.fromkeys(drawn["way"])), bounded=True)],
-        key=f"forward-gradients-{sheet.key}",
-        caption=f"Accuracy by guess ({sheet.described(width=False)}). Dot: a seed; stroke: mean; line: 95 % interval.",
+        key=f"forward-gradients-{run_set.key}",
+        caption=f"Accuracy by guess ({run_set.described(width=False)}). Dot: a seed; stroke: mean; line: 95 % "
+        "interval.",
         x="test_accuracy",
         y="way",
         hue="target",
@@ -76,15 +77,15 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         legend="mark",
         height=3.4,
     )
-    lines = sheet.lines().dropna(subset=["value"])
+    lines = run_set.lines().dropna(subset=["value"])
     lines = lines.assign(place=lines["cell"].map(places))
     lines = lines.assign(way=[f"{p[5]}: {_way(p)}, {p[3]} target".replace("_", " ") for p in lines["place"]])
     yield facets.facet(
         lines[[p[3] != p[4] for p in lines["place"]]],
         [facets.line("range", marked=True), facets.zero],
-        key=f"forward-cosines-{sheet.key}",
+        key=f"forward-cosines-{run_set.key}",
         caption="Cosine between target and guess by block over training, in the space of the update: means of epochs "
-        f"(scale “{sheet.scale}”). Band: range of the seeds.",
+        f"(scale “{run_set.scale}”). Band: range of the seeds.",
         x="point",
         y="value",
         hue="stage",
@@ -95,12 +96,12 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ylabel="cosine",
         height=1.8,
     )
-    costs = _costs(sheet.frames)
+    costs = _costs(run_set.frames)
     cosines = measured(over_training(lines), "value", ["place", "stage"])
     last = max((stage for _, stage in cosines), default=0)
     yield table(
-        key=f"forward-gradients-{sheet.key}",
-        caption=f"Targets, guesses and spaces, and what they cost ({sheet.described(width=False)}).",
+        key=f"forward-gradients-{run_set.key}",
+        caption=f"Targets, guesses and spaces, and what they cost ({run_set.described(width=False)}).",
         rows=sorted(accuracy, key=lambda place: place[1] == FORWARD_GRADIENT),
         fields=[
             words("network", lambda place: place[0]),
@@ -151,7 +152,7 @@ def _gain(place: tuple[str, ...], accuracy: Any, others: Iterable[Guess]) -> Dif
     """Return the gain of a guess over the best of others in otherwise equal settings; empty if none of them has run."""
     places = {(*place[:2], place[3], other.value, *place[5:7]) for other in others}
     known = [sample for p, sample in accuracy.items() if (*p[:2], *p[3:7]) in places and sample.values]
-    best = max(known, key=lambda other: fmean(other.values.values()), default=Sample())
+    best = max(known, key=lambda other: fmean(other.values.values()), default=SeedSample())
     gain: Difference = accuracy[place] - best
     return gain
 

@@ -12,12 +12,12 @@ from pandas import DataFrame
 from petra_core import methods
 from reproduce import published
 from reproduce.modelling.gradients import BETWEEN, CLOSENESS, DELAYED, METHOD
-from reproduce.records.frames import Sheet
-from reproduce.show.compare import Sample, means, measured
-from reproduce.show.content import Column, Entry, estimate, none
-from reproduce.show.facets import METHOD_LOOKS, Look
-from reproduce.show.tables import Field, estimated
-from reproduce.words import count
+from reproduce.presentation.compare import SeedSample, means, measured
+from reproduce.presentation.content import Column, Entry, estimate, none
+from reproduce.presentation.facets import METHOD_LOOKS, Look
+from reproduce.presentation.tables import Field, estimated
+from reproduce.records.frames import RunSet
+from reproduce.text import count
 
 STATEMENTS = published.quoted("figure5")
 LOOKS = {
@@ -38,15 +38,15 @@ CLOSER = (
 )
 
 
-def extents(sheet: Sheet, values: DataFrame) -> dict[str, str]:
+def extents(run_set: RunSet, values: DataFrame) -> dict[str, str]:
     """Return the number of seeds with values by study: "3 seeds", or "2 seeds; seed 2: 1 of 3 epochs"."""
     seeds = values.groupby("study", sort=False)["seed"].nunique()
-    planned = means(sheet.runs, "seed", ["network", "k"])
+    planned = means(run_set.runs, "seed", ["network", "k"])
     unfinished = {f"{network}, k = {k}": sample.unfinished for (network, k), sample in planned.items()}
     return {str(of): "; ".join(filter(None, (count(n, "seed"), unfinished[str(of)]))) for of, n in seeds.items()}
 
 
-def quality(values: DataFrame, by: Sequence[str], gains: Mapping[Any, Sample]) -> list[Field]:
+def quality(values: DataFrame, by: Sequence[str], gains: Mapping[Any, SeedSample]) -> list[Field]:
     """Return columns for rows that are places `by`: the quality of both gradients, and their difference (`gains`)."""
     of, seeds = measured(values, "value", [*by, "pair", "measure"]), measured(values, "value", by)
     fields = [Field([Column("seeds")], lambda place: [Entry(str(n := len(seeds[place].values)), n)])]
@@ -61,7 +61,7 @@ def _mean(of: Mapping[Any, Any], pair: str, measure: str, name: str) -> Field:
     return estimated(name, lambda place: of[*place, pair, measure].estimate, group=MEASURES[measure], hint=shown)
 
 
-def _closer(gains: Mapping[Any, Sample], measure: str, group: str) -> Field:
+def _closer(gains: Mapping[Any, SeedSample], measure: str, group: str) -> Field:
     def entries(place: Any) -> list[Entry]:
         gain = gains.get((*place, measure))
         if gain is None or gain.estimate is None:

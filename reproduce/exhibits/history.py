@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.presentation import facets
+from reproduce.presentation.content import Finding, code
+from reproduce.presentation.tables import difference, entry, number, table, words
 from reproduce.records.frames import Frames
-from reproduce.show import facets
-from reproduce.show.content import Finding, code
-from reproduce.show.tables import difference, entry, number, table, words
-from reproduce.words import count
+from reproduce.text import count
 
 INTRODUCTION = (
     "Counts and numerical errors are the same at every run with the same kernels, so a curve that moves is a change of "

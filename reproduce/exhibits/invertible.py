@@ -12,12 +12,12 @@ from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
 from reproduce.grids.plans.table3 import BATCH
 from reproduce.modelling.invertible import DEPTHS, predicted
-from reproduce.records.frames import Frames, Sheet
-from reproduce.show import facets
-from reproduce.show.compare import means, summarize
-from reproduce.show.content import GIGABYTE, MEGABYTE, Finding
-from reproduce.show.tables import amount, difference, judged, mean, method, table, words
-from reproduce.words import conjunction
+from reproduce.presentation import facets
+from reproduce.presentation.compare import means, summarize
+from reproduce.presentation.content import GIGABYTE, MEGABYTE, Finding
+from reproduce.presentation.tables import amount, difference, judged, mean, method, table, words
+from reproduce.records.frames import Frames, RunSet
+from reproduce.text import conjunction
 
 SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages together, each kind at its largest"
 INTRODUCTION = (
@@ -79,17 +79,17 @@ def whole(_: Frames) -> Iterator[Shown]:
     )
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield accuracy and memory of the runs."""
     by = ["k", "method", "model"]
-    accuracy = means(sheet.runs, "test_accuracy", by)
-    peak = sheet.done.groupby(by)["peak_bytes"].max() / MEGABYTE
-    titles = dict(zip(sheet.runs["model"], sheet.runs["network"], strict=True))
+    accuracy = means(run_set.runs, "test_accuracy", by)
+    peak = run_set.done.groupby(by)["peak_bytes"].max() / MEGABYTE
+    titles = dict(zip(run_set.runs["model"], run_set.runs["network"], strict=True))
     ours, theirs = NETWORKS
     less = {p: accuracy[p] - accuracy[*p[:2], theirs] for p in accuracy if p[-1] == ours}
     yield table(
-        key=f"invertible-{sheet.key}",
-        caption=f"Accuracy and measured memory of both networks ({sheet.described()}).",
+        key=f"invertible-{run_set.key}",
+        caption=f"Accuracy and measured memory of both networks ({run_set.described()}).",
         rows=sorted(accuracy, key=lambda place: place[0]),
         fields=[
             words("k", lambda place: f"k = {place[0]}"),
@@ -104,7 +104,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     if said := summarize(less.values()):
         yield Finding(
-            f"Invertible down-sampling: {sheet.described()}. Accuracy against the paper's network with the same "
+            f"Invertible down-sampling: {run_set.described()}. Accuracy against the paper's network with the same "
             f"method and k: {said}."
         )
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.grids.plans.length import AGAINST, ARMS, FOR, PETRA, SEEDS, Arm
-from reproduce.records.frames import AVERAGED, Sheet
-from reproduce.show import facets, plots
-from reproduce.show.compare import CHOSEN, Difference, bounded, means
-from reproduce.show.content import Finding
-from reproduce.show.tables import compared, judged, mean, number, table, words
-from reproduce.words import conjunction
+from reproduce.grids.plans.length import AGAINST, FOR, PETRA, SEEDS, VARIANTS, Variant
+from reproduce.presentation import facets, plots
+from reproduce.presentation.compare import CHOSEN, Difference, bounded, means
+from reproduce.presentation.content import Finding
+from reproduce.presentation.tables import compared, judged, mean, number, table, words
+from reproduce.records.frames import AVERAGED, RunSet
+from reproduce.text import conjunction
 
 INTRODUCTION = (
     "The same network is trained for several lengths, each with its whole schedule: the same warm-up in epochs, drops "
@@ -32,39 +32,41 @@ EXACT = methods.BACKPROPAGATION.name
 OUTCOMES = ("final_accuracy", "best_test_accuracy", "final_loss")
 
 
-def gaps(sheet: Sheet, value: str) -> dict[tuple[Arm, int], Difference]:
-    """Subtract a column of backpropagation at the same k from that of each arm, by arm and length."""
-    reached = means(sheet.runs, value, ["method", "k", "epochs"])
+def gaps(run_set: RunSet, value: str) -> dict[tuple[Variant, int], Difference]:
+    """Subtract a column of backpropagation at the same k from that of each variant, by variant and length."""
+    reached = means(run_set.runs, value, ["method", "k", "epochs"])
     return {
-        (arm, epochs): reached[arm.method.name, arm.k, epochs] - reached[EXACT, arm.k, epochs]
-        for arm in ARMS
-        for epochs, arms in SEEDS[sheet.scale].items()
-        if arm in arms
+        (variant, epochs): reached[variant.method.name, variant.k, epochs] - reached[EXACT, variant.k, epochs]
+        for variant in VARIANTS
+        for epochs, variants in SEEDS[run_set.scale].items()
+        if variant in variants
     }
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield a figure, its numbers, and the verdict by the rule."""
-    by = {value: gaps(sheet, value) for value in OUTCOMES}
-    last = gaps(sheet, "test_accuracy")
+    by = {value: gaps(run_set, value) for value in OUTCOMES}
+    last = gaps(run_set, "test_accuracy")
     gap = by["final_accuracy"]
-    late = means(sheet.runs, "final_accuracy", ["method", "k", "epochs"])
+    late = means(run_set.runs, "final_accuracy", ["method", "k", "epochs"])
     places = list(gap)
-    decided = {(arm, epochs): _decided(sheet.scale, arm, epochs, of) for (arm, epochs), of in last.items()}
-    setting = sheet.described(network=True, length=False)
-    known = {epochs: of for (arm, epochs), of in gap.items() if arm == PETRA and of.estimate}
+    decided = {
+        (variant, epochs): _decided(run_set.scale, variant, epochs, of) for (variant, epochs), of in last.items()
+    }
+    setting = run_set.described(network=True, length=False)
+    known = {epochs: of for (variant, epochs), of in gap.items() if variant == PETRA and of.estimate}
     said = [f"{bounded(of)} after {epochs}" for epochs, of in known.items()]
     yield Sentence(
-        f"PETRA − backpropagation at k = {PETRA.k} is {conjunction(said)} epochs, in points (scale “{sheet.scale}”)."
+        f"PETRA − backpropagation at k = {PETRA.k} is {conjunction(said)} epochs, in points (scale “{run_set.scale}”)."
         if said
-        else f"PETRA and backpropagation have not both been trained yet (scale “{sheet.scale}”).",
+        else f"PETRA and backpropagation have not both been trained yet (scale “{run_set.scale}”).",
         known=bool(said),
     )
-    runs = sheet.done[sheet.done["k"] == PETRA.k]
+    runs = run_set.done[run_set.done["k"] == PETRA.k]
     yield facets.facet(
         runs,
         [facets.line("interval", gaps=True), facets.dots(apart=0.08), facets.cut_to(runs, "final_accuracy")],
-        key=f"length-{sheet.key}",
+        key=f"length-{run_set.key}",
         caption=f"Accuracy over the last epochs against the length of the training, k = {PETRA.k} ({setting}). Dot: a "
         "run; line: mean; band: 95 % interval; a method has a point only where it was run. Right: the difference to "
         "backpropagation at the same k; shaded: the margin of the verdicts.",
@@ -74,16 +76,16 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         beside=[
             facets.differences(
                 {
-                    arm.title: {epochs: gap[of, epochs].estimate for of, epochs in places if of == arm}
-                    for arm in dict.fromkeys(arm for arm, _ in places)
+                    variant.title: {epochs: gap[of, epochs].estimate for of, epochs in places if of == variant}
+                    for variant in dict.fromkeys(variant for variant, _ in places)
                 },
-                {arm.title: plots.COLOURS[arm.method] for arm in ARMS},
+                {variant.title: plots.COLOURS[variant.method] for variant in VARIANTS},
             )
         ],
         beside_label="points above backpropagation",
     )
     yield table(
-        key=f"length-{sheet.key}",
+        key=f"length-{run_set.key}",
         caption=f"Differences to backpropagation by the length of the training ({setting}).",
         rows=places,
         fields=[
@@ -102,10 +104,10 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         yield Finding(f"Training length: PETRA, k = {PETRA.k}, the paper's claim by the rule: {by_rule}.")
 
 
-def _decided(scale: str, arm: Arm, epochs: int, gap: Difference) -> str:
+def _decided(scale: str, variant: Variant, epochs: int, gap: Difference) -> str:
     """Apply the rule to a gap; return an empty text for gaps that the rule does not cover."""
     points, limit = gap.estimate, dict([AGAINST, FOR]).get(epochs)
-    if (scale, arm) != ("small", PETRA) or limit is None or points is None:
+    if (scale, variant) != ("small", PETRA) or limit is None or points is None:
         return ""
     low = -math.inf if points.low is None else points.low
     high = math.inf if points.high is None else points.high

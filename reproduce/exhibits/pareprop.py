@@ -12,14 +12,14 @@ from pandas import DataFrame
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION
 from reproduce import published
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.presentation import facets
+from reproduce.presentation.content import MEGABYTE, Entry, Finding, Role, none, short_title, with_sign
+from reproduce.presentation.content import published as published_entry
+from reproduce.presentation.tables import amounts, difference, entry, number, table, words
 from reproduce.published import Mark, Row, pareprop_row
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, THROUGHPUT, Benchmark, spread
 from reproduce.records.frames import Frames
-from reproduce.show import facets
-from reproduce.show.content import MEGABYTE, Entry, Finding, Tone, none, short_title, with_sign
-from reproduce.show.content import published as published_entry
-from reproduce.show.tables import amounts, difference, entry, number, table, words
-from reproduce.words import count
+from reproduce.text import count
 
 TITLES = {m.title: short_title(m) for m in (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)}
 QUANTITIES = (THROUGHPUT, ALLOCATED, LARGEST_PREDICTED, LARGEST_FOUND)
@@ -35,7 +35,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the measurements, record by record, and the published values."""
     records = [record for record in frames.results.benchmarks if record.name.partition("-")[0] == "pareprop"]
     if not records:
-        yield Finding("PaReprop: its throughput has not been measured yet.", Tone.MISSING)
+        yield Finding("PaReprop: its throughput has not been measured yet.", Role.MISSING)
     for record in records:
         series = frames.series[frames.series["benchmark"] == record.name]
         medians = series.pivot_table("value", "group", ["quantity", "contestant"], aggfunc="median", sort=False)

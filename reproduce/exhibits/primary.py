@@ -18,12 +18,12 @@ from reproduce.cells.base import CellError
 from reproduce.cells.kinds import from_dict
 from reproduce.cells.networks import title_of
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.presentation.compare import DONE, NOT_RUN, Difference, SeedSample, bounded, means
+from reproduce.presentation.content import Entry, Finding, Role, Table, missing
+from reproduce.presentation.statistics import MARGIN_POINTS, holm, p_value
+from reproduce.presentation.tables import amount, compared, entry, judged, number, table, words
 from reproduce.records.frames import AVERAGED, Frames, settings_key
-from reproduce.show.compare import DONE, NOT_RUN, Difference, Sample, bounded, means
-from reproduce.show.content import Entry, Finding, Table, Tone, missing
-from reproduce.show.statistics import MARGIN_POINTS, holm, p_value
-from reproduce.show.tables import amount, compared, entry, judged, number, table, words
-from reproduce.words import count
+from reproduce.text import count
 
 SHORT = 12  # in epochs; the paper trains for 300
 OUTCOME = "final_accuracy"
@@ -118,7 +118,7 @@ def _runs(frames: Frames, settings: dict[str, Any], seeds: Collection[int] | Non
 
 
 def _difference(sides: list[DataFrame], value: str) -> Difference:
-    first, second = (next(iter(means(side, value, ["settings"]).values()), Sample()) for side in sides)
+    first, second = (next(iter(means(side, value, ["settings"]).values()), SeedSample()) for side in sides)
     return first - second
 
 
@@ -157,14 +157,14 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield Finding(
             f"Primary comparisons: the sides of {len(mixed)} of {len(made)} ran in part on different machines (‡): "
             f"{titles}.",
-            Tone.ALERT,
+            Role.ALERT,
         )
     epochs = frames.runs.loc[frames.runs["status"] == DONE, "epochs"].dropna()
     if len(epochs) and (short := int((epochs <= SHORT).sum())):
         yield Finding(
             f"Primary comparisons: {short} of {len(epochs)} finished trainings last at most {SHORT} epochs, and what "
             "is lost in so short a training says little about a long one (see Training length).",
-            Tone.ALERT,
+            Role.ALERT,
         )
     yield Folded(_spreads(frames))
 
@@ -173,7 +173,7 @@ def _p(of: Primary) -> Entry:
     if of.accuracy.estimate is None:
         return missing(NOT_RUN)
     certain = of.corrected < 1e-4
-    return Entry("< 0.0001" if certain else f"{of.corrected:.2g}", of.corrected, Tone.OURS)
+    return Entry("< 0.0001" if certain else f"{of.corrected:.2g}", of.corrected, Role.OURS)
 
 
 def _spreads(frames: Frames) -> Table:
@@ -197,7 +197,7 @@ def _spreads(frames: Frames) -> Table:
 
 
 def _rounded(p: float) -> Entry:
-    return Entry(f"{p:.2g}", p, Tone.OURS)
+    return Entry(f"{p:.2g}", p, Role.OURS)
 
 
 EXHIBIT = Exhibit(

@@ -15,17 +15,17 @@ from reproduce.grids import scales
 from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
 from reproduce.grids.rerun import command
+from reproduce.presentation.content import Entry, Finding, Listing, Role, code, missing
+from reproduce.presentation.tables import entry, named, table, words
 from reproduce.records.frames import Frames
 from reproduce.records.lost_commits import LOST
 from reproduce.records.record import Status
 from reproduce.records.results import Results, Run, meaning
-from reproduce.show.content import Entry, Finding, Listing, Tone, code, missing
-from reproduce.show.tables import entry, named, table, words
-from reproduce.words import count, some
+from reproduce.text import count, some
 
 LISTED = 3  # number of cells in a finding; the list of cells contains all
 MACHINE = ("environment", "device", "cuda", "cudnn", "processor", "cores", "threads", "python", "platform")
-TONES = {Status.DONE: Tone.PLAIN, Status.FAILED: Tone.OURS, Status.PARTIAL: Tone.MISSING}
+ROLES = {Status.DONE: Role.PLAIN, Status.FAILED: Role.OURS, Status.PARTIAL: Role.MISSING}
 INTRODUCTION = (
     "Every number above is computed from records, lines of plain text for each cell: its whole configuration, code, "
     "environment, and the metrics of every epoch. The list of cells at the end names for each the code (C), the "
@@ -46,7 +46,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     yield from _findings(results)
     if dirty := sum(not version.get("clean") for version in codes):
         unclean = f"{dirty} of {count(len(codes), 'version')} that ran {'was' if dirty == 1 else 'were'} not a clean"
-        yield Finding(f"Code: {unclean}, known commit; Provenance shows the difference.", Tone.MISSING)
+        yield Finding(f"Code: {unclean}, known commit; Provenance shows the difference.", Role.MISSING)
     yield table(
         key="code",
         caption="Versions of the code that ran the cells.",
@@ -79,7 +79,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             fields=[
                 entry("cell", lambda run: code(run.cell.name), numeric=False),
                 words("scale", lambda run: run.cell.scale),
-                words("state", lambda run: Entry(str(run.state), tone=TONES[run.state.status], hint=run.state.detail)),
+                words("state", lambda run: Entry(str(run.state), role=ROLES[run.state.status], hint=run.state.detail)),
                 words("code", lambda run: ", ".join(versions[text] for text in _codes(run))),
                 words("environment", lambda run: ", ".join(machines[text] for text in _machines(run))),
                 words("other command", _other_command),
@@ -148,7 +148,7 @@ def _findings(results: Results) -> Iterator[Finding]:
         }
         names = some([f"{run.cell.name} ({run.state.detail or run.state})" for run in runs], LISTED)
         yield Finding(
-            f"{count(len(runs), 'cell')} failed: {reason}. {names}.", Tone.PLAIN if looked_for else Tone.ALERT
+            f"{count(len(runs), 'cell')} failed: {reason}. {names}.", Role.PLAIN if looked_for else Role.ALERT
         )
     data = [run.result["data"] for run in results.runs if not run.result.get("data", {}).get("official", True)]
     if data:
@@ -156,7 +156,7 @@ def _findings(results: Results) -> Iterator[Finding]:
         untold = sum("data" not in run.result for run in of(Status.FAILED) if isinstance(run.cell, TrainedCell))
         undocumented = f"; {count(untold, 'failed cell')} did not write down which they used" * bool(untold)
         text = f"{count(len(data), 'cell')} used data that differ from the official files{undocumented}. {reasons}"
-        yield Finding(text, Tone.MISSING)
+        yield Finding(text, Role.MISSING)
     lost = [run for run in results.runs if any(str(code.get("commit")) in LOST for code in run.codes)]
     if lost:
         commits = sorted({str(code["commit"]) for run in lost for code in run.codes if str(code.get("commit")) in LOST})
@@ -166,17 +166,17 @@ def _findings(results: Results) -> Iterator[Finding]:
         yield Finding(
             f"{amounts} that cannot be looked up, and stay out of the primary comparisons. The commits are {names}. "
             f"The runs are {cells}.",
-            Tone.ALERT,
+            Role.ALERT,
         )
     if partial := [f"{run.cell.name}: {run.state}" for run in of(Status.PARTIAL)]:
-        yield Finding(f"{count(len(partial), 'cell')} begun and not finished. {some(partial, LISTED)}.", Tone.MISSING)
+        yield Finding(f"{count(len(partial), 'cell')} begun and not finished. {some(partial, LISTED)}.", Role.MISSING)
     if not_run := Counter(run.cell.scale for run in of(Status.NOT_RUN)):
         by_scale = ", ".join(f"{amount} of “{scale}”" for scale, amount in not_run.items())
-        yield Finding(f"{count(not_run.total(), 'planned cell')} not run: {by_scale}.", Tone.MISSING)
+        yield Finding(f"{count(not_run.total(), 'planned cell')} not run: {by_scale}.", Role.MISSING)
     if results.problems:
         problems = "; ".join(f"{p.place}: {p.args[1]}" for p in results.problems)
         amount = count(len(results.problems), "record")
-        yield Finding(f"{amount} damaged or foreign, left as found, left out of all tables. {problems}.", Tone.ALERT)
+        yield Finding(f"{amount} damaged or foreign, left as found, left out of all tables. {problems}.", Role.ALERT)
 
 
 EXHIBIT = Exhibit("provenance", "Provenance", INTRODUCTION, whole=whole, folded="Every cell; differences to commits")

@@ -14,11 +14,11 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.table5 import largest
 from reproduce.modelling.modelled import seconds_when_full, timed_networks
 from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, GIGABIT, RIVALS, SIMULATED, RivalChain
+from reproduce.presentation import facets, plots
+from reproduce.presentation.content import GIGABYTE, MEGABYTE, Finding, Role
+from reproduce.presentation.facets import Look
+from reproduce.presentation.tables import Field, amount, amounts, number, table, words
 from reproduce.records.frames import Frames
-from reproduce.show import facets, plots
-from reproduce.show.content import GIGABYTE, MEGABYTE, Finding, Tone
-from reproduce.show.facets import Look
-from reproduce.show.tables import Field, amount, amounts, number, table, words
 
 __all__ = ["EXHIBIT", "LINKS"]
 
@@ -36,11 +36,11 @@ LOOKS[DATA_PARALLEL] = Look(DATA_PARALLEL, plots.COLOURS[methods.BACKPROPAGATION
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield rivals and links, modelled from the largest scale at which stages were timed."""
-    sheet = largest(frames)
-    if sheet is None:
-        yield Finding("Scale: no stage has been timed yet.", Tone.MISSING)
+    run_set = largest(frames)
+    if run_set is None:
+        yield Finding("Scale: no stage has been timed yet.", Role.MISSING)
         return
-    timed, modelled = timed_networks(sheet), f"modelled, “{sheet.scale}”"
+    timed, modelled = timed_networks(run_set), f"modelled, “{run_set.scale}”"
     timing = f"Stages were timed on {timed[0].machine}; for a faster device a link has to be as much faster."
     chains = [RivalChain(timed[0], devices) for devices in DEVICES]
     ways = DataFrame(

@@ -12,8 +12,8 @@ from petra_core.methods import Method
 from petra_core.staleness import format_actions
 from reproduce.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.presentation.content import Figure
 from reproduce.records.frames import Frames
-from reproduce.show.content import Figure
 
 STAGES = 4
 ACCUMULATIONS = (1, 2)

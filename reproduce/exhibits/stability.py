@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterator, Mapping
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.stability import COMPARED
+from reproduce.presentation import facets
+from reproduce.presentation.compare import CHOSEN, NOT_RUN, SeedSample, means, with_difference
+from reproduce.presentation.content import Entry, Role, missing
+from reproduce.presentation.tables import Field, amount, entry, number, table
 from reproduce.records.broken import RULE, chance
-from reproduce.records.frames import Sheet
-from reproduce.show import facets
-from reproduce.show.compare import CHOSEN, NOT_RUN, Sample, means, with_difference
-from reproduce.show.content import Entry, Tone, missing
-from reproduce.show.tables import Field, amount, entry, number, table
-from reproduce.words import count
+from reproduce.records.frames import RunSet
+from reproduce.text import count
 
 POINT = ["warmup_epochs", "k", "reference_rate"]  # the last is the rate at 256 samples per update
 ROW = ["warmup_epochs", "k", "method"]
@@ -27,9 +27,9 @@ INTRODUCTION = (
 )
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the map, and for each of its rows the largest stable rate and the most accurate rate."""
-    runs = sheet.runs[sheet.runs["seed"] == sheet.example.seed]
+    runs = run_set.runs[run_set.runs["seed"] == run_set.example.seed]
     runs = runs.assign(method=runs["method"].map({method.name: method.title for method in COMPARED}))
     warmups, ks, rates = (sorted(set(runs[name])) for name in POINT)
     samples = means(runs, "test_accuracy", [*POINT, "method"])
@@ -40,14 +40,14 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     best = done.loc[done.groupby(ROW)["test_accuracy"].idxmax()].set_index(ROW)
     least, several = tried.min().reindex(best.index), tried.nunique().reindex(best.index) > 1  # rows with a best
     lowest = (best["reference_rate"] == least) & several
-    setting = sheet.described(network=True, rate=False)
+    setting = run_set.described(network=True, rate=False)
 
     def of(name: str) -> list[Field]:
         def best_rate(row: tuple[float, int]) -> Entry:
             rate = best["reference_rate"].get((*row, name))
             if rate is None:
                 return missing("not known")
-            return Entry(f"{rate:g}{' (lowest run)' if lowest[*row, name] else ''}", float(rate), Tone.OURS)
+            return Entry(f"{rate:g}{' (lowest run)' if lowest[*row, name] else ''}", float(rate), Role.OURS)
 
         return [
             entry("stable up to rate", lambda row: stable_rate({r: samples[*row, r, name] for r in rates}), group=name),
@@ -56,15 +56,16 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ]
 
     yield Sentence(
-        f"In {count(len(known), 'pair')} of runs of {count(sheet.example.epochs, 'epoch')} (one seed) training breaks "
+        f"In {count(len(known), 'pair')} of runs of {count(run_set.example.epochs, 'epoch')} (one seed) training "
+        "breaks "
         f"at {count(len(petra), 'setting')} under PETRA and at {len(exact)} under backpropagation; "
         f"{_alone(petra - exact)} only under PETRA, {len(exact - petra)} only under backpropagation.",
         known=bool(known),
     )
     yield facets.facet(
         with_difference(runs, "test_accuracy", of=PETRA, less=EXACT, by=POINT, title=DIFFERENCE),
-        [facets.heat_map(chance(sheet.example))],
-        key=f"stability-{sheet.key}",
+        [facets.heat_map(chance(run_set.example))],
+        key=f"stability-{run_set.key}",
         caption=f"Stability: test accuracy after the last epoch, % ({setting}). Hatched: broken, on the right where "
         "one of the two is; a cross: a loss was not finite; a dot: not run.",
         x="reference_rate",
@@ -79,7 +80,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         legend="",
     )
     yield table(
-        key=f"stability-{sheet.key}-rates",
+        key=f"stability-{run_set.key}-rates",
         caption=f"The largest rate up to which nothing breaks, and the most accurate one ({setting}).",
         rows=[(warmup, k) for warmup in warmups for k in ks],
         fields=[
@@ -95,19 +96,19 @@ def _alone(points: Collection[object]) -> str:
     return f"{len(points)} {'breaks' if len(points) == 1 else 'break'}"
 
 
-def stable_rate(by_rate: Mapping[float, Sample]) -> Entry:
+def stable_rate(by_rate: Mapping[float, SeedSample]) -> Entry:
     """Return the largest rate up to which no run breaks, of the rates that were run, and what limits it."""
     stable, limit = None, "largest tried"
     for rate, sample in by_rate.items():
         if sample.broken and stable is None:
-            return Entry("none", tone=Tone.OURS, hint="breaks at the smallest rate that was run")
+            return Entry("none", role=Role.OURS, hint="breaks at the smallest rate that was run")
         if sample.broken or (stable is not None and not sample.ended):
             limit = "" if sample.broken else "next not run"
             break
         stable = rate if sample.ended else None
     if stable is None:
         return missing("not known")
-    return Entry(f"{stable:g} ({limit})" if limit else f"{stable:g}", stable, Tone.OURS)
+    return Entry(f"{stable:g} ({limit})" if limit else f"{stable:g}", stable, Role.OURS)
 
 
 EXHIBIT = Exhibit(

@@ -22,12 +22,12 @@ from reproduce.grids import recipes
 from reproduce.grids.plans import staleness as plan
 from reproduce.modelling import one_stage_per_device, tradeoff
 from reproduce.modelling.modelled import Modelled, timed_networks
-from reproduce.records.frames import Sheet, settings_key
-from reproduce.show import facets, plots
-from reproduce.show.compare import Difference, Sample, Samples, bounded, means
-from reproduce.show.content import MEGABYTE, TIMES, Entry, Table, Tone, short_title
-from reproduce.show.tables import amount, compared, judged, mean, number, table, words
-from reproduce.words import conjunction
+from reproduce.presentation import facets, plots
+from reproduce.presentation.compare import Difference, SeedSample, SeedSamples, bounded, means
+from reproduce.presentation.content import MEGABYTE, TIMES, Entry, Role, Table, short_title
+from reproduce.presentation.tables import amount, compared, judged, mean, number, table, words
+from reproduce.records.frames import RunSet, settings_key
+from reproduce.text import conjunction
 
 INTRODUCTION = (
     "Staleness of a stage is the number of micro-batches that enter it between the forward and the backward of one; of "
@@ -73,60 +73,60 @@ class Place(NamedTuple):
         return _timing(self.timing, self.stages)
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the curve, results for numbers of devices, and on demand the rest of the study."""
     parts = (plan.curve, plan.networks, plan.longer, plan.longest)
-    small = sheet.scale == "small"
-    runs = _runs(sheet, [cell for part in parts for cell in _trained(sheet, part)]) if small else sheet.runs
+    small = run_set.scale == "small"
+    runs = _runs(run_set, [cell for part in parts for cell in _trained(run_set, part)]) if small else run_set.runs
     accuracy = means(runs, OUTCOME, POINT)
     loss = means(runs, "train_loss", POINT)
-    places = _places(sheet, runs)
-    yield _lost(sheet, places, accuracy)
-    yield _reconstruction(sheet, places, accuracy)
-    timed = [of for of in timed_networks(sheet) if of.run.cell.width == sheet.example.width]
-    if rows := _device_rows(sheet, timed):
-        yield _of_devices(sheet, rows)
-    if figure := _curve(sheet, runs, places):
+    places = _places(run_set, runs)
+    yield _lost(run_set, places, accuracy)
+    yield _reconstruction(run_set, places, accuracy)
+    timed = [of for of in timed_networks(run_set) if of.run.cell.width == run_set.example.width]
+    if rows := _device_rows(run_set, timed):
+        yield _of_devices(run_set, rows)
+    if figure := _curve(run_set, runs, places):
         yield figure
     if rows:
-        yield _devices(sheet, rows, timed)
-    yield _points(sheet, places, accuracy, loss)
-    if sheet.scale == "small" and rows:
-        yield Folded(_rates(sheet))
-        yield Folded(_cures(sheet))
-        yield Folded(_deep(sheet))
-        yield Folded(_stable(sheet))
-        if networks := timed_networks(sheet):
-            yield Folded(_latencies(sheet, networks))
+        yield _devices(run_set, rows, timed)
+    yield _points(run_set, places, accuracy, loss)
+    if run_set.scale == "small" and rows:
+        yield Folded(_rates(run_set))
+        yield Folded(_mitigations(run_set))
+        yield Folded(_deep(run_set))
+        yield Folded(_stable(run_set))
+        if networks := timed_networks(run_set):
+            yield Folded(_latencies(run_set, networks))
         yield Folded(theory())
 
 
 # --- the curve
 
 
-def _lost(sheet: Sheet, places: list[Place], accuracy: Samples) -> Sentence:
+def _lost(run_set: RunSet, places: list[Place], accuracy: SeedSamples) -> Sentence:
     """State what PETRA loses at each staleness in the first setting: the smallest k and the shortest training."""
     chosen = _first(places)
     gaps = {of.staleness: _gap(of, accuracy, PETRA, EXACT) for of in chosen}
     known = _at_staleness(gaps, trailing=True)
     absent = [str(staleness) for staleness, gap in gaps.items() if not gap.estimate]
-    setting = _setting(sheet, chosen[0])
+    setting = _setting(run_set, chosen[0])
     if not known:
         return Sentence(f"What staleness costs PETRA has not been run yet ({setting}).", known=False)
     rest = f" A staleness of {conjunction(absent)} has not been run yet." * bool(absent)
-    return Sentence(f"PETRA trails backpropagation by {known} ({setting}).{rest}", Tone.PLAIN)
+    return Sentence(f"PETRA trails backpropagation by {known} ({setting}).{rest}", Role.PLAIN)
 
 
-def _reconstruction(sheet: Sheet, places: list[Place], accuracy: Samples) -> Sentence:
+def _reconstruction(run_set: RunSet, places: list[Place], accuracy: SeedSamples) -> Sentence:
     """State the difference of PETRA to delayed gradients at equal staleness."""
     chosen = _first(places)
     gaps = {of.staleness: _gap(of, accuracy, PETRA, DELAYED) for of in chosen}
-    known, setting = _at_staleness(gaps), _setting(sheet, chosen[0])
+    known, setting = _at_staleness(gaps), _setting(run_set, chosen[0])
     if not known:
         text = f"What reconstruction and current weights cost at equal staleness has not been run yet ({setting})."
-        return Sentence(text, Tone.MISSING, known=False)
+        return Sentence(text, Role.MISSING, known=False)
     text = f"Reconstruction and current weights change the accuracy of delayed gradients by {known} ({setting})."
-    return Sentence(text, Tone.PLAIN)
+    return Sentence(text, Role.PLAIN)
 
 
 def _at_staleness(gaps: Mapping[int, Difference], *, trailing: bool = False) -> str:
@@ -140,8 +140,8 @@ def _at_staleness(gaps: Mapping[int, Difference], *, trailing: bool = False) -> 
     return conjunction(said)
 
 
-def _setting(sheet: Sheet, place: Place) -> str:
-    return f"{place.network}, {place.epochs} epochs, k = {place.k}, scale “{sheet.scale}”"
+def _setting(run_set: RunSet, place: Place) -> str:
+    return f"{place.network}, {place.epochs} epochs, k = {place.k}, scale “{run_set.scale}”"
 
 
 def _first(places: list[Place]) -> list[Place]:
@@ -151,13 +151,13 @@ def _first(places: list[Place]) -> list[Place]:
     return sorted(chosen, key=lambda of: -of.staleness)
 
 
-def _gap(place: Place, accuracy: Samples, first: str, second: str) -> Difference:
+def _gap(place: Place, accuracy: SeedSamples, first: str, second: str) -> Difference:
     return accuracy[place.of(first)] - accuracy[place.of(second)]
 
 
-def _places(sheet: Sheet, runs: DataFrame) -> list[Place]:
+def _places(run_set: RunSet, runs: DataFrame) -> list[Place]:
     """Return the points of pipelined methods in the order of the plan, without duplicates."""
-    cells = {settings_key(cell): cell for cell in sheet.planned}
+    cells = {settings_key(cell): cell for cell in run_set.planned}
     rows = runs[runs["method"] != EXACT].drop_duplicates(["network", "k", "epochs", "timing", "stages"])
     places = [
         Place(
@@ -171,7 +171,7 @@ def _places(sheet: Sheet, runs: DataFrame) -> list[Place]:
     return sorted(places, key=lambda of: (networks.index(of.network), of.epochs, of.k, of.staleness))
 
 
-def _curve(sheet: Sheet, runs: DataFrame, places: list[Place]) -> Shown | None:
+def _curve(run_set: RunSet, runs: DataFrame, places: list[Place]) -> Shown | None:
     """Draw accuracy against staleness, a line for each length and method, each starting at backpropagation at 0."""
     done = runs[runs["status"] == "done"]
     lines: list[DataFrame] = []
@@ -197,8 +197,9 @@ def _curve(sheet: Sheet, runs: DataFrame, places: list[Place]) -> Shown | None:
     return facets.facet(
         drawn,
         [facets.line("interval", marked=True), facets.dots(), _numbered(places)],
-        key=f"staleness-{sheet.key}",
-        caption=f"Test accuracy over the last epochs against the staleness of stage 0 (scale “{sheet.scale}”, learning "
+        key=f"staleness-{run_set.key}",
+        caption=f"Test accuracy over the last epochs against the staleness of stage 0 (scale “{run_set.scale}”, "
+        "learning "
         "rate of the recipe). Dot: a run; line: mean; band: 95 % interval. At 0: backpropagation. Below the staleness "
         "the number of devices with one stage each, * at asynchronous 1F1B, + with slack.",
         x="staleness",
@@ -230,15 +231,16 @@ def _numbered(places: list[Place]) -> facets.Layer:
     return numbered
 
 
-def _points(sheet: Sheet, places: list[Place], accuracy: Samples, loss: Samples) -> Table:
+def _points(run_set: RunSet, places: list[Place], accuracy: SeedSamples, loss: SeedSamples) -> Table:
     """Return a table of every point with its differences."""
 
-    def reached(method: str) -> Callable[[Place], Sample]:
+    def reached(method: str) -> Callable[[Place], SeedSample]:
         return lambda place: accuracy[place.of(method)]
 
     return table(
-        key=f"staleness-{sheet.key}-points",
-        caption=f"Accuracy over the last epochs and differences by staleness (scale “{sheet.scale}”, learning rate of "
+        key=f"staleness-{run_set.key}-points",
+        caption=f"Accuracy over the last epochs and differences by staleness (scale “{run_set.scale}”, learning rate "
+        "of "
         "the recipe).",
         rows=places,
         fields=[
@@ -264,17 +266,17 @@ class Used(NamedTuple):
     way: str
     k: int
     staleness: int
-    accuracy: Sample
-    exact: Sample  # accuracy of backpropagation with the same samples per update
+    accuracy: SeedSample
+    exact: SeedSample  # accuracy of backpropagation with the same samples per update
     speed: float | None  # relative to backpropagation on one device; None if stage costs are not recorded
     megabytes: float | None  # of the fullest device
 
 
-def _device_rows(sheet: Sheet, timed: list[Modelled]) -> list[Used]:
+def _device_rows(run_set: RunSet, timed: list[Modelled]) -> list[Used]:
     """Return PETRA and its rivals on each number of devices; empty if the plan has no such cells."""
-    if sheet.scale != "small" or not (cells := _trained(sheet, plan.devices)):
+    if run_set.scale != "small" or not (cells := _trained(run_set, plan.devices)):
         return []
-    runs = _runs(sheet, cells)
+    runs = _runs(run_set, cells)
     accuracy = means(runs, OUTCOME, ["k", "method", "timing", "stages"])
     network = next((of for of in timed if of.run.cell.model == plan.NETWORK), None)
     alone = 0.0
@@ -310,8 +312,8 @@ def _used(
     way: str,
     k: int,
     staleness: int,
-    accuracy: Sample,
-    exact: Sample,
+    accuracy: SeedSample,
+    exact: SeedSample,
     cost: tradeoff.Taken | None,
     alone: float,
 ) -> Used:
@@ -319,7 +321,7 @@ def _used(
     return Used(devices, way, k, staleness, accuracy, exact, speed, megabytes)
 
 
-def _of_devices(sheet: Sheet, rows: list[Used]) -> Sentence:
+def _of_devices(run_set: RunSet, rows: list[Used]) -> Sentence:
     """State the results of PETRA on each number of devices, compared with synchronous 1F1B."""
     said = []
     for devices, (_, most) in plan.DEVICES.items():
@@ -332,14 +334,14 @@ def _of_devices(sheet: Sheet, rows: list[Used]) -> Sentence:
         said.append(f"on {devices} devices it {speed}{beside} and {lost}")
     known = any((of.accuracy - of.exact).estimate for of in rows if of.staleness)
     text = f"PETRA with one stage per device at asynchronous 1F1B and k = 1, speed modelled: {'; '.join(said)}."
-    return Sentence(text, Tone.PLAIN if known else Tone.MISSING, known=bool(known))
+    return Sentence(text, Role.PLAIN if known else Role.MISSING, known=bool(known))
 
 
-def _devices(sheet: Sheet, rows: list[Used], timed: list[Modelled]) -> Table:
+def _devices(run_set: RunSet, rows: list[Used], timed: list[Modelled]) -> Table:
     machines = [f"Stages were timed on {of.machine}." for of in timed[:1]]
     return table(
-        key=f"staleness-{sheet.key}-devices",
-        caption=f"What users of 2, 4 and 10 devices get ({sheet.described(network=True, rate=False)}): one stage per "
+        key=f"staleness-{run_set.key}-devices",
+        caption=f"What users of 2, 4 and 10 devices get ({run_set.described(network=True, rate=False)}): one stage per "
         "device at asynchronous 1F1B, the cut by costs. Accuracy is measured; bytes and speed are modelled from "
         "measured stage costs, links take no time.",
         rows=rows,
@@ -366,22 +368,23 @@ def _devices(sheet: Sheet, rows: list[Used], timed: list[Modelled]) -> Table:
 # --- the rest of the study
 
 
-def _rates(sheet: Sheet) -> Table:
+def _rates(run_set: RunSet) -> Table:
     """Return a table of PETRA and backpropagation at other learning rates, by point."""
-    cells = [*_trained(sheet, plan.swept), *(c for c in _trained(sheet, plan.curve) if c.accumulation == 1)]
+    cells = [*_trained(run_set, plan.swept), *(c for c in _trained(run_set, plan.curve) if c.accumulation == 1)]
     chosen = [cell for cell in cells if cell.method in (PETRA, EXACT)]
-    runs = _runs(sheet, chosen)
+    runs = _runs(run_set, chosen)
     usual = recipes.settings("small", plan.NETWORK)["learning_rate"]
     runs = runs.assign(factor=(runs["learning_rate"].astype(float) / usual).round(6))
     reached = means(runs, OUTCOME, ["method", "timing", "stages", "factor"])
     rows = runs.drop_duplicates(["method", "timing", "stages"]).sort_values("staleness").to_dict("records")
 
-    def at(factor: float) -> Callable[[Mapping[str, Any]], Sample]:
+    def at(factor: float) -> Callable[[Mapping[str, Any]], SeedSample]:
         return lambda row: reached[row["method"], row["timing"], row["stages"], factor]
 
     return table(
-        key=f"staleness-{sheet.key}-rates",
-        caption=f"Accuracy by learning rate, times the recipe's ({sheet.described(network=True, rate=False)}, k = 1).",
+        key=f"staleness-{run_set.key}-rates",
+        caption=f"Accuracy by learning rate, times the recipe's ({run_set.described(network=True, rate=False)}, k = "
+        "1).",
         rows=rows,
         fields=[
             number("d₀", lambda row: row["staleness"]),
@@ -391,18 +394,18 @@ def _rates(sheet: Sheet) -> Table:
     )
 
 
-def _cures(sheet: Sheet) -> Table:
+def _mitigations(run_set: RunSet) -> Table:
     """Return a table of runs that combine less staleness with the best corrections for it."""
-    runs = _runs(sheet, _trained(sheet, plan.cured))
+    runs = _runs(run_set, _trained(run_set, plan.mitigated))
     by = ["forward_weights", "optimizer", "reference_rate", "method", "timing", "stages"]
     reached = means(runs, OUTCOME, by)
     return table(
-        key=f"staleness-{sheet.key}-cures",
+        key=f"staleness-{run_set.key}-mitigations",
         caption=f"Predicted weights and NAdam (first beta 0.99) with less staleness "
-        f"({sheet.described(network=True, rate=False)}, k = 1).",
+        f"({run_set.described(network=True, rate=False)}, k = 1).",
         rows=runs.drop_duplicates(by).sort_values(["optimizer", "reference_rate", "staleness"]).to_dict("records"),
         fields=[
-            words("cure", lambda row: "NAdam" if row["optimizer"] == "nadam" else "predicted weights"),
+            words("mitigation", lambda row: "NAdam" if row["optimizer"] == "nadam" else "predicted weights"),
             amount("rate of 256 samples", lambda row: row["reference_rate"], 4),
             number("d₀", lambda row: row["staleness"]),
             words("way", _way),
@@ -412,13 +415,13 @@ def _cures(sheet: Sheet) -> Table:
     )
 
 
-def _deep(sheet: Sheet) -> Table:
+def _deep(run_set: RunSet) -> Table:
     """Return a table of the chain of 50 stages at each timing."""
-    runs = _runs(sheet, _trained(sheet, plan.deep))
+    runs = _runs(run_set, _trained(run_set, plan.deep))
     by = ["method", "timing", "stages"]
     reached, loss = (means(runs, value, by) for value in (OUTCOME, "train_loss"))
     return table(
-        key=f"staleness-{sheet.key}-deep",
+        key=f"staleness-{run_set.key}-deep",
         caption=f"J = {plan.DEEP + 2}, k = 1: accuracy after the last epoch and its training loss by staleness.",
         rows=runs.drop_duplicates(by).sort_values("staleness").to_dict("records"),
         fields=[
@@ -430,9 +433,9 @@ def _deep(sheet: Sheet) -> Table:
     )
 
 
-def _stable(sheet: Sheet) -> Table:
+def _stable(run_set: RunSet) -> Table:
     """Return a table of the largest stable rate, by k and timing."""
-    runs = _runs(sheet, _trained(sheet, plan.mapped))
+    runs = _runs(run_set, _trained(run_set, plan.mapped))
     samples = means(runs, "test_accuracy", ["warmup_epochs", "k", "timing", "stages", "reference_rate"])
     rates = sorted(set(runs["reference_rate"]))
     points = [(point.timing, ",".join(map(str, point.stages))) for point in (plan.PAPER, *plan.MAP_POINTS)]
@@ -441,7 +444,7 @@ def _stable(sheet: Sheet) -> Table:
         return stable_rate({rate: samples[*row, *point, rate] for rate in rates})
 
     return table(
-        key=f"staleness-{sheet.key}-stable",
+        key=f"staleness-{run_set.key}-stable",
         caption="PETRA on the chain of 8: the largest rate, of 256 samples, up to which nothing breaks, by timing.",
         rows=sorted(set(zip(runs["warmup_epochs"], runs["k"], strict=True))),
         fields=[
@@ -453,7 +456,7 @@ def _stable(sheet: Sheet) -> Table:
     )
 
 
-def _latencies(sheet: Sheet, networks: list[Modelled]) -> Table:
+def _latencies(run_set: RunSet, networks: list[Modelled]) -> Table:
     """Return a table of the time for a micro-batch over links with latency, relative to the slowest device's time."""
     rows: list[tuple[str, tuple[Cost, ...], tuple[int, ...], float]] = []
     for network in networks:
@@ -473,7 +476,7 @@ def _latencies(sheet: Sheet, networks: list[Modelled]) -> Table:
         return in_ticks
 
     return table(
-        key=f"staleness-{sheet.key}-latency",
+        key=f"staleness-{run_set.key}-latency",
         caption="What latency costs at each staleness, simulated: the time for a micro-batch, in that of the slowest "
         "device, by the latency of a message in the same unit; PETRA, k = 1.",
         rows=rows,
@@ -506,15 +509,15 @@ def theory() -> str:
 # --- common
 
 
-def _trained(sheet: Sheet, part: Callable[[], Iterable[Cell]]) -> list[TrainedCell]:
-    """Return the cells of a part of the plan that belong to this sheet."""
-    return [cell for cell in part() if isinstance(cell, TrainedCell) and cell.dataset == sheet.dataset]
+def _trained(run_set: RunSet, part: Callable[[], Iterable[Cell]]) -> list[TrainedCell]:
+    """Return the cells of a part of the plan that belong to this run_set."""
+    return [cell for cell in part() if isinstance(cell, TrainedCell) and cell.dataset == run_set.dataset]
 
 
-def _runs(sheet: Sheet, cells: Iterable[Cell]) -> DataFrame:
+def _runs(run_set: RunSet, cells: Iterable[Cell]) -> DataFrame:
     """Return the runs of these cells with any seed."""
     settings = {settings_key(cell) for cell in cells}
-    runs: DataFrame = sheet.runs[sheet.runs["settings"].isin(settings)]
+    runs: DataFrame = run_set.runs[run_set.runs["settings"].isin(settings)]
     return runs
 
 

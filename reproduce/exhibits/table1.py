@@ -8,15 +8,26 @@ from collections.abc import Callable, Iterator
 
 from petra_core.methods import Method
 from reproduce.cells.networks import title_of
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans.table1 import ACCUMULATIONS, REFERENCE_DEPTH
 from reproduce.modelling.complexity import FORMULAS, Measured, formulas, measured
-from reproduce.records.frames import Frames, Sheet
-from reproduce.show import facets
-from reproduce.show.compare import NOT_RUN, agreement
-from reproduce.show.content import KILOBYTE, MINUS, NARROW_SPACE, Column, Entry, Finding, Tone, missing, none, published
-from reproduce.show.content import number as number_entry
-from reproduce.show.tables import Field, method, number, table
+from reproduce.presentation import facets
+from reproduce.presentation.compare import NOT_RUN, agreement
+from reproduce.presentation.content import (
+    KILOBYTE,
+    MINUS,
+    NARROW_SPACE,
+    Column,
+    Entry,
+    Finding,
+    Role,
+    missing,
+    none,
+    published,
+)
+from reproduce.presentation.content import number as number_entry
+from reproduce.presentation.tables import Field, method, number, table
+from reproduce.records.frames import Frames, RunSet
 
 INTRODUCTION = (
     "The formulas hold for a network of equal stages, so they are measured on one: a chain of reversible blocks of "
@@ -42,7 +53,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     The predicted memory is computed by separate code: `petra_core.ledger` counts tensors as they are kept and released,
     and `petra_core.prediction.memory` computes from shapes. Their agreement is therefore evidence for both.
     """
-    measured = [m for sheet in sheets(frames, "table1") for m in _measured(sheet)]
+    measured = [m for run_set in run_sets(frames, "table1") for m in _measured(run_set)]
     shown = [m for m in measured if m.cell.scale == measured[0].cell.scale]
     shown = [m for m in shown if m.place["J"] == REFERENCE["J"] and m.place["k"] in TABULATED]
     cells = [m.cell for m in shown]
@@ -76,14 +87,14 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield Sentence(
             "Activations and stashed weights follow the published formulas at every inner stage, FLOPs at the first, "
             f"in {holding} of {len(compared)} measurements.",
-            Tone.GOOD if holding == len(compared) else Tone.ALERT,
+            Role.GOOD if holding == len(compared) else Role.ALERT,
         )
-        equal, tone = agreement(frames.parts(m.cell.name for m in measured), "predicted", "measured")
-        yield Finding(f"Table 1: the memory predicted from shapes is the engine's own count in {equal}.", tone)
+        equal, role = agreement(frames.parts(m.cell.name for m in measured), "predicted", "measured")
+        yield Finding(f"Table 1: the memory predicted from shapes is the engine's own count in {equal}.", role)
 
 
-def _measured(sheet: Sheet) -> list[Measured]:
-    return measured(sheet.frames.by_name[name] for name in sheet.done["cell"])
+def _measured(run_set: RunSet) -> list[Measured]:
+    return measured(run_set.frames.by_name[name] for name in run_set.done["cell"])
 
 
 def _beside(group: str, name: str, **columns: Callable[[Measured], Entry]) -> Field:
@@ -106,17 +117,17 @@ def _value(name: str, digits: int = 0) -> Callable[[Measured], Entry]:
 
 
 def _flops(m: Measured) -> Entry:
-    return Entry(f"{m.values()['flops'] / m.place['J']:g}J", tone=Tone.OURS)
+    return Entry(f"{m.values()['flops'] / m.place['J']:g}J", role=Role.OURS)
 
 
 def _activations(m: Measured) -> Entry:
     held, (unit, name) = m.values()["activations"], (m.graph, "FG") if m.method.keeps_graph else (m.stream, "inputs")
-    return Entry(f"{held / unit:g} {name}" if held else "0", held, Tone.OURS, f"{held:,} bytes")
+    return Entry(f"{held / unit:g} {name}" if held else "0", held, Role.OURS, f"{held:,} bytes")
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the growth with J and k."""
-    measured = _measured(sheet)
+    measured = _measured(run_set)
     places = {over: {m.place[over] for m in measured} for over in REFERENCE}
     yield facets.facet(
         [
@@ -129,14 +140,15 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             if m.place[kept] == REFERENCE[kept] and len(places[over]) > 1
         ],
         [
-            facets.also("formula", facets.line(width=1.2)),
+            facets.with_column("formula", facets.line(width=1.2)),
             facets.dots(),
-            facets.only(facets.from_zero, timed=False),
-            facets.only(facets.logarithmic, timed=True),
+            facets.where(facets.from_zero, timed=False),
+            facets.where(facets.logarithmic, timed=True),
         ],
-        key=f"growth-{sheet.key}",
+        key=f"growth-{run_set.key}",
         caption=f"Growth with J and k (k = {REFERENCE['k']} or J = {REFERENCE['J']} while the other grows) at the "
-        f"first inner stage, scale “{sheet.scale}”. Line: published formula (of stashed copies without rounding up; it "
+        f"first inner stage, scale “{run_set.scale}”. Line: published formula (of stashed copies without rounding up; "
+        "it "
         "has no approximate inputs); dot: measured. Curves that coincide hide one another.",
         x="place",
         y="measured",

@@ -12,16 +12,16 @@ from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
 from reproduce.cells.networks import title_of
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, PETRA, SWEEPS
+from reproduce.presentation import facets, statements
+from reproduce.presentation.compare import CHOSEN, NOT_RUN, SeedSample, means, points, summarize
+from reproduce.presentation.content import Finding, none, with_sign
+from reproduce.presentation.tables import entry, judged, mean, mean_entry, number, published_value, table, words
 from reproduce.published import Row
-from reproduce.records.frames import Frames, Sheet, settings_key
-from reproduce.show import facets, statements
-from reproduce.show.compare import CHOSEN, NOT_RUN, Sample, means, points, summarize
-from reproduce.show.content import Finding, none, with_sign
-from reproduce.show.tables import entry, judged, mean, mean_entry, number, published_value, table, words
-from reproduce.words import conjunction
+from reproduce.records.frames import Frames, RunSet, settings_key
+from reproduce.text import conjunction
 
 #: The paper reports the best epoch after the last drop. Our methods are compared with each other by the last epoch,
 #: which is not chosen by the test set.
@@ -38,9 +38,9 @@ INTRODUCTION = (
 SAME, FIXED = "to the same batch", "to the fixed batch"
 
 
-def by_cell(sheet: Sheet, value: str) -> Callable[[TrainingCell], Sample]:
-    """Return a function that returns the sample of a cell in a sheet, independent of the cell's seed."""
-    samples = means(sheet.runs, value, ["settings"])
+def by_cell(run_set: RunSet, value: str) -> Callable[[TrainingCell], SeedSample]:
+    """Return a function that returns the sample of a cell in a run set, independent of the cell's seed."""
+    samples = means(run_set.runs, value, ["settings"])
     return lambda cell: samples[settings_key(cell)]
 
 
@@ -54,10 +54,10 @@ def fixed_batch(cell: TrainingCell) -> str:
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the published values next to ours, once for each arithmetic."""
     rows = published_tables.read("table2_accuracy")
-    papers = [sheet for sheet in sheets(frames, "table2") if sheet.scale == "paper"]
+    papers = [run_set for run_set in run_sets(frames, "table2") if run_set.scale == "paper"]
     covered: set[int] = set()
-    for arithmetic in dict.fromkeys(sheet.arithmetic for sheet in papers):
-        best = {sheet.dataset: by_cell(sheet, BEST) for sheet in papers if sheet.arithmetic == arithmetic}
+    for arithmetic in dict.fromkeys(run_set.arithmetic for run_set in papers):
+        best = {run_set.dataset: by_cell(run_set, BEST) for run_set in papers if run_set.arithmetic == arithmetic}
         lines = [
             (row, *_ours(row, best.get(name))) for name in recipes.DATASETS for row in rows if row["dataset"] == name
         ]
@@ -103,7 +103,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
 
 
-def _ours(row: Row, best: Callable[[TrainingCell], Sample] | None) -> tuple[int | None, Sample | None]:
+def _ours(row: Row, best: Callable[[TrainingCell], SeedSample] | None) -> tuple[int | None, SeedSample | None]:
     """Return our k and sample for a published value: the paper's baseline, or PETRA at its best k."""
     dataset, model = row["dataset"], row["model"]
     if model.endswith(TORCHVISION):
@@ -111,14 +111,14 @@ def _ours(row: Row, best: Callable[[TrainingCell], Sample] | None) -> tuple[int 
     cells = [PAPER.baseline(dataset, model)]
     if methods.by_name(row["method"]) is PETRA:
         cells = [PAPER.cell(dataset, model, PETRA, k) for k in ACCUMULATIONS]
-    samples = {cell.accumulation: best(cell) if best else Sample() for cell in cells}
+    samples = {cell.accumulation: best(cell) if best else SeedSample() for cell in cells}
 
     def reached(k: int) -> tuple[float, bool]:
         estimate = samples[k].estimate
         return estimate.mean if estimate else 0.0, samples[k].summary != NOT_RUN
 
     k = max(samples, key=reached)
-    return (k, samples[k]) if reached(k)[1] else (None, Sample())
+    return (k, samples[k]) if reached(k)[1] else (None, SeedSample())
 
 
 def _title(model: str) -> str:
@@ -126,14 +126,14 @@ def _title(model: str) -> str:
     return f"{name[:3].capitalize()}Net-{name[6:]}" + f" ({source})" * bool(source)
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield every k of the networks of a data set, as a figure and a table."""
-    sweep, last = SWEEPS[sheet.scale], by_cell(sheet, LAST)
+    sweep, last = SWEEPS[run_set.scale], by_cell(run_set, LAST)
     revnets, ks = [f"revnet{depth}" for depth in sweep.depths], sorted(sweep.accumulations)
 
     def at(model: str, k: int, method: methods.Method = BACKPROPAGATION) -> TrainingCell:
         """Return the cell of a method at k, or the paper's baseline for k = 0."""
-        return sweep.cell(sheet.dataset, model, method, k) if k else sweep.baseline(sheet.dataset, model)
+        return sweep.cell(run_set.dataset, model, method, k) if k else sweep.baseline(run_set.dataset, model)
 
     gaps = {
         (model, k, to): last(at(model, k, PETRA)) - last(at(model, k if to == SAME else 0))
@@ -143,16 +143,16 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     }
     example = at(revnets[0], 1, PETRA)
     yield Sentence(
-        f"{sheet.after.capitalize()} PETRA − backpropagation on {title_of(example)}, at the same effective batch is "
+        f"{run_set.after.capitalize()} PETRA − backpropagation on {title_of(example)}, at the same effective batch is "
         + conjunction([f"{points(gaps[revnets[0], k, SAME])} points at k = {k}" for k in (ks[0], ks[-1])])
-        + f" (scale “{sheet.scale}”).",
+        + f" (scale “{run_set.scale}”).",
         known=any(gaps[revnets[0], k, SAME].estimate for k in (ks[0], ks[-1])),
     )
     yield facets.facet(
-        sheet.done[sheet.done["batch_size"] == example.batch_size],
+        run_set.done[run_set.done["batch_size"] == example.batch_size],
         [facets.line("interval"), facets.dots(apart=0.05)],
-        key=f"table2-{sheet.key}-{sheet.dataset}",
-        caption=f"Accuracy after the last epoch by k ({sheet.described()}); backpropagation at PETRA's batch. "
+        key=f"table2-{run_set.key}-{run_set.dataset}",
+        caption=f"Accuracy after the last epoch by k ({run_set.described()}); backpropagation at PETRA's batch. "
         "Line: mean over the seeds; band: 95 % interval; dot: a seed.",
         x="k",
         y="test_accuracy",
@@ -160,8 +160,8 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         ticks=ks,
     )
     yield table(
-        key=f"table2-{sheet.key}-{sheet.dataset}",
-        caption=f"Top-1 accuracy in percent by k ({sheet.described()}).",
+        key=f"table2-{run_set.key}-{run_set.dataset}",
+        caption=f"Top-1 accuracy in percent by k ({run_set.described()}).",
         rows=[(f"{family}{depth}", k) for depth in sweep.depths for family in sweep.families for k in (0, *ks)],
         fields=[
             words("network", lambda row: title_of(at(*row))),
@@ -184,7 +184,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     if said := summarize(gap for (*_, to), gap in gaps.items() if to == SAME):
         yield Finding(
-            f"Table 2: {sheet.described()}. PETRA against backpropagation on the same RevNet at the same effective "
+            f"Table 2: {run_set.described()}. PETRA against backpropagation on the same RevNet at the same effective "
             f"batch, {said}."
         )
 

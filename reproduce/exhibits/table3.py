@@ -10,15 +10,15 @@ from typing import Any
 
 from petra_core import methods
 from reproduce import published as published_tables
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans.table3 import ACCUMULATION, BATCH
 from reproduce.modelling.buffer_rules import CONSISTENT_RULE, PUBLISHED_RULE
 from reproduce.modelling.held import by_kind, held, with_rules
-from reproduce.records.frames import Frames, Sheet
-from reproduce.show import facets
-from reproduce.show.compare import DONE, NOT_RUN, agreement
-from reproduce.show.content import GIGABYTE, MEGABYTE, Entry, Finding, Tone, missing, short_title
-from reproduce.show.tables import amount, difference, entry, method, published_value, table, words
+from reproduce.presentation import facets
+from reproduce.presentation.compare import DONE, NOT_RUN, agreement
+from reproduce.presentation.content import GIGABYTE, MEGABYTE, Entry, Finding, Role, missing, short_title
+from reproduce.presentation.tables import amount, difference, entry, method, published_value, table, words
+from reproduce.records.frames import Frames, RunSet
 
 INTRODUCTION = (
     "The published table is an estimate by formula: every stage holds its parameters, its BatchNorm statistics, one "
@@ -38,7 +38,7 @@ def _counted(run: Any) -> float | Entry:
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the published values next to both rules and the memory held at their setting."""
-    every = sheets(frames, "table3")
+    every = run_sets(frames, "table3")
     runs = with_rules(held(every[0], GIGABYTE).query("dataset == 'imagenet' and model == 'revnet50'"), GIGABYTE)
     rows: list[Any] = list(zip(runs.itertuples(), published_tables.read("table3_memory"), strict=True))
 
@@ -50,7 +50,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     yield Sentence(
         f"{reproduced} of {len(rows)} published rows can be derived to the last digit. With inputs counted in the same "
         f"way everywhere PETRA saves {petra.consistent_rule_saved:.1f} %, not {stated['saving_percent']} %.",
-        Tone.GOOD if reproduced == len(rows) else Tone.ALERT,
+        Role.GOOD if reproduced == len(rows) else Role.ALERT,
     )
     yield table(
         key="table3",
@@ -72,24 +72,24 @@ def whole(frames: Frames) -> Iterator[Shown]:
             amount("all", lambda row: row[0].held, 2, group="really held, GB"),
         ],
     )
-    if done := [name for sheet in every for name in sheet.done["cell"]]:
-        equal, tone = agreement(frames.parts(done), "peak", "predicted")
+    if done := [name for run_set in every for name in run_set.done["cell"]]:
+        equal, role = agreement(frames.parts(done), "peak", "predicted")
         yield Finding(
-            f"Table 3: {len(done)} measurements: what was held is the prediction from shapes in {equal}.", tone
+            f"Table 3: {len(done)} measurements: what was held is the prediction from shapes in {equal}.", role
         )
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the memory held, as a figure and a table, and what PETRA saves on the largest network."""
-    runs = held(sheet, MEGABYTE)
+    runs = held(run_set, MEGABYTE)
     runs = with_rules(runs[runs["subject"].isin(runs.loc[runs["status"] != NOT_RUN, "subject"])], MEGABYTE)
-    bars = by_kind(sheet.frames, runs[runs["batch_size"] == runs.groupby("dataset")["batch_size"].transform("min")])
+    bars = by_kind(run_set.frames, runs[runs["batch_size"] == runs.groupby("dataset")["batch_size"].transform("min")])
     titles = bars["method"].map(lambda name: short_title(methods.by_name(name)))
     yield facets.facet(
         bars.assign(bar=bars["model"].str.removeprefix("revnet") + " " + titles, gigabytes=bars["value"] / GIGABYTE),
         [facets.stack()],
-        key=f"held-{sheet.key}",
-        caption=f"Memory as held, by kind (scale “{sheet.scale}”, k = {ACCUMULATION}), of RevNets by their depths. "
+        key=f"held-{run_set.key}",
+        caption=f"Memory as held, by kind (scale “{run_set.scale}”, k = {ACCUMULATION}), of RevNets by their depths. "
         "Every panel has a separate axis. 1 GB = 10⁹ bytes.",
         x="bar",
         y="gigabytes",
@@ -102,8 +102,9 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         legend="area",
     )
     yield table(
-        key=f"table3-held-{sheet.key}",
-        caption=f"Memory as held, all stages, scale “{sheet.scale}”, float32, k = {ACCUMULATION}, beside the rules at "
+        key=f"table3-held-{run_set.key}",
+        caption=f"Memory as held, all stages, scale “{run_set.scale}”, float32, k = {ACCUMULATION}, beside the rules "
+        "at "
         "the same batch. 1 MB = 10⁶ bytes.",
         rows=runs.itertuples(),
         fields=[
@@ -132,7 +133,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     pairs = runs[runs["method"] == methods.PETRA.name].dropna(subset=["held_saved"])
     for run in pairs.nlargest(1, "held").to_dict("records"):
         yield Finding(
-            f"{run['subject']} (scale “{sheet.scale}”): PETRA held {run['held'] * MEGABYTE / GIGABYTE:.2f} GB, "
+            f"{run['subject']} (scale “{run_set.scale}”): PETRA held {run['held'] * MEGABYTE / GIGABYTE:.2f} GB, "
             f"{run['held_saved']:.1f} % less than delayed gradients; of what the published rule counts, "
             f"{run['counted_saved']:.1f} % less."
         )

@@ -12,12 +12,12 @@ from reproduce import published
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.modelling.gradients import kinds_of
-from reproduce.records.frames import Sheet
-from reproduce.show import facets
-from reproduce.show.compare import Difference, bounded, means
-from reproduce.show.content import none
-from reproduce.show.statements import UNKNOWN
-from reproduce.show.tables import entry, judged, mean, table, words
+from reproduce.presentation import facets
+from reproduce.presentation.compare import Difference, bounded, means
+from reproduce.presentation.content import none
+from reproduce.presentation.statements import UNKNOWN
+from reproduce.presentation.tables import entry, judged, mean, table, words
+from reproduce.records.frames import RunSet
 
 FULL, INPUTS, WEIGHTS, PETRA = (
     m.name for m in (methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS, methods.DSP, methods.PETRA)
@@ -30,28 +30,28 @@ INTRODUCTION = (
 )
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the ablation, and the comparison with the paper's statement."""
-    accuracy = means(sheet.runs, "test_accuracy", ["network", "method"])
+    accuracy = means(run_set.runs, "test_accuracy", ["network", "method"])
     networks = {
         n: f"{(amount := k.count('R'))} of {len(k)} stages {'computes' if amount == 1 else 'compute'} with a "
         "reconstructed input"
-        for n, k in kinds_of(sheet).items()
+        for n, k in kinds_of(run_set).items()
     }
     less = {(n, m): accuracy[n, m] - accuracy[n, FULL] for n in networks for m in (WEIGHTS, INPUTS, PETRA)}
     halves = {network: accuracy[network, INPUTS] - accuracy[network, WEIGHTS] for network in networks}
-    key, recipe = f"table4-{sheet.key}-{sheet.dataset}", sheet.described(width=False)
+    key, recipe = f"table4-{run_set.key}-{run_set.dataset}", run_set.described(width=False)
     made = {network for network, _ in accuracy if accuracy[network, FULL].values}
-    deepest = max(networks, key=lambda network: (network in made, kinds_of(sheet)[network].count("R")))
+    deepest = max(networks, key=lambda network: (network in made, kinds_of(run_set)[network].count("R")))
     gaps = [accuracy[deepest, m] - accuracy[deepest, FULL] for m in (INPUTS, WEIGHTS, PETRA)]
     inputs, weights, both = map(bounded, gaps)
     yield Sentence(
-        f"{sheet.after.capitalize()} on {deepest.partition(',')[0]}, where {networks[deepest]}, reconstructed inputs "
+        f"{run_set.after.capitalize()} on {deepest.partition(',')[0]}, where {networks[deepest]}, reconstructed inputs "
         f"change accuracy by {inputs} points, current weights by {weights}, both together by {both}.",
         known=any(gap.estimate for gap in gaps),
     )
     yield facets.facet(
-        sheet.done,
+        run_set.done,
         [facets.rows()],
         key=key,
         caption=f"Accuracy by what is buffered ({recipe}). Dot: a seed; bar: mean.",

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
 from reproduce.modelling.arrangements import DEVICES, arrangements
 from reproduce.modelling.modelled import Modelled, timed_networks
+from reproduce.presentation import facets
+from reproduce.presentation.content import MEGABYTE, TIMES, Entry, Table, missing
+from reproduce.presentation.tables import amount, entry, number, published_value, table, words
 from reproduce.published import Row
-from reproduce.records.frames import Frames, Sheet
-from reproduce.show import facets
-from reproduce.show.content import MEGABYTE, TIMES, Entry, Table, missing
-from reproduce.show.tables import amount, entry, number, published_value, table, words
-from reproduce.words import conjunction
+from reproduce.records.frames import Frames, RunSet
+from reproduce.text import conjunction
 
 SPEEDUP = "speedup_over_reversible_backpropagation"
 PARTS = {"forward": "#56b4e9", "backward": "#0072b2", "update": "#e69f00"}
@@ -29,9 +29,9 @@ INTRODUCTION = (
 )
 
 
-def largest(frames: Frames) -> Sheet | None:
+def largest(frames: Frames) -> RunSet | None:
     """Return the largest scale at which stages were timed, or None."""
-    return next((sheet for sheet in sheets(frames, "table5") if not sheet.done.empty), None)
+    return next((run_set for run_set in run_sets(frames, "table5") if not run_set.done.empty), None)
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
@@ -39,9 +39,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
     Stages of that size may have been timed at any scale; the largest one is shown.
     """
-    every = sheets(frames, "table5")
+    every = run_sets(frames, "table5")
     states = every[0].runs.set_index("model")["state"]
-    timed = [m for sheet in reversed(every) for m in timed_networks(sheet) if _of_the_papers_size(m)]
+    timed = [m for run_set in reversed(every) for m in timed_networks(run_set) if _of_the_papers_size(m)]
     modelled = {m.run.cell.model: m for m in timed}
 
     def speedup(row: Row) -> float | Entry:
@@ -62,8 +62,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
             amount("modelled", speedup, 2, group="speed-up"),
         ],
     )
-    if sheet := largest(frames):
-        yield _arrangements(sheet)
+    if run_set := largest(frames):
+        yield _arrangements(run_set)
 
 
 def _of_the_papers_size(network: Modelled) -> bool:
@@ -71,9 +71,9 @@ def _of_the_papers_size(network: Modelled) -> bool:
     return (cell.width, cell.batch_size) == (PAPER_WIDTH, SETTINGS["paper"][1])
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield stage costs and times."""
-    timed = timed_networks(sheet)
+    timed = timed_networks(run_set)
     if not timed:
         return
     first, cell = timed[0], timed[0].run.cell
@@ -93,11 +93,11 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         "With one device per stage a model, not a measurement, predicts a speed over reversible backpropagation "
         f"without overlap of {conjunction(said)}.{_missed(shown, stated)}"
     )
-    parts = sheet.parts()
+    parts = run_set.parts()
     yield facets.facet(
         parts.assign(ms=1e3 * parts["value"]),
         [facets.stack(sideways=False, mean=True)],
-        key=f"costs-{sheet.key}",
+        key=f"costs-{run_set.key}",
         caption=f"What each stage costs ({setting}), measured. PETRA's pace is the highest bar; the dashed line is the "
         "mean, which perfectly balanced stages would reach. Every panel has a separate axis.",
         x="stage",
@@ -111,7 +111,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
     at_pace = "for the same pace, if quick neighbours share a device"
     yield table(
-        key=f"table5-{sheet.key}",
+        key=f"table5-{run_set.key}",
         caption=f"Times for a micro-batch, modelled from measured stage costs ({setting}).",
         rows=timed,
         fields=[
@@ -137,12 +137,12 @@ def _missed(shown: Sequence[Modelled], stated: Mapping[str, Row]) -> str:
     return " The published speed-up falls with J where the model grows: it misses what limits the paper's machines."
 
 
-def _arrangements(sheet: Sheet) -> Table:
+def _arrangements(run_set: RunSet) -> Table:
     return table(
         key="table5-arrangements",
         caption=f"Ways to use {DEVICES} devices for PETRA, and before them one a stage; modelled from measured stage "
-        f"costs, scale “{sheet.scale}”.",
-        rows=[way for network in timed_networks(sheet) for way in arrangements(network)],
+        f"costs, scale “{run_set.scale}”.",
+        rows=[way for network in timed_networks(run_set) for way in arrangements(network)],
         fields=[
             words("network", lambda way: way.network.title),
             words("way", lambda way: way.name),

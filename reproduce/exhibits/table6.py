@@ -11,12 +11,12 @@ from reproduce import published as published_tables
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import MemoryCell
 from reproduce.cells.networks import HELD
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, sheets
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.modelling.buffer_rules import revnet_sizes
-from reproduce.records.frames import Frames, Sheet
-from reproduce.show import facets
-from reproduce.show.content import GIGABYTE, MEGABYTE
-from reproduce.show.tables import amount, amounts, difference, entry, number, published_value, table, words
+from reproduce.presentation import facets
+from reproduce.presentation.content import GIGABYTE, MEGABYTE
+from reproduce.presentation.tables import amount, amounts, difference, entry, number, published_value, table, words
+from reproduce.records.frames import Frames, RunSet
 
 DATASETS = ("imagenet", "cifar10")  # the paper does not name the data set of its table
 SHOWN = {kind: kind for kind in HELD if kind not in ("buffers", "stashed_weights")}
@@ -31,11 +31,11 @@ INTRODUCTION = (
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the fragments, the predicted memory of each stage as a figure and a table, and its layers."""
-    from reproduce.measures.held_memory import predicted
+    from reproduce.measures.held_memory import predict_memory
 
-    planned = sheets(frames, "table6")[0].planned
+    planned = run_sets(frames, "table6")[0].planned
     cells = {cell.dataset: cell for cell in planned if isinstance(cell, MemoryCell)}
-    every = {dataset: predicted(cells[dataset]) for dataset in DATASETS}
+    every = {dataset: predict_memory(cells[dataset]) for dataset in DATASETS}
     cell, stages = cells["imagenet"], every["imagenet"]
     sizes, setting = revnet_sizes(18, cell.dataset, cell.batch_size), f"ImageNet, batch {cell.batch_size}"
     total, inputs = sum(stage.total for stage in stages), sum(stage.peak["inputs"] for stage in stages)
@@ -88,7 +88,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         key="table6-imagenet",
         caption=f"Partition of RevNet-18 and memory per stage under PETRA, predicted ({setting}, k = 1). "
         "1 MB = 10⁶ bytes.",
-        rows=zip(sizes, networks.outlined(cell), stages, lockstep(len(sizes)), strict=True),
+        rows=zip(sizes, networks.build_outline(cell), stages, lockstep(len(sizes)), strict=True),
         fields=[
             number("stage j", lambda row: row[0].stage),
             words("layers", lambda row: networks.layers_of(row[1]), hint="“/2” is a stride of 2"),
@@ -101,14 +101,15 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the memory that every stage held in Table 3's measurements."""
-    stages = sheet.parts().pivot_table("value", ["cell", "stage"], "of", aggfunc="sum") / MEGABYTE
+    stages = run_set.parts().pivot_table("value", ["cell", "stage"], "of", aggfunc="sum") / MEGABYTE
     yield table(
-        key=f"table6-held-{sheet.key}",
-        caption=f"Memory of every stage as really held under PETRA, MB, scale “{sheet.scale}”, k = 1; last, the sum of "
+        key=f"table6-held-{run_set.key}",
+        caption=f"Memory of every stage as really held under PETRA, MB, scale “{run_set.scale}”, k = 1; last, the sum "
+        "of "
         "what departs from the prediction, whatever its sign.",
-        rows=sheet.done.itertuples(),
+        rows=run_set.done.itertuples(),
         fields=[
             words("network", lambda run: f"{run.network}, {catalogue.by_name(run.dataset).title}"),
             number("batch", lambda run: run.batch_size),

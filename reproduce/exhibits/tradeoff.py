@@ -15,13 +15,13 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.tradeoff import ACCUMULATION
 from reproduce.modelling.modelled import Modelled, timed_networks
 from reproduce.modelling.tradeoff import WAYS, Way, front, taken
-from reproduce.records.frames import Sheet
-from reproduce.show import facets
-from reproduce.show.compare import Samples, bounded, means
-from reproduce.show.content import MEGABYTE
-from reproduce.show.statistics import Verdict
-from reproduce.show.tables import amount, mean, table, words
-from reproduce.words import conjunction
+from reproduce.presentation import facets
+from reproduce.presentation.compare import SeedSamples, bounded, means
+from reproduce.presentation.content import MEGABYTE
+from reproduce.presentation.statistics import Verdict
+from reproduce.presentation.tables import amount, mean, table, words
+from reproduce.records.frames import RunSet
+from reproduce.text import conjunction
 
 DEVICES = (2, 4, 10)
 EXACT = methods.BACKPROPAGATION.name
@@ -36,28 +36,28 @@ INTRODUCTION = (
 COSTS = {"megabytes": "fullest device, MB", "milliseconds": "a micro-batch, ms"}
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the comparison as a figure and a table, and when PETRA is worth using."""
-    timed = timed_networks(sheet)
-    accuracy = means(sheet.runs[sheet.runs["kind"] == "training"], "test_accuracy", ["method"])
-    k = ACCUMULATION[sheet.scale]
-    setting = f"{sheet.described(network=True)}, k = {k}"
+    timed = timed_networks(run_set)
+    accuracy = means(run_set.runs[run_set.runs["kind"] == "training"], "test_accuracy", ["method"])
+    k = ACCUMULATION[run_set.scale]
+    setting = f"{run_set.described(network=True)}, k = {k}"
     ways = [way for way in WAYS if accuracy[way.trains_as.name].values]
     if not (timed and ways):
-        yield f"At the scale “{sheet.scale}” stage costs and accuracies are not both there yet."
+        yield f"At the scale “{run_set.scale}” stage costs and accuracies are not both there yet."
         return
     points = _points(timed[0], ways, accuracy, k)
-    totals = sheet.parts().query("kind == 'total'").groupby("method")["value"].max() / MEGABYTE
+    totals = run_set.parts().query("kind == 'total'").groupby("method")["value"].max() / MEGABYTE
     in_process = {way.title: totals.get(way.method.name) for way in ways if way.order is None}
 
     def measured(point: Any) -> float | None:
         return in_process.get(point.way) if point.devices == len(timed[0].costs) else None  # one stage per device
 
-    yield _worth(sheet, points, accuracy)
+    yield _worth(run_set, points, accuracy)
     yield facets.facet(
         points.melt(["devices", "way", "accuracy", "beaten"], list(COSTS), var_name="cost"),
         [facets.dots(size=7, hollow="beaten")],
-        key=f"tradeoff-{sheet.key}",
+        key=f"tradeoff-{run_set.key}",
         caption=f"What it costs and what it gives ({setting}); accuracy measured, costs modelled. Filled: on the front "
         "of what no other way beats in all three; round: methods of this engine; square: synchronous pipelines.",
         x="value",
@@ -73,7 +73,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
         legend="mark",
     )
     yield table(
-        key=f"tradeoff-{sheet.key}",
+        key=f"tradeoff-{run_set.key}",
         caption=f"Accuracy, bytes of the fullest device, and time for a micro-batch ({setting}). On the front: no "
         "other is at least as good in all three and better in one; in accuracy it counts as better only if the "
         "interval of the "
@@ -93,7 +93,7 @@ def each(sheet: Sheet) -> Iterator[Shown]:
     )
 
 
-def _points(network: Modelled, ways: list[Way], accuracy: Samples, k: int) -> DataFrame:
+def _points(network: Modelled, ways: list[Way], accuracy: SeedSamples, k: int) -> DataFrame:
     """Return the costs and results of each way on each number of devices; `beaten` is empty on the front."""
     names = [way.trains_as.name for way in ways]
     reached = [estimate.mean for name in names if (estimate := accuracy[name].estimate)]
@@ -114,7 +114,7 @@ def _points(network: Modelled, ways: list[Way], accuracy: Samples, k: int) -> Da
     return DataFrame(rows, columns=["devices", "way", "trains_as", "accuracy", *COSTS, "beaten"])
 
 
-def _worth(sheet: Sheet, points: DataFrame, accuracy: Samples) -> Sentence:
+def _worth(run_set: RunSet, points: DataFrame, accuracy: SeedSamples) -> Sentence:
     """State where PETRA is on the front, and where the plain pipeline is smaller, faster and exact."""
     ours, plain = (points[points["way"] == title].set_index("devices") for title in (methods.PETRA.title, "1F1B"))
     if ours.empty or plain.empty:
@@ -132,7 +132,7 @@ def _worth(sheet: Sheet, points: DataFrame, accuracy: Samples) -> Sentence:
     return Sentence(
         f"In the model PETRA with its stages kept apart is on the front of accuracy, bytes and time {front}{beaten}. "
         f"On {most} devices PETRA takes {ours['milliseconds'][most]:.1f} ms and {ours['megabytes'][most]:.0f} MB, 1F1B "
-        f"{plain['milliseconds'][most]:.1f} ms and {plain['megabytes'][most]:.0f} MB; {sheet.after} PETRA − "
+        f"{plain['milliseconds'][most]:.1f} ms and {plain['megabytes'][most]:.0f} MB; {run_set.after} PETRA − "
         f"backpropagation is {lost}."
     )
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from petra_core import methods
 from reproduce.cells import catalogue, networks
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.records.frames import Sheet
-from reproduce.show import facets
-from reproduce.show.compare import bounded, means, summarize
-from reproduce.show.content import Finding
-from reproduce.show.tables import judged, mean, method, table, words
-from reproduce.words import conjunction
+from reproduce.presentation import facets
+from reproduce.presentation.compare import bounded, means, summarize
+from reproduce.presentation.content import Finding
+from reproduce.presentation.tables import judged, mean, method, table, words
+from reproduce.records.frames import RunSet
+from reproduce.text import conjunction
 
 EXACT = methods.BACKPROPAGATION.name
 INTRODUCTION = (
@@ -23,26 +23,27 @@ INTRODUCTION = (
 )
 
 
-def each(sheet: Sheet) -> Iterator[Shown]:
+def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the accuracy of the methods by k."""
-    last, bits = (means(sheet.runs, value, ["k", "method"]) for value in ("test_accuracy", "test_bits_per_byte"))
-    ks, title = sorted({k for k, _ in last}), networks.title_of(sheet.example).partition(",")[0]
+    last, bits = (means(run_set.runs, value, ["k", "method"]) for value in ("test_accuracy", "test_bits_per_byte"))
+    ks, title = sorted({k for k, _ in last}), networks.title_of(run_set.example).partition(",")[0]
     gaps = {(k, name): last[k, name] - last[k, EXACT] for k, name in last if name != EXACT}
-    known = catalogue.by_name(sheet.example.dataset)
-    patches = f"{sheet.example.stem.removeprefix('patch')}-pixel patches"
-    setting = f"{sheet.described(network=True)}, {known.sized(sheet.example.image_size) if known.text else patches}"
-    setting += f", text {sheet.text[:12]}…" * bool(sheet.text)
-    key = f"{'language' if known.text else 'transformers'}-{sheet.key}"
+    known = catalogue.by_name(run_set.example.dataset)
+    patches = f"{run_set.example.stem.removeprefix('patch')}-pixel patches"
+    size = known.describe_size(run_set.example.image_size) if known.text else patches
+    setting = f"{run_set.described(network=True)}, {size}"
+    setting += f", text {run_set.text[:12]}…" * bool(run_set.text)
+    key = f"{'language' if known.text else 'transformers'}-{run_set.key}"
     of_petra = {k: gaps[k, methods.PETRA.name] for k in ks}
     said = [f"{bounded(gap, trailing=True, unit='points')} at k = {k}" for k, gap in of_petra.items() if gap.estimate]
     yield Sentence(
-        f"{sheet.after.capitalize()} PETRA trails backpropagation on {title} by {conjunction(said)}."
+        f"{run_set.after.capitalize()} PETRA trails backpropagation on {title} by {conjunction(said)}."
         if said
         else f"PETRA and backpropagation have not both been trained on {title} yet.",
         known=bool(said),
     )
     yield facets.facet(
-        sheet.done,
+        run_set.done,
         [facets.line(), facets.dots(apart=0.02)],
         key=key,
         caption=f"Accuracy of {title} against k ({setting}). Line: mean over the seeds; dot: a run.",
@@ -61,17 +62,17 @@ def each(sheet: Sheet) -> Iterator[Shown]:
             judged("to backpropagation", lambda place: gaps.get(place)),
             *([mean("bits per byte", lambda place: bits[place])] if known.text else []),
         ],
-        notes=[_of_text(sheet) if known.text else ""],
+        notes=[_of_text(run_set) if known.text else ""],
         grouped=True,
     )
     if words_of := summarize(gaps.values()):
         yield Finding(f"Transformers: {setting}. Against backpropagation, {words_of}.")
 
 
-def _of_text(sheet: Sheet) -> str:
+def _of_text(run_set: RunSet) -> str:
     """Explain the unit bits, and the result without a byte's context, as computed when a run was made."""
     words_of = "Masked alike for all runs, one in ten shown as it is; bits: the mean of log₂ of 1 over the probability."
-    for run in (sheet.frames.by_name[cell] for cell in sheet.done["cell"]):
+    for run in (run_set.frames.by_name[cell] for cell in run_set.done["cell"]):
         if unigram := run.result["data"].get("unigram"):
             reached = f"{unigram['accuracy']:.2f} % in {unigram['bits_per_byte']:.2f} bits"
             python = run.environments[-1]["python"]

@@ -9,7 +9,7 @@ from pandas import DataFrame
 
 from reproduce.cells import networks
 from reproduce.cells.kinds import TrainedCell
-from reproduce.records.frames import Sheet, weighted
+from reproduce.records.frames import RunSet, average_over_micro_batches
 
 __all__ = [
     "BETWEEN",
@@ -38,31 +38,31 @@ def kinds(cell: TrainedCell) -> str:
     reconstructed input. One stream of a reversible stage's output is a copy of the stream that F took, so F is
     evaluated at an exact input if the stage above keeps its input.
     """
-    keeps = [not stage.invertible for stage in networks.outlined(cell)]
+    keeps = [not stage.invertible for stage in networks.build_outline(cell)]
     above = [*keeps[1:], True]
     return "".join("K" if here else "E" if next_ else "R" for here, next_ in zip(keeps, above, strict=True))
 
 
-def kinds_of(sheet: Sheet) -> dict[str, str]:
-    """Return the kinds of the stages of every network of a sheet, by the network's title."""
-    cells = {networks.title_of(cell): cell for cell in sheet.planned if isinstance(cell, TrainedCell)}
+def kinds_of(run_set: RunSet) -> dict[str, str]:
+    """Return the kinds of the stages of every network of a run set, by the network's title."""
+    cells = {networks.title_of(cell): cell for cell in run_set.planned if isinstance(cell, TrainedCell)}
     return {network: kinds(cell) for network, cell in cells.items()}
 
 
-def comparisons(sheet: Sheet, *, single: bool = False) -> DataFrame:
-    """Return what the probes of a sheet recorded.
+def comparisons(run_set: RunSet, *, single: bool = False) -> DataFrame:
+    """Return what the probes of a run set recorded.
 
     Args:
-        sheet: Sheet of a plan.
+        run_set: RunSet of a plan.
         single: Whether to return single micro-batches instead of means.
 
     Returns:
-        The sheet's lines with `study` (network and k), `pair` (of gradients), `measure`, and the stage's `kind` and
+        The run set's lines with `study` (network and k), `pair` (of gradients), `measure`, and the stage's `kind` and
         whether it is the `head`.
 
     """
-    lines = sheet.lines(single=single)
-    of = kinds_of(sheet)
+    lines = run_set.lines(single=single)
+    of = kinds_of(run_set)
     stages = [(network, stage) for network, letters in of.items() for stage in range(len(letters))]
     structure = DataFrame(stages, columns=["network", "stage"]).assign(
         kind=[of[network][stage] for network, stage in stages],
@@ -79,7 +79,7 @@ def comparisons(sheet: Sheet, *, single: bool = False) -> DataFrame:
 
 def profiles(lines: DataFrame, *over: str) -> DataFrame:
     """Average each measure over micro-batches: one row per run, pair, measure and stage (and value of `over`)."""
-    return weighted(lines, ["study", "seed", *over, "stage", "kind", "head", "pair", "measure"])
+    return average_over_micro_batches(lines, ["study", "seed", *over, "stage", "kind", "head", "pair", "measure"])
 
 
 def in_parts(lines: DataFrame, epochs: int, most: int) -> DataFrame:

@@ -13,7 +13,7 @@ from reproduce.modelling.buffer_rules import (
     memory,
     revnet_sizes,
 )
-from reproduce.records.frames import Frames, Sheet
+from reproduce.records.frames import Frames, RunSet
 
 __all__ = ["COUNTED", "by_kind", "held", "with_rules"]
 
@@ -26,11 +26,11 @@ def by_kind(frames: Frames, runs: DataFrame) -> DataFrame:
     return runs.drop(columns="kind").merge(parts[(parts["of"] == "peak") & parts["kind"].isin(KINDS)], on="cell")
 
 
-def held(sheet: Sheet, unit: float) -> DataFrame:
+def held(run_set: RunSet, unit: float) -> DataFrame:
     """Return the runs, methods in the paper's order, with the memory of all stages together; NaN if not measured.
 
     Args:
-        sheet: Sheet of Table 3's plan.
+        run_set: RunSet of Table 3's plan.
         unit: Unit of the amounts, in bytes.
 
     Returns:
@@ -38,16 +38,16 @@ def held(sheet: Sheet, unit: float) -> DataFrame:
         predicted, at_once (sum over stages of the largest total at one moment), process (growth of the process).
 
     """
-    place = sheet.runs["method"].map([m.name for m in METHODS].index)
-    runs = sheet.runs.assign(place=place).sort_values(["dataset", "model", "batch_size", "place"])
+    place = run_set.runs["method"].map([m.name for m in METHODS].index)
+    runs = run_set.runs.assign(place=place).sort_values(["dataset", "model", "batch_size", "place"])
     titles = runs["dataset"].map(lambda name: catalogue.by_name(name).title)
     runs["images"] = titles + ", batch " + runs["batch_size"].astype(str)
     runs["subject"] = runs["network"].str.removesuffix(", width 64") + ", " + runs["images"]
-    parts = sheet.frames.parts(runs["cell"])
+    parts = run_set.frames.parts(runs["cell"])
     for name, of, kinds in (("counted", "peak", COUNTED), ("held", "peak", KINDS), ("predicted", "predicted", KINDS)):
         chosen = parts[(parts["of"] == of) & parts["kind"].isin(kinds)]
         runs[name] = runs["cell"].map(chosen.groupby("cell")["value"].sum()).astype(float) / unit
-    results = {cell: sheet.frames.by_name[cell].result for cell in sheet.done["cell"]}
+    results = {cell: run_set.frames.by_name[cell].result for cell in run_set.done["cell"]}
     runs["at_once"] = runs["cell"].map({cell: result["at_once"] / unit for cell, result in results.items()})
     grown = {cell: result["process"] for cell, result in results.items()}  # None if the system does not report it
     runs["process"] = runs["cell"].map({cell: of["peak"] / unit for cell, of in grown.items() if of})

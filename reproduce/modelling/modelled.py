@@ -21,7 +21,7 @@ from petra_core.prediction.orders import of_method
 from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
 from reproduce.cells.kinds import StageCostCell
 from reproduce.modelling.balance import Balance
-from reproduce.records.frames import Sheet
+from reproduce.records.frames import RunSet
 from reproduce.records.results import Run
 
 __all__ = ["Modelled", "keeping_graphs", "seconds_when_full", "seconds_without_overlap", "timed_networks"]
@@ -104,10 +104,10 @@ class Modelled:
         return f"{name}, {threads}; load before and after {load} on {result['cores']} cores"
 
 
-def timed_networks(sheet: Sheet) -> list[Modelled]:
-    """Return every network of a sheet whose stages were timed."""
-    timed = sheet.done.loc[sheet.done["kind"] == "stage_costs", "cell"]
-    return [Modelled(cast("Run[StageCostCell]", sheet.frames.by_name[name])) for name in timed]
+def timed_networks(run_set: RunSet) -> list[Modelled]:
+    """Return every network of a run set whose stages were timed."""
+    timed = run_set.done.loc[run_set.done["kind"] == "stage_costs", "cell"]
+    return [Modelled(cast("Run[StageCostCell]", run_set.frames.by_name[name])) for name in timed]
 
 
 @cache

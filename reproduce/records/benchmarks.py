@@ -48,7 +48,7 @@ LARGEST_PREDICTED, LARGEST_FOUND = "largest batch, predicted", "largest batch, f
 
 
 class BenchmarkError(Exception):
-    """The file `path` of a benchmark is damaged or of another version. It was left as it is.
+    """The file `path` of a benchmark is damaged or of another version. It was not changed.
 
     Args:
         path: The file.
@@ -62,7 +62,7 @@ class BenchmarkError(Exception):
         self.path = path
 
     def __str__(self) -> str:
-        return f"{printable(str(self.path))}: {self.args[1]}. It was left as it is; {self.args[2]}"
+        return f"{printable(str(self.path))}: {self.args[1]}. It was not changed; {self.args[2]}"
 
 
 @dataclass(frozen=True)
@@ -209,12 +209,14 @@ class Benchmark:
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
             raise ValueError(f"benchmark {self.name}: {repeated} was given twice")
-        self.judged()
+        self.judge()
 
-    def judged(self) -> list[tuple[Comparison | Goal, Spread, bool | None]]:
+    def judge(self) -> list[tuple[Comparison | Goal, Spread, bool | None]]:
         """Return the ratios of interest and the values with a goal, with spreads, and whether they meet their goals."""
-        every: tuple[Comparison | Goal, ...] = (*self.comparisons, *self.goals)
-        return [(sought, spread, sought.holds(spread.median)) for sought in every for spread in [self.spread(sought)]]
+        all_sought: tuple[Comparison | Goal, ...] = (*self.comparisons, *self.goals)
+        return [
+            (sought, spread, sought.holds(spread.median)) for sought in all_sought for spread in [self.spread(sought)]
+        ]
 
     def spread(self, sought: Comparison | Goal) -> Spread:
         """Return median and quartiles of the ratios of a comparison, or of the values of a goal."""

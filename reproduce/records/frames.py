@@ -10,8 +10,8 @@ with every setting, and gets a row for each, including further seeds and cells t
     series   benchmark x group x contestant x quantity x at x round -> value; columns SERIES
     history  machine x figure x method x setting x commit -> value; columns HISTORY (counted by asv)
 
-`Frames.sheets` returns the runs of planned cells, separated by scale, arithmetic, training data set and text, so that
-only comparable runs share a sheet.
+`Frames.run_sets` returns the runs of planned cells, separated by scale, arithmetic, training data set and text, so that
+only comparable runs share a run_set.
 """
 
 import hashlib
@@ -29,6 +29,7 @@ from petra_core.files import replacing
 from reproduce.cells import catalogue, own, rates, timing
 from reproduce.cells.base import Cell
 from reproduce.cells.kinds import (
+    KINDS,
     ComplexityCell,
     ForwardGradientCell,
     MeasuredCell,
@@ -37,22 +38,20 @@ from reproduce.cells.kinds import (
     TrainedCell,
 )
 from reproduce.cells.networks import title_of
-from reproduce.forward_gradients import settings as forward
+from reproduce.cells.setting import settings_of
+from reproduce.presentation.statistics import ResidualStudy, pool
 from reproduce.records.broken import broken
 from reproduce.records.lost_commits import LOST
 from reproduce.records.record import State, Status
 from reproduce.records.results import Results, Run
 from reproduce.records.storage import check_own, explain_full_disk
-from reproduce.show.statistics import ResidualStudy, pool
-from reproduce.words import conjunction, count
+from reproduce.text import conjunction, count
 
 #: Columns of `runs` for cells that train. Other cells have a subset.
 RUNS = (
-    *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "coupling", "network", "method", "k"),
-    *("batch_size", "epochs", "warmup_epochs", "learning_rate", "reference_rate", "optimizer", "seed"),
-    *("forward_weights", "correction", "correction_value", "timing", "stages", "staleness"),
-    *(*forward.AXES, "auxiliary"),
-    *("precision", "loader", "arithmetic", "settings", "recipe", "text"),
+    *("cell", "kind", "scale", "network", "k"),
+    *dict.fromkeys(name for kind in KINDS.values() for name in settings_of(kind) if name != "accumulation"),  # it is k
+    *("reference_rate", "staleness", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
     *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss", "final_loss"),
     *("peak_bytes", "train_seconds", "images_per_second", "micro_batches", "gpus", "machine", "traceable", "study"),
@@ -75,7 +74,7 @@ SPREAD = ("test_accuracy", "best_test_accuracy", "final_accuracy", "final_loss",
 
 def settings_key(cell: Cell) -> str:
     """Return the configuration without seed and without the settings that fit a machine (loader, precision)."""
-    return cell.less("seed", "loader", "precision")
+    return cell.text_without("seed", "loader", "precision")
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,8 @@ class Frames:
     """The tables of all records under one root."""
 
     results: Results  # the records behind the tables
-    #: Sheets by the name of their plan, as far as they were requested.
-    by_plan: dict[str, list["Sheet"]] = field(default_factory=dict, compare=False, repr=False)
+    #: Run sets by the name of their plan, as far as they were requested.
+    by_plan: dict[str, list["RunSet"]] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def runs(self) -> DataFrame:
@@ -121,24 +120,24 @@ class Frames:
 
     def lines(self, cells: Iterable[str], *, single: bool = False) -> DataFrame:
         """Return what probes measured in these cells: epoch means, or with `single` micro-batches if recorded."""
-        rows = [line for run in self._recorded(cells) for line in _lines(run, single=single)]
+        rows = [line for run in self._find_runs(cells) for line in _lines(run, single=single)]
         return DataFrame.from_records(rows, columns=list(LINES))
 
     def epochs(self, cells: Iterable[str]) -> DataFrame:
         """Return one row per epoch of these cells: cell, seed, epoch, test_accuracy (percent)."""
         rows = [
-            (run.cell.name, _seed(run.cell), line["epoch"], line["test_accuracy"])
-            for run in self._recorded(cells)
+            (run.cell.name, _seed_of(run.cell), line["epoch"], line["test_accuracy"])
+            for run in self._find_runs(cells)
             for line in run.metrics
         ]
         return DataFrame.from_records(rows, columns=["cell", "seed", "epoch", "test_accuracy"])
 
     def parts(self, cells: Iterable[str]) -> DataFrame:
         """Return bytes, seconds and FLOPs of the stages of these cells."""
-        rows = [part for run in self._recorded(cells) for part in _parts(run)]
+        rows = [part for run in self._find_runs(cells) for part in _parts(run)]
         return DataFrame.from_records(rows, columns=list(PARTS))
 
-    def _recorded(self, cells: Iterable[str]) -> Iterator[Run[Cell]]:
+    def _find_runs(self, cells: Iterable[str]) -> Iterator[Run[Cell]]:
         """Yield the records of these cells. Planned cells may have none."""
         return (self.by_name[name] for name in cells if name in self.by_name)
 
@@ -189,15 +188,17 @@ class Frames:
                     file.write(table.to_csv(index=False).encode())
                 yield folder / f"{name}.csv"
 
-    def sheets(self, scale: str, cells: Sequence[Cell]) -> Iterator["Sheet"]:
+    def run_sets(self, scale: str, cells: Sequence[Cell]) -> Iterator["RunSet"]:
         """Yield the runs of these cells of one scale, by data set, arithmetic and text. Cells may be unstarted.
 
-        If no cell trains, a data set only determines the shape of images, and all cells share one sheet.
+        If no cell trains, a data set only determines the shape of images, and all cells share one run_set.
         """
         trains = any(isinstance(cell, TrainedCell) for cell in cells)
         datasets = [getattr(cell, "dataset", "") if trains else "" for cell in cells]
         for dataset in dict.fromkeys(datasets):
-            planned = {(settings_key(c), _seed(c)): c for c, of in zip(cells, datasets, strict=True) if of == dataset}
+            planned = {
+                (settings_key(c), _seed_of(c)): c for c, name in zip(cells, datasets, strict=True) if name == dataset
+            }
             keys = dict.fromkeys(key for key, _ in planned)
             places = {key: place for place, key in enumerate(keys)}
             begun = [row for key in keys for row in self._begun.get(key, ())]
@@ -211,10 +212,10 @@ class Frames:
                             rows[row["settings"], row["seed"]] = row
                     for place, cell in planned.items():
                         if place not in rows:
-                            row = _planned(cell, arithmetic)
+                            row = _planned_row(cell, arithmetic)
                             rows[place] = row | {"study": self.studies.get(row["study"])}
                     in_order = [rows[place] for place in sorted(rows, key=lambda p: (places[p[0]], p[1]))]
-                    yield Sheet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
+                    yield RunSet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
 
     @cached_property
     def _begun(self) -> dict[str, list[dict[str, Any]]]:
@@ -226,7 +227,7 @@ class Frames:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class RunSet:
     """The runs of a plan that may share one table."""
 
     frames: Frames
@@ -249,7 +250,7 @@ class Sheet:
 
     @property
     def key(self) -> str:
-        """Part of anchors: the scale, and what else distinguishes sheets of one data set."""
+        """Part of anchors: the scale, and what else distinguishes run sets of one data set."""
         arithmetic = "" if self.arithmetic == "float32" else f"-{self.arithmetic}".replace(" ", "-")
         return self.scale + arithmetic + (f"-{self.text[:6]}" if self.text else "")
 
@@ -287,7 +288,7 @@ class Sheet:
         cell = self.example
         title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
         epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
-        learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""
+        learning = f", learning rate {rates.describe_rule(cell.optimizer, rates.reference_of(cell))}" if rate else ""
         return (
             f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
             f"{epochs}{learning}, {self.arithmetic}{_on_gpus(self.runs if runs is None else runs)}"
@@ -309,14 +310,14 @@ class Sheet:
 def over_training(lines: DataFrame) -> DataFrame:
     """Average each measure over all followed micro-batches of a run, without those that have no value.
 
-    The result has one row per cell, stage and measure, with the further columns of `Frames.lines` or `Sheet.lines`
+    The result has one row per cell, stage and measure, with the further columns of `Frames.lines` or `RunSet.lines`
     except epoch, point and weight.
     """
     kept = [name for name in lines.columns if name not in ("epoch", "point", "weight", "value")]
-    return weighted(lines.dropna(subset=["value"]), kept)
+    return average_over_micro_batches(lines.dropna(subset=["value"]), kept)
 
 
-def weighted(lines: DataFrame, by: Sequence[str]) -> DataFrame:
+def average_over_micro_batches(lines: DataFrame, by: Sequence[str]) -> DataFrame:
     """Average what probes measured (`Frames.lines`, possibly with more columns), weighted by micro-batches.
 
     The result has one row for every combination of the columns `by`, in order of appearance, with these columns and
@@ -336,8 +337,8 @@ def _on_gpus(runs: DataFrame) -> str:
         return ""
     alike = done.groupby(["network", "k", "batch_size", "epochs", "seed"])["gpus"]
     across = ", some pairs across devices" * bool((alike.nunique() > 1).any())
-    said = ", ".join(f"{amount} on {gpus}" for gpus, amount in used.items())
-    return f", of {count(len(done), 'run')} {said}{across}"
+    devices = ", ".join(f"{amount} on {gpus}" for gpus, amount in used.items())
+    return f", of {count(len(done), 'run')} {devices}{across}"
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
@@ -360,11 +361,11 @@ def _recipe(cell: TrainedCell) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
-def _seed(cell: Cell) -> int:
+def _seed_of(cell: Cell) -> int:
     return int(cell.to_dict()["seed"])
 
 
-def _planned(cell: Cell, arithmetic: str) -> dict[str, Any]:
+def _planned_row(cell: Cell, arithmetic: str) -> dict[str, Any]:
     state = State(Status.NOT_RUN, epochs=cell.epochs_expected)
     return _run(Run(cell, state, {}, (), (), (), {})) | {"arithmetic": arithmetic}
 
@@ -384,12 +385,13 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     if not isinstance(cell, TrainedCell):
         return row | {"network": title_of(cell) if isinstance(cell, MeasuredCell) else ""}
     torchvision = " torchvision" if cell.loader == "torchvision" else ""
-    last = run.metrics[-averaged(cell) :] if run.done else ()
+    last = run.metrics[-count_averaged_epochs(cell) :] if run.done else ()
     arithmetic = cell.precision + torchvision
     data = f"{catalogue.by_name(cell.dataset).title}{f', text {run.text[:6]}' * bool(run.text)}"
     return row | {
         "network": title_of(cell),
         "optimizer": cell.optimizer,
+        "drops": ",".join(map(str, cell.drops)),
         "stages": ",".join(map(str, cell.stages)),
         "staleness": _staleness(cell, result),
         "reference_rate": rates.reference_of(cell),
@@ -426,7 +428,7 @@ def _machine(run: Run[Cell]) -> str:
     return ", then ".join(dict.fromkeys(used))
 
 
-def averaged(cell: TrainedCell) -> int:
+def count_averaged_epochs(cell: TrainedCell) -> int:
     """Return the number of last epochs that are averaged: 10 as in the paper's Figure 4, or all after the last drop."""
     return min(AVERAGED, cell.epochs - max(cell.drops)) if cell.drops else 1
 
@@ -452,20 +454,20 @@ def _parts(run: Run[Cell]) -> Iterator[tuple[str, int, str, str, float]]:
     name = cell.name  # a hash of all settings: computed once per run, not per row
     if isinstance(cell, MemoryCell):
         for row in result["rows"]:
-            for of in ("held", "peak", "predicted"):
-                yield name, row["stage"], row["kind"], of, row[of]
+            for item in ("held", "peak", "predicted"):
+                yield name, row["stage"], row["kind"], item, row[item]
     elif isinstance(cell, ComplexityCell):
         for row in result["rows"]:
             for kind, value in row.items():
                 if kind not in ("stage", "invertible") and value is not None:
                     yield name, row["stage"], kind, "held", value
         for row in result["memory"]:
-            for of in ("predicted", "measured"):
-                yield name, row["stage"], row["kind"], of, row[of]
+            for item in ("predicted", "measured"):
+                yield name, row["stage"], row["kind"], item, row[item]
     elif isinstance(cell, StageCostCell):
         for row in result["stages"]:
-            for of in ("forward", "backward", "update"):
-                yield name, row["stage"], "seconds", of, row[of]["median"]
+            for item in ("forward", "backward", "update"):
+                yield name, row["stage"], "seconds", item, row[item]["median"]
     elif isinstance(cell, TrainedCell):
         for stage, row in enumerate(result.get("stages", ())):
             for kind, value in row.items():

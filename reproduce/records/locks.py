@@ -129,13 +129,13 @@ def hold(folder: Path) -> Iterator[Hold]:
     except filelock.Timeout:
         raise LockedError(f"{folder}: another process is working on this cell") from None
     try:
-        before = _described(folder, lease.owner)
+        before = _read_holder(folder, lease.owner)
         try:
             with explain_full_disk(room):
                 _take(folder, lease)
         except (filelock.Timeout, filelock.LeaseSettingsMismatch):
             raise LockedError(
-                f"{folder}: {_described(folder, lease.owner) or 'another process'} is working on this "
+                f"{folder}: {_read_holder(folder, lease.owner) or 'another process'} is working on this "
                 f"cell. If it is dead, a running grid takes over after {STALE_SECONDS:.0f} s without a sign of life"
             ) from None
         try:
@@ -183,7 +183,7 @@ def _take(folder: Path, lease: filelock.SoftFileLease) -> None:
     try:
         lease.acquire(blocking=False)
     except filelock.Timeout:
-        if not _removed(folder, lease):
+        if not _remove_if_stale(folder, lease):
             raise
         lease.acquire(blocking=False)
     with suppress(OSError):  # not every file system supports it; the rest is correct without it
@@ -194,17 +194,17 @@ def _take(folder: Path, lease: filelock.SoftFileLease) -> None:
             os.close(file)
 
 
-def _removed(folder: Path, lease: filelock.SoftFileLease) -> bool:
+def _remove_if_stale(folder: Path, lease: filelock.SoftFileLease) -> bool:
     """Return whether the lease was stale, as far as this process has seen, and has been removed.
 
     If the lease was renewed or taken over between the check and the renaming, it is put back. If a third process took a
     lease in between, the process before it learns from `Hold.check` that it has lost the record.
     """
     owner = lease.owner
-    left = _described(folder, owner)
+    left = _read_holder(folder, owner)
     if left is None:
         return False
-    untouched = _untouched(folder, owner, left)
+    untouched = _seconds_unchanged(folder, owner, left)
     if owner is None:  # the lease names no owner
         untouched = max(untouched, _age(folder, left))
     if not left.here and untouched < STALE_SECONDS:
@@ -229,7 +229,7 @@ def _age(folder: Path, left: Holder) -> float:
         return os.stat(now.name).st_mtime - left.touched
 
 
-def _untouched(folder: Path, owner: filelock.OwnerRecord | None, left: Holder) -> float:
+def _seconds_unchanged(folder: Path, owner: filelock.OwnerRecord | None, left: Holder) -> float:
     """Return the seconds for which this process has seen the lease unchanged."""
     sign, now = (owner, left.touched), time.monotonic()
     if folder not in _SEEN or _SEEN[folder][0] != sign:
@@ -239,7 +239,7 @@ def _untouched(folder: Path, owner: filelock.OwnerRecord | None, left: Holder) -
 
 def holder(folder: Path) -> Holder | None:
     """Return the process that holds a folder or has left a lease in it, or None. Nothing is changed."""
-    owner = _described(folder, _lease(folder).owner)
+    owner = _read_holder(folder, _lease(folder).owner)
     if owner is not None and not owner.host:
         return replace(owner, gone=owner.silent >= STALE_SECONDS)
     if owner is None or not owner.here:
@@ -256,7 +256,7 @@ def _left_behind(before: Holder) -> bool:
     return before.here or before.silent >= STALE_SECONDS  # on this machine the kernel's lock has decided
 
 
-def _described(folder: Path, owner: filelock.OwnerRecord | None) -> Holder | None:
+def _read_holder(folder: Path, owner: filelock.OwnerRecord | None) -> Holder | None:
     """Return the holder that a lease names, an unnamed one for an unreadable lease, or None if there is no lease."""
     try:
         touched = (folder / "record.lease").lstat().st_mtime

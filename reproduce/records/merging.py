@@ -97,7 +97,7 @@ def merge(source: Path, root: Path, *, dry_run: dict[Path, Any] | None = None) -
     for problem in scanned.problems:
         yield Decision.UNREADABLE, problem.path, str(problem)
     for run in scanned.records:
-        yield _merge_one(run, Record.of(run.cell, root), dry_run=dry_run)
+        yield _merge_one(run, Record.for_cell(run.cell, root), dry_run=dry_run)
     for file in sorted((source / benchmarks.FOLDER).glob("*.json")):
         yield _merge_benchmark(file, root / benchmarks.FOLDER / file.name, dry_run=dry_run)
     if dry_run is None:
@@ -126,14 +126,14 @@ def _merge_benchmark(theirs: Path, place: Path, *, dry_run: dict[Path, Any] | No
 def publish_finished(root: Path, *, dry_run: bool = False) -> Iterator[Decided]:
     """Move finished records that are still in folders to their volumes; killed runs and older versions leave them."""
     for run in scan(root).records:
-        record = Record.of(run.cell, root)
+        record = Record.for_cell(run.cell, root)
         if not run.state.finished or not record.path.exists():
             continue
         try:
             if not dry_run:
                 with record.lock():
                     record.publish()
-            moved = not _published(run)
+            moved = not _is_published(run)
         except (LockedError, LockLostError, RecordError):  # two are retried next time; `records check` reports the last
             moved = False
         if moved:
@@ -153,7 +153,7 @@ def _merge_one(theirs: Run[Cell], ours: Record, *, dry_run: dict[Path, Any] | No
         raise
     except OSError as error:
         decision, detail = Decision.UNREADABLE, str(error)
-    if _published(theirs):
+    if _is_published(theirs):
         detail = ": ".join(filter(None, (theirs.cell.name, detail)))
     return decision, theirs.place, detail
 
@@ -179,7 +179,7 @@ def _check_theirs(run: Run[Cell]) -> None:
         check(run)
     except RecordError as error:
         raise _TheirsError(str(error)) from error
-    for file in [] if _published(run) else _files(run.place):
+    for file in [] if _is_published(run) else _files(run.place):
         if not _regular(file):
             raise _TheirsError(
                 f"{file} is a link, a pipe or a device: a copy of it would have the content of a file elsewhere. "
@@ -216,7 +216,7 @@ def _compare(theirs: Run[Cell], ours: Run[Cell], *, held: bool = False) -> tuple
         place = f"{ours.place} is {ours.state}"
         return Decision.CONFLICT, f"{theirs.state}, and {place} with another result; remove one of them"
     for run in (theirs, ours):
-        who = None if (held and run is ours) or _published(run) else holder(run.place)
+        who = None if (held and run is ours) or _is_published(run) else holder(run.place)
         if who is not None and not who.gone:
             return Decision.IN_USE, f"{who} works on {run.place}"
     if ours.state.status is Status.NOT_RUN:
@@ -226,7 +226,7 @@ def _compare(theirs: Run[Cell], ours: Run[Cell], *, held: bool = False) -> tuple
     return Decision.KEPT, f"{theirs.state}, and {ours.state} is there"
 
 
-def _published(run: Run[Cell]) -> bool:
+def _is_published(run: Run[Cell]) -> bool:
     return run.place.suffix == ".jsonl"
 
 
@@ -264,7 +264,7 @@ def _append(theirs: Run[Cell], ours: Record, decided: tuple[Decision, str]) -> t
 def _copy(theirs: Run[Cell], ours: Record) -> bool:
     """Copy a complete record to a free place. Return False if another process has filled the place."""
     ours.path.parent.parent.mkdir(parents=True, exist_ok=True)
-    with _copied(theirs, ours) as copy:
+    with _copy_aside(theirs, ours) as copy:
         ours.path.parent.mkdir(exist_ok=True)
         if ours.has_result:  # by now
             return False
@@ -278,7 +278,7 @@ def _copy(theirs: Run[Cell], ours: Record) -> bool:
 
 
 def _replace(theirs: Run[Cell], ours: Record) -> None:
-    with _copied(theirs, ours) as copy:
+    with _copy_aside(theirs, ours) as copy:
         ours.remove_checkpoint()
         for file in ours.path.iterdir():  # what the copy lacks, such as the metrics of another run of the cell
             if (FILES.fullmatch(file.name) or LEFTOVER.fullmatch(file.name)) and not (copy / file.name).exists():
@@ -288,7 +288,7 @@ def _replace(theirs: Run[Cell], ours: Record) -> None:
 
 
 @contextlib.contextmanager
-def _copied(theirs: Run[Cell], ours: Record) -> Iterator[Path]:
+def _copy_aside(theirs: Run[Cell], ours: Record) -> Iterator[Path]:
     """Yield a temporary copy next to our records: the files of a record, without those of locks and interrupted writes.
 
     The checkpoint is copied first: metrics that are newer than a checkpoint are cut back to it, but older metrics would

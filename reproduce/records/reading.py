@@ -164,30 +164,30 @@ DESCRIBED: dict[Check, str] = {
 }
 
 
-def _expected(check: Check) -> str:
+def _name_expected(check: Check) -> str:
     return DESCRIBED.get(check, "another value")
 
 
-def _described(check: Check, words: str) -> Check:
+def _check_of(check: Check, words: str) -> Check:
     DESCRIBED[check] = words
     return check
 
 
 def or_null(check: Check) -> Check:
     """Return a check that also accepts null."""
-    return _described(lambda value: value is None or check(value), f"null or {_expected(check)}")
+    return _check_of(lambda value: value is None or check(value), f"null or {_name_expected(check)}")
 
 
 def list_of(check: Check) -> Check:
     """Return a check for a list whose entries all pass `check`."""
     whole_list: Check = lambda value: isinstance(value, list) and all(map(check, value))  # noqa: E731  # a closure
-    return _described(whole_list, f"a list in which each entry is {_expected(check)}")
+    return _check_of(whole_list, f"a list in which each entry is {_name_expected(check)}")
 
 
 def dict_of(check: Check) -> Check:
     """Return a check for an object whose values all pass `check`."""
     whole_object: Check = lambda value: isinstance(value, dict) and all(map(check, value.values()))  # noqa: E731  # closure
-    return _described(whole_object, f"a JSON object in which each value is {_expected(check)}")
+    return _check_of(whole_object, f"a JSON object in which each value is {_name_expected(check)}")
 
 
 def object_of(shape: Mapping[str, Check], others: Check = lambda _: True) -> Check:
@@ -200,7 +200,7 @@ def object_of(shape: Mapping[str, Check], others: Check = lambda _: True) -> Che
             and all(shape.get(name, others)(entry) for name, entry in value.items())
         )
 
-    return _described(check, f"a JSON object with {', '.join(shape)}")
+    return _check_of(check, f"a JSON object with {', '.join(shape)}")
 
 
 def problem(values: Mapping[str, Any], shape: Mapping[str, Check], needed: Mapping[str, Check] | None = None) -> str:
@@ -220,7 +220,7 @@ def problem(values: Mapping[str, Any], shape: Mapping[str, Check], needed: Mappi
         return f"it lacks {', '.join(lacking)}"
     for name, check in {**shape, **(needed or {})}.items():
         if name in values and not check(values[name]):
-            return f"{name} is {short(values[name])}, expected {_expected(check)}"
+            return f"{name} is {short(values[name])}, expected {_name_expected(check)}"
     return ""
 
 

@@ -48,7 +48,7 @@ from reproduce.records.run import (
     unreadable,
 )
 from reproduce.records.storage import append_line, write_atomically, write_json
-from reproduce.words import some
+from reproduce.text import some
 
 __all__ = [
     "DEFAULT_ROOT",
@@ -87,7 +87,7 @@ class Record:
         self._hold: Hold | None = None
 
     @classmethod
-    def of(cls, cell: Cell, root: Path = DEFAULT_ROOT) -> "Record":
+    def for_cell(cls, cell: Cell, root: Path = DEFAULT_ROOT) -> "Record":
         """Return the record of `cell` below `root`, in the place that grids use.
 
         An older version may have left a folder in that of the scale. Such a record is continued there.
@@ -214,7 +214,7 @@ class Record:
             damage = error
         except OSError as error:  # such as a folder of another user
             damage = unreadable(self.path / "config.json", error)
-        published = None if self.root is None else volumes.published(self.cell, self.root)
+        published = None if self.root is None else volumes.find_run(self.cell, self.root)
         if published is not None and (own is not None or not (self.path / "result.json").exists()):
             if own is not None and own.state.finished and own.content != published.content:
                 raise volumes.conflict(published, own)
@@ -393,7 +393,7 @@ class Record:
             self.remove_checkpoint()
         if self.root is None or (own.state.finished and volumes.publish(own, self.root) is not None):
             return
-        published = volumes.published(self.cell, self.root)
+        published = volumes.find_run(self.cell, self.root)
         if published is not None and published.done:
             self.remove_checkpoint()
         if published is not None and not self.resumable:
@@ -512,10 +512,10 @@ def scan(root: Path = DEFAULT_ROOT) -> Scan:
         runs.setdefault(run.cell.identity, []).append(run)
     records = []
     for same in runs.values():
-        place = Record.of(same[0].cell, root).path
+        place = Record.for_cell(same[0].cell, root).path
         same.sort(key=lambda run: run.place.suffix != ".jsonl" and run.place != place)
         try:
-            first = volumes.only(run for run in same if run.state.finished)
+            first = volumes.require_one_result(run for run in same if run.state.finished)
         except RecordError as error:
             problems.append(error)
             continue

@@ -88,7 +88,7 @@ def check_own(path: Path, start: bytes) -> None:
     if not own:
         raise StorageError(
             errno.EEXIST,
-            f"{path} is there already, and this command did not write it. It was left as it is; move it away, or "
+            f"{path} is there already, and this command did not write it. It was not changed; move it away, or "
             f"choose another folder",
         )
 

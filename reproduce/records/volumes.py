@@ -158,7 +158,7 @@ class Volume:
         result = {**fixed, **_without_tag(last), **fixed}
         state = state_of(cell, self.path, result, len(metrics))
         machines = tuple(provenance[key][_ENVIRONMENT] for key in head["environments"])
-        codes, patches = _named([provenance[key] for key in head["codes"]])
+        codes, patches = _name_patches([provenance[key] for key in head["codes"]])
         return Run(cell, state, result, metrics, machines, codes, patches, self.path)
 
 
@@ -172,7 +172,7 @@ def read(path: Path) -> Volume:
         RecordError: The file cannot be read.
 
     """
-    volume = _cached(path, _parse)
+    volume = _read_cached(path, _parse)
     return Volume(path) if volume is None else volume
 
 
@@ -181,14 +181,14 @@ def contains(cell: Cell, root: Path) -> bool:
     return cell.identity in read(path_of(cell, root)).blocks
 
 
-def published(cell: Cell, root: Path) -> Run[Cell] | None:
+def find_run(cell: Cell, root: Path) -> Run[Cell] | None:
     """Return the run of the cell in its volume, or None.
 
     Raises:
         RecordError: Two runs have different results, or a run cannot be read.
 
     """
-    return only(read(path_of(cell, root)).runs(cell.identity))
+    return require_one_result(read(path_of(cell, root)).runs(cell.identity))
 
 
 def scan(root: Path, others: Sequence[Run[Cell]]) -> tuple[list[Run[Cell]], list[RecordError]]:
@@ -246,7 +246,7 @@ def listing(root: Path, problems: list[RecordError]) -> list[os.DirEntry[str]]:
     return [entry for scale in scales for entry in entries(Path(scale.path))]
 
 
-def only(runs: Iterable[Run[Cell]]) -> Run[Cell] | None:
+def require_one_result(runs: Iterable[Run[Cell]]) -> Run[Cell] | None:
     """Return the first of several finished runs of one cell, or None.
 
     Raises:
@@ -369,17 +369,17 @@ def _lines(run: Run[Cell]) -> tuple[dict[str, str], list[str]]:
 
     """
     try:
-        return _unchecked_lines(run)
+        return _write_lines(run)
     except ValueError as error:
         raise run.error("result.json", f"cannot be written to a volume: {error}") from error
 
 
-def _unchecked_lines(run: Run[Cell]) -> tuple[dict[str, str], list[str]]:
+def _write_lines(run: Run[Cell]) -> tuple[dict[str, str], list[str]]:
     environments = [_dumps({_ENVIRONMENT: environment}) for environment in run.environments]
     codes = []
     for code in run.codes:
         values = {name: value for name, value in code.items() if name != "diff"}
-        codes.append(_dumps({_CODE: values, **_packed(run.patches.get(code.get("diff", ""), b""))}))
+        codes.append(_dumps({_CODE: values, **_pack_patch(run.patches.get(code.get("diff", ""), b""))}))
     entries = {_hash([text]): text for text in (*environments, *codes)}
     head = {
         "t": "cell",
@@ -427,7 +427,7 @@ def _without_tag(line: dict[str, Any]) -> dict[str, Any]:
     return line
 
 
-def _packed(patch: bytes) -> dict[str, str]:
+def _pack_patch(patch: bytes) -> dict[str, str]:
     """Return a patch in a form that JSON can hold."""
     try:
         words = patch.decode()
@@ -438,7 +438,7 @@ def _packed(patch: bytes) -> dict[str, str]:
     return {_PATCH: words}
 
 
-def _unpacked(entry: _Entry) -> bytes:
+def _unpack_patch(entry: _Entry) -> bytes:
     """Return the patch of a code state.
 
     Raises:
@@ -448,12 +448,12 @@ def _unpacked(entry: _Entry) -> bytes:
     return base64.b64decode(entry[_PATCH_BASE64], validate=True) if _PATCH_BASE64 in entry else entry[_PATCH].encode()
 
 
-def _named(entries: Iterable[_Entry]) -> tuple[tuple[dict[str, Any], ...], dict[str, bytes]]:
+def _name_patches(entries: Iterable[_Entry]) -> tuple[tuple[dict[str, Any], ...], dict[str, bytes]]:
     """Return versions of the code and their patches by name, as a record's folder names them."""
     codes: list[dict[str, Any]] = []
     names: dict[bytes, str] = {}
     for number, entry in enumerate(entries, start=1):
-        patch = _unpacked(entry)
+        patch = _unpack_patch(entry)
         diff = {"diff": names.setdefault(patch, f"diff-{number}.patch")} if patch else {}
         codes.append({**entry[_CODE], **diff})
     return tuple(codes), {name: patch for patch, name in names.items()}
@@ -462,7 +462,7 @@ def _named(entries: Iterable[_Entry]) -> tuple[tuple[dict[str, Any], ...], dict[
 # --- files
 
 
-def _cached(path: Path, parse: Any) -> Any:
+def _read_cached(path: Path, parse: Any) -> Any:
     """Return the result of `parse` for the file's lines, or None if there is no file."""
     try:
         reading.check_file(path)
@@ -516,7 +516,7 @@ def _provenance(path: Path) -> Mapping[str, _Entry]:
         entries = {key: _entry(rest) for key, rest in parts if _hash([rest]) == key}
         return {key: entry for key, entry in entries.items() if entry is not None}
 
-    return _cached(path, parse) or {}
+    return _read_cached(path, parse) or {}
 
 
 def _entry(rest: str) -> _Entry | None:
@@ -527,7 +527,7 @@ def _entry(rest: str) -> _Entry | None:
             return {_ENVIRONMENT: entry[_ENVIRONMENT]}
         if not isinstance(entry.get(_CODE), dict) or "diff" in entry[_CODE]:
             return None
-        _unpacked(entry)
+        _unpack_patch(entry)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return entry  # type: ignore[no-any-return]  # an object, as its text begins with a brace

@@ -36,6 +36,9 @@ from reproduce.exhibits._exhibit import Exhibit, commands, section
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
+from reproduce.presentation.content import Figure, Finding, Listing, Role, Section, Table
+from reproduce.presentation.statements import ClaimVerdict
+from reproduce.presentation.statistics import MARGIN_POINTS
 from reproduce.records import reading
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
@@ -44,16 +47,13 @@ from reproduce.report import citing, layout, overview
 from reproduce.report.headline import Answer, Headline, first_screen
 from reproduce.report.readme import contents, update
 from reproduce.report.reproducibility import Reproducibility, counted, reproducibility
-from reproduce.show.content import Figure, Finding, Listing, Section, Table, Tone
-from reproduce.show.statements import ClaimVerdict
-from reproduce.show.statistics import MARGIN_POINTS
-from reproduce.words import count
+from reproduce.text import count
 
 FAILED = "This section could not be made"
 VERDICTS = "verdicts.json"  # written next to the page
 SCRIPT_PLACE = "HASH-OF-THE-SCRIPT"  # placeholder in the page for the hash of its script
 PATIENCE_SECONDS = 60.0  # how long to wait for a helper process before printing a notice
-#: Exhibits that need torch or the sheets of all plans. This process draws them while the others still have other
+#: Exhibits that need torch or the run sets of all plans. This process draws them while the others still have other
 #: exhibits to draw: importing torch in another process takes longer than drawing most exhibits.
 OURS = (
     *("staleness", "scale_study", "invertible", "schedules", "tradeoff", "table5", "table3", "figure5", "table6"),
@@ -108,7 +108,7 @@ def render(results: Results, *, jobs: int = 1) -> Report:
     """Return the report on the results."""
     sections, top = _made(results, jobs)
     claims_of = claims.by_exhibit(top.judged)
-    sections = [replace(of, standing=claims.standing(claims_of.get(of.key, []))) for of in sections]
+    sections = [replace(of, status=claims.summarize(claims_of.get(of.key, []))) for of in sections]
     parts = overview.parts(sections)
     in_order = [section for part in parts for section in part.sections]
     page = (
@@ -192,7 +192,7 @@ def _section(exhibit: Exhibit, frames: Frames) -> Section:
             key=exhibit.key,
             title=exhibit.title,
             blocks=[f"{words} {advice}"],
-            findings=[Finding(f"{exhibit.title.partition(':')[0]}: {words}", Tone.ALERT)],
+            findings=[Finding(f"{exhibit.title.partition(':')[0]}: {words}", Role.ALERT)],
             sentence=words,
         )
 

@@ -18,23 +18,23 @@ from reproduce.cells import timing
 from reproduce.cells.kinds import TrainedCell
 from reproduce.cells.networks import title_of
 from reproduce.exhibits import length
-from reproduce.exhibits._exhibit import sheets
+from reproduce.exhibits._exhibit import run_sets
 from reproduce.exhibits.primary import Primary, primaries
 from reproduce.exhibits.table2 import BEST
 from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans import staleness as plan
 from reproduce.grids.plans.length import NETWORK
-from reproduce.grids.plans.length import PETRA as ARM
+from reproduce.grids.plans.length import PETRA as VARIANT
 from reproduce.modelling.gradients import kinds_of
 from reproduce.modelling.modelled import Modelled, timed_networks
 from reproduce.modelling.tradeoff import WAYS, Way, taken
-from reproduce.records.frames import Frames, Sheet, settings_key
-from reproduce.show import facets, plots
-from reproduce.show.compare import Difference, bounded, means
-from reproduce.show.content import MEGABYTE, Figure, in_prose, short_title
-from reproduce.show.statistics import Verdict
-from reproduce.words import conjunction, count
+from reproduce.presentation import facets, plots
+from reproduce.presentation.compare import Difference, bounded, means
+from reproduce.presentation.content import MEGABYTE, Figure, in_prose, short_title
+from reproduce.presentation.statistics import Verdict
+from reproduce.records.frames import Frames, RunSet, settings_key
+from reproduce.text import conjunction, count
 
 __all__ = ["Answer", "Headline", "first_screen"]
 
@@ -76,28 +76,33 @@ def first_screen(frames: Frames) -> tuple[list[Answer], list[Headline]]:
     return [*_as_good(frames), *_saves(frames), *worth], [*_accuracy(frames), *_memory(frames), *speed]
 
 
-def _sheet(frames: Frames) -> Sheet | None:
-    return next((sheet for sheet in sheets(frames, length.EXHIBIT.key) if sheet.scale == SCALE and sheet.begun), None)
+def _run_set(frames: Frames) -> RunSet | None:
+    return next(
+        (run_set for run_set in run_sets(frames, length.EXHIBIT.key) if run_set.scale == SCALE and run_set.begun), None
+    )
 
 
 # --- is it as good?
 
 
 def _as_good(frames: Frames) -> Iterator[Answer]:
-    if (sheet := _sheet(frames)) is None:
+    if (run_set := _run_set(frames)) is None:
         return
-    gaps = {epochs: gap for (arm, epochs), gap in length.gaps(sheet, "final_accuracy").items() if arm == ARM}
+    gaps = {
+        epochs: gap for (variant, epochs), gap in length.gaps(run_set, "final_accuracy").items() if variant == VARIANT
+    }
     known = {epochs: gap for epochs, gap in gaps.items() if gap.estimate}
     if not known:
         return
     certain = {epochs: gap for epochs, gap in known.items() if gap.estimate and gap.estimate.low is not None}
     said = [f"{bounded(gap, trailing=True)} after {epochs}" for epochs, gap in known.items()]
-    cell = sheet.example
+    cell = run_set.example
     width = f" at 1/{PAPER_WIDTH // cell.width} of the paper's width" * (cell.width < PAPER_WIDTH)
     text = (
-        f"On CIFAR-10 with {title_of(cell).partition(',')[0]}{width}, PETRA (k = {ARM.k}, "
-        f"{count(ARM.k, 'micro-batch')} per update) trails backpropagation by {conjunction(said)} epochs, in points of "
-        f"test accuracy. {_published_gaps()} {_reconstruction(frames, sheet)} "
+        f"On CIFAR-10 with {title_of(cell).partition(',')[0]}{width}, PETRA (k = {VARIANT.k}, "
+        f"{count(VARIANT.k, 'micro-batch')} per update) trails backpropagation by {conjunction(said)} epochs, in "
+        "points of "
+        f"test accuracy. {_published_gaps()} {_reconstruction(frames, run_set)} "
         f"{_at_paper_scale(frames)}"
     )
     yield Answer(_title(certain or known), " ".join(text.split()), "length")
@@ -138,7 +143,7 @@ def _published_gaps() -> str:
     return f"The paper reports gaps of {shown} points on CIFAR-10 for its three RevNets, after 300 epochs."
 
 
-def _reconstruction(frames: Frames, sheet: Sheet) -> str:
+def _reconstruction(frames: Frames, run_set: RunSet) -> str:
     """State the cost of reconstruction according to the primary comparisons."""
     by_title = {of.title: of for of in primaries(frames)}
     of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title["PETRA − DSP"]
@@ -149,7 +154,7 @@ def _reconstruction(frames: Frames, sheet: Sheet) -> str:
         said = (
             f"Delayed gradients keep their inputs exactly; PETRA − delayed gradients is "
             f"{bounded(of_delayed.accuracy, unit='points')}: {seen} on this network, where "
-            f"{_reconstructing(sheet)}.{remains}"
+            f"{_reconstructing(run_set)}.{remains}"
         )
     if of_chain.accuracy.estimate:
         cost = bounded(of_chain.accuracy, unit="points")
@@ -157,9 +162,9 @@ def _reconstruction(frames: Frames, sheet: Sheet) -> str:
     return f"{said} The chain of 16, in which all inner stages reconstruct, has not been run for that long."
 
 
-def _reconstructing(sheet: Sheet) -> str:
+def _reconstructing(run_set: RunSet) -> str:
     """State how many stages of the network apply a residual function to a reconstructed input."""
-    kinds = next(iter(kinds_of(sheet).values()))
+    kinds = next(iter(kinds_of(run_set).values()))
     amount = kinds.count("R")
     return f"{amount} of {len(kinds)} stages {'computes' if amount == 1 else 'compute'} with a reconstructed input"
 
@@ -175,9 +180,9 @@ def _seen(comparison: Primary) -> str:
 
 def _at_paper_scale(frames: Frames) -> str:
     """State how many runs of the paper's size are finished, and what a single one reached compared with the paper."""
-    papers = [sheet for sheet in sheets(frames, "table2") if sheet.scale == "paper"]
-    planned = sum(len(sheet.planned) for sheet in {sheet.dataset: sheet for sheet in papers}.values())
-    done = [row for sheet in papers for row in sheet.done.to_dict("records")]
+    papers = [run_set for run_set in run_sets(frames, "table2") if run_set.scale == "paper"]
+    planned = sum(len(run_set.planned) for run_set in {run_set.dataset: run_set for run_set in papers}.values())
+    done = [row for run_set in papers for row in run_set.done.to_dict("records")]
     if not done:
         return f"None of the {planned} runs that Table 2 needs at the paper's size has been made yet."
     stated = {
@@ -205,11 +210,11 @@ class Held(NamedTuple):
 
 def _held(frames: Frames) -> dict[str, Held]:
     """Return bytes by method, as counted in the runs of one setting; empty without PETRA or without another method."""
-    if (sheet := _sheet(frames)) is None:
+    if (run_set := _run_set(frames)) is None:
         return {}
-    cell = sheet.example
+    cell = run_set.example
     runs = frames.runs
-    same = (runs["status"] == "done") & (runs["scale"] == SCALE) & (runs["model"] == NETWORK) & (runs["k"] == ARM.k)
+    same = (runs["status"] == "done") & (runs["scale"] == SCALE) & (runs["model"] == NETWORK) & (runs["k"] == VARIANT.k)
     same &= (runs["kind"] == "training") & (runs["width"] == cell.width) & (runs["batch_size"] == cell.batch_size)
     same &= (runs["correction"] == "none") & (runs["forward_weights"] == "current") & (runs["optimizer"] == "sgd")
     methods_of = dict(zip(runs.loc[same, "cell"], runs.loc[same, "method"], strict=True))
@@ -256,7 +261,9 @@ OURS, MERGED, PIPELINE = methods.PETRA.title, "PETRA, merged stages", "1F1B"
 
 def _timed(frames: Frames) -> Modelled | None:
     """Return the network of the first screen with its timed stages; None if its stages are not timed."""
-    networks = [n for sheet in sheets(frames, "tradeoff") if sheet.scale == SCALE for n in timed_networks(sheet)]
+    networks = [
+        n for run_set in run_sets(frames, "tradeoff") if run_set.scale == SCALE for n in timed_networks(run_set)
+    ]
     return next((network for network in networks if network.run.cell.model == NETWORK), None)
 
 
@@ -364,9 +371,9 @@ def _measured_speeds(frames: Frames) -> str:
 
 def _accuracy(frames: Frames) -> Iterator[Headline]:
     """Draw accuracy against the staleness of the first stage, and mark what has not been run."""
-    if (sheet := _sheet(frames)) is None:
+    if (run_set := _run_set(frames)) is None:
         return
-    runs = _of_staleness(frames, sheet)
+    runs = _of_staleness(frames, run_set)
     if runs.empty:
         return
     named = _numbers_of_devices()
@@ -378,10 +385,11 @@ def _accuracy(frames: Frames) -> Iterator[Headline]:
             [_lengths(runs, named, absent)],
             key="headline-accuracy",
             caption=f"Test accuracy over the last epochs against the staleness of the first stage "
-            f"({sheet.described(network=True, length=False)}, k = {ARM.k}). A line for each length of training; mark: "
+            f"({run_set.described(network=True, length=False)}, k = {VARIANT.k}). A line for each length of training; "
+            "mark: "
             "mean, bar: 95 % interval. Below the staleness the number of devices with one stage each: in lockstep, * "
             "under asynchronous 1F1B, + under 1F1B with slack.",
-            title=f"{title_of(sheet.example)}: accuracy against staleness",
+            title=f"{title_of(run_set.example)}: accuracy against staleness",
             x="staleness",
             y="final_accuracy",
             xlabel="staleness, micro-batches; devices",
@@ -398,15 +406,15 @@ def _points() -> Iterator[TrainedCell]:
     """Yield the cells of the network at every staleness and length that are planned for the picture."""
     parts = (plan.curve, plan.longer, plan.longest, lambda: cells_of(PLANS[length.EXHIBIT.key], SCALE))
     for cell in (cell for part in parts for cell in part()):
-        if isinstance(cell, TrainedCell) and (cell.model, cell.accumulation) == (NETWORK, ARM.k):
+        if isinstance(cell, TrainedCell) and (cell.model, cell.accumulation) == (NETWORK, VARIANT.k):
             yield cell
 
 
-def _of_staleness(frames: Frames, sheet: Sheet) -> DataFrame:
-    """Return the finished runs of the picture that have the arithmetic of `sheet`."""
+def _of_staleness(frames: Frames, run_set: RunSet) -> DataFrame:
+    """Return the finished runs of the picture that have the arithmetic of `run_set`."""
     wanted = {settings_key(cell) for cell in _points()}
-    every = [*sheets(frames, length.EXHIBIT.key), *sheets(frames, "staleness")]
-    runs = concat([of.done for of in every if of.key == sheet.key and of.dataset == sheet.dataset])
+    every = [*run_sets(frames, length.EXHIBIT.key), *run_sets(frames, "staleness")]
+    runs = concat([of.done for of in every if of.key == run_set.key and of.dataset == run_set.dataset])
     runs = runs[runs["settings"].isin(wanted) & runs["method"].isin([BACKPROPAGATION, PETRA, DELAYED])]
     return runs.drop_duplicates("cell").astype({"staleness": int})
 
@@ -483,7 +491,7 @@ FULLEST, OTHERS = "fullest stage", "all other stages"
 
 def _memory(frames: Frames) -> Iterator[Headline]:
     held = _held(frames)
-    if not held or (sheet := _sheet(frames)) is None:
+    if not held or (run_set := _run_set(frames)) is None:
         return
     bars = [
         {"way": short_title(methods.by_name(name)), "part": part, "MB": amount}
@@ -499,10 +507,11 @@ def _memory(frames: Frames) -> Iterator[Headline]:
             bars,
             [facets.stack(sums=".0f")],
             key="headline-memory",
-            caption=f"Bytes that the stages hold by method ({title_of(sheet.example)}, micro-batches of "
-            f"{sheet.example.batch_size}, k = {ARM.k}): the fullest stage, and all others, each at its largest moment; "
+            caption=f"Bytes that the stages hold by method ({title_of(run_set.example)}, micro-batches of "
+            f"{run_set.example.batch_size}, k = {VARIANT.k}): the fullest stage, and all others, each at its largest "
+            "moment; "
             "measured. Backpropagation is of one device.",
-            title=f"{title_of(sheet.example)}: bytes by method",
+            title=f"{title_of(run_set.example)}: bytes by method",
             x="way",
             y="MB",
             hue="part",

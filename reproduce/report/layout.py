@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from reproduce.grids.recipes import ACCUMULATIONS
-from reproduce.show.content import Block, Column, Entry, Figure, Section, Table, Tone
+from reproduce.presentation.content import Block, Column, Entry, Figure, Role, Section, Table
 
 __all__ = [
     "Picture",
@@ -84,7 +84,7 @@ def split(table: Table) -> tuple[Table, Table | None]:
 
 def _waits(row: Sequence[Entry]) -> bool:
     """Return whether a row contains "not run" and no value that was measured, computed or published."""
-    known = any(entry.tone not in (Tone.PLAIN, Tone.MISSING) for entry in row)
+    known = any(entry.role not in (Role.PLAIN, Role.MISSING) for entry in row)
     return not known and any(entry.text == "not run" for entry in row)
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from reproduce import published
+from reproduce.presentation.content import Finding, Role, Section
 from reproduce.records.results import Results
-from reproduce.show.content import Finding, Section, Tone
 
 __all__ = ["Chapter", "attention", "label", "newest", "parts", "sentence"]
 
@@ -43,7 +43,7 @@ def attention(sections: Sequence[Section]) -> list[tuple[Section, Finding]]:
     Missed aims of benchmarks concern only developers of the suite, so they appear only with the benchmarks.
     """
     shown = [s for s in sections if s.key != "benchmarks"]
-    return [(s, finding) for s in shown for finding in s.findings if finding.tone is Tone.ALERT]
+    return [(s, finding) for s in shown for finding in s.findings if finding.role is Role.ALERT]
 
 
 def label(section: Section) -> str:

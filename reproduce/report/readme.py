@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reproduce.exhibits.claims import Judged
+from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records.storage import write_atomically
 from reproduce.report.headline import Answer, Headline
 from reproduce.report.reproducibility import counted
-from reproduce.show.content import NARROW_SPACE
 
 __all__ = ["Contents", "ReadmeError", "contents", "update"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from reproduce import published
 from reproduce.exhibits.claims import Judged
 from reproduce.exhibits.cost import cost_of
+from reproduce.presentation.statements import ClaimVerdict
+from reproduce.presentation.statistics import MARGIN_POINTS
 from reproduce.records.frames import Frames
 from reproduce.records.record import Status
-from reproduce.show.statements import ClaimVerdict
-from reproduce.show.statistics import MARGIN_POINTS
-from reproduce.words import conjunction, count
+from reproduce.text import conjunction, count
 
 __all__ = ["Reproducibility", "counted", "reproducibility"]
 

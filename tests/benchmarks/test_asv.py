@@ -64,9 +64,9 @@ def random_state_stays() -> Iterator[None]:
 def choices(params: list[list[str]]) -> Iterator[int]:
     """Yield the numbers of some combinations of parameters that contain each value of each parameter."""
     longest = max(map(len, params), default=1)
-    every = list(itertools.product(*(range(len(values)) for values in params)))
+    combinations = list(itertools.product(*(range(len(values)) for values in params)))
     for turn in range(longest):
-        yield every.index(tuple(turn % len(values) for values in params))
+        yield combinations.index(tuple(turn % len(values) for values in params))
 
 
 def test_asv_takes_the_configuration_and_knows_every_key() -> None:

@@ -137,7 +137,7 @@ def test_a_recorded_tick_is_compared_with_the_fastest_of_all_that_can_be_recorde
     monkeypatch.setattr(captured, "cuda", cuda)
     monkeypatch.setattr(captured, "recorder", lambda device: SharedMemoryRecorder())
     monkeypatch.setattr(torch, "compile", lambda module, **_: compiled.append(module) or module)
-    monkeypatch.setattr(tick, "timed", timed)
+    monkeypatch.setattr(tick, "time_call", timed)
     tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "2"]
     given = [*tiny, "--device", "cuda", "--captured", "4", "--against", "BACKPROPAGATION"]
     monkeypatch.setattr(tick, "CLAIMED", {"network": "chain2", "width": 2, "batch": 2, "size": 8})
@@ -291,7 +291,7 @@ def test_what_is_evaluated_once_more_keeps_no_graph(
 
 
 @pytest.mark.parametrize(
-    ("other", "limit", "seconds", "aim", "said"),
+    ("other", "limit", "seconds", "aim", "expected"),
     [
         (tick.PLAIN, tick.PLAIN_AND_FORWARD, (1.30, 1.0, 1.32), 1.25, ("1.320", "1.300", "out of reach")),
         (tick.PLAIN, tick.PLAIN_AND_FORWARD, (1.30, 1.0, 1.20), 1.25, ("1.200", "1.300", "within reach")),
@@ -299,7 +299,7 @@ def test_what_is_evaluated_once_more_keeps_no_graph(
     ],
 )
 def test_a_tick_is_reported_beside_what_it_has_to_evaluate(
-    other: str, limit: str, seconds: tuple[float, ...], aim: float, said: tuple[str, ...]
+    other: str, limit: str, seconds: tuple[float, ...], aim: float, expected: tuple[str, ...]
 ) -> None:
     names = (tick.TICK, other, limit)
     comparisons = (
@@ -311,8 +311,8 @@ def test_a_tick_is_reported_beside_what_it_has_to_evaluate(
     series = tuple(Series("net", n, "time", "s", (s, 2 * s, s)) for n, s in zip(names, seconds, strict=True))
     whole = dataclasses.replace(a_race(), series=series, comparisons=comparisons)
     (finding,) = tick.complete(whole).findings
-    assert f"give a ratio of {said[0]} to one {other}; the tick has {said[1]}" in finding
-    assert f"The aim of at most {aim} is {said[2]}" in finding
+    assert f"give a ratio of {expected[0]} to one {other}; the tick has {expected[1]}" in finding
+    assert f"The aim of at most {aim} is {expected[2]}" in finding
     for alone in (comparisons[:1], comparisons[1:]):
         assert not tick.complete(dataclasses.replace(whole, comparisons=alone)).findings
 
@@ -324,8 +324,12 @@ def test_what_committed_records_say_follows_from_their_values() -> None:
     for record in records:
         if script := scripts.get(record.name.partition("-")[0]):
             with_units = tuple(series for series in record.series if series.unit)
-            said = script.complete(dataclasses.replace(record, series=with_units, goals=(), findings=()))
-            assert (said.findings, said.goals, said.series) == (record.findings, record.goals, record.series)
+            completed = script.complete(dataclasses.replace(record, series=with_units, goals=(), findings=()))
+            assert (completed.findings, completed.goals, completed.series) == (
+                record.findings,
+                record.goals,
+                record.series,
+            )
 
 
 def test_what_was_hoped_for_is_hoped_for_the_network_of_the_claim_alone() -> None:
@@ -376,7 +380,9 @@ def test_forward_gradients_are_measured_beside_backpropagation_and_petra(tmp_pat
     assert read(tmp_path / "benchmarks" / "forward-gradients.json") == record
     ways = {str(way) for way in forward_gradients.WAYS}
     assert {series.name for series in record.series} == {"Backpropagation", *ways, "PETRA"}
-    assert {(of.first, of.second) for of in record.comparisons} == {(n, "Backpropagation") for n in {*ways, "PETRA"}}
+    assert {(comparison.first, comparison.second) for comparison in record.comparisons} == {
+        (n, "Backpropagation") for n in {*ways, "PETRA"}
+    }
     peaks = {series.name: series.values[0] for series in record.series if series.quantity == ALLOCATED}
     local = "local guess of the global target, activations"
     assert peaks[f"{local}, jvp"] < peaks[local]  # one block's graph at a time
@@ -393,7 +399,7 @@ def test_growth_is_measured_along_every_axis(tmp_path: Path) -> None:
 
 def test_growth_is_measured_of_all_methods_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = itertools.count()
-    monkeypatch.setattr(tick, "timed", lambda *_: next(turns))
+    monkeypatch.setattr(tick, "time_call", lambda *_: next(turns))
     chosen = [methods.PETRA, methods.DELAYED_GRADIENTS]
     options = argparse.Namespace(record=None, records=None, methods=chosen, pixels=8, rounds=2, steps=1)
     recorder = Recorder("Growth", "", "", options)
@@ -408,9 +414,9 @@ def test_every_part_of_the_loaders_gives_its_numbers() -> None:
     from benchmarks import loaders
 
     few = "--workers 0 --pairs 1 --seconds 0.05 --images 640 --files 70 --widths 2 --threads 1"
-    judged = loaders.main(few.split()).judged()
-    assert [of.group.split(",")[0] for of, *_ in judged] == ["small", "memory", "jpeg", "share", "share"]
-    assert all(ratio.median > 0 for _, ratio, _ in judged)
+    judge = loaders.main(few.split()).judge()
+    assert [sought.group.split(",")[0] for sought, *_ in judge] == ["small", "memory", "jpeg", "share", "share"]
+    assert all(ratio.median > 0 for _, ratio, _ in judge)
 
 
 @pytest.mark.slow
@@ -443,7 +449,7 @@ def test_the_model_is_compared_with_the_engine(tmp_path: Path) -> None:
     record = read(tmp_path / "benchmarks" / "timeline.json")  # the times of timelines are rounded in the file
     assert record.series == series
     places = [f"chain3, width 2, {m}, P = {p}" for p in (1, 2) for m in timeline.METHODS]
-    assert [of.group for of, *_ in record.judged()] == places
+    assert [sought.group for sought, *_ in record.judge()] == places
     title = f"chain3, width 2, {methods.PETRA}, P = 2"
     modelled, measured = (record.timelines[f"{title}, {which}"] for which in ("modelled", "measured"))
     assert modelled.devices == measured.devices == 2
@@ -455,7 +461,7 @@ def test_the_predicted_pace_is_that_of_a_full_pipeline() -> None:
     """The end of a run, in which no micro-batch enters, once made one process look a third too fast."""
     costs = [Cost(1.0, 2.0, 0.5)] * 4
     for method in timeline.METHODS:
-        assert timeline.predicted_timeline(method, costs, (4,), Link())[1] == pytest.approx(4 * 3.5)
+        assert timeline.predict_timeline(method, costs, (4,), Link())[1] == pytest.approx(4 * 3.5)
 
 
 def test_timings_are_compared_in_pairs_and_merging_may_cost_the_messages(tmp_path: Path) -> None:

@@ -50,4 +50,4 @@ def test_the_documentation_quotes_the_records_of_a_gpu() -> None:
     words = " ".join(text.split())
     table = [line for line in text.splitlines() if line in (lines := ticks())]
     assert table == lines, "\n".join(lines)
-    assert [said for said in cell() if said not in words] == []
+    assert [phrase for phrase in cell() if phrase not in words] == []

@@ -36,7 +36,7 @@ def test_a_batch_that_runs_out_of_memory_does_not_fit(
 
     settings = {"limit": 10**9, "guess": 64, "device": torch.device("cpu")}
     assert memory.largest_batch(CHAIN, lambda run: allocated(run)[0].peak, **settings) == 41
-    monkeypatch.setattr(memory, "allocated", allocated)
+    monkeypatch.setattr(memory, "measure_allocations", allocated)
     monkeypatch.setattr(memory, "growth_of_fresh_process", lambda *_: None)
     added: list[tuple[Any, ...]] = []
     recorder = SimpleNamespace(add=lambda *values, at: added.append((*values, at)))
@@ -49,8 +49,8 @@ def test_a_batch_that_runs_out_of_memory_does_not_fit(
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_what_is_predicted_is_near_what_the_allocator_gives_out(method: methods.Method) -> None:
     run = dataclasses.replace(CHAIN, method=method.name)
-    allocations, report = memory.allocated(run)
-    assert allocations.peak == pytest.approx(memory.predicted_peak(run), rel=0.35)  # without temporaries of operations
+    allocations, report = memory.measure_allocations(run)
+    assert allocations.peak == pytest.approx(memory.predict_peak(run), rel=0.35)  # without temporaries of operations
     assert allocations.peak > report.now("parameters", "optimizer", "inputs", "stashed_weights")
     if method is methods.PETRA:
         assert memory.sum_of_parts(report) < report.peak(), "the graphs of all stages but one are left out"
@@ -59,7 +59,7 @@ def test_what_is_predicted_is_near_what_the_allocator_gives_out(method: methods.
 
 def test_the_claim_names_what_cublas_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     account = SimpleNamespace(peak=1000, workspaces=67_000_000), MemoryReport(())
-    monkeypatch.setattr(memory, "allocated", lambda run: account)
+    monkeypatch.setattr(memory, "measure_allocations", lambda run: account)
     monkeypatch.setattr(memory, "sum_of_parts", lambda report: 990)
     recorder = SimpleNamespace(add=lambda *_: None, notes=[], comparisons=[])
     memory.aim(recorder, CHAIN)  # type: ignore[arg-type]  # a partial stand-in

@@ -64,17 +64,17 @@ def test_times_in_which_memory_was_asked_for_anew_are_none(monkeypatch: pytest.M
     monkeypatch.setattr(script, "stepping", lambda run, device: lambda: None)
     monkeypatch.setattr(script, "retries", lambda device: next(asked))
     with pytest.raises(MemoryError, match="released and allocated again"):
-        script.timed_rounds(RUN, torch.device("cpu"), threads=2, rounds=1)
+        script.time_rounds(RUN, torch.device("cpu"), threads=2, rounds=1)
 
 
 @pytest.mark.parametrize("method", script.CONTESTANTS, ids=str)
 def test_what_is_predicted_is_near_what_the_allocator_gives_out(method: Any) -> None:
     run = dataclasses.replace(RUN, method=method)
-    assert script.allocated(run, torch.device("cpu")) == pytest.approx(script.predicted_peak(run), rel=0.25)
+    assert script.measure_allocations(run, torch.device("cpu")) == pytest.approx(script.predict_peak(run), rel=0.25)
 
 
 def test_a_second_graph_is_predicted_and_largest_batches_are_found_from_a_line() -> None:
     plain = dataclasses.replace(RUN, method=REVERSIBLE_BACKPROPAGATION)
-    assert script.predicted_peak(plain) < script.predicted_peak(RUN)
-    limit = script.predicted_peak(dataclasses.replace(RUN, batch=37))
+    assert script.predict_peak(plain) < script.predict_peak(RUN)
+    limit = script.predict_peak(dataclasses.replace(RUN, batch=37))
     assert abs(script.by_a_line(RUN, limit) - 37) <= 1

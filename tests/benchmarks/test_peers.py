@@ -37,7 +37,7 @@ def test_every_contestant_has_autograds_gradients(contestant: Contestant, settin
     gradients = measures.gradients(contestant, task, torch.float64)
     assert float((gradients - expected).norm() / expected.norm()) < 1e-12
     assert measures.batch_norm_updates(contestant, task) == UPDATES.get(contestant.name, 1)
-    peak, at_loss = measures.allocated(contestant, setting)
+    peak, at_loss = measures.measure_allocations(contestant, setting)
     assert 0 < at_loss < peak
 
 
@@ -59,7 +59,7 @@ def test_whoever_is_absent_or_fails_is_a_row_that_says_so(monkeypatch: pytest.Mo
 
 
 def test_peers_that_are_ahead_are_said_first() -> None:
-    def of(name: str, seconds: float, updates: float, once: float | None = None) -> list[Series]:
+    def both_series(name: str, seconds: float, updates: float, once: float | None = None) -> list[Series]:
         costs = Series("chain", name, peers.TIME, "s", (seconds, seconds, once or seconds))
         return [costs, Series("chain", name, peers.UPDATES, "a step", (updates,))]
 
@@ -70,7 +70,7 @@ def test_peers_that_are_ahead_are_said_first() -> None:
         "ours, PETRA": (0.020, 1),
         "ours, other": (0.012, 1),
     }
-    series = tuple(one for name, values in names.items() for one in of(name, *values))
+    series = tuple(one for name, values in names.items() for one in both_series(name, *values))
     setting = {"contestants": "; ".join([*names, "absent"])}
     ahead, nobody, who = peers.complete(dataclasses.replace(a_race(), series=series, setting=setting)).findings
     assert ahead == "Ahead of ours, PETRA, upper quartile included, of whose value they need: chain, time: fast (0.75)."
@@ -83,7 +83,7 @@ def test_peers_have_their_turns_forwards_and_backwards(monkeypatch: pytest.Monke
     plain, ours = CONTESTANTS[0], CONTESTANTS[-1]
     monkeypatch.setattr(peers, "CONTESTANTS", (plain, ours))
     turns = itertools.count(1)
-    monkeypatch.setattr(tick, "timed", lambda *_: next(turns))
+    monkeypatch.setattr(tick, "time_call", lambda *_: next(turns))
     recorder = Recorder("Peers", "", "", argparse.Namespace(record=None, records=None))
     recorder.setting |= {contestant.name: peers.state(contestant) for contestant in (plain, ours)}
     peers.measure(CHAIN, recorder, 2, first=False)

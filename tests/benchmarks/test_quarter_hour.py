@@ -150,22 +150,25 @@ def test_stopped_in_any_step_what_has_ended_is_not_repeated(
     with contextlib.closing(Process(run_hour, tmp_path, stopped)) as process:
         wait_for(lambda: times(tmp_path, stopped))
         process.send_signal(number)
-        process.said()
+        process.stderr()
         assert process.returncode == (-9 if number == signal.SIGKILL else 143)
     steps = {name: noting(tmp_path, name) for name in NAMES}
     cells = [trained(tmp_path, long(seed)) for seed in (0, 1)]
     assert call([steps[name] for name in NAMES[:3]], cells, [steps[name] for name in NAMES[5:]]) == 0
     again = {stopped: 2} if not stopped.startswith("cell") else {}  # training outlives the command
     assert {name: times(tmp_path, name) for name in NAMES} == dict.fromkeys(NAMES, 1) | again
-    assert [str(Record.of(long(seed), tmp_path / "hour" / "records").state()) for seed in (0, 1)] == ["done", "done"]
+    assert [str(Record.for_cell(long(seed), tmp_path / "hour" / "records").state()) for seed in (0, 1)] == [
+        "done",
+        "done",
+    ]
 
 
 def test_a_call_ends_while_a_cell_is_trained_and_the_next_one_waits_for_it(tmp_path, call, capsys) -> None:
     cells = [trained(tmp_path, long(0), pause=600)]
     ending = ["--call-seconds", str(quarter_hour.ENDING + 5)]
     assert call([], cells, [noting(tmp_path, "later")], *ending) == 0
-    said = capsys.readouterr().out
-    assert "continues as process" in said
+    output = capsys.readouterr().out
+    assert "continues as process" in output
     assert times(tmp_path, "later") == 0
     assert (tmp_path / "hour" / quarter_hour.ARCHIVE).exists()
     (tmp_path / "cell-0-continue").touch()
@@ -182,10 +185,10 @@ def test_the_next_cell_that_fits_is_trained(tmp_path, call, capsys, monkeypatch)
     quick = [trained(tmp_path, narrow[0], seconds=900, pause=600), trained(tmp_path, narrow[1])]
     monkeypatch.setattr(quarter_hour, "how_trained", lambda *_: ([], where))
     assert call([], [trained(tmp_path, long(0)), *quick], []) == 0
-    said = capsys.readouterr().out
-    assert f"training: {long(0).name} needs 9060 s" in said
-    assert f"training: {quick[0].cell.name}: it needs 6300 s more" in said
-    assert f"training: {quick[1].cell.name}: done" in said
+    output = capsys.readouterr().out
+    assert f"training: {long(0).name} needs 9060 s" in output
+    assert f"training: {quick[0].cell.name}: it needs 6300 s more" in output
+    assert f"training: {quick[1].cell.name}: done" in output
     assert [times(tmp_path, f"cell-{seed}") for seed in range(3)] == [0, 1, 1]
     assert (tmp_path / "cell-1-stopped").exists()
     assert call([], [trained(tmp_path, long(0)), *quick], []) == 0
@@ -196,9 +199,9 @@ def test_when_the_time_is_used_up_training_stops_and_saves(tmp_path, call, capsy
     monkeypatch.setattr(quarter_hour, "STARTING", 0.0)
     seconds = ["--seconds", str(quarter_hour.ENDING + 15)]
     assert call([], [trained(tmp_path, long(0), pause=20.0)], [noting(tmp_path, "later")], *seconds) == 0
-    said = capsys.readouterr().out
-    assert ": the time is used up" in said
-    assert "later: skipped, because it takes up to 60 s" in said
+    output = capsys.readouterr().out
+    assert ": the time is used up" in output
+    assert "later: skipped, because it takes up to 60 s" in output
     assert (tmp_path / "cell-0-stopped").exists()
 
 
@@ -208,9 +211,9 @@ def test_a_failure_takes_away_what_needs_it_and_no_more(tmp_path, call, capsys, 
         noting(tmp_path, "tick", "time.sleep(600)", seconds=8),
     ]
     assert call(steps, [trained(tmp_path, long(0))], [noting(tmp_path, "later")]) == 1
-    said = capsys.readouterr().out
-    assert "correctness: FAILED: exit code 3; see logs/correctness.log" in said
-    assert "tick: FAILED: not finished within 8 s" in said
+    output = capsys.readouterr().out
+    assert "correctness: FAILED: exit code 3; see logs/correctness.log" in output
+    assert "tick: FAILED: not finished within 8 s" in output
     assert (times(tmp_path, "cell-0"), times(tmp_path, "later")) == (1, 1)
     broken = Candidate(long(3), ["python", "-c", "import sys; sys.exit('no')"])
     assert call(steps, [broken], []) == 1

@@ -17,12 +17,12 @@ from reproduce.exhibits.claims import judge
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
+from reproduce.presentation.content import Block, Figure, Listing, Section, Table
 from reproduce.records import benchmarks, volumes
 from reproduce.records.frames import Frames
 from reproduce.records.record import scan
 from reproduce.records.results import read
 from reproduce.report.headline import first_screen
-from reproduce.show.content import Block, Figure, Listing, Section, Table
 
 HERE = Path(__file__).parent
 COMMITTED = HERE.parents[1] / "reports" / "records"
@@ -63,16 +63,19 @@ def texts(root: Path, *keys: str) -> Iterator[tuple[str, str]]:
         words += [f"{one.sentence} | {one.figure.caption} | {one.figure.description}" for one in pictures]
         yield HEADLINES, "\n".join(words) + "\n"
     if not keys or CLAIMS in keys:
-        yield CLAIMS, "".join(f"{of.claim.key}: {of.verdict.value}: {of.found}\n" for of in judge(frames))
+        yield (
+            CLAIMS,
+            "".join(f"{judged.claim.key}: {judged.verdict.value}: {judged.found}\n" for judged in judge(frames)),
+        )
 
 
-def lines_of(shown: Section) -> Iterator[str]:
+def lines_of(section: Section) -> Iterator[str]:
     """Yield the text of a section."""
-    yield f"SECTION {shown.key}: {shown.title} {shown.count}".rstrip()
-    yield f"sentence: {shown.sentence}"
-    for finding in shown.findings:
-        yield f"finding [{finding.tone.value}] {finding.text}"
-    for block in (*shown.blocks, *shown.folded):
+    yield f"SECTION {section.key}: {section.title} {section.count}".rstrip()
+    yield f"sentence: {section.sentence}"
+    for finding in section.findings:
+        yield f"finding [{finding.role.value}] {finding.text}"
+    for block in (*section.blocks, *section.folded):
         yield from _lines_of_block(block)
 
 

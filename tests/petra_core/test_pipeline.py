@@ -224,7 +224,7 @@ def with_losses_of_samples() -> object:
             r"must keep the shape of its input \(4, 3\), got \(4, 5\)",
         ),
         (lambda: ReversibleStage(toys.stem(2)), TypeError, "takes a plain module, got the stage BufferedStage"),
-        (lambda: HeadStage(lambda x: x), TypeError, "got function"),  # type: ignore[arg-type]
+        (lambda: HeadStage(lambda x: x), TypeError, "got function"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(make: Callable[[], object], error: type[Exception], message: str) -> None:

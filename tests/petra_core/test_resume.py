@@ -76,7 +76,7 @@ def test_resume_in_a_new_process(tmp_path: Path) -> None:
     toys.train(stopped, data[:7], drain=False)
     checkpoint.save(tmp_path / "state.pt", stopped.state_dict())
     with contextlib.closing(Command(go_on, tmp_path)) as process:
-        assert process.said() == ""
+        assert process.stderr() == ""
         assert process.returncode == 0
     assert_bitwise_equal(checkpoint.load(tmp_path / "end.pt"), undisturbed.state_dict())
 

@@ -90,7 +90,7 @@ def test_delay_in_updates_is_counted_from_the_vector(method: Method) -> None:
             delays.append((worker.index, m, worker.parts[-1].delay(worker.version)))
             return original(m)
 
-        worker.backward = noted  # type: ignore[method-assign]
+        worker.backward = noted
     toys.train(pipeline, toys.batches(30))
     assert len(delays) == 30 * 5
     for stage, m, delay in delays:

@@ -21,7 +21,7 @@ PROBE_EVERY = 200  # micro-batches between two whose reconstructed inputs are co
 
 
 @dataclass(frozen=True)
-class Cure:
+class Mitigation:
     """A mitigation of delay.
 
     Attributes:
@@ -47,13 +47,13 @@ def _of(correction: type[delay.Correction]) -> dict[str, Any]:
     return {"correction": correction.name, "correction_value": correction.default}
 
 
-NOTHING = Cure("nothing")
-CURES = (
+NOTHING = Mitigation("nothing")
+MITIGATIONS = (
     NOTHING,
-    Cure("predicted weights", {"forward_weights": "predicted"}),
-    Cure("predicted, linear", {"forward_weights": "predicted_linear"}),
-    *(Cure(correction.title.lower(), _of(correction)) for correction in delay.CORRECTIONS.values()),
-    Cure("NAdam, 0.99", {"optimizer": "nadam", "momentum": 0.99}, rates=(1.0, 4.0, 16.0, 64.0)),
+    Mitigation("predicted weights", {"forward_weights": "predicted"}),
+    Mitigation("predicted, linear", {"forward_weights": "predicted_linear"}),
+    *(Mitigation(correction.title.lower(), _of(correction)) for correction in delay.CORRECTIONS.values()),
+    Mitigation("NAdam, 0.99", {"optimizer": "nadam", "momentum": 0.99}, rates=(1.0, 4.0, 16.0, 64.0)),
 )
 NETWORKS = {"small": ("revnet18", "chain16")}
 KS = (1, 4)
@@ -103,7 +103,7 @@ class Trial:
     """A cell of the study, and what it tries."""
 
     cell: Cell
-    cure: Cure
+    mitigation: Mitigation
     rate: float  # multiple of the recipe's learning rate
 
 
@@ -115,56 +115,65 @@ def cells(scale: str) -> list[Cell]:
 def trials(scale: str) -> list[Trial]:
     """Return the trials of a scale, with the recipe's learning rate before others."""
     if scale == "smoke":
-        of = [(methods.BACKPROPAGATION, NOTHING), *((methods.PETRA, cure) for cure in CURES)]
-        return [_trial(scale, "chain8", method, 1, 0, cure) for method, cure in of]
+        pairs = [(methods.BACKPROPAGATION, NOTHING), *((methods.PETRA, mitigation) for mitigation in MITIGATIONS)]
+        return [_trial(scale, "chain8", method, 1, 0, mitigation) for method, mitigation in pairs]
     return [*_tried(scale), *_longer()] if scale in NETWORKS else []
 
 
 def _tried(scale: str) -> list[Trial]:
     return [
-        _trial(scale, network, method, k, seed, cure, rate)
+        _trial(scale, network, method, k, seed, mitigation, rate)
         for recipes_rate in (True, False)
         for seed in recipes.seeds("small")
         for network in NETWORKS[scale]
         for k in KS
         for method in (methods.BACKPROPAGATION, *PIPELINED)
-        for cure in CURES
-        for rate in cure.rates
-        if cure.fits(method)
+        for mitigation in MITIGATIONS
+        for rate in mitigation.rates
+        if mitigation.fits(method)
         and (rate == 1) == recipes_rate
-        and _wanted(method, cure, seed, rate, CHOSEN.get((network, k, method.name, cure.title)))
+        and _wanted(method, mitigation, seed, rate, CHOSEN.get((network, k, method.name, mitigation.title)))
     ]
 
 
 def _longer() -> list[Trial]:
     """Return the best mitigations at their rates, with plain PETRA and backpropagation."""
     return [
-        _trial("small", length.NETWORK, method, 1, seed, cure, rate, **length.lasting("small", epochs))
+        _trial("small", length.NETWORK, method, 1, seed, mitigation, rate, **length.lasting("small", epochs))
         for epochs, best in LONGER.items()
         for seed in recipes.seeds("small")
         for method in (methods.BACKPROPAGATION, methods.PETRA)
-        for cure in CURES
-        if cure is NOTHING or (cure.title in best and cure.fits(method))
-        for rate in [1.0 if cure is NOTHING else CHOSEN.get((length.NETWORK, 1, method.name, cure.title), 1.0)]
+        for mitigation in MITIGATIONS
+        if mitigation is NOTHING or (mitigation.title in best and mitigation.fits(method))
+        for rate in [
+            1.0 if mitigation is NOTHING else CHOSEN.get((length.NETWORK, 1, method.name, mitigation.title), 1.0)
+        ]
     ]
 
 
-def _wanted(method: Method, cure: Cure, seed: int, rate: float, chosen: float | None) -> bool:
+def _wanted(method: Method, mitigation: Mitigation, seed: int, rate: float, chosen: float | None) -> bool:
     if rate == 1:
-        return method is methods.PETRA or cure is NOTHING or seed == 0
+        return method is methods.PETRA or mitigation is NOTHING or seed == 0
     return method in (methods.PETRA, methods.BACKPROPAGATION) and (seed == 0 or rate == chosen)
 
 
 def _trial(
-    scale: str, network: str, method: Method, k: int, seed: int, cure: Cure = NOTHING, rate: float = 1.0, **changes: Any
+    scale: str,
+    network: str,
+    method: Method,
+    k: int,
+    seed: int,
+    mitigation: Mitigation = NOTHING,
+    rate: float = 1.0,
+    **changes: Any,
 ) -> Trial:
     """Return a trial. On the chain, where PETRA reconstructs most, record the errors of the inputs at k = 1."""
-    settings = recipes.settings(scale, network, method, k, seed, **changes) | cure.changes
+    settings = recipes.settings(scale, network, method, k, seed, **changes) | mitigation.changes
     if settings.get("correction") == delay.Rate.name:
         settings["correction_value"] = settings["epochs"] / 3
     if settings.get("optimizer", "sgd") != "sgd":
         settings["learning_rate"] = rates.rate(settings["optimizer"], settings["batch_size"], k)
     settings["learning_rate"] *= rate
     if scale == "small" and network == "chain16" and method is methods.PETRA and (k, rate) == (1, 1.0):
-        return Trial(ReconstructionCell(**settings, probe_every=PROBE_EVERY), cure, rate)
-    return Trial(TrainingCell(**settings), cure, rate)
+        return Trial(ReconstructionCell(**settings, probe_every=PROBE_EVERY), mitigation, rate)
+    return Trial(TrainingCell(**settings), mitigation, rate)

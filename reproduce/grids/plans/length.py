@@ -18,7 +18,7 @@ NETWORK = "revnet18"
 AGAINST, FOR = (27, 2.0), (81, 0.5)  # epochs, points
 
 
-class Arm(NamedTuple):
+class Variant(NamedTuple):
     """A method and k to compare with backpropagation at the same k, and so at the same effective batch."""
 
     method: Method
@@ -30,12 +30,12 @@ class Arm(NamedTuple):
         return f"{self.method.title}, k = {self.k}"
 
 
-PETRA, DELAYED, LATER = Arm(methods.PETRA, 1), Arm(methods.DELAYED_GRADIENTS, 1), Arm(methods.PETRA, 4)
-ARMS = (PETRA, DELAYED, LATER)
-#: Seeds of each arm by scale and epochs. The scale's usual length is included, with cells of other tables.
-SEEDS: dict[str, dict[int, dict[Arm, tuple[int, ...]]]] = {
+PETRA, DELAYED, LATER = Variant(methods.PETRA, 1), Variant(methods.DELAYED_GRADIENTS, 1), Variant(methods.PETRA, 4)
+VARIANTS = (PETRA, DELAYED, LATER)
+#: Seeds of each variant by scale and epochs. The scale's usual length is included, with cells of other tables.
+SEEDS: dict[str, dict[int, dict[Variant, tuple[int, ...]]]] = {
     "small": {
-        3: dict.fromkeys(ARMS, recipes.seeds("small")),
+        3: dict.fromkeys(VARIANTS, recipes.seeds("small")),
         9: {PETRA: recipes.seeds("small")},
         27: {PETRA: tuple(range(6)), DELAYED: recipes.seeds("small"), LATER: recipes.seeds("small")},
         81: {PETRA: recipes.seeds("small")},
@@ -46,13 +46,13 @@ SEEDS: dict[str, dict[int, dict[Arm, tuple[int, ...]]]] = {
 
 
 def cells(scale: str) -> list[Cell]:
-    """Return every arm and backpropagation at its k, short trainings first: a long one takes as long as all others."""
+    """Return every variant, and backpropagation at its k, ordered by length: long trainings come last."""
     pairs = [
-        planned(scale, method, arm.k, epochs, seed)
-        for epochs, arms in SEEDS.get(scale, {}).items()
-        for arm, seeds in arms.items()
+        planned(scale, method, variant.k, epochs, seed)
+        for epochs, variants in SEEDS.get(scale, {}).items()
+        for variant, seeds in variants.items()
         for seed in seeds
-        for method in (arm.method, methods.BACKPROPAGATION)
+        for method in (variant.method, methods.BACKPROPAGATION)
     ]
     return list(dict.fromkeys(pairs))
 

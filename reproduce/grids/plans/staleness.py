@@ -59,7 +59,7 @@ DEVICES: dict[int, tuple[Stages, int]] = {2: ((3, 7), 4), 4: ((2, 2, 2, 4), 4), 
 RIVALS = (PETRA, DELAYED, DSP, methods.PIPEDREAM_2BW)
 RATES = (0.5, 2.0)  # multiples of the recipe's rate, which the curve has
 #: Mitigations of delay to combine with less staleness, and the learning rates to try, as multiples of the recipe's.
-CURES: dict[str, tuple[float, ...]] = {"predicted weights": (1.0,), "NAdam, 0.99": (16.0, 4.0, 64.0)}
+MITIGATIONS: dict[str, tuple[float, ...]] = {"predicted weights": (1.0,), "NAdam, 0.99": (16.0, 4.0, 64.0)}
 DEEP = 48  # blocks of the chain of 50 stages
 DEEP_POINTS = (FREE, Point(ONE_F_ONE_B, (13, 12, 12, 13)), Point(ONE_F_ONE_B, (5,) * 10))
 MAP_POINTS = (FREE, Point(ONE_F_ONE_B, (3, 2, 2, 3)))
@@ -161,21 +161,21 @@ def swept() -> Iterator[Cell]:
                 yield trained(method, point, 1, seed, learning_rate=usual["learning_rate"] * rate)
 
 
-def cured() -> Iterator[Cell]:
+def mitigated() -> Iterator[Cell]:
     """Yield less staleness with its best mitigation in lockstep, and backpropagation with the same optimizer."""
-    of_title = {cure.title: cure for cure in corrections.CURES}
-    for title, tried in CURES.items():
-        cure = of_title[title]
+    of_title = {mitigation.title: mitigation for mitigation in corrections.MITIGATIONS}
+    for title, tried in MITIGATIONS.items():
+        mitigation = of_title[title]
         for rate in tried:
             for seed in recipes.seeds("small") if rate == tried[0] else (0,):
                 for method, point in ((PETRA, FREE), (PETRA, FOUR), (PETRA, PAPER), (EXACT, PAPER)):
-                    if cure.fits(method):
+                    if mitigation.fits(method):
                         usual = recipes.settings("small", NETWORK, method)
-                        optimizer = cure.changes.get("optimizer", "sgd")
+                        optimizer = mitigation.changes.get("optimizer", "sgd")
                         base = usual["learning_rate"]
                         if optimizer != "sgd":
                             base = rates.rate(optimizer, usual["batch_size"], 1)
-                        yield trained(method, point, 1, seed, **cure.changes | {"learning_rate": base * rate})
+                        yield trained(method, point, 1, seed, **mitigation.changes | {"learning_rate": base * rate})
 
 
 def longer() -> Iterator[Cell]:
@@ -231,5 +231,5 @@ def mapped() -> Iterator[Cell]:
 
 #: Parts of the plan at `small`, the cheapest and most valuable first.
 PARTS: tuple[Callable[[], Iterator[Cell]], ...] = (
-    *(confirming, devices, curve, networks, swept, cured, longer, deep, longest, mapped),
+    *(confirming, devices, curve, networks, swept, mitigated, longer, deep, longest, mapped),
 )

@@ -72,10 +72,10 @@ def two_replicas(rank: int) -> None:
     with replicas.averaged_statistics(pipeline.model):
         for name, tensor in toys.weights(pipeline).items():
             if "running" in name:
-                assert not torch.equal(first[name], second[name])  # type: ignore[index]
-                assert_close(tensor, (first[name] + second[name]) / 2)  # type: ignore[index]
+                assert not torch.equal(first[name], second[name])
+                assert_close(tensor, (first[name] + second[name]) / 2)
             else:
-                assert_bitwise_equal(first[name], second[name])  # type: ignore[index]
+                assert_bitwise_equal(first[name], second[name])
     assert all(a is b for a, b in zip(pipeline.model.buffers(), buffers, strict=True)), "the very tensors are back"
     assert_bitwise_equal(toys.weights(pipeline), before)
     sums_and_means(rank)

@@ -14,7 +14,7 @@ from tests import fake_records
 from tests.processes import FORKED
 from tests.reproduce.records.test_locks import _hold
 
-CHOSEN = ("--tables", "accuracy", "--models", "revnet18", "--methods", "petra,backpropagation")
+CHOSEN = ("--exhibits", "accuracy", "--models", "revnet18", "--methods", "petra,backpropagation")
 ARGUMENTS = ("run", "smoke", "--dry-run", *CHOSEN, "--jobs", "1")
 CELLS = [
     recipes.cell("smoke", method=method, accumulation=k) for k in (1, 4, 32) for method in (PETRA, BACKPROPAGATION)
@@ -64,7 +64,7 @@ def test_failed_cells_to_be_retried_another_device_and_another_precision(root):
 def test_what_cannot_be_run_is_not_called_done(root):
     for cell in CELLS[4:]:
         fake_records.train(cell, root, 95.0, epochs=1).fail("out of memory", "no")
-    (Record.of(CELLS[1], root).path / "config.json").write_text("{")
+    (Record.for_cell(CELLS[1], root).path / "config.json").write_text("{")
     text = call(root).output
     assert "Nothing can be run: 2 cells unreadable, 2 cells out of memory; --retry-failed" in text
     assert "Nothing is left" not in text
@@ -72,7 +72,7 @@ def test_what_cannot_be_run_is_not_called_done(root):
 
 def test_a_lock_of_another_machine_is_shown_with_its_holder(root):
     ready, release = FORKED.Event(), FORKED.Event()
-    path = Record.of(CELLS[1], root).path
+    path = Record.for_cell(CELLS[1], root).path
     process = FORKED.Process(target=_hold, args=("beta", 1000, path, ready, release))
     process.start()
     try:

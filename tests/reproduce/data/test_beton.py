@@ -134,7 +134,7 @@ def test_a_file_that_is_no_image_is_named_and_leaves_nothing_nor_does_a_full_dis
     ],
     ids=["tiny", "cut", "version", "fields", "name", "size"],
 )
-def test_a_damaged_file_is_refused(tmp_path: Path, damage, problem) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_file_is_refused(tmp_path: Path, damage, problem) -> None:
     path = tmp_path / "a.beton"
     write_beton(path, raw_images())
     path.write_bytes(damage(path.read_bytes()))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from reproduce.data.crops import centre_crops, mirrored, padded_crops, random_resized_crops
+from reproduce.data.crops import centre_crops, choose_mirrored, choose_padded_crops, random_resized_crops
 from reproduce.data.sample_hash import AUGMENTATION, sample_hashes
 
 SAMPLES = 4000
@@ -71,12 +71,12 @@ def test_centres_and_mirrors() -> None:
     heights, widths = np.array([256, 256, 512, 3]), np.array([256, 300, 300, 1])
     boxes = [[16, 16, 224, 224], [16, 38, 224, 224], [125, 19, 262, 262], [1, 0, 1, 1]]
     assert centre_crops(heights, widths).tolist() == boxes
-    assert abs(mirrored(hashes()).sum() - SAMPLES / 2) < 5 * (SAMPLES / 4) ** 0.5
+    assert abs(choose_mirrored(hashes()).sum() - SAMPLES / 2) < 5 * (SAMPLES / 4) ** 0.5
 
 
 @pytest.mark.parametrize("padding", [0, 4])
 def test_padded_crops_take_every_place_equally(padding: int) -> None:
-    tops, lefts = padded_crops(hashes(), padding)
+    tops, lefts = choose_padded_crops(hashes(), padding)
     places = 2 * padding + 1
     counts = np.bincount(tops * places + lefts, minlength=places**2)
     expected = SAMPLES / places**2

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from reproduce.data.beton import Beton, JpegFiles, RawImages, write_beton
-from reproduce.data.crops import centre_crops, mirrored, random_resized_crops
+from reproduce.data.crops import centre_crops, choose_mirrored, random_resized_crops
 from reproduce.data.errors import DataError
 from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader
 from reproduce.data.sample_hash import AUGMENTATION, sample_hashes, sample_order
@@ -84,7 +84,7 @@ def ffcv_threads() -> list[threading.Thread]:
 )
 def test_raw_images_come_as_from_memory(raw_file: Path, augment: bool, batch_size: int, workers: int) -> None:
     """The random state of other code must not change."""
-    before = np.random.get_state()[1].copy(), torch.get_rng_state()  # type: ignore[union-attr]
+    before = np.random.get_state()[1].copy(), torch.get_rng_state()
     memory = Loader(in_memory(augment), batch_size, seed=5)
     loader = raw_loader(raw_file, batch_size, augment, 5, workers)
     assert (loader.num_classes, loader.samples, loader.batches) == (CLASSES, SAMPLES, memory.batches)
@@ -112,8 +112,8 @@ def test_jpeg_files_are_cropped_where_the_hash_says(jpeg_file: Path, jpegs: Jpeg
     [(images, labels)] = Loader(source, 12, seed=0).epoch(0)
     file, hashes = Beton(jpeg_file), sample_hashes(0, 0, AUGMENTATION, 12)
     boxes = (random_resized_crops(hashes, file.heights, file.widths), centre_crops(file.heights, file.widths))
-    flips = mirrored(hashes) & augment
-    assert 0 < mirrored(hashes).sum() < 12
+    flips = choose_mirrored(hashes) & augment
+    assert 0 < choose_mirrored(hashes).sum() < 12
     for image, label, sample in zip(images, labels, sample_order(0, 0, 12), strict=True):
         top, left, height, width = boxes[not augment][sample]
         with Image.open(jpegs.paths[sample]) as picture:
@@ -225,7 +225,7 @@ def test_ffcv_itself_reads_our_files(jpeg_file: Path, jpegs: JpegFiles) -> None:
     """The files have FFCV's format. None of our code is needed to read them."""
     from ffcv.fields.rgb_image import CenterCropRGBImageDecoder
 
-    with ffcv_library.uncompiled():
+    with ffcv_library.without_compiling():
         loader = ffcv_library.Loader(
             str(jpeg_file), 12, num_workers=1, pipelines={"image": [CenterCropRGBImageDecoder((64, 64), 224 / 256)]}
         )

@@ -64,7 +64,7 @@ def test_one_grey_level_in_one_image_shows_in_the_mean_image(tmp_path):
         "5 test images, officially 50,000",
         "948 of 1000 classes have no train image, the first is 1",
         "995 of 1000 classes have no test image, the first is 0",
-        "the files state another mean image than their 52 have (off by 0.0192 of 255)",
+        "the mean image in the files is not that of their 52 images (it differs by up to 0.0192 of 255 grey levels)",
     )
 
 

@@ -18,7 +18,7 @@ from reproduce.data.corpus import Corpus
 from reproduce.data.errors import DataError
 from reproduce.data.loader import Evaluation, Loader
 from reproduce.data.manifest import built_in
-from reproduce.data.sample_hash import INITIALISATION, derived_seed, sample_hashes
+from reproduce.data.sample_hash import INITIALISATION, derive_seed, sample_hashes
 from reproduce.data.sources import open_data
 from reproduce.data.text import IGNORED, MASK, Text
 from reproduce.measures import stage_costs
@@ -70,7 +70,7 @@ def test_no_paragraph_to_validate_on_was_trained_on() -> None:
 
 def test_masks_are_berts() -> None:
     tokens = torch.full((500, 200), 65, dtype=torch.uint8)
-    inputs, targets = text.masked(tokens, sample_hashes(0, 0, 1, 500))
+    inputs, targets = text.mask_tokens(tokens, sample_hashes(0, 0, 1, 500))
     chosen = targets != IGNORED
     assert torch.equal(inputs[~chosen], tokens[~chosen].long())
     assert (targets[chosen] == 65).all()
@@ -149,7 +149,7 @@ def test_a_run_goes_on_with_its_text_alone(short: Corpus, tmp_path: Path, monkey
 def test_masked_bytes_alone_are_counted(short: Corpus, tmp_path: Path) -> None:
     """For an untrained network both measures can be computed directly, position by position."""
     metrics = train(tmp_path, replace(CELL, learning_rate=0.0, epochs=1)).metrics()[-1]
-    torch.manual_seed(derived_seed(CELL.seed, INITIALISATION))
+    torch.manual_seed(derive_seed(CELL.seed, INITIALISATION))
     model = sequential(networks.build(CELL, 256))
     ((inputs, targets),) = Evaluation(Text(short.test, 16, CPU), 512)
     logits = model(inputs).detach().double()
@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused(short: Corpus, monkeypatch: pytest.MonkeyP
         ({"width": 7}, "7 channels cannot be divided among 3 heads"),
     ):
         with pytest.raises(CellError) as caught:
-            replace(CELL, **changes)  # type: ignore[arg-type]
+            replace(CELL, **changes)
         assert message in str(caught.value)
     message = r"pydoc: batch_size 5000 is larger than this training set \(\d+ samples\)\. .*, or shorter sequences"
     with pytest.raises(DataError, match=message):

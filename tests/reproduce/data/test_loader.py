@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from reproduce.data import sample_hash
 from reproduce.data.beton import RawImages
 from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader
-from reproduce.data.sample_hash import AUGMENTATION, EVALUATION, ORDER, derived_seed, sample_hashes, sample_order
+from reproduce.data.sample_hash import AUGMENTATION, EVALUATION, ORDER, derive_seed, sample_hashes, sample_order
 from tests.fake_data import assert_same_batches
 
 SIZE = 6
@@ -107,7 +107,7 @@ def test_the_hash_is_splitmix64_and_fixed_for_ever():
     assert sample_hash.mix(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert sample_order(0, 0, 8).tolist() == [2, 0, 4, 5, 3, 1, 7, 6]
     assert sample_hashes(1, 2, ORDER, 2).tolist() == [7514956018966487631, 11926612683539703642]
-    assert derived_seed(3, sample_hash.INITIALISATION) == 4155285821718478473
+    assert derive_seed(3, sample_hash.INITIALISATION) == 4155285821718478473
     for value in (-1, 2**64):
         with pytest.raises(ValueError, match=r"integers in 0..2\^64 - 1"):
             sample_order(value, 0, 4)
@@ -161,10 +161,10 @@ def test_a_gpu_divides_as_a_cpu_does():
                 divisors.append(args[1])
             return func(*args, **(kwargs or {}))
 
-    every = torch.arange(256, dtype=torch.uint8).expand(3, 1, -1)
+    images = torch.arange(256, dtype=torch.uint8).expand(3, 1, -1)
     with Watch():
         form = BatchFormat(num_classes=1, image_size=1, mean=(0.5, 0.4, 0.3), deviation=(0.25, 0.2, 0.1))
-        divided = form.normaliser()(every)
+        divided = form.normaliser()(images)
     assert len(divisors) == 2
     assert all(divisor.dim() == 3 for divisor in divisors), "a divisor without dimensions may be a number"
     expected = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.4)) / np.float32(0.2)

@@ -36,9 +36,9 @@ def test_it_reads_back_says_whether_the_data_are_official_and_not_where_they_lie
     assert made.has_beton
     assert made.findings.num_classes == 2
     assert manifest.problems(tmp_path, made, contents=True) == []
-    said = made.provenance()
-    assert said["files"]["train.beton"] == hashlib.sha256(b"training").hexdigest()
-    assert "there" not in json.dumps(said)
+    provenance = made.provenance()
+    assert provenance["files"]["train.beton"] == hashlib.sha256(b"training").hexdigest()
+    assert "there" not in json.dumps(provenance)
     other = dataclasses.replace(made, findings=dataclasses.replace(FINDINGS, deviations=("9 test images",)))
     assert not other.official
     assert not other.provenance()["official"]

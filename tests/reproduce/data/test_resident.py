@@ -7,7 +7,7 @@ import torch
 from reproduce.data.beton import RawImages
 from reproduce.data.loader import BatchFormat, InMemory, Loader
 from reproduce.data.resident import ResidentBatches
-from reproduce.measures.context import laid_out
+from reproduce.measures.context import to_memory_format
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.devices.test_captured import Interpreter
 
@@ -36,8 +36,8 @@ def test_every_batch_of_three_epochs_is_the_loaders_to_the_bit(
         resident.begin(epoch)
         for images, labels in loader.epoch(epoch):
             made, made_labels = resident.batch()
-            assert_bitwise_equal(made, laid_out(images))
-            assert made.stride() == laid_out(images).stride()
+            assert_bitwise_equal(made, to_memory_format(images))
+            assert made.stride() == to_memory_format(images).stride()
             assert_bitwise_equal(made_labels, labels)
             assert made_labels.dtype == labels.dtype
 
@@ -76,8 +76,8 @@ def test_a_recording_of_it_makes_the_next_batch_from_few_operations() -> None:
 def _has_memory_of_its_own(operation: tuple[object, ...]) -> bool:
     """Return whether an operation writes, because its result is not a view of its arguments."""
     func, args, kwargs, result = operation
-    writes = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)  # type: ignore[attr-defined]
-    tensors = [result] if isinstance(result, torch.Tensor) else list(result)  # type: ignore[call-overload]
+    writes = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+    tensors = [result] if isinstance(result, torch.Tensor) else list(result)
     given = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     storages = {t.untyped_storage()._cdata for t in given}
     return writes or any(t.untyped_storage()._cdata not in storages for t in tensors)

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 from reproduce.data import torchvision_loader
 from reproduce.data.beton import ChangedImageError, JpegFiles, UnreadableImageError
-from reproduce.data.crops import mirrored, random_resized_crops
+from reproduce.data.crops import choose_mirrored, random_resized_crops
 from reproduce.data.errors import DataError
 from reproduce.data.loader import BatchFormat, Evaluation, Loader
 from reproduce.data.sample_hash import AUGMENTATION, sample_hashes, sample_order
@@ -97,7 +97,7 @@ def test_images_are_cropped_where_the_hash_says(files: JpegFiles) -> None:
             )
             crop = source.convert("RGB").crop((left, top, left + w, top + h))
         expected = np.asarray(crop.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
-        expected = expected[:, ::-1] if mirrored(hashes)[sample] else expected
+        expected = expected[:, ::-1] if choose_mirrored(hashes)[sample] else expected
         assert np.array_equal(image.round().permute(1, 2, 0).numpy(), expected)
         assert label == files.labels[sample]
 

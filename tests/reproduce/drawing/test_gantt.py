@@ -17,7 +17,7 @@ UNIT = Cost(forward=1e-3, backward=2e-3, update=0.5e-3)
 def boxes(svg: str) -> dict[str, ElementTree.Element]:
     """Return the bars by tooltip."""
     return {
-        group.findtext(f"{SVG}title") or "": group.find(f"{SVG}rect")  # type: ignore[misc]
+        group.findtext(f"{SVG}title") or "": group.find(f"{SVG}rect")
         for group in ElementTree.fromstring(svg).iterfind(f"{SVG}g")
     }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from petra_core import methods
 from reproduce.exhibits import accuracy
 from reproduce.grids import recipes
-from reproduce.show.content import Tone
+from reproduce.presentation.content import Role
 from tests import fake_records, sections
 
 CELLS = {
@@ -19,7 +19,7 @@ def test_a_run_that_falls_short_is_said_before_anything_else(tmp_path: Path) -> 
         fake_records.train(cell, tmp_path, 80.0)  # k = 32 has no expected accuracy
     section = sections.made(accuracy.EXHIBIT, tmp_path)
     (alert,) = section.findings
-    assert alert.tone is Tone.ALERT
+    assert alert.role is Role.ALERT
     assert alert.text.startswith("Scale “smoke”: 2 runs at k = 1 and 4 not above 90 % test accuracy")
     assert f"{CELLS[methods.PETRA, 1].name}: 80.0 %" in alert.text
 
@@ -27,7 +27,7 @@ def test_a_run_that_falls_short_is_said_before_anything_else(tmp_path: Path) -> 
 def test_a_failed_run_falls_short_too_and_where_none_does_every_method_learns(tmp_path: Path) -> None:
     fake_records.train(CELLS[methods.BACKPROPAGATION, 1], tmp_path, 95.0)
     finding, *_ = sections.made(accuracy.EXHIBIT, tmp_path).findings
-    assert finding.tone is Tone.GOOD
+    assert finding.role is Role.GOOD
     assert "all 1 finished runs at k = 1 and 4 are above 90 % test accuracy" in finding.text
     fake_records.train(CELLS[methods.PETRA, 1], tmp_path, 50.0, epochs=1).fail("diverged", "nan")
     finding, *_ = sections.made(accuracy.EXHIBIT, tmp_path).findings

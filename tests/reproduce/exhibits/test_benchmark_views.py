@@ -8,8 +8,8 @@ import pytest
 
 from petra_core import methods
 from reproduce.exhibits import benchmarks
+from reproduce.presentation.content import Figure, Role, Section, Table
 from reproduce.records.benchmarks import Benchmark, Comparison, Goal, Series
-from reproduce.show.content import Figure, Section, Table, Tone
 from tests import sections
 from tests.fake_records import PATCH
 from tests.reproduce.records.test_benchmark_records import FAST, FASTER, MEMORY, RATE, SLOW, benchmark
@@ -42,8 +42,8 @@ def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() 
     assert (weather, again) == ("It rained.", "Again: python -m benchmarks.race --laps 3")
     assert where.startswith("Run on 2026-01-02: device cpu, processor A Processor with <angle> brackets, cores")
     assert where.endswith("load 0.50 before, 1.50 after; commit 0123456789ab.")
-    assert [(finding.text, finding.tone) for finding in section.findings] == [
-        ("Benchmarks: race: 1 aim reached.", Tone.GOOD)
+    assert [(finding.text, finding.role) for finding in section.findings] == [
+        ("Benchmarks: race: 1 aim reached.", Role.GOOD)
     ]
     assert any(isinstance(block, Figure) and "F3" in block.svg for block in section.blocks)
     (patch,) = section.folded
@@ -68,7 +68,7 @@ def test_an_aim_that_is_missed_needs_attention_and_what_the_script_says_is_said(
     missed = Comparison("track", RATE, FAST, SLOW, low=5)
     record = dataclasses.replace(benchmark(FASTER, missed), findings=("Ahead of ours: a horse.",))
     first, second = shown(record).findings
-    assert first.tone is Tone.ALERT
+    assert first.role is Role.ALERT
     assert "1 of 2 aims not reached. track: fast over slow, throughput, 3.000 instead of at least 5." in first.text
     assert second.text == "Benchmarks: race: Ahead of ours: a horse."
 
@@ -80,7 +80,7 @@ def test_a_value_itself_may_have_an_aim() -> None:
     assert first == ["track", FAST, MEMORY, "5 MB", "1", "at most 4: does not hold"]
     assert second == ["track", FAST, RATE, "300 (160 to 350) laps/s", "3", "at least 20: holds"]
     [finding] = section.findings
-    assert finding.tone is Tone.ALERT
+    assert finding.role is Role.ALERT
     assert "1 of 2 aims not reached. track: fast, memory, 5 MB instead of at most 4 MB." in finding.text
 
 

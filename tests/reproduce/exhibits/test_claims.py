@@ -14,10 +14,10 @@ from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import recipes
 from reproduce.grids.plans import PLANS
 from reproduce.modelling.gradients import kinds
+from reproduce.presentation.content import ExhibitStatus
+from reproduce.presentation.statements import ClaimVerdict
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
-from reproduce.show.content import Standing
-from reproduce.show.statements import ClaimVerdict
 from tests import fake_records, sections
 from tests.golden import dump
 
@@ -135,12 +135,12 @@ def test_a_gap_at_the_papers_size_agrees_or_not(
 
 
 def test_a_word_sums_up_the_verdicts_on_an_exhibit(tmp_path: Path) -> None:
-    assert sections.standing_of("accuracy", tmp_path) is None
-    assert sections.standing_of("table2", tmp_path) is Standing.NOT_RUN
+    assert sections.status_of("accuracy", tmp_path) is None
+    assert sections.status_of("table2", tmp_path) is ExhibitStatus.NOT_RUN
     write_gap(tmp_path, 94.9, 94.9)
-    assert sections.standing_of("table2", tmp_path) is Standing.IN_PART
+    assert sections.status_of("table2", tmp_path) is ExhibitStatus.IN_PART
     write_gap(tmp_path / "low", 90.0, 94.9)
-    assert sections.standing_of("table2", tmp_path / "low") is Standing.DIFFERS
+    assert sections.status_of("table2", tmp_path / "low") is ExhibitStatus.DIFFERS
 
 
 def test_verdicts_as_data_name_the_evidence_and_are_the_same_each_time(results: Results, judged: list[Judged]) -> None:

@@ -10,11 +10,11 @@ from reproduce.cells.kinds import ReconstructionCell, TrainedCell
 from reproduce.exhibits import corrections
 from reproduce.grids import recipes, scales
 from reproduce.grids.plans import corrections as plan
+from reproduce.presentation.content import MINUS, Entry, Section, Table
 from reproduce.records.record import DEFAULT_ROOT, Record, Status
-from reproduce.show.content import MINUS, Entry, Section, Table
 from tests import fake_probes, fake_records, sections
 
-RATES_OF = {cure.title: cure.rates for cure in plan.CURES}
+RATES_OF = {mitigation.title: mitigation.rates for mitigation in plan.MITIGATIONS}
 POINTS = {"nothing": 40.0, "predicted weights": 44.0, "gap-aware": 41.0}
 
 
@@ -31,17 +31,23 @@ def write(root: Path) -> None:
             continue
         if cell.epochs > 3:
             if cell.epochs == 9 and cell.seed < 2:
-                reached = {"BACKPROPAGATION": 70.0, "PETRA": 66.0}[cell.method] + 3.0 * (trial.cure is not plan.NOTHING)
+                reached = {"BACKPROPAGATION": 70.0, "PETRA": 66.0}[cell.method] + 3.0 * (
+                    trial.mitigation is not plan.NOTHING
+                )
                 fake_records.train(cell, root, reached + cell.seed)
         elif cell.method == "BACKPROPAGATION":
-            best = {"nothing": 50.0, "NAdam, 0.99": 51.0}[trial.cure.title]
-            best_rate = plan.CHOSEN[cell.model, 1, cell.method, "NAdam, 0.99"] if "NAdam" in trial.cure.title else 1.0
+            best = {"nothing": 50.0, "NAdam, 0.99": 51.0}[trial.mitigation.title]
+            best_rate = (
+                plan.CHOSEN[cell.model, 1, cell.method, "NAdam, 0.99"] if "NAdam" in trial.mitigation.title else 1.0
+            )
             fake_records.train(cell, root, best + cell.seed - 2 * (trial.rate != best_rate))
-        elif cell.method == "PETRA" and trial.cure.title in POINTS:
-            lower = 2.0 if trial.rate < 1 and trial.cure.title == "gap-aware" else 0.0
-            spread = 1.2 if trial.cure.title == "predicted weights" else 1.1
-            reached = POINTS[trial.cure.title] + spread * cell.seed + lower - 5 * (trial.rate > 1) - (trial.rate < 1)
-            size = 2_000_000 if trial.cure.title == "gap-aware" else 1_000_000
+        elif cell.method == "PETRA" and trial.mitigation.title in POINTS:
+            lower = 2.0 if trial.rate < 1 and trial.mitigation.title == "gap-aware" else 0.0
+            spread = 1.2 if trial.mitigation.title == "predicted weights" else 1.1
+            reached = (
+                POINTS[trial.mitigation.title] + spread * cell.seed + lower - 5 * (trial.rate > 1) - (trial.rate < 1)
+            )
+            size = 2_000_000 if trial.mitigation.title == "gap-aware" else 1_000_000
             fake_records.train(cell, root, reached, extra={"peak_bytes": size})
 
 
@@ -51,49 +57,55 @@ def rows(section: Section, number: int, method: str = "PETRA") -> dict[str, dict
     heads = [f"{column.group} {column.name}".strip() for column in only.columns]
     every = [dict(zip(heads, row, strict=True)) for row in only.rows]
     chosen = ("RevNet-18, width 8", "1", method)
-    return {row["cure"].text: row for row in every if tuple(row[h].text for h in ("network", "k", "method")) == chosen}
+    return {
+        row["mitigation"].text: row for row in every if tuple(row[h].text for h in ("network", "k", "method")) == chosen
+    }
 
 
-def test_a_cell_differs_from_the_recipe_in_its_cure_and_its_rate_alone() -> None:
+def test_a_cell_differs_from_the_recipe_in_its_mitigation_and_its_rate_alone() -> None:
     for scale in scales.SCALES:
         cells = plan.cells(scale)
         assert len(set(cells)) == len(cells)
-    cures = {"forward_weights", "correction", "correction_value", "optimizer", "momentum", "learning_rate"}
+    mitigations = {"forward_weights", "correction", "correction_value", "optimizer", "momentum", "learning_rate"}
     for trial, cell in trained():
         method = methods.by_name(cell.method)
         longer = {"epochs": cell.epochs, "drops": (2 * cell.epochs // 3,)}
         recipe = recipes.cell("small", cell.model, method, cell.accumulation, cell.seed, **longer).to_dict()
         differing = {name for name, value in recipe.items() if cell.to_dict()[name] != value} - {"kind"}
-        changed = set(trial.cure.changes) | ({"learning_rate"} if trial.rate != 1 else set())
-        assert differing <= cures
+        changed = set(trial.mitigation.changes) | ({"learning_rate"} if trial.rate != 1 else set())
+        assert differing <= mitigations
         assert differing <= changed | {"correction_value", "learning_rate"}
         assert isinstance(cell, ReconstructionCell) == (
             (cell.model, cell.method, cell.accumulation, trial.rate) == ("chain16", "PETRA", 1, 1.0)
         )
 
 
-def test_every_cure_of_petra_has_all_seeds_and_every_rate_the_seed_of_the_choice() -> None:
+def test_every_mitigation_of_petra_has_all_seeds_and_every_rate_the_seed_of_the_choice() -> None:
     for network in ("revnet18", "chain16"):
         short = [
-            (trial.cure, trial.cell, trial.rate)
+            (trial.mitigation, trial.cell, trial.rate)
             for trial in plan.trials("small")
             if isinstance(trial.cell, TrainedCell) and (trial.cell.epochs, trial.cell.model) == (3, network)
         ]
         for k in (1, 4):
-            of_petra = [(cure, cell, r) for cure, cell, r in short if (cell.method, cell.accumulation) == ("PETRA", k)]
-            for cure in plan.CURES:
-                trained = [(rate, cell.seed) for tried, cell, rate in of_petra if tried == cure]
-                chosen = plan.CHOSEN.get((network, k, "PETRA", cure.title))
+            of_petra = [
+                (mitigation, cell, r)
+                for mitigation, cell, r in short
+                if (cell.method, cell.accumulation) == ("PETRA", k)
+            ]
+            for mitigation in plan.MITIGATIONS:
+                trained = [(rate, cell.seed) for tried, cell, rate in of_petra if tried == mitigation]
+                chosen = plan.CHOSEN.get((network, k, "PETRA", mitigation.title))
                 others = [(rate, seed) for rate in (1.0, chosen) if rate for seed in (1, 2)]
-                assert sorted(trained) == sorted([*((r, corrections.CHOICE) for r in cure.rates), *others])
+                assert sorted(trained) == sorted([*((r, corrections.CHOICE) for r in mitigation.rates), *others])
 
 
 def test_the_rates_that_were_chosen_are_those_that_the_records_say() -> None:
     tried: dict[tuple[str, int, str, str], dict[float, float]] = {}
     for trial, cell in trained():
-        state = Record.of(cell, DEFAULT_ROOT).state()
+        state = Record.for_cell(cell, DEFAULT_ROOT).state()
         if (cell.epochs, cell.seed) == (3, corrections.CHOICE) and state.status is Status.DONE:
-            place = cell.model, cell.accumulation, cell.method, trial.cure.title
+            place = cell.model, cell.accumulation, cell.method, trial.mitigation.title
             tried.setdefault(place, {})[trial.rate] = state.result["test_accuracy"]
     whole = {place: rates for place, rates in tried.items() if len(rates) == len(RATES_OF[place[-1]])}
     best = {place: max(rates, key=lambda rate, rates=rates: rates[rate]) for place, rates in whole.items()}
@@ -103,26 +115,26 @@ def test_the_rates_that_were_chosen_are_those_that_the_records_say() -> None:
 def test_gains_rates_and_bytes(tmp_path: Path) -> None:
     write(tmp_path)
     section = sections.made(corrections.EXHIBIT, tmp_path)
-    by_cure, at_best = rows(section, 0), rows(section, 1)
-    ahead, gap = by_cure["predicted weights"], by_cure["gap-aware"]
-    assert by_cure["nothing"]["− the method without a cure points"].text == "reference"
-    assert ahead["− the method without a cure points"].raw == pytest.approx(4.1)
+    by_mitigation, at_best = rows(section, 0), rows(section, 1)
+    ahead, gap = by_mitigation["predicted weights"], by_mitigation["gap-aware"]
+    assert by_mitigation["nothing"]["− the method without a mitigation points"].text == "reference"
+    assert ahead["− the method without a mitigation points"].raw == pytest.approx(4.1)
     assert ahead["− backpropagation points"].raw == pytest.approx(-5.8)
     assert gap["held, all stages relative"].text == "2.00"
     ahead, gap = at_best["predicted weights"], at_best["gap-aware"]
     assert (ahead["rate§"].text, ahead["seed 0, %§"].text) == ("1", "44.00")
     assert ahead["other seeds, %"].raw == pytest.approx(45.8)
     assert ahead["− backpropagation points"].raw == pytest.approx(-5.7)
-    assert ahead["− the method without a cure points"].raw == pytest.approx(4.15)
+    assert ahead["− the method without a mitigation points"].raw == pytest.approx(4.15)
     assert (gap["rate§"].text, gap["seed 0, %§"].text) == ("0.25", "42.00")
     assert gap["other seeds, %"].text == "not run"  # until the choice is planned
     by_nadam = rows(section, 1, "Backpropagation")["NAdam, 0.99"]
     assert by_nadam["− backpropagation points"].raw == pytest.approx(1.0)
-    assert by_nadam["− the method without a cure points"].text == ""
+    assert by_nadam["− the method without a mitigation points"].text == ""
     assert rows(section, 1, "Backpropagation")["nothing"]["− backpropagation points"].text == "reference"
-    assert by_cure["spike compensation"]["accuracy, %"].text == "not run"
+    assert by_mitigation["spike compensation"]["accuracy, %"].text == "not run"
     assert section.sentence.startswith(
-        "After 3 epochs, 1 of 2 trials of 2 cures wins over PETRA without a cure (predicted weights); "
+        "After 3 epochs, 1 of 2 trials of 2 mitigations wins over PETRA without a mitigation (predicted weights); "
         "after 9 epochs the gain "
     )
     assert [finding.text.partition(" (RevNet")[0] for finding in section.findings] == [
@@ -151,17 +163,20 @@ def test_a_best_rate_has_its_lead_its_bytes_and_a_star_while_others_are_to_come(
     reached = {"nothing": {1.0: 40.0, 0.25: 38.5, 4.0: 35.0}, "gap-aware": {1.0: 41.0, 0.25: 42.5}}
     for trial, cell in trained():
         place = cell.model, cell.accumulation, cell.method, cell.epochs, cell.seed
-        accuracy = reached.get(trial.cure.title, {}).get(trial.rate)
+        accuracy = reached.get(trial.mitigation.title, {}).get(trial.rate)
         if place == ("revnet18", 1, "PETRA", 3, 0) and accuracy is not None:
-            size = 3_000_000 if trial.cure.title == "gap-aware" and trial.rate < 1 else 1_000_000
+            size = 3_000_000 if trial.mitigation.title == "gap-aware" and trial.rate < 1 else 1_000_000
             fake_records.train(cell, tmp_path, accuracy, extra={"peak_bytes": size})
-        elif place == ("revnet18", 1, "PETRA", 3, 0) and trial.cure.title == "rate by delay":
+        elif place == ("revnet18", 1, "PETRA", 3, 0) and trial.mitigation.title == "rate by delay":
             if trial.rate > 1:  # a rate that has diverged leaves nothing to wait for
                 fake_records.begin(cell, tmp_path).fail("diverged", "the loss is nan")
             else:
                 fake_records.train(cell, tmp_path, 39.0 + trial.rate)
     at_best = rows(sections.made(corrections.EXHIBIT, tmp_path), 1)
-    shown = {cure: [at_best[cure][head].text for head in ("rate§", "lead", "held, relative")] for cure in reached}
+    shown = {
+        mitigation: [at_best[mitigation][head].text for head in ("rate§", "lead", "held, relative")]
+        for mitigation in reached
+    }
     assert at_best["rate by delay"]["rate§"].text == "1"
     assert shown == {"nothing": ["1", "1.50", "1.00"], "gap-aware": ["0.25*", "1.50", "3.00"]}
 
@@ -171,20 +186,20 @@ def test_only_petra_is_told_of_and_a_gain_of_one_run_is_no_win(tmp_path: Path) -
     gains = {"nothing": 0.0, "predicted weights": 1.0, "gap-aware": 9.0}
     left = {9: 0.6, 27: -0.2}
     for trial, cell in trained():
-        if cell.epochs in left and (cell.method, cell.seed) == ("PETRA", 0) and trial.cure.title in gains:
-            fake_records.train(cell, tmp_path, 80.0 + left[cell.epochs] * gains[trial.cure.title])
+        if cell.epochs in left and (cell.method, cell.seed) == ("PETRA", 0) and trial.mitigation.title in gains:
+            fake_records.train(cell, tmp_path, 80.0 + left[cell.epochs] * gains[trial.mitigation.title])
         if (cell.model, cell.accumulation, cell.epochs, trial.rate) != ("revnet18", 1, 3, 1.0):
             continue
-        if cell.method == "BACKPROPAGATION" and trial.cure is plan.NOTHING:
+        if cell.method == "BACKPROPAGATION" and trial.mitigation is plan.NOTHING:
             fake_records.train(cell, tmp_path, 50.0 + 0.01 * cell.seed)
-        elif trial.cure.title in gains and cell.seed <= (trial.cure.title != "gap-aware"):
+        elif trial.mitigation.title in gains and cell.seed <= (trial.mitigation.title != "gap-aware"):
             if cell.method == "PETRA":
-                fake_records.train(cell, tmp_path, 40.0 + gains[trial.cure.title] + 0.01 * cell.seed)
+                fake_records.train(cell, tmp_path, 40.0 + gains[trial.mitigation.title] + 0.01 * cell.seed)
             elif cell.method == "DSP":
-                fake_records.train(cell, tmp_path, 41.0 + 2 * gains[trial.cure.title] + 0.01 * cell.seed)
+                fake_records.train(cell, tmp_path, 41.0 + 2 * gains[trial.mitigation.title] + 0.01 * cell.seed)
     section = sections.made(corrections.EXHIBIT, tmp_path)
     assert section.sentence == (
-        "After 3 epochs, 1 of 2 trials of 2 cures wins over PETRA without a cure (predicted weights); "
+        "After 3 epochs, 1 of 2 trials of 2 mitigations wins over PETRA without a mitigation (predicted weights); "
         "after 27 epochs the gain "
         f"is {MINUS}0.2 points (one run each) with predicted weights."
     )
@@ -199,7 +214,7 @@ def test_the_error_is_of_training_at_the_bottom(tmp_path: Path) -> None:
         return {"rounding": 1e-7, "rounding_bfloat16": 1e-3, "training": 0.2}[cause] / max(stage, 1)
 
     cell = next(
-        t.cell for t in plan.trials("small") if isinstance(t.cell, ReconstructionCell) and t.cure is plan.NOTHING
+        t.cell for t in plan.trials("small") if isinstance(t.cell, ReconstructionCell) and t.mitigation is plan.NOTHING
     )
     fake_probes.measure(cell, tmp_path, error)
     section = sections.made(corrections.EXHIBIT, tmp_path)

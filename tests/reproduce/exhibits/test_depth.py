@@ -10,7 +10,7 @@ from petra_core.methods import Method
 from reproduce.cells.kinds import ReconstructionCell, TrainedCell
 from reproduce.exhibits import depth
 from reproduce.grids.plans.depth import cells
-from reproduce.show.content import TIMES, Figure, Tone
+from reproduce.presentation.content import TIMES, Figure, Role
 from tests import fake_probes, fake_records
 from tests.sections import entries, made, table
 
@@ -101,7 +101,7 @@ def test_failed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
         "DSP: 3 loss not finite",
     )
     unfinished = shallow["accuracy, %", "PETRA"]
-    assert (unfinished.text, unfinished.tone) == (f"1 of 2 epochs; 2 {TIMES} not run", Tone.MISSING)
+    assert (unfinished.text, unfinished.role) == (f"1 of 2 epochs; 2 {TIMES} not run", Role.MISSING)
     assert [block.key for block in section.blocks if isinstance(block, Figure)] == ["depth-small-errors"]
 
 

@@ -1,7 +1,7 @@
 """Test that the schedule of every method is drawn at every k."""
 
 from reproduce.exhibits import schedules
-from reproduce.show.content import Figure
+from reproduce.presentation.content import Figure
 from tests.sections import of_benchmarks
 
 

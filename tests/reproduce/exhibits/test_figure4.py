@@ -9,10 +9,10 @@ from reproduce.exhibits import figure4
 from reproduce.exhibits.figure4 import MATCHED
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import NARROW, SMALL
-from reproduce.records.frames import averaged
-from reproduce.show.content import MINUS, NARROW_SPACE, TIMES, Section
-from reproduce.show.statements import ClaimVerdict
-from reproduce.show.statistics import estimate
+from reproduce.presentation.content import MINUS, NARROW_SPACE, TIMES, Section
+from reproduce.presentation.statements import ClaimVerdict
+from reproduce.presentation.statistics import estimate
+from reproduce.records.frames import count_averaged_epochs
 from tests import fake_records, sections
 
 KEY = "figure4-small-cifar10"
@@ -70,8 +70,8 @@ def test_the_last_ten_epochs_are_averaged_where_there_are_so_many_after_the_last
     table = sections.table(section(tmp_path), "figure4-paper-cifar10")
     assert sections.entries(table, "1")["", "PETRA, %"].raw == pytest.approx(estimate(last).mean)
     assert "averaged over the last 10 epochs" in table.caption
-    assert averaged(recipes.cell("paper", dataset="imagenet")) == 10  # 90 epochs with the last drop at 80
-    assert averaged(recipes.cell("small")) == 1
+    assert count_averaged_epochs(recipes.cell("paper", dataset="imagenet")) == 10  # 90 epochs with the last drop at 80
+    assert count_averaged_epochs(recipes.cell("small")) == 1
 
 
 def test_a_scale_without_differences_leaves_the_sentence_to_one_that_has_them(tmp_path: Path) -> None:

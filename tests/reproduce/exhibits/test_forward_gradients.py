@@ -10,9 +10,9 @@ from reproduce.cells.kinds import ForwardGradientCell, TrainedCell, TrainingCell
 from reproduce.exhibits import forward_gradients
 from reproduce.grids import recipes, scales
 from reproduce.grids.plans import forward_gradients as plan
+from reproduce.presentation.statements import ClaimVerdict
 from reproduce.published import Mark
 from reproduce.records import benchmarks
-from reproduce.show.statements import ClaimVerdict
 from tests import fake_records, sections
 from tests.reproduce.records.test_benchmark_records import benchmark
 

@@ -10,9 +10,9 @@ from reproduce.exhibits import length
 from reproduce.grids import recipes, scales
 from reproduce.grids.plans import length as plan
 from reproduce.grids.plans import table2
-from reproduce.show.content import MINUS, Figure, Section, Table
+from reproduce.presentation.content import MINUS, Figure, Section, Table
 from tests import fake_records, sections
-from tests.sections import sheets
+from tests.sections import run_sets
 
 
 def write(root: Path, petra: dict[int, float], backpropagation: dict[int, float], seeds: int = 3) -> None:
@@ -70,7 +70,7 @@ def test_gaps_have_the_runs_of_both_sides_and_three_outcomes(tmp_path: Path) -> 
     assert short["accuracy, last epochs verdict"].text == "lower"
     assert short["training loss, last epochs difference"].raw == pytest.approx(0.0)
     assert "verdict" not in {head.partition("training loss, last epochs ")[2] for head in heads}, "no margin for a loss"
-    last = sheets(tmp_path, "small", plan.cells("small"))[0].runs
+    last = run_sets(tmp_path, "small", plan.cells("small"))[0].runs
     reached = last[(last["epochs"] == 9) & last["final_accuracy"].notna()].groupby("method")["final_accuracy"].mean()
     assert middle["accuracy, last epochs points"].raw == pytest.approx(reached["PETRA"] - reached["BACKPROPAGATION"])
     assert long["accuracy, %"].text == "not run"

@@ -7,9 +7,9 @@ import pytest
 
 from reproduce import published
 from reproduce.exhibits import pareprop
+from reproduce.presentation.content import Role
 from reproduce.published import Mark, pareprop_row
 from reproduce.records.benchmarks import Benchmark, read
-from reproduce.show.content import Tone
 from tests.golden.dump import COMMITTED
 from tests.reproduce.records.test_benchmark_records import benchmark
 from tests.sections import entries, of_benchmarks, table, tables
@@ -32,7 +32,7 @@ def test_published_gains_keep_their_marks() -> None:
 def test_without_a_record_it_says_so() -> None:
     section = shown(benchmark())  # a record of another benchmark
     assert [block.key for block in tables(section)] == ["pareprop-published"]
-    assert section.findings[0].tone is Tone.MISSING
+    assert section.findings[0].role is Role.MISSING
 
 
 def of(network: str) -> Benchmark:

@@ -16,10 +16,10 @@ from reproduce.exhibits import primary
 from reproduce.grids import recipes
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import length
+from reproduce.presentation.content import MINUS
 from reproduce.records.frames import Frames, settings_key
 from reproduce.records.lost_commits import LOST
 from reproduce.records.results import read
-from reproduce.show.content import MINUS
 from tests import fake_records, sections
 
 HERE = Path(__file__)

@@ -10,7 +10,7 @@ from reproduce.exhibits import provenance
 from reproduce.grids import recipes
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import depth, stability
-from reproduce.show.content import Listing, Table, Tone
+from reproduce.presentation.content import Listing, Role, Table
 from tests import fake_records
 from tests.sections import made, table
 
@@ -43,7 +43,7 @@ def test_data_that_are_not_official_are_said_to_be_so_once(tmp_path: Path) -> No
     (finding,) = section.findings
     assert section.sentence == "3 cells ran on CPUs, none on a GPU."
     assert finding.text == "2 cells used data that differ from the official files. a copy; one file differs"
-    assert finding.tone is Tone.MISSING
+    assert finding.role is Role.MISSING
 
 
 def test_gpus_are_counted_and_how_they_were_used_is_said(tmp_path: Path) -> None:
@@ -80,21 +80,21 @@ def test_cells_that_are_not_run_are_counted_and_not_listed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("cell", "reason", "tone"),
+    ("cell", "reason", "role"),
     [
-        (recipes.cell("smoke"), "diverged", Tone.ALERT),
-        (stability.cells("small")[0], "diverged", Tone.PLAIN),
-        (depth.cells("small")[0], "diverged", Tone.PLAIN),
-        (stability.cells("small")[0], "out of memory", Tone.ALERT),
+        (recipes.cell("smoke"), "diverged", Role.ALERT),
+        (stability.cells("small")[0], "diverged", Role.PLAIN),
+        (depth.cells("small")[0], "diverged", Role.PLAIN),
+        (stability.cells("small")[0], "out of memory", Role.ALERT),
     ],
 )
 def test_a_failure_is_an_alert_unless_the_study_looks_for_it(
-    tmp_path: Path, cell: Cell, reason: str, tone: Tone
+    tmp_path: Path, cell: Cell, reason: str, role: Role
 ) -> None:
     fake_records.begin(cell, tmp_path).fail(reason, "the words of the error")
     (finding,) = made(provenance.EXHIBIT, tmp_path).findings
     assert finding.text == f"1 cell failed: {reason}. {cell.name} (the words of the error)."
-    assert finding.tone is tone
+    assert finding.role is role
 
 
 def test_failed_cells_that_name_their_data_are_not_counted_as_silent(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from petra_core.prediction.simulation import INSTANT
 from reproduce.cells.kinds import StageCostCell
 from reproduce.exhibits import scale_study
 from reproduce.grids.plans import PLANS
-from reproduce.show.content import Figure, Table, Tone
+from reproduce.presentation.content import Figure, Role, Table
 from tests import fake_records
 from tests.reproduce.exhibits.test_table5 import cells, made_up
 from tests.sections import made
@@ -33,7 +33,7 @@ def test_the_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_measurements_it_says_so(tmp_path: Path) -> None:
     section = made(scale_study.EXHIBIT, tmp_path)
-    assert section.findings[0].tone is Tone.MISSING
+    assert section.findings[0].role is Role.MISSING
 
 
 def test_it_needs_the_cells_of_table_5_alone() -> None:

@@ -10,8 +10,8 @@ from reproduce.cells import rates
 from reproduce.cells.kinds import TrainingCell
 from reproduce.exhibits import stability
 from reproduce.grids.plans.stability import cells
-from reproduce.show.compare import Sample
-from reproduce.show.content import MINUS, Figure
+from reproduce.presentation.compare import SeedSample
+from reproduce.presentation.content import MINUS, Figure
 from tests import fake_probes, fake_records
 from tests.sections import made, tables
 
@@ -29,7 +29,11 @@ def run(root: Path, method: str, k: int, accuracies: Iterable[float]) -> None:
         fake_probes.train(cell, root, accuracy)
 
 
-TRAINS, BROKEN, ABSENT = Sample({0: 40.0}, {0: "done"}), Sample({0: 10.0}, {0: "done"}, {}, {0: "why"}), Sample()
+TRAINS, BROKEN, ABSENT = (
+    SeedSample({0: 40.0}, {0: "done"}),
+    SeedSample({0: 10.0}, {0: "done"}, {}, {0: "why"}),
+    SeedSample(),
+)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,7 @@ TRAINS, BROKEN, ABSENT = Sample({0: 40.0}, {0: "done"}), Sample({0: 10.0}, {0: "
         ([TRAINS] * 4, "1.6 (largest tried)"),
     ],
 )
-def test_the_largest_rate_up_to_which_nothing_breaks(samples: list[Sample], words: str) -> None:
+def test_the_largest_rate_up_to_which_nothing_breaks(samples: list[SeedSample], words: str) -> None:
     assert stability.stable_rate(dict(zip((0.025, 0.1, 0.4, 1.6), samples, strict=True))).text == words
 
 

@@ -13,7 +13,7 @@ from reproduce.exhibits import staleness
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans import staleness as plan
 from reproduce.modelling import one_stage_per_device
-from reproduce.show.content import MINUS, Section
+from reproduce.presentation.content import MINUS, Section
 from tests import fake_records, sections
 
 

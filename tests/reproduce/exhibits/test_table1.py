@@ -16,8 +16,8 @@ from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.table1 import chains
 from reproduce.measures.complexity import measure_complexity
 from reproduce.modelling.complexity import formulas
+from reproduce.presentation.content import Entry, ExhibitStatus, Figure, Role, Section, Table
 from reproduce.published import Mark
-from reproduce.show.content import Entry, Figure, Section, Standing, Table, Tone
 from tests import fake_records, sections
 
 SHOWN = (methods.BACKPROPAGATION, methods.DELAYED_GRADIENTS, methods.PETRA)
@@ -73,9 +73,9 @@ def test_a_measurement_that_departs_is_said_aloud(tmp_path: Path, of: str) -> No
     }
     fake_records.begin(cell, tmp_path).finish({**right, of: wrong[of]})
     follow, predicted = made(tmp_path).findings
-    assert follow.tone is (Tone.ALERT if of == "stage_flops" else Tone.GOOD)
+    assert follow.role is (Role.ALERT if of == "stage_flops" else Role.GOOD)
     assert f"{1 if of == 'stage_flops' else 2} of 2 measurements" in follow.text
-    assert predicted.tone is (Tone.ALERT if of == "memory" else Tone.GOOD)
+    assert predicted.role is (Role.ALERT if of == "memory" else Role.GOOD)
     assert f"{95 if of == 'memory' else 96} of 96 numbers" in predicted.text
 
 
@@ -90,10 +90,10 @@ def test_without_backpropagation_there_are_no_units_and_nothing_is_claimed(tmp_p
 
 def test_one_method_that_follows_its_formulas_does_not_reproduce_the_table(tmp_path: Path) -> None:
     write(tmp_path, "paper", only=(methods.BACKPROPAGATION,))
-    assert made(tmp_path).findings[0].tone is Tone.GOOD
-    assert sections.standing_of("table1", tmp_path) is Standing.NOT_RUN
+    assert made(tmp_path).findings[0].role is Role.GOOD
+    assert sections.status_of("table1", tmp_path) is ExhibitStatus.NOT_RUN
     write(tmp_path, "paper", only=tuple(formulas()))
-    assert sections.standing_of("table1", tmp_path) is Standing.REPRODUCED
+    assert sections.status_of("table1", tmp_path) is ExhibitStatus.REPRODUCED
 
 
 def test_growth_is_drawn_of_what_was_measured_over_several_j_or_k(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from reproduce.cells.kinds import TrainingCell
 from reproduce.exhibits import table2
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import SWEEPS, Sweep
-from reproduce.show.content import TIMES, Entry, Section, Standing, Tone
+from reproduce.presentation.content import TIMES, Entry, ExhibitStatus, Role, Section
 from tests import fake_records, sections
 
 SMALL = "table2-small-cifar10"
@@ -60,7 +60,7 @@ def test_petra_stands_beside_the_published_value_at_its_best_k_and_says_which(tm
 
 
 def _best(root: Path, cell: TrainingCell) -> float:
-    result = fake_records.Record.of(cell, root).result()
+    result = fake_records.Record.for_cell(cell, root).result()
     assert result is not None
     return float(result["best_test_accuracy"])
 
@@ -161,6 +161,6 @@ def test_values_that_differ_from_the_published_disagree_and_every_arithmetic_cou
         fake_records.train(cell, tmp_path, 90.0, extra={"best_test_accuracy": 90.0 + 0.1 * seed})
     fake_records.train(recipes.cell("paper", "revnet34", methods.PETRA, 2, precision="bf16"), tmp_path, 94.0)
     section = read(tmp_path)
-    assert sections.standing_of("table2", tmp_path) is Standing.DIFFERS
-    assert published_row(section, "RevNet-18")["", "verdict"].tone is Tone.ALERT
+    assert sections.status_of("table2", tmp_path) is ExhibitStatus.DIFFERS
+    assert published_row(section, "RevNet-18")["", "verdict"].role is Role.ALERT
     assert any("2 of 27 published values" in finding.text for finding in section.findings)

@@ -15,7 +15,7 @@ from reproduce.exhibits import table3
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.measures.context import Context
-from reproduce.measures.held_memory import measure, predicted
+from reproduce.measures.held_memory import measure, predict_memory
 from reproduce.modelling.buffer_rules import (
     CONSISTENT_RULE,
     PUBLISHED_RULE,
@@ -23,9 +23,9 @@ from reproduce.modelling.buffer_rules import (
     revnet_sizes,
 )
 from reproduce.modelling.held import COUNTED
+from reproduce.presentation.content import Entry, ExhibitStatus, Figure, Role, Section
 from reproduce.records import volumes
 from reproduce.records.record import Record
-from reproduce.show.content import Entry, Figure, Section, Standing, Tone
 from tests import fake_records, sections
 from tests.reproduce.measures.test_held_memory import cell
 
@@ -64,7 +64,7 @@ def small(method: Method, batch_size: int = 2) -> MemoryCell:
 def test_it_is_an_alert_when_the_digits_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reproduce.modelling.held.PUBLISHED_RULE", CONSISTENT_RULE)
     finding = sections.made(table3.EXHIBIT, tmp_path).findings[0]
-    assert finding.tone is Tone.ALERT
+    assert finding.role is Role.ALERT
     assert "0 of 4 published rows" in finding.text
 
 
@@ -119,8 +119,8 @@ def test_a_count_that_departs_from_the_prediction_is_an_alert(tmp_path: Path, mo
     section = sections.made(table3.EXHIBIT, tmp_path)
     (row,) = rows(section)
     departed = row["really held, MB: less predicted"]
-    assert (departed.text, departed.tone) == ("+0.8", Tone.ALERT)
-    assert section.findings[1].tone is Tone.ALERT
+    assert (departed.text, departed.role) == ("+0.8", Role.ALERT)
+    assert section.findings[1].role is Role.ALERT
     assert "72 of 80 numbers" in section.findings[1].text
 
 
@@ -137,11 +137,11 @@ def test_what_did_not_fit_and_what_was_not_run_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("finished", "more", "standing"),
-    [(3, 0.0, Standing.IN_PART), (4, 0.0, Standing.REPRODUCED), (4, 0.1, Standing.DIFFERS)],
+    ("finished", "more", "status"),
+    [(3, 0.0, ExhibitStatus.IN_PART), (4, 0.0, ExhibitStatus.REPRODUCED), (4, 0.1, ExhibitStatus.DIFFERS)],
 )
 def test_it_is_reproduced_where_as_much_is_held_as_was_published(
-    tmp_path: Path, finished: int, more: float, standing: Standing
+    tmp_path: Path, finished: int, more: float, status: ExhibitStatus
 ) -> None:
     papers = [c for c in PLANS["table3"]("paper") if isinstance(c, MemoryCell)]
     papers = [c for c in papers if (c.dataset, c.model) == ("imagenet", "revnet50")]
@@ -152,7 +152,7 @@ def test_it_is_reproduced_where_as_much_is_held_as_was_published(
         row = {"stage": 0, "kind": "parameters", "held": size, "peak": size, "predicted": size}
         result = {"stages": 1, "ticks": 1, "rows": [row], "at_once": size, "process": None}
         fake_records.begin(wanted, tmp_path).finish(result)
-    assert sections.standing_of("table3", tmp_path) is standing
+    assert sections.status_of("table3", tmp_path) is status
 
 
 def test_where_the_system_does_not_say_how_a_process_grew_there_is_nothing(
@@ -172,4 +172,4 @@ def test_no_cell_of_the_small_grid_needs_more_than_five_gigabytes() -> None:
     for c in PLANS["table3"]("small"):
         # A method that reconstructs holds less than a method that does not, in the same cell.
         if isinstance(c, MemoryCell) and not methods.by_name(c.method).reconstructs:
-            assert sum(stage.total for stage in predicted(c)) < 5e9, c.slug
+            assert sum(stage.total for stage in predict_memory(c)) < 5e9, c.slug

@@ -9,8 +9,8 @@ from petra_core.methods import Method
 from reproduce.exhibits import table4
 from reproduce.grids import recipes
 from reproduce.grids.plans.table4 import METHODS
-from reproduce.show.content import MINUS, Section
-from reproduce.show.statements import ClaimVerdict
+from reproduce.presentation.content import MINUS, Section
+from reproduce.presentation.statements import ClaimVerdict
 from tests import fake_records, sections
 
 LEVEL = dict.fromkeys(METHODS, 60.0)

@@ -8,9 +8,9 @@ import pytest
 from reproduce.cells.kinds import StageCostCell
 from reproduce.exhibits import table5
 from reproduce.grids.plans import PLANS
+from reproduce.presentation.content import TIMES, ExhibitStatus, Section
+from reproduce.presentation.statements import ClaimVerdict
 from reproduce.published import Mark
-from reproduce.show.content import TIMES, Section, Standing
-from reproduce.show.statements import ClaimVerdict
 from tests import fake_records, sections
 
 FOUR = [0.1, 0.4, 0.2, 0.1, *[0.0] * 6]  # forward times of RevNet-18's ten stages, only four of which cost anything
@@ -112,7 +112,7 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
 
 def test_without_measurements_there_are_the_published_values_alone(tmp_path: Path) -> None:
     section = read(tmp_path)
-    assert sections.standing_of("table5", tmp_path) is Standing.NOT_RUN
+    assert sections.status_of("table5", tmp_path) is ExhibitStatus.NOT_RUN
     assert [table.key for table in sections.tables(section)] == ["table5"]
 
 

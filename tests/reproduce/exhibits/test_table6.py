@@ -6,8 +6,8 @@ from petra_core import methods
 from reproduce.cells.kinds import MemoryCell
 from reproduce.exhibits import table6
 from reproduce.grids.plans import PLANS
+from reproduce.presentation.content import Role
 from reproduce.records import volumes
-from reproduce.show.content import Tone
 from tests import fake_records, sections
 from tests.reproduce.exhibits.test_table3 import measured
 from tests.reproduce.measures.test_held_memory import cell
@@ -36,7 +36,7 @@ def test_what_was_held_otherwise_than_predicted_is_an_alert(tmp_path: Path) -> N
         volumes.remove(wanted, tmp_path)
         fake_records.begin(wanted, tmp_path).finish({**result, "rows": rows})
         (row,) = sections.table(sections.made(table6.EXHIBIT, tmp_path), "table6-held-smoke").rows
-        assert (row[-1].value, row[-1].tone) == (departed / 1e6, Tone.ALERT if shift else Tone.OURS)
+        assert (row[-1].value, row[-1].role) == (departed / 1e6, Role.ALERT if shift else Role.OURS)
 
 
 def test_cells_are_those_of_table_3_that_show_this_network() -> None:

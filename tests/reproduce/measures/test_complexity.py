@@ -27,8 +27,8 @@ def test_every_stage_and_kind_is_as_predicted(method: Method, depth: int, k: int
 def test_the_runner_finds_the_measurement_and_only_a_chain_can_be_measured(tmp_path: Path) -> None:
     assert len({cell.identity for cell in chains(depth=2, accumulations=(1, 3))}) == 12, "all methods at every k"
     cell = fake_records.complexity_cell(methods.PETRA)
-    assert str(execute(Record.of(cell, tmp_path), Context())) == "done"
-    result = Record.of(cell, tmp_path).result()
+    assert str(execute(Record.for_cell(cell, tmp_path), Context())) == "done"
+    result = Record.for_cell(cell, tmp_path).result()
     assert result is not None
     assert result["stages"] == 5
     with pytest.raises(CellError, match="chain of equal stages, such as chain4; got 'revnet18'"):

@@ -24,10 +24,10 @@ CELL = next(cell for cell in PLANS["table5"]("smoke") if isinstance(cell, StageC
 
 def test_every_stage_of_a_real_network_is_timed(tmp_path: Path) -> None:
     with pytest.raises(Stopped, match="before stage 0 of 10"):
-        measure(CELL, Record.of(CELL, tmp_path), Context(should_stop=lambda: True))
-    state = execute(Record.of(CELL, tmp_path), Context())
+        measure(CELL, Record.for_cell(CELL, tmp_path), Context(should_stop=lambda: True))
+    state = execute(Record.for_cell(CELL, tmp_path), Context())
     assert str(state) == "done"
-    result = Record.of(CELL, tmp_path).result()
+    result = Record.for_cell(CELL, tmp_path).result()
     assert result is not None
     stages = models.revnet(18, num_classes=10, width=CELL.width)
     assert [row["invertible"] for row in result["stages"]] == [stage.invertible for stage in stages]

@@ -76,7 +76,7 @@ def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
 def test_footprints_that_methods_share_are_those_of_each_method(method: methods.Method) -> None:
     """Methods that keep the same share their footprints, and the optimizer is not asked; a prediction does both."""
     cell = dataclasses.replace(table3.held("smoke", "cifar10", "revnet18", method, 2, width=4), accumulation=32)
-    expected = held_memory.predicted(cell)
+    expected = held_memory.predict_memory(cell)
     assert of_footprints(balance.footprints(cell), Settings(method=method, accumulation=cell.accumulation)) == expected
 
 
@@ -86,7 +86,7 @@ def test_the_pace_that_is_printed_is_that_of_a_full_pipeline(sizes: tuple[int, .
     timed = balance.measured(balance.of_training(dataclasses.replace(CELL, accumulation=4)), torch.device("cpu"))
     plan = dataclasses.replace(timed.even(len(sizes)), partition=sizes)
     text = "\n".join(partition.plan_lines("it", timed, plan, Link()))
-    printed = float(re.search(r"simulated: ([\d.]+) ms", text)[1]) / 1e3  # type: ignore[index]
+    printed = float(re.search(r"simulated: ([\d.]+) ms", text)[1]) / 1e3
     steady = timed.simulated(plan, Link(), 800).seconds_per_micro_batch(skip=300, drop=300)
     assert printed == pytest.approx(steady, rel=0.02)
 
@@ -163,7 +163,7 @@ def test_training_starts_processes_that_all_know_the_cut(monkeypatch: pytest.Mon
     started: list[tuple[int, list[str]]] = []
     monkeypatch.setattr(
         "reproduce.commands.train.launch",
-        lambda processes, arguments, restarts: started.append((processes, arguments)) or 0,  # type: ignore[func-returns-value]
+        lambda processes, arguments, restarts: started.append((processes, arguments)) or 0,
     )
     arguments = ["train", "--model", "chain2", "--processes", "2", "--partition", "balanced"]
     monkeypatch.setattr("sys.argv", ["reproduce", *arguments])

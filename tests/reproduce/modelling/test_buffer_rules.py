@@ -18,7 +18,7 @@ from reproduce.modelling.buffer_rules import (
     revnet_sizes,
     stage_sizes,
 )
-from reproduce.show.content import GIGABYTE
+from reproduce.presentation.content import GIGABYTE
 
 
 def gigabytes(depth: int, rule: BufferRule) -> list[str]:

@@ -10,7 +10,7 @@ from pandas import DataFrame
 from petra_core import methods
 from reproduce.cells import networks
 from reproduce.cells.kinds import GradientsCell
-from reproduce.exhibits._exhibit import sheets
+from reproduce.exhibits._exhibit import run_sets
 from reproduce.grids.plans import gradients as plan
 from reproduce.measures.reconstruction import ReconstructionProbe
 from reproduce.modelling import gradients
@@ -34,8 +34,8 @@ def test_kinds_of_stages_are_what_the_engine_reconstructs(model: str, kinds: str
 
 
 def parts(root: Path, most: int) -> DataFrame:
-    sheet = next(sheet for sheet in sheets(Frames(results.read(root)), "figure6") if sheet.begun)
-    return gradients.in_parts(gradients.comparisons(sheet, single=True), sheet.example.epochs, most)
+    run_set = next(run_set for run_set in run_sets(Frames(results.read(root)), "figure6") if run_set.begun)
+    return gradients.in_parts(gradients.comparisons(run_set, single=True), run_set.example.epochs, most)
 
 
 def falling(pair: str, measure: str, stage: int, epoch: int) -> float:

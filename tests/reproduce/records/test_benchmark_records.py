@@ -8,6 +8,7 @@ import pytest
 
 from petra_core.prediction.timeline import Event, Timeline
 from reproduce.exhibits import benchmarks
+from reproduce.presentation.content import Role
 from reproduce.records.benchmarks import (
     Benchmark,
     BenchmarkError,
@@ -19,7 +20,6 @@ from reproduce.records.benchmarks import (
     spread,
     write,
 )
-from reproduce.show.content import Tone
 from tests.fake_records import CLEAN, ENVIRONMENT, PATCH
 from tests.sections import made
 
@@ -114,8 +114,8 @@ def test_what_makes_no_sense_is_refused(make, message) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 99}, "format 99, this version reads format 1. It was left as it is; update this clone"),
-        ({"schema": 0}, "format 0, this version reads format 1. It was left as it is; run the benchmark again"),
+        ({"schema": 99}, "format 99, this version reads format 1. It was not changed; update this clone"),
+        ({"schema": 0}, "format 0, this version reads format 1. It was not changed; run the benchmark again"),
         ({"name": "other"}, "it belongs to 'other'"),
         ({"title": None}, "title is None, expected a str"),
         ({"series": [{"group": "track"}]}, "series: it lacks name, quantity, unit, values, at"),
@@ -132,4 +132,4 @@ def test_what_is_damaged_is_named_and_hides_nothing(tmp_path: Path, change: dict
     assert problem.path == path
     with pytest.raises(BenchmarkError, match="cannot be read"):
         read(tmp_path / "missing.json")
-    assert made(benchmarks.EXHIBIT, tmp_path).findings[0].tone is Tone.ALERT
+    assert made(benchmarks.EXHIBIT, tmp_path).findings[0].role is Role.ALERT

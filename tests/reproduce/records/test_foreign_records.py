@@ -336,14 +336,14 @@ def test_a_name_that_cannot_be_printed_takes_nothing_else_down(tmp_path: Path, w
     file.write_text(committed if what == "a machine of asv" else "{\n")
     read = results.read(root)
     problems = (*read.problems, *read.benchmark_problems)
-    shown = [
+    texts = [
         *map(str, problems),
         *(problem.args[1] for problem in problems),
         *(problem.place for problem in read.problems),
     ]
-    shown += [tracked.machine for tracked in read.history]
-    assert any("udcff" in words for words in shown)
-    assert not any(reading.UNPRINTABLE.search(words) for words in shown)
+    texts += [tracked.machine for tracked in read.history]
+    assert any("udcff" in words for words in texts)
+    assert not any(reading.UNPRINTABLE.search(words) for words in texts)
     show(read, tmp_path / "export")
     if root.exists():
         done = CliRunner().invoke(main, ["records", "merge", str(root), "--records", str(tmp_path / "ours")])
@@ -377,7 +377,9 @@ def test_no_value_of_a_benchmark_takes_anything_else_down(tmp_path: Path) -> Non
     for source in ("pipelining.json", "peers.json", "growth.json"):
         values = json.loads((committed / source).read_text())
         values["series"], values["comparisons"], values["goals"] = values["series"][:2], [], []
-        values["timelines"] = {title: {**of, "events": of["events"][:3]} for title, of in values["timelines"].items()}
+        values["timelines"] = {
+            title: {**timeline, "events": timeline["events"][:3]} for title, timeline in values["timelines"].items()
+        }
         file = tmp_path / source / "benchmarks" / source
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps(values))

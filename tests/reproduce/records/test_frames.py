@@ -14,11 +14,11 @@ from petra_core import methods
 from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.grids.plans.transformers import IMAGES
+from reproduce.presentation.compare import means
 from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, over_training
 from reproduce.records.results import read
-from reproduce.show.compare import means
 from tests import fake_records
-from tests.sections import sheets
+from tests.sections import run_sets
 
 CELL = recipes.cell("paper", epochs=6, drops=(), batch_size=8, dataset="imagenet")
 
@@ -27,18 +27,18 @@ def test_seeds_beyond_the_plan_count_and_another_setting_does_not(tmp_path: Path
     for seed in (0, 7):
         fake_records.train(replace(CELL, seed=seed), tmp_path, 70.0 + seed)
     fake_records.train(replace(CELL, learning_rate=0.3), tmp_path, 20.0)
-    (sheet,) = sheets(tmp_path, "paper", [CELL])
-    assert list(sheet.runs["seed"]) == [0, 7]
-    assert list(sheet.runs["test_accuracy"]) == [70.0, 77.0]
+    (run_set,) = run_sets(tmp_path, "paper", [CELL])
+    assert list(run_set.runs["seed"]) == [0, 7]
+    assert list(run_set.runs["test_accuracy"]) == [70.0, 77.0]
 
 
 def test_what_was_not_run_is_a_row_that_says_so(tmp_path: Path) -> None:
     cells = [replace(CELL, seed=seed) for seed in range(3)]
     fake_records.train(cells[1], tmp_path, 70.0)
-    (sheet,) = sheets(tmp_path, "paper", cells)
-    assert list(sheet.runs["state"]) == ["not run", "done", "not run"]
-    assert len(sheet.done) == 1
-    (empty,) = sheets(tmp_path / "nothing", "paper", cells)
+    (run_set,) = run_sets(tmp_path, "paper", cells)
+    assert list(run_set.runs["state"]) == ["not run", "done", "not run"]
+    assert len(run_set.done) == 1
+    (empty,) = run_sets(tmp_path / "nothing", "paper", cells)
     assert not empty.begun
     assert list(empty.runs["state"]) == ["not run"] * 3
 
@@ -47,19 +47,19 @@ def test_precisions_images_of_torchvision_and_data_sets_are_sheets_apart(tmp_pat
     for precision in ("float32", "bf16", "tf32"):
         fake_records.train(replace(CELL, precision=precision, loader="ffcv"), tmp_path, 70.0)
     fake_records.train(replace(CELL, loader="torchvision"), tmp_path, 50.0)
-    keys = [sheet.key for sheet in sheets(tmp_path, "paper", [CELL])]
+    keys = [run_set.key for run_set in run_sets(tmp_path, "paper", [CELL])]
     assert keys == ["paper-tf32", "paper-float32-torchvision", "paper", "paper-bf16"]
-    assert [len(sheet.runs) for sheet in sheets(tmp_path, "paper", [CELL])] == [1] * 4
+    assert [len(run_set.runs) for run_set in run_sets(tmp_path, "paper", [CELL])] == [1] * 4
     cells = [recipes.cell("paper"), recipes.cell("paper", dataset="cifar100")]
     fake_records.train(cells[0], tmp_path / "data", 70.0)
-    begun = [(sheet.dataset, sheet.begun) for sheet in sheets(tmp_path / "data", "paper", cells)]
+    begun = [(run_set.dataset, run_set.begun) for run_set in run_sets(tmp_path / "data", "paper", cells)]
     assert begun == [("cifar10", True), ("cifar100", False)]
     # Of two bitwise equal loaders, the finished run counts.
     cell = recipes.cell("small")
     fake_records.train(cell, tmp_path / "loaders", 70.0)
     fake_records.train(replace(cell, loader="ffcv"), tmp_path / "loaders", 20.0, epochs=1)
-    (sheet,) = sheets(tmp_path / "loaders", "small", [cell])
-    assert list(sheet.runs["status"]) == ["done"]
+    (run_set,) = run_sets(tmp_path / "loaders", "small", [cell])
+    assert list(run_set.runs["status"]) == ["done"]
 
 
 def test_a_sample_says_how_many_seeds_and_what_became_of_the_others(tmp_path: Path) -> None:
@@ -67,13 +67,13 @@ def test_a_sample_says_how_many_seeds_and_what_became_of_the_others(tmp_path: Pa
     fake_records.train(cells[0], tmp_path, 60.0)
     fake_records.train(cells[1], tmp_path, 61.0)
     fake_records.train(cells[2], tmp_path, 61.0, epochs=1).fail("diverged", "nan")
-    (sheet,) = sheets(tmp_path, "small", cells)
-    samples = means(sheet.runs, "test_accuracy", ["method", "k"])
+    (run_set,) = run_sets(tmp_path, "small", cells)
+    samples = means(run_set.runs, "test_accuracy", ["method", "k"])
     sample = samples["PETRA", cells[0].accumulation]
     assert sample.values == {0: 60.0, 1: 61.0}
     assert sample.seeds == "2 of 4; 1 diverged"
     assert sample.unfinished == "seed 2: diverged (epoch 2 of 3); seed 3: not run"
-    assert means(sheet.runs, "test_accuracy", ["method"])["PETRA"] == sample
+    assert means(run_set.runs, "test_accuracy", ["method"])["PETRA"] == sample
     assert samples["DSP", 1].summary == "not run"
 
 
@@ -148,29 +148,29 @@ def test_a_recipe_in_words(tmp_path: Path) -> None:
             "scale “paper”: CIFAR-100, width 64, micro-batches of 64, 300 epochs",
         ),
     ):
-        (sheet,) = sheets(tmp_path, cell.scale, [cell])
-        assert words in sheet.described()
-        assert "RevNet-" in sheet.described(network=True)
+        (run_set,) = run_sets(tmp_path, cell.scale, [cell])
+        assert words in run_set.described()
+        assert "RevNet-" in run_set.described(network=True)
 
 
 def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_device(tmp_path: Path) -> None:
     cells = [recipes.cell("small", seed=seed) for seed in range(3)]
     gpu = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200"}
     fake_records.train(cells[0], tmp_path, 60.0)
-    (sheet,) = sheets(tmp_path, "small", cells)
-    assert sheet.described().endswith(", float32")
+    (run_set,) = run_sets(tmp_path, "small", cells)
+    assert run_set.described().endswith(", float32")
     for cell, earlier in ((cells[1], gpu), (cells[2], fake_records.ENVIRONMENT)):
         fake_records.begin(cell, tmp_path, environment=earlier)
         fake_records.train(cell, tmp_path, 60.0)
-    (sheet,) = sheets(tmp_path, "small", cells)
-    assert sheet.described().endswith(", float32, of 3 runs 1 on NVIDIA H200 and a CPU")  # where it resumed
+    (run_set,) = run_sets(tmp_path, "small", cells)
+    assert run_set.described().endswith(", float32, of 3 runs 1 on NVIDIA H200 and a CPU")  # where it resumed
     for seed in (1, 2):
         cells.append(recipes.cell("small", method=methods.BACKPROPAGATION, seed=seed))
         record = fake_records.in_folder(fake_records.train(cells[-1], tmp_path, 60.0))
         (record.path / "environment.json").write_text(json.dumps({"schema": 1, "entries": [gpu]}))
     cells.append(recipes.cell("small", seed=3))  # not run
-    (sheet,) = sheets(tmp_path, "small", cells)
-    assert sheet.described().endswith(
+    (run_set,) = run_sets(tmp_path, "small", cells)
+    assert run_set.described().endswith(
         "of 5 runs 1 on NVIDIA H200 and a CPU, 2 on NVIDIA H200, some pairs across devices"
     )
 

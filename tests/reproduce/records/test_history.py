@@ -6,9 +6,9 @@ from pathlib import Path
 from petra_core import methods
 from reproduce.exhibits import history as exhibit
 from reproduce.exhibits._exhibit import section
+from reproduce.presentation.content import Figure, Table
 from reproduce.records.frames import Frames
 from reproduce.records.results import read
-from reproduce.show.content import Figure, Table
 
 NAMES = [[f"'{methods.PETRA.name}'", f"'{methods.DSP.name}'"], ["10", "30"]]
 
@@ -45,8 +45,8 @@ def test_a_change_is_named_with_its_commit(tmp_path: Path) -> None:
     made = section(exhibit.EXHIBIT, frames(tmp_path))
     (table,) = (block for block in made.blocks if isinstance(block, Table))
     (change,) = table.rows
-    shown = ["cost.track_bytes", "PETRA", "3", "0000000000", "100.50", "150.00", "+49.3"]
-    assert [entry.text for entry in change] == shown
+    expected = ["cost.track_bytes", "PETRA", "3", "0000000000", "100.50", "150.00", "+49.3"]
+    assert [entry.text for entry in change] == expected
     assert any(isinstance(block, Figure) for block in made.blocks)
     assert (
         made.sentence

@@ -207,7 +207,7 @@ def test_of_many_machines_that_find_a_stale_lock_one_takes_it_over_at_a_time(sha
     assert not (shared / "inside").exists()
 
 
-def _sleep_and_write(folder, ready, go_on, said):
+def _sleep_and_write(folder, ready, go_on, answers):
     be_machine("beta")
     with hold(folder) as held:
         held.check()
@@ -215,14 +215,14 @@ def _sleep_and_write(folder, ready, go_on, said):
         go_on.wait()
         try:
             held.check()
-            said.put("still mine")
+            answers.put("still mine")
         except LockLostError as error:
-            said.put(str(error))
+            answers.put(str(error))
 
 
 def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(shared):
-    ready, go_on, said = FORKED.Event(), FORKED.Event(), FORKED.Queue()
-    process = FORKED.Process(target=_sleep_and_write, args=(shared, ready, go_on, said))
+    ready, go_on, answers = FORKED.Event(), FORKED.Event(), FORKED.Queue()
+    process = FORKED.Process(target=_sleep_and_write, args=(shared, ready, go_on, answers))
     process.start()
     try:
         assert ready.wait(PATIENCE)
@@ -234,7 +234,7 @@ def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(shared):
                 with hold(shared) as held:
                     os.kill(process.pid, signal.SIGCONT)
                     go_on.set()  # ends a process that is waiting
-                    assert "has taken this cell over" in said.get(timeout=PATIENCE)
+                    assert "has taken this cell over" in answers.get(timeout=PATIENCE)
                     process.join()
                     held.check()  # the loser has not removed the lease when it ended
                 break

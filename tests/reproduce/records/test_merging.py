@@ -77,7 +77,7 @@ def decisions(there, here, **options):
 def test_what_is_not_here_is_brought_whole(there, here, make):
     make(there)
     before = snapshot(there)
-    interrupted = Record.of(CELL, there).path / "result.json.123.tmp"
+    interrupted = Record.for_cell(CELL, there).path / "result.json.123.tmp"
     interrupted.parent.mkdir(parents=True, exist_ok=True)
     interrupted.write_bytes(b"half of it")
     assert decisions(there, here) == [Decision.BROUGHT]
@@ -124,19 +124,19 @@ def test_two_different_results_are_a_conflict_and_both_stay(there, here, make):
     before = snapshot(there), snapshot(here)
     [(decision, _, detail)] = merge(there, here)
     assert decision is Decision.CONFLICT
-    assert str(Record.of(CELL, here).read().place) in detail
+    assert str(Record.for_cell(CELL, here).read().place) in detail
     assert (snapshot(there), snapshot(here)) == before
 
 
 def test_runs_that_differ_in_their_times_alone_are_the_same(there, here):
     train(CELL, there, 95.0)
     train(CELL, here, 95.0)
-    ours = Record.of(CELL, here).metrics()
-    folder = in_folder(Record.of(CELL, there)).path
+    ours = Record.for_cell(CELL, here).metrics()
+    folder = in_folder(Record.for_cell(CELL, there)).path
     for name in ("result.json", "metrics.jsonl"):
         text = (folder / name).read_text()
         (folder / name).write_text(text.replace("900.0", "123.4").replace(": 1.5,", ": 9.5,"))
-    assert Record.of(CELL, there).metrics() != ours
+    assert Record.for_cell(CELL, there).metrics() != ours
     assert decisions(there, here) == [Decision.SAME]
 
 
@@ -146,15 +146,15 @@ def test_damaged_and_foreign_records_are_named_and_left(there, here, side):
     train(CELL, here, 95.0, epochs=2)
     other = dataclasses.replace(CELL, seed=5)
     train(other, there, 95.0)
-    in_folder(Record.of(CELL, there))
-    file = Record.of(CELL, {"there": there, "here": here}[side]).path / "config.json"
+    in_folder(Record.for_cell(CELL, there))
+    file = Record.for_cell(CELL, {"there": there, "here": here}[side]).path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": 99}))
     before = snapshot(here)
     details = {decision: detail for decision, _, detail in merge(there, here)}
     assert set(details) == {Decision.UNREADABLE, Decision.BROUGHT}
     assert str(file) in details[Decision.UNREADABLE]
     assert snapshot(here).items() >= before.items()
-    assert Record.of(other, here).state().status is Status.DONE
+    assert Record.for_cell(other, here).state().status is Status.DONE
 
 
 @pytest.mark.parametrize("side", ["there", "here"])
@@ -162,7 +162,7 @@ def test_what_somebody_works_on_is_left(there, here, side):
     train(CELL, there, 95.0, epochs=3).checkpoint.write_bytes(b"x")
     train(CELL, here, 95.0, epochs=1).checkpoint.write_bytes(b"x")
     before = snapshot(here)
-    with Record.of(CELL, {"there": there, "here": here}[side]).lock():
+    with Record.for_cell(CELL, {"there": there, "here": here}[side]).lock():
         assert decisions(there, here) == [Decision.IN_USE]
     assert snapshot(here) == before
 
@@ -179,7 +179,7 @@ def test_a_copy_that_is_not_whole_is_not_brought(there, here, monkeypatch):
 
     monkeypatch.setattr(merging.shutil, "copy2", torn)
     ((decision, path, detail),) = merge(there, here)
-    assert (decision, path) == (Decision.IN_USE, Record.of(CELL, there).path)
+    assert (decision, path) == (Decision.IN_USE, Record.for_cell(CELL, there).path)
     assert detail == f"{path} changed while it was copied; give the same command again"
     assert snapshot(here) == {}
 
@@ -218,7 +218,7 @@ def test_of_a_record_the_checkpoint_is_copied_first_and_a_full_disk_is_told_as_o
 
 def test_a_folder_of_which_only_a_lock_is_left_is_as_good_as_none(there, here):
     train(CELL, there, 95.0)
-    with Record.of(CELL, here).lock():
+    with Record.for_cell(CELL, here).lock():
         pass
     assert decisions(there, here) == [Decision.BROUGHT]
     assert snapshot(here) == snapshot(there)
@@ -226,9 +226,9 @@ def test_a_folder_of_which_only_a_lock_is_left_is_as_good_as_none(there, here):
 
 def test_what_somebody_works_on_there_is_left_where_there_is_none_here(there, here):
     partial(there, 2)
-    with Record.of(CELL, there).lock():
+    with Record.for_cell(CELL, there).lock():
         assert decisions(there, here) == [Decision.IN_USE]
-    assert not Record.of(CELL, here).path.exists()
+    assert not Record.for_cell(CELL, here).path.exists()
 
 
 def test_two_different_measurements_of_a_cell_without_epochs_are_a_conflict(there, here):
@@ -243,14 +243,14 @@ def test_a_record_that_appears_while_another_is_copied_is_compared_again(there, 
     copy = shutil.copy2
 
     def meanwhile(source, target):
-        if not Record.of(CELL, here).has_result:
+        if not Record.for_cell(CELL, here).has_result:
             train(CELL, here, 96.0)
         return copy(source, target)
 
     monkeypatch.setattr(merging.shutil, "copy2", meanwhile)
     assert decisions(there, here) == [Decision.KEPT]
-    assert Record.of(CELL, here).result()["test_accuracy"] == 96.0
-    assert not Record.of(CELL, here).path.exists()
+    assert Record.for_cell(CELL, here).result()["test_accuracy"] == 96.0
+    assert not Record.for_cell(CELL, here).path.exists()
 
 
 @pytest.mark.parametrize("step", ["_bring", "_append"])
@@ -290,7 +290,7 @@ def test_a_replacement_removes_only_files_that_a_record_has(there, here):
     (ours / "thesis.tmp").write_text("mine")
     assert decisions(there, here) == [Decision.REPLACED]
     assert {file.name for file in ours.iterdir()} - {"notes.txt", "thesis.tmp"} <= {
-        *(file.name for file in Record.of(CELL, there).path.iterdir()),
+        *(file.name for file in Record.for_cell(CELL, there).path.iterdir()),
         *locks.FILES,
     }
     assert (ours / "notes.txt").read_text() == (ours / "thesis.tmp").read_text() == "mine"
@@ -308,7 +308,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named(there, here, monkeypatch):
     ((decision, _, detail),) = merge(there, here)
     assert decision is Decision.UNREADABLE
     assert closed in detail
-    assert not Record.of(CELL, here).path.exists()
+    assert not Record.for_cell(CELL, here).path.exists()
 
 
 def _merge_slowly(there, here):
@@ -328,7 +328,7 @@ def test_copies_of_killed_merges_are_removed_and_that_of_one_that_runs_is_not(th
     record = partial(there, 2)
     killed = here / ".merge-killed"
     (killed / "records").mkdir(parents=True)
-    with merging._copied(record.read(), Record.of(CELL, here)) as running:
+    with merging._copied(record.read(), Record.for_cell(CELL, here)) as running:
         assert decisions(there, here) == [Decision.BROUGHT]
         assert not killed.exists()
         assert (running / "checkpoint.pt").exists()
@@ -368,7 +368,7 @@ def test_killed_while_it_replaces_the_record_is_valid_and_the_same_merge_ends_it
     process.kill()
     process.join()
     (here / "step").unlink()
-    record = Record.of(CELL, here)
+    record = Record.for_cell(CELL, here)
     state = record.state()
     assert state.status is Status.PARTIAL
     assert not record.checkpoint.exists(), "the old checkpoint must not meet the new metrics"
@@ -456,10 +456,10 @@ def test_a_full_disk_is_no_fault_of_an_archive(there, here, tmp_path, monkeypatc
         raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
-    said = call("merge", tmp_path / "day.tar.gz", "--records", here).output
-    assert "no room to unpack" in said
-    assert "TMPDIR" in said
-    assert "copy is whole" not in said
+    output = call("merge", tmp_path / "day.tar.gz", "--records", here).output
+    assert "no room to unpack" in output
+    assert "TMPDIR" in output
+    assert "copy is whole" not in output
 
 
 @pytest.mark.parametrize("archived", [False, True])
@@ -515,7 +515,7 @@ def test_the_command_refuses_what_makes_no_sense_and_a_folder_that_cannot_be_wri
     for arguments in (
         ["records", "merge", here, "--records", file / "records"],
         ["report", "--records", here, "--output", file / "page.html"],
-        ["run", "smoke", "--tables", "table1", "--records", file / "records"],
+        ["run", "smoke", "--exhibits", "table1", "--records", file / "records"],
         ["train", "--output", file / "run"],
         ["train", "--output", tmp_path / "run", "--trace", file / "trace.json"],
     ):

@@ -26,7 +26,7 @@ CODE = {"commit": "abc", "clean": True}
 
 @pytest.fixture
 def record(tmp_path):
-    return Record.of(CELL, tmp_path)
+    return Record.for_cell(CELL, tmp_path)
 
 
 def begun(record, epochs=0):
@@ -205,7 +205,7 @@ def no_room(*_, **__):
 
 def test_a_full_disk_leaves_no_half_file_and_no_lost_result(tmp_path, record, monkeypatch):
     begun(record, epochs=3).finish({"note": "x" * 200})
-    other = begun(Record.of(dataclasses.replace(CELL, seed=9), tmp_path), epochs=1)
+    other = begun(Record.for_cell(dataclasses.replace(CELL, seed=9), tmp_path), epochs=1)
     before = snapshot(tmp_path)
     line = {"epoch": 1, "note": "x" * 200}
     with pytest.raises(StorageFullError, match=r"no room to write .*metrics.jsonl .* same command again"), full_disk():

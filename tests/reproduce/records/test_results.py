@@ -79,7 +79,7 @@ def test_metrics_have_a_line_for_each_epoch_in_order_and_tables_are_lists(tmp_pa
     assert not results.read(tmp_path).problems
     fake_records.measure(tmp_path)
     measured = next(run.cell for run in scan(tmp_path).records if run.cell.kind == "complexity")
-    file = fake_records.in_folder(Record.of(measured, tmp_path)).path / "result.json"
+    file = fake_records.in_folder(Record.for_cell(measured, tmp_path)).path / "result.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"rows": 5}))
     (problem,) = results.read(tmp_path).problems
     assert "rows is 5, expected a list" in str(problem)

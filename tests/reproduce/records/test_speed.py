@@ -17,7 +17,7 @@ EPOCH = 1.6  # seconds of training and evaluation in the fake records
 
 
 def recorded(root):
-    return speed.recorded(scan(root).records)
+    return speed.collect_times(scan(root).records)
 
 
 def left(speeds, cell=CELL, where=HERE):
@@ -51,7 +51,7 @@ def test_other_work_moved_cells_and_incomplete_records_say_nothing(tmp_path):
         assert left(speeds, dataclasses.replace(CELL, **change)) is None
     moved = fake_records.train(CELL, tmp_path / "b", 95.0, epochs=2)
     moved.begin(ENVIRONMENT | {"device": "NVIDIA H200"}, {})
-    Record.of(CELL, tmp_path / "c").begin({"python": "3.11"}, {})
+    Record.for_cell(CELL, tmp_path / "c").begin({"python": "3.11"}, {})
     assert left(recorded(tmp_path / "b")) is left(recorded(tmp_path / "c")) is None
 
 
@@ -68,7 +68,7 @@ def test_other_devices_and_ways_to_train_say_nothing(tmp_path, monkeypatch):
 
 def test_cells_without_epochs_take_their_whole_time(tmp_path):
     cell = complexity_cell(methods.PETRA)
-    record = Record.of(cell, tmp_path)
+    record = Record.for_cell(cell, tmp_path)
     record.begin(ENVIRONMENT, {})
     assert left(recorded(tmp_path), cell) is None
     record.finish({"wall_seconds": 2.5})

@@ -69,9 +69,9 @@ def test_a_folder_that_is_published_and_unpacked_has_the_same_bytes(tmp_path, ki
     before, run = snapshot(record.path), record.read()
     assert volumes.publish(run, tmp_path) is None
     shutil.rmtree(record.path)
-    fake_records.unpack(Record.of(record.cell, tmp_path).read(), record.path)
+    fake_records.unpack(Record.for_cell(record.cell, tmp_path).read(), record.path)
     assert snapshot(record.path) == before
-    assert dataclasses.replace(Record.of(record.cell, tmp_path).read(), place=run.place) == run
+    assert dataclasses.replace(Record.for_cell(record.cell, tmp_path).read(), place=run.place) == run
 
 
 def test_a_finished_record_is_in_its_volume_only_and_provenance_is_stored_once(tmp_path):
@@ -134,8 +134,8 @@ def test_a_folder_where_records_were_before_there_were_volumes_is_continued_and_
     train(CELL, tmp_path, 95.0, epochs=4)
     before = tmp_path / "smoke" / CELL.name
     before.parent.mkdir()
-    Record.of(CELL, tmp_path).path.rename(before)
-    record = Record.of(CELL, tmp_path)
+    Record.for_cell(CELL, tmp_path).path.rename(before)
+    record = Record.for_cell(CELL, tmp_path)
     assert record.path == before
     assert str(record.state()) == "4 of 4 epochs"
     with record.lock():
@@ -180,8 +180,8 @@ def test_a_line_that_was_edited_or_removed_costs_its_record_only_and_is_named(tm
     assert line == 0 or problem.name == CELL.name
     before = file.read_bytes()
     with pytest.raises(RecordError, match="were edited or are incomplete"):
-        Record.of(CELL, tmp_path).state()
-    assert Record.of(CELL, tmp_path).has_result
+        Record.for_cell(CELL, tmp_path).state()
+    assert Record.for_cell(CELL, tmp_path).has_result
     assert file.read_bytes() == before
 
 
@@ -215,7 +215,7 @@ def test_two_different_results_are_a_conflict_wherever_they_are_and_both_stay(tm
     elsewhere = tmp_path / "elsewhere"
     train(CELL, tmp_path, 95.0)
     other = in_folder(train(CELL, elsewhere, 90.0))
-    record = Record.of(CELL, tmp_path)
+    record = Record.for_cell(CELL, tmp_path)
     shutil.copytree(other.path, record.path, dirs_exist_ok=True)
     before = snapshot(tmp_path)
     for act in (record.state, lambda: record.read()):
@@ -308,7 +308,7 @@ def begun(root):
 
 def finish_it(root):
     """Complete a run, or after a kill the next run."""
-    record = Record.of(CELL, root)
+    record = Record.for_cell(CELL, root)
     with record.lock():
         if record.state().final:
             record.publish()
@@ -321,7 +321,7 @@ def bring_it(root):
 
 
 def retry_it(root):
-    record = Record.of(CELL, root)
+    record = Record.for_cell(CELL, root)
     with record.lock():
         if record.state().final:
             record.retry()
@@ -342,14 +342,14 @@ def test_killed_at_any_operation_nothing_is_lost_or_counted_twice(tmp_path, act,
         let_time_pass(root)
         found = {run.cell: run for run in scan(root).records}
         assert scan(root).problems == ()
-        assert Record.of(CELL, root).state() == found[CELL].state
+        assert Record.for_cell(CELL, root).state() == found[CELL].state
         assert found[CELL].state.status in (Status.DONE, Status.PARTIAL)
         assert first or found[OTHER].result["test_accuracy"] == 90.0
         act(root)
         assert accuracies(root) == [95.0] + [90.0] * (not first)
         after = snapshot(root)
         assert {name: data for name, data in after.items() if name.startswith("smoke/")} == expected
-        assert not Record.of(CELL, root).path.exists()
+        assert not Record.for_cell(CELL, root).path.exists()
         shutil.rmtree(root)
         if code == 0:
             break
@@ -373,10 +373,10 @@ def test_killed_at_any_operation_of_a_retry_the_record_has_failed_or_is_unfinish
         code = kill_at(number, lambda root=root: retry_it(root))
         let_time_pass(root)
         assert accuracies(root) == [90.0]
-        assert Record.of(CELL, root).state().status in (Status.FAILED, Status.PARTIAL)
+        assert Record.for_cell(CELL, root).state().status in (Status.FAILED, Status.PARTIAL)
         retry_it(root)
-        assert str(Record.of(CELL, root).state()) == "4 of 4 epochs"
-        assert Record.of(CELL, root).checkpoint.exists()
+        assert str(Record.for_cell(CELL, root).state()) == "4 of 4 epochs"
+        assert Record.for_cell(CELL, root).checkpoint.exists()
         if code == 0:
             break
     assert number > 10
@@ -400,7 +400,7 @@ def test_torn_at_any_byte_the_append_is_completed_by_repeating_it(tmp_path):
             assert scan(tmp_path).problems == ()
             assert 95.0 in accuracies(tmp_path)
             assert volumes.publish(run, tmp_path) is None
-            found = Record.of(CELL, tmp_path).read()
+            found = Record.for_cell(CELL, tmp_path).read()
             assert found.place == tmp_path / VOLUME
             assert found.content == run.content
 

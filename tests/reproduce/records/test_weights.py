@@ -3,8 +3,8 @@
 import pytest
 from pandas import DataFrame, concat
 
-from reproduce.records.frames import weighted
-from reproduce.show.compare import measured
+from reproduce.presentation.compare import measured
+from reproduce.records.frames import average_over_micro_batches
 
 
 def test_a_mean_is_weighed_and_leaves_out_what_is_not_defined() -> None:
@@ -16,7 +16,7 @@ def test_a_mean_is_weighed_and_leaves_out_what_is_not_defined() -> None:
             "value": [1.0, 5.0, None, None, 7.0],
         }
     )
-    means = weighted(lines, ["seed", "stage"])
+    means = average_over_micro_batches(lines, ["seed", "stage"])
     assert list(means["seed"]) == [1, 1, 0, 0], "in the order in which they come"
     assert list(means["value"]) == pytest.approx([4.0, float("nan"), float("nan"), 7.0], nan_ok=True)
     samples = measured(means, "value", ["stage"])

@@ -7,12 +7,12 @@ import pytest
 
 from petra_core import methods
 from reproduce.grids.plans import length, staleness
+from reproduce.presentation.compare import SeedSample
+from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records import benchmarks
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
 from reproduce.report.headline import Answer, _accuracy, _as_good, _measured_speeds, _title, first_screen
-from reproduce.show.compare import Sample
-from reproduce.show.content import NARROW_SPACE
 from tests import fake_records
 from tests.golden import dump
 
@@ -42,14 +42,14 @@ def test_without_records_there_is_none(tmp_path: Path) -> None:
     ],
 )
 def test_the_title_is_the_verdict_of_the_longest_training(gap: float, title: str) -> None:
-    exact = Sample({0: 80.0, 1: 80.02, 2: 80.04})
+    exact = SeedSample({0: 80.0, 1: 80.02, 2: 80.04})
     lengths = {3: -12.0, 27: gap}
-    gaps = {n: Sample({seed: of + at for seed, of in exact.values.items()}) - exact for n, at in lengths.items()}
+    gaps = {n: SeedSample({seed: of + at for seed, of in exact.values.items()}) - exact for n, at in lengths.items()}
     assert _title(gaps) == title
 
 
 def test_an_open_difference_is_said_to_be_open() -> None:
-    gap = Sample({0: 80.0, 1: 82.0}) - Sample({0: 80.0, 1: 82.0})
+    gap = SeedSample({0: 80.0, 1: 82.0}) - SeedSample({0: 80.0, 1: 82.0})
     assert "still open" in _title({27: gap})
 
 

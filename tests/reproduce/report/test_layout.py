@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from reproduce.presentation.content import Column, Entry, Figure, Role, Section, Table, missing, number, published
 from reproduce.published import Mark
 from reproduce.report.layout import k_of_head, named_svg, picture, split
-from reproduce.show.content import Column, Entry, Figure, Section, Table, Tone, missing, number, published
 
 BEGUN, WAITING = [Entry("a"), number(1.0, 1)], [Entry("b"), missing("not run")]
 STATED = [Entry("c"), missing("not run"), published("94.9", Mark.PAPER)]
@@ -37,7 +37,7 @@ def test_rows_of_which_nothing_has_been_run_go_where_they_would_hide_the_others(
         (BEGUN, WAITING),  # not the majority of rows
         (WAITING, WAITING),  # no other rows
         (STATED, STATED, [*BEGUN, missing("")]),  # a published value is worth showing
-        ([Entry("d", tone=Tone.MISSING)], [Entry("d")]),
+        ([Entry("d", role=Role.MISSING)], [Entry("d")]),
     ],
 )
 def test_all_other_tables_are_shown_as_they_are(rows: tuple[Sequence[Entry], ...]) -> None:

@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
+from reproduce.presentation.content import Finding, Role, Section
 from reproduce.records.history import Tracked
 from reproduce.records.results import Results
 from reproduce.report import overview
-from reproduce.show.content import Finding, Section, Tone
 from tests.reproduce.records.test_benchmark_records import benchmark
 
 SECTIONS = [
     Section("provenance", "Provenance", []),
     Section("something new", "Something new", []),
     Section("stability", "Stability", []),
-    Section("figure5", "Figure 5: gradients", [], [Finding("Figure 5: close to 1."), Finding("bad", Tone.ALERT)]),
-    Section("table2", "Table 2: accuracy", [], [Finding("Table 2: low.", Tone.ALERT)], "27 of 27 cells"),
+    Section("figure5", "Figure 5: gradients", [], [Finding("Figure 5: close to 1."), Finding("bad", Role.ALERT)]),
+    Section("table2", "Table 2: accuracy", [], [Finding("Table 2: low.", Role.ALERT)], "27 of 27 cells"),
 ]
 
 
@@ -24,7 +24,7 @@ def test_the_paper_comes_first_then_studies_then_where_it_comes_from() -> None:
 
 
 def test_a_reader_gets_whole_sentences_and_no_aims_of_benchmarks() -> None:
-    missed = Section("benchmarks", "Benchmarks", [], [Finding("Benchmarks: 1 aim missed.", Tone.ALERT)])
+    missed = Section("benchmarks", "Benchmarks", [], [Finding("Benchmarks: 1 aim missed.", Role.ALERT)])
     in_order = [section for part in overview.parts([*SECTIONS, missed]) for section in part.sections]
     alerts = [(s.key, overview.label(s), overview.sentence(s, f)) for s, f in overview.attention(in_order)]
     assert alerts == [("table2", "Table 2", "low."), ("figure5", "Figure 5", "bad")]

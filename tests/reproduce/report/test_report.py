@@ -43,11 +43,11 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("records")
     fake_records.write(root, networks=("revnet18", CHAIN), accumulations=(1, 4))
     fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 1), root, 60.0)
-    damaged = Record.of(recipes.cell("smoke", "resnet18", methods.DSP), root)
+    damaged = Record.for_cell(recipes.cell("smoke", "resnet18", methods.DSP), root)
     fake_records.train(damaged.cell, root, 95.0)  # type: ignore[arg-type]  # a training cell, as made above
     (fake_records.in_folder(damaged).path / "result.json").write_text('{"schema": 1, "iden')
-    foreign = Record.of(recipes.cell("smoke", "resnet18", methods.PETRA), root)
-    fake_records.train(foreign.cell, root, 95.0)  # type: ignore[arg-type]
+    foreign = Record.for_cell(recipes.cell("smoke", "resnet18", methods.PETRA), root)
+    fake_records.train(foreign.cell, root, 95.0)
     config = fake_records.in_folder(foreign).path / "config.json"  # as another version of the suite may write it
     config.write_text(json.dumps({**json.loads(config.read_text()), "schema": 99}))
     return root
@@ -147,7 +147,7 @@ def test_the_same_records_give_the_same_bytes_in_every_process(records: Path, pa
 def test_accuracies_are_those_of_the_records(records: Path, tree: Element) -> None:
     def values(method: methods.Method) -> dict[int, float]:
         cells = {seed: recipes.cell("smoke", "revnet18", method, 4, seed) for seed in (0, 1)}
-        results = {seed: Record.of(cell, records).result() for seed, cell in cells.items()}
+        results = {seed: Record.for_cell(cell, records).result() for seed, cell in cells.items()}
         return {seed: result["test_accuracy"] for seed, result in results.items() if result}
 
     petra, reference = values(methods.PETRA), values(methods.BACKPROPAGATION)
@@ -180,7 +180,7 @@ def test_every_exhibit_has_a_card_with_a_word_and_a_count(tree: Element) -> None
     paper = [row["key"] for row in published.read("exhibits")]
     assert sections[: 1 + len(paper)] == ["primary", *paper]
     assert "not run" in cards(tree)["figure4"].text
-    assert not [e for e in cards(tree)["accuracy"].walk() if "standing" in e.attributes.get("class", "")], "no claim"
+    assert not [e for e in cards(tree)["accuracy"].walk() if "status" in e.attributes.get("class", "")], "no claim"
     assert "not comparable yet" in cards(tree)["table4"].text
     assert re.search(r"\d+ of \d+ cells", cards(tree)["accuracy"].text)
 

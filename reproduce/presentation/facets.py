@@ -1,0 +1,628 @@
+"""Declare figures: a frame, its axes, the columns that form panels, and the layers that draw each panel.
+
+    facet(runs, [line(), dots()], key="…", x="epoch", y="test_accuracy", row="network", col="k", …)
+
+Panels are matplotlib axes. A band is the range of the runs or the interval of their mean by Student's t, and is
+deterministic. Hues are methods, kinds of tensors, or any values with a `Look`. A value has the same colour and dashes
+in all figures.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+import seaborn as sns
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from pandas import DataFrame, isna
+from pandas.api.types import is_numeric_dtype
+
+from petra_core import methods
+from petra_core.ledger import KINDS
+from reproduce.presentation import plots
+from reproduce.presentation.compare import interval
+from reproduce.presentation.content import MINUS, Figure, short_title, signless, with_sign
+from reproduce.presentation.statistics import MARGIN_POINTS, Estimate
+from reproduce.text import count
+
+#: Axis labels of columns of runs.
+LABELS = {
+    "test_accuracy": "test accuracy, %",
+    "final_accuracy": "test accuracy, %",
+    "epoch": "epoch",
+    "reference_rate": "rate",
+    "stage": "stage j",
+    "k": "k",
+    "epochs": "epochs",
+    "J": "stages J",
+}
+#: Columns that are settings, not measurements: their axis is logarithmic and labels every value.
+CHOSEN = ("k", "epochs", "J")
+FEW_DECADES = 1e4  # ratio of an axis's ends below which 1, 2 and 5 of each decade have ticks
+
+
+@dataclass(frozen=True)
+class Look:
+    """Style of a value of the hue: its name in the legend, its colour, its dashes, its marker.
+
+    Dashes are empty for a solid line, and None for marks without a line.
+    """
+
+    label: str
+    colour: str
+    dashes: tuple[float, ...] | None = ()
+    marker: str = "o"
+
+    @property
+    def linestyle(self) -> Literal["-", ""] | tuple[float, Sequence[float]]:
+        if self.dashes is None:
+            return ""
+        return (0, self.dashes) if self.dashes else "-"
+
+
+#: By method name.
+METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) for m in methods.ALL}
+#: By title, including the titles of synchronous pipelines (`reproduce.modelling`).
+TITLE_LOOKS = {m.title: METHOD_LOOKS[m.name] for m in methods.ALL} | {
+    "GPipe": Look("GPipe", "#7a5195", (5, 1, 1, 1), "s"),
+    "GPipe, checkpointing": Look("GPipe, checkpointing", "#bc5090", (2, 1), "s"),
+    "1F1B": Look("1F1B", "#0072b2", (4, 1.5), "s"),
+    "1F1B, checkpointing": Look("1F1B, checkpointing", "#6f8fd6", (1, 1), "s"),
+}
+#: By kind of the tensors that a stage holds.
+KIND_LOOKS = {kind: Look(kind.replace("_", " "), plots.KIND_COLOURS[kind]) for kind in KINDS}
+#: By measure of reconstructed inputs (`reproduce.measures.reconstruction`).
+RECONSTRUCTION_LOOKS = {
+    "training/input": Look("training (newer weights)", plots.COLOURS[methods.PETRA]),
+    "rounding_bfloat16/input": Look("rounding, bfloat16 streams", plots.COLOURS[methods.DSP], (4, 1.5)),
+    "rounding/input": Look("rounding", plots.COLOURS[methods.BACKPROPAGATION], (1, 1)),
+}
+
+
+def rising(values: Sequence[float]) -> dict[Any, Look]:
+    """Return looks for a quantity, such as a number of stages, with darker colours for larger values."""
+    colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
+    return {value: Look(f"{value:g}", colour) for value, colour in zip(sorted(values), colours, strict=True)}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Input of a layer."""
+
+    axes: Axes
+    part: DataFrame  # rows of the panel that have a y
+    #: Names of columns.
+    x: str
+    y: str
+    hue: str
+    looks: Mapping[Any, Look]  # by value of the hue, in the order of the legend
+    every: DataFrame  # all rows of the panel, including those without a y
+    figure: DataFrame  # all rows of the figure
+
+    @cached_property
+    def by_hue(self) -> list[tuple[Look, DataFrame]]:
+        """The looks that occur in the panel, each with its rows."""
+        parts = [(look, self.part[self.part[self.hue] == value]) for value, look in self.looks.items()]
+        return [(look, part) for look, part in parts if not part.empty]
+
+
+Layer = Callable[[Panel], object]
+
+
+def facet(
+    frame: DataFrame | Iterable[Mapping[str, Any]],
+    layers: Sequence[Layer],
+    *,
+    key: str,
+    caption: str,
+    x: str,
+    y: str,
+    title: str = "",
+    hue: str = "method",
+    looks: Mapping[Any, Look] = METHOD_LOOKS,
+    row: str | None = None,
+    col: str | None = None,
+    wrap: int | None = None,
+    titles: Callable[[Any, Any], str] | None = None,
+    margins: Callable[[Any], str] | None = None,
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    xlog: bool = False,
+    ylog: bool = False,
+    ticks: Sequence[float] | None = None,
+    share: tuple[Any, Any] = (True, True),
+    height: float = 2.6,
+    width: float = 10.4,
+    legend: Literal["line", "mark", "both", "area", ""] = "line",
+    beside: Sequence[Layer] = (),
+    beside_label: str = "",
+) -> Figure:
+    """Draw a figure of panels. Its alternative text states where every line begins and ends (see `seen`).
+
+    Args:
+        frame: The rows, as a table or mappings. None and NaN are not drawn. Without rows there is no drawing.
+        layers: Layers that are drawn in every panel, each above the previous one.
+        key: Name of the anchor, unique within the page.
+        caption: What the figure shows, at which scale.
+        x: Column of the x-axis.
+        y: Column of the y-axis.
+        title: Accessible name. The default is the caption up to its first bracket or full stop.
+        hue: Column that separates curves or colours.
+        looks: Styles of the values of the hue, in the order of the legend. Values without rows are left out.
+        row: Column whose values form lines of panels, in order of appearance.
+        col: Column whose values form adjacent panels, in order of appearance.
+        wrap: Number of panels in a line, if only `col` is given.
+        titles: Title of a panel from the values of row and col. The default is the value of the column, preceded by the
+            name of the column if it is one of `CHOSEN`.
+        margins: Text at the left of a line of panels, from the value of row. Then only the panels of the first line
+            have titles, and only the x-axes of the last line have labels.
+        xlabel: Label of the x-axis. The default is the entry of the column in `LABELS`.
+        ylabel: Label of the y-axis. The default is the entry of the column in `LABELS`.
+        xlog: Whether the x-axis is logarithmic. An axis of a column in `CHOSEN` always is.
+        ylog: Whether the y-axis is logarithmic.
+        ticks: The only places on the x-axis that have ticks. For a column in `CHOSEN` the default is every value.
+        share: Whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
+        height: Height of a panel in inches.
+        width: Width of all panels of a line together in inches.
+        legend: Symbol of a hue in the legend below the panels ("both": a line with a mark); empty for no legend.
+        beside: Layers of one more panel to the right of a single one.
+        beside_label: Label of the y-axis of that panel.
+
+    """
+    frame = frame if isinstance(frame, DataFrame) else DataFrame(list(frame))
+    title = title or caption.partition(" (")[0].partition(". ")[0]
+    if frame.empty:
+        return Figure(key, title, "", "", caption)
+    xlabel, ylabel = (LABELS.get(of, "") if label is None else label for of, label in ((x, xlabel), (y, ylabel)))
+    if x in CHOSEN:
+        xlog, ticks = True, sorted(set(frame[x])) if ticks is None else ticks
+    rows = list(dict.fromkeys(frame[row])) if row else [None]
+    cols = list(dict.fromkeys(frame[col])) if col else [None]
+    shown = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
+    across = (wrap or len(cols)) if not beside else 2
+    with plots.style():
+        lines = -(-len(cols) // across) if wrap else len(rows)
+        drawing = mpl.figure.Figure(figsize=(width, 0.6 + height * lines), dpi=72)
+        widths = (3, 2) if beside else None
+        grid = drawing.subplots(
+            lines,
+            across,
+            squeeze=False,
+            sharex=False if beside else share[0],
+            sharey=False if beside else share[1],
+            width_ratios=widths,
+        )
+        places = [(r, c) for r in rows for c in cols]
+        panels = list(grid.flat)
+        described = []
+        for axes, (r, c) in zip(panels, places, strict=False):
+            part = frame if row is None else frame[frame[row] == r]
+            part = part if col is None else part[part[col] == c]
+            known = part.dropna(subset=[y]) if y in part else part
+            panel = Panel(axes, known, x, y, hue, shown, part, frame)
+            for layer in layers:
+                layer(panel)
+            named = f"{col} = {c}" if col in CHOSEN else str(c if col else r)
+            name = (titles(r, c) if titles else named) if row or col else ""
+            described.append(": ".join(filter(None, (name.replace("\n", ", "), seen(panel)))))
+            if margins is None or r == rows[0]:
+                axes.set_title(name)
+            if margins is None:
+                axes.set(xlabel=xlabel, ylabel=ylabel)
+            else:
+                axes.set(xlabel=xlabel * (r == rows[-1]), ylabel=margins(r) if c == cols[0] else "")
+        for axes in panels[len(places) + bool(beside) :]:
+            axes.set_axis_off()
+        if beside:
+            panel = Panel(panels[1], frame, x, y, hue, shown, frame, frame)
+            for layer in beside:
+                layer(panel)
+            panels[1].set(xlabel=xlabel, ylabel=beside_label)
+        for axes in panels[: len(places) + bool(beside)]:
+            _axes(axes, xlog=xlog, ylog=ylog and axes is not (panels[1] if beside else None), ticks=ticks)
+            locator = axes.xaxis.get_major_locator()
+            if isinstance(locator, ticker.MaxNLocator) and frame[x].dtype.kind == "i":
+                locator.set_params(integer=True)
+            if axes.get_legend_handles_labels()[0]:
+                # Above the axes: "best" avoids only lines, and would cover the bars of differences.
+                axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
+        if beside:  # after the scale is set: a linear axis begins below 0, where a logarithm is undefined
+            panels[1].set_xlim(panels[0].get_xlim())
+        elif share == (True, True):
+            for axes in panels:
+                axes.label_outer()
+            for axes in panels[max(0, len(places) - across) : len(places)]:  # no panel is below them
+                axes.tick_params(labelbottom=True)
+                axes.set_xlabel(xlabel)
+        if legend and shown:
+            handles = [_handle(look, legend) for look in shown.values()]
+            longest = max(len(look.label) for look in shown.values())
+            in_a_line = max(1, int(width / (0.55 + 0.078 * longest)))
+            drawing.legend(handles=handles, loc="lower center", ncols=min(len(handles), in_a_line))
+        plots.lay_out(drawing, grid, widths or (1,) * across)
+        axes = " against ".join(filter(None, (ylabel, xlabel)))
+        description = f"{', '.join(filter(None, (count(len(places), 'panel'), axes)))}. {'. '.join(described)}."
+        if beside:
+            description += f" Beside: {beside_label}."
+        svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
+        box = plots.box_of(drawing, panels[0])
+    return Figure(key, title, description, svg, caption, panel=box)
+
+
+def _axes(axes: Axes, *, xlog: bool, ylog: bool, ticks: Sequence[float] | None) -> None:
+    if xlog:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        axes.xaxis.set_minor_locator(ticker.NullLocator())
+    if ylog:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_locator(ticker.NullLocator())
+        low, high = axes.get_ylim()
+        if high < low * FEW_DECADES:  # powers of ten would give only one or two ticks
+            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_formatter("{x:g}")
+    if ticks is not None:
+        axes.xaxis.set_major_locator(ticker.FixedLocator(list(ticks)))
+        axes.xaxis.set_minor_locator(ticker.NullLocator())
+        axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+
+
+def _handle(look: Look, kind: str) -> Patch | Line2D:
+    if kind == "area":
+        return Patch(color=look.colour, label=look.label)
+    if kind == "mark":
+        return Line2D([], [], color=look.colour, label=look.label, linestyle="", marker=look.marker, markersize=5)
+    marker = look.marker if kind == "both" or look.dashes is None else ""
+    return Line2D([], [], color=look.colour, label=look.label, linestyle=look.linestyle, marker=marker, markersize=4.5)
+
+
+def seen(panel: Panel) -> str:
+    """Describe the content of a panel in words.
+
+    Bars are described by their sums, rows by their means for each hue ("PETRA 59.2; DSP 58.4"), and lines by their
+    means at both ends ("PETRA from 0.7 to 0.99").
+    """
+    part, x, y = panel.part, panel.x, panel.y
+    for names, values in ((x, y), (y, x)):
+        if names in part and not is_numeric_dtype(part[names]):
+            labels = {value: look.label for value, look in panel.looks.items()}
+            mixed = names == y and (part.groupby(names)[panel.hue].nunique() > 1).any()  # a mean over hues is useless
+            by = [names, panel.hue] if mixed else [names]
+            grouped = part.groupby(by, sort=False)[values]
+            amounts = grouped.sum() if names == x else grouped.mean()
+            places = [
+                ", ".join(str(labels.get(name, name)) for name in (place if mixed else [place]))
+                for place in amounts.index
+            ]
+            return "; ".join(f"{place} {value:.4g}" for place, value in zip(places, amounts, strict=True))
+    said = []
+    for look, of_hue in panel.by_hue:
+        means = of_hue.groupby(x)[y].mean()
+        first, last = (f"{mean:.4g}" for mean in means.iloc[[0, -1]])
+        said.append(f"{look.label} {first}" if len(means) < 2 else f"{look.label} from {first} to {last}")
+    return "; ".join(said) or "nothing is known yet"
+
+
+# --- layers
+
+
+def where(layer: Layer, **values: Any) -> Layer:
+    """Restrict a layer to the rows with these values, such as dots for measured rows. Skip panels without such rows."""
+
+    def draw(panel: Panel) -> None:
+        part = panel.part
+        for column, value in values.items():
+            part = part[part[column] == value]
+        looks = {hue: look for hue, look in panel.looks.items() if (part[panel.hue] == hue).any()}
+        if not part.empty:
+            layer(replace(panel, part=part, looks=looks))
+
+    return draw
+
+
+def with_column(y: str, layer: Layer) -> Layer:
+    """Draw a layer from another column than y, such as a formula next to measurements, for rows with a value."""
+
+    def draw(panel: Panel) -> None:
+        part = panel.every.dropna(subset=[y])
+        if not part.empty:
+            layer(replace(panel, y=y, part=part))
+
+    return draw
+
+
+def from_zero(panel: Panel) -> None:
+    """Begin the y-axis at 0. This layer must follow those that draw."""
+    panel.axes.set_ylim(0, 1.04 * panel.axes.get_ylim()[1])
+
+
+def logarithmic(panel: Panel) -> None:
+    """Make the y-axis of this panel logarithmic, with ticks at 1, 2 and 5 of every decade."""
+    panel.axes.set_yscale("log")
+    panel.axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    panel.axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    panel.axes.yaxis.set_minor_locator(ticker.NullLocator())
+
+
+def line(
+    band: Literal["", "range", "interval"] = "", *, width: float = 1.6, marked: bool = False, gaps: bool = False
+) -> Layer:
+    """Draw the mean of y at every x, one line for each hue.
+
+    Args:
+        band: The range of the runs, or the 95 % interval of the mean; empty for no band.
+        width: Width of the line in points.
+        marked: Whether each place with a mean has a mark.
+        gaps: Whether the line is interrupted where the hue has no mean and another hue of the panel has one.
+
+    """
+
+    def line(panel: Panel) -> None:
+        for look, part in panel.by_hue:
+            places = part.groupby(panel.x)
+            means = places[panel.y].mean()
+            every = sorted(set(panel.part[panel.x])) if gaps else list(means.index)
+            means = means.reindex(every)
+            panel.axes.plot(
+                means.index,
+                means.to_numpy(),
+                color=look.colour,
+                linestyle=look.linestyle,
+                linewidth=width,
+                marker=look.marker if marked else "",
+                markersize=2.5,
+                markeredgewidth=0,
+            )
+            if band:
+                ends = DataFrame(
+                    [(at, *_band(rows, panel.y, band)) for at, rows in places], columns=["at", "low", "high"]
+                )
+                ends = ends.astype({"low": float, "high": float}).dropna().set_index("at")
+                ends = ends.reindex(every) if gaps else ends
+                panel.axes.fill_between(
+                    ends.index, ends["low"], ends["high"], color=look.colour, alpha=0.14, linewidth=0
+                )
+
+    return line
+
+
+def _band(rows: DataFrame, y: str, band: str) -> tuple[float | None, float | None]:
+    return (rows[y].min(), rows[y].max()) if band == "range" else interval(rows, y)
+
+
+def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str = "") -> Layer:
+    """Draw a mark for each row of the frame.
+
+    Args:
+        size: Size of a mark in points.
+        apart: Horizontal distance between hues, as a fraction of x.
+        even: Whether `apart` is in units of x instead, for example for an axis that begins at 0.
+        broken: Column in which any non-empty text draws the row as a cross.
+        hollow: Column in which any non-empty text draws the row as a ring.
+
+    """
+
+    def dots(panel: Panel) -> None:
+        shift = -apart * (len(panel.looks) - 1) / 2
+        for look, part in panel.by_hue:
+            kinds = part[broken].fillna("").astype(bool).map({True: "x", False: look.marker}) if broken else look.marker
+            rings = part[hollow].astype(bool) if hollow else False
+            for (marker, ring), rows in part.assign(_marker=kinds, _ring=rings).groupby(["_marker", "_ring"]):
+                panel.axes.plot(
+                    rows[panel.x] + (shift if even else shift * rows[panel.x]),
+                    rows[panel.y],
+                    str(marker),
+                    color=look.colour,
+                    markersize=size * (1.4 if marker == "x" else 1),
+                    alpha=0.8,
+                    markerfacecolor="none" if ring else look.colour,
+                    markeredgewidth=1.5 if ring or marker == "x" else 0,
+                )
+            shift += apart
+
+    return dots
+
+
+def rows(names: Sequence[str] = (), *, bounded: bool = False) -> Layer:
+    """Draw a row for each of these names (values of y), from the top: a dot for each run, and a stroke at their mean.
+
+    Without names, y is the hue, and each hue of the figure has a row with its name in the legend. With `bounded`, a
+    line shows the 95 % interval of the mean, if there is one.
+    """
+
+    def rows(panel: Panel) -> None:
+        places = list(names or panel.looks)
+        for look, part in panel.by_hue:
+            for y, points in part.groupby(panel.y):
+                place, mean = places.index(str(y)), points[panel.x].mean()
+                style: dict[str, Any] = {"color": look.colour, "markersize": 4.5, "alpha": 0.75, "markeredgewidth": 0}
+                panel.axes.plot(points[panel.x], [place] * len(points), look.marker, **style)
+                panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
+                low, high = _band(points, panel.x, "interval") if bounded else (None, None)
+                if low is not None and high is not None:
+                    panel.axes.plot([low, high], [place] * 2, color=look.colour, linewidth=1, alpha=0.6)
+        labels = list(names) or [look.label for look in panel.looks.values()]
+        panel.axes.set(ylim=(len(places) - 0.4, -0.6), yticks=range(len(places)), yticklabels=labels)
+        panel.axes.grid(visible=True, axis="x")
+        panel.axes.grid(visible=False, axis="y")
+        panel.axes.tick_params(axis="y", length=0)
+
+    return rows
+
+
+def stack(*, sums: str = "", sideways: bool = True, mean: bool = False) -> Layer:
+    """Draw stacked bars: a bar for each x and a colour for each hue, with y summed, in the order of rows and looks.
+
+    Args:
+        sums: Format of the sum at the end of a bar, such as ".1f"; empty for no sum.
+        sideways: Whether bars are horizontal, with x downwards, which leaves space for long names. Otherwise vertical.
+        mean: Whether a dashed line is drawn at the mean of the sums.
+
+    """
+
+    def stack(panel: Panel) -> None:
+        axes, part = panel.axes, panel.part
+        bars = list(dict.fromkeys(part[panel.x]))
+        ends = np.zeros(len(bars))
+        draw = axes.barh if sideways else axes.bar
+        for look, of_hue in panel.by_hue:
+            amounts = of_hue.groupby(panel.x)[panel.y].sum().reindex(bars, fill_value=0.0).to_numpy()
+            draw(range(len(bars)), amounts, 0.72, ends, color=look.colour, linewidth=0)
+            ends = ends + amounts
+        if sideways:
+            axes.set(yticks=range(len(bars)), yticklabels=bars, ylim=(len(bars) - 0.4, -0.6))
+            axes.grid(visible=True, axis="x")
+            axes.grid(visible=False, axis="y")
+        else:
+            axes.set(xticks=range(len(bars)), xticklabels=bars)
+        axes.tick_params(axis="y" if sideways else "x", length=0, labelsize=7.5)
+        if mean:
+            line = axes.axvline if sideways else axes.axhline
+            line(ends.mean(), color=plots.INK, linewidth=1, linestyle=(0, (4, 2)))
+        for place, end in enumerate(ends if sums else ()):
+            style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": plots.QUIET}
+            if sideways:
+                axes.annotate(f"{end:{sums}}", (end, place), (3, 0), ha="left", va="center", **style)
+            else:
+                axes.annotate(f"{end:{sums}}", (place, end), (0, 2), ha="center", va="bottom", **style)
+        if sums:
+            axes.margins(x=0.06 if sideways else None, y=None if sideways else 0.06)
+
+    return stack
+
+
+def heat_map(least: float) -> Layer:
+    """Draw a field for each (x, hue) with the number y, hatched if the column `broken` is not empty.
+
+    A plain heat map gives broken runs its palest colour, which looks like missing data. Therefore every field contains
+    its number, a dot without a run, or a cross if the loss was not finite. The y-axis has the
+    order of the hue, upwards. All panels share one colour scale that begins at `least`, such as the accuracy of
+    guessing. If the column `difference` marks y as a difference, it has a sign and a scale from red over white to blue.
+    """
+
+    def heat_map(panel: Panel) -> None:
+        axes, xs, ys = panel.axes, sorted(set(panel.figure[panel.x])), list(panel.looks)
+        signed = panel.figure["difference"].astype(bool)
+        values, gaps = (panel.figure.loc[rows, panel.y].dropna() for rows in (~signed, signed))
+        most = max([1.0, *gaps.abs()])
+        plain = mpl.colors.Normalize(least, max([*values, least + 1])), mpl.colormaps["YlGnBu"]
+        diverging = mpl.colors.Normalize(-most, most), mpl.colormaps["RdBu"]
+        for row in panel.every.to_dict("records"):
+            sign = bool(row["difference"])
+            norm, colours = diverging if sign else plain
+            value = None if isna(row[panel.y]) else float(row[panel.y])
+            colour = EMPTY_FIELD if value is None else colours(norm(value))[:3]
+            place = xs.index(row[panel.x]), ys.index(row[panel.hue])
+            _field(axes, place, value, colour, hatched=bool(row["broken"]), sign=sign)
+        axes.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
+        axes.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
+        axes.set_yticks(range(len(ys)), [panel.looks[y].label for y in ys])
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        axes.spines[:].set_linewidth(0)
+
+    return heat_map
+
+
+#: Colours of fields and of the text on them. None is in `plots.THEMED`: a field has the same colour on a dark page, so
+#: its text must keep its colour too.
+EMPTY_FIELD, ON_DARK, ON_LIGHT = (0.99, 0.99, 0.99), "#fefefe", "#1d1d1d"
+
+
+def _field(
+    axes: Axes, place: tuple[int, int], value: float | None, colour: tuple[float, ...], *, hatched: bool, sign: bool
+) -> None:
+    dark = sum(weight * part for weight, part in zip((0.299, 0.587, 0.114), colour, strict=True)) < 0.5
+    corner = (place[0] - 0.5, place[1] - 0.5)
+    axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=1))
+    if hatched:
+        edge = "#b9b9b4" if dark else "#7a7a76"
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="////", linewidth=0, edgecolor=edge))
+    shown = "\N{MULTIPLICATION SIGN}" if hatched else "·"
+    if value is not None:
+        shown = with_sign(value, 1) if sign else signless(f"{value:.1f}")
+    box = {"facecolor": colour, "edgecolor": "none", "pad": 1.2} if hatched else None
+    axes.text(*place, shown, ha="center", va="center", fontsize=8, color=ON_DARK if dark else ON_LIGHT, bbox=box)
+
+
+def differences(by: Mapping[str, Mapping[Any, Estimate | None]], colours: Mapping[str, str] | None = None) -> Layer:
+    """Draw differences with their 95 % intervals against x, and shade the margin of the verdicts.
+
+    Args:
+        by: Estimates by label and x.
+        colours: Colours of the labels that do not stand for PETRA.
+
+    """
+
+    def differences(panel: Panel) -> None:
+        axes = panel.axes
+        axes.axhspan(-MARGIN_POINTS, MARGIN_POINTS, color=plots.QUIET, alpha=0.12, linewidth=0)
+        axes.axhline(0, color=plots.QUIET, linewidth=0.8)
+        for number, (label, by_place) in enumerate(by.items()):
+            known = {place: estimate for place, estimate in by_place.items() if estimate is not None}
+            axes.errorbar(
+                [place * 1.06 ** (2 * number - len(by) + 1) for place in known],
+                [estimate.mean for estimate in known.values()],
+                yerr=[estimate.half_width or 0.0 for estimate in known.values()],
+                fmt="os^v"[number % 4],
+                color=(colours or {}).get(label, plots.COLOURS[methods.PETRA]),
+                markerfacecolor=None if number == 0 else "white",
+                markersize=4.5,
+                linewidth=1.2,
+                label=label,
+            )
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.4g}".replace("-", MINUS) if value else "0")
+
+    return differences
+
+
+def hline(estimated: Estimate | None, label: str) -> Layer:
+    """Draw a horizontal line at a mean without a place on the x-axis, with its interval as a band."""
+
+    def draw(panel: Panel) -> None:
+        if estimated is not None:
+            panel.axes.axhline(estimated.mean, color=plots.QUIET, linewidth=1.2, linestyle=(0, (4, 2)), label=label)
+            if estimated.low is not None and estimated.high is not None:
+                panel.axes.axhspan(estimated.low, estimated.high, color=plots.QUIET, alpha=0.08, linewidth=0)
+
+    return draw
+
+
+def zero(panel: Panel) -> None:
+    """Draw a thin line at 0, for values with either sign."""
+    panel.axes.axhline(0, color=plots.QUIET, linewidth=0.8)
+
+
+def labelled(column: str, shaded: Collection[str] = ()) -> Layer:
+    """Label whole numbers on the x-axis with the value of the column, and shade places with a value in `shaded`."""
+
+    def labelled(panel: Panel) -> None:
+        words = dict(zip(panel.every[panel.x], panel.every[column], strict=True))
+        for place in [place for place, word in words.items() if word in shaded]:
+            panel.axes.axvspan(place - 0.5, place + 0.5, color=plots.RULE, alpha=0.45, linewidth=0, zorder=0)
+        places = sorted(words)[:: 1 + len(words) // 20]
+        panel.axes.set_xlim(min(words) - 0.5, max(words) + 0.5)
+        panel.axes.set_xticks(places, [f"{place}\n{words[place]}" for place in places], fontsize=7.5)
+
+    return labelled
+
+
+def cut_to(frame: DataFrame, y: str) -> Layer:
+    """Scale the y-axis, in percent, to the rows: with three seeds the band of a mean is wider than all other content.
+
+    The margin is half the range of the rows, at least half a point.
+    """
+
+    def cut_to(panel: Panel) -> None:
+        values = frame[y].astype(float).dropna()
+        if len(values):
+            spare = max(0.5, (values.max() - values.min()) / 2)
+            panel.axes.set_ylim(max(0.0, values.min() - spare), min(100.0, values.max() + spare))
+
+    return cut_to

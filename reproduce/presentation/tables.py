@@ -1,0 +1,267 @@
+"""Declare tables: a field gives the head of a column and computes its entry from a row, in one place.
+
+If the head of a table were in one list and its rows were made in another, the two lists would have to agree by
+position. Here a `Field` is a column, or two for a difference with its verdict, with a function of the row. A row is any
+object: a place, a measurement, a row of a frame.
+
+    table(key="length", caption="…", rows=[3, 9, 27], fields=[
+        number("epochs", lambda epochs: epochs),
+        mean("PETRA, %", lambda epochs: accuracy["PETRA", epochs]),
+        judged("points", lambda epochs: gaps[epochs], group="PETRA less backpropagation"),
+    ])
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pandas import isna
+
+from petra_core.methods import Method
+from reproduce.presentation.compare import CHOSEN, MIXED, NO_PAIR, Difference, SeedSample
+from reproduce.presentation.content import (
+    Column,
+    Entry,
+    Role,
+    Table,
+    missing,
+    none,
+    relative_error,
+    short_title,
+    with_sign,
+)
+from reproduce.presentation.content import estimate as estimate_entry
+from reproduce.presentation.content import number as number_entry
+from reproduce.presentation.content import published as published_entry
+from reproduce.presentation.content import verdict as verdict_entry
+from reproduce.presentation.statistics import Estimate
+from reproduce.published import Row
+
+Of = Callable[[Any], Any]
+
+BOTTOM = 1  # the lowest stage that reconstructs its input
+RECONSTRUCTION = (
+    "Error: norm of reconstructed less true over that of the true, mean and range of the seeds. Training: the engine's "
+    "inversion, 2(J-2) ticks after the forward. Rounding: the forward inverted with the weights of the forward; the "
+    "engine "
+    "has no streams of bfloat16."
+)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column, or several columns that belong together."""
+
+    heads: Sequence[Column]
+    entries: Callable[[Any], Sequence[Entry]]  # computes one entry for each head from a row
+    difference: Callable[[Any], object] | None = None  # of a row, for a difference with its verdict
+
+
+def table(
+    *,
+    key: str,
+    caption: str,
+    rows: Iterable[Any],
+    fields: Sequence[Field],
+    notes: Sequence[str] = (),
+    grouped: bool = False,
+) -> Table:
+    """Return a table (see `reproduce.presentation.content.Table`) with a line for each row and these fields.
+
+    If the sides of a difference ran on different machines, its last note explains the mark.
+    """
+    rows = list(rows)
+    shown = [of(row) for of in (field.difference for field in fields) if of for row in rows]
+    if any(isinstance(difference, Difference) and difference.mixed for difference in shown):
+        notes = [*notes, f"{MIXED}: the two sides ran on different processors, devices or versions of torch."]
+    if any(CHOSEN in f"{head.group}{head.name}" for field in fields for head in field.heads):
+        notes = [*notes, f"{CHOSEN}: chosen by test accuracy, which flatters it."]
+    return Table(
+        key=key,
+        caption=caption,
+        columns=[head for field in fields for head in field.heads],
+        rows=[[shown for field in fields for shown in field.entries(row)] for row in rows],
+        notes=tuple(note for note in dict.fromkeys(notes) if note),
+        grouped=grouped,
+    )
+
+
+def entry(name: str, of: Of, *, group: str = "", hint: str = "", numeric: bool = True) -> Field:
+    """Return a column of entries that the caller makes."""
+    return Field([Column(name, numeric, group, hint)], lambda row: [of(row)])
+
+
+def words(name: str, of: Of, *, group: str = "", hint: str = "") -> Field:
+    """Return a column of text. An `Entry` is used as it is, None is shown as empty, and a bool as yes or no."""
+    return entry(name, lambda row: _words(of(row)), group=group, hint=hint, numeric=False)
+
+
+def named(*names: str) -> Field:
+    """Return columns of text from rows that are mappings, each named after its key; missing keys are shown as empty."""
+    heads = [Column(name.replace("_", " "), numeric=False) for name in names]
+    return Field(heads, lambda row: [_words(row.get(name)) for name in names])
+
+
+def method(name: str, of: Callable[[Any], Method]) -> Field:
+    """Return a column of methods by their short titles, with the full titles as tooltips."""
+
+    def shown(row: Any) -> Entry:
+        title, short = of(row).title, short_title(of(row))
+        return Entry(short, hint=title if short != title else "")
+
+    return entry(name, shown, numeric=False)
+
+
+def number(name: str, of: Of, digits: int = 0, *, group: str = "", hint: str = "") -> Field:
+    """Return a column of numbers that are settings: k, J, epochs."""
+    return _numbers(name, of, lambda value: number_entry(value, digits, role=Role.PLAIN), group, hint)
+
+
+def amount(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
+    """Return a column of measured or computed numbers; `without` is the text for None and NaN."""
+    return _numbers(name, of, lambda value: number_entry(value, digits), group, hint, without)
+
+
+def amounts(
+    names: Mapping[Any, str],
+    of: Callable[[Any], Mapping[Any, float]],
+    digits: int,
+    *,
+    group: str = "",
+    without: str = "",
+) -> Field:
+    """Return columns of measured or computed numbers, one for each key of the mapping that `of` returns for a row.
+
+    Args:
+        names: Heads of the columns by key.
+        of: Returns the values of a row by key.
+        digits: Number of decimals.
+        group: Common head of the columns.
+        without: Text for None and NaN.
+
+    """
+    heads = [Column(name, group=group) for name in names.values()]
+
+    def shown(value: float) -> Entry:
+        return missing(without) if isna(value) else number_entry(float(value), digits)
+
+    return Field(heads, lambda row: [shown(of(row)[key]) for key in names])
+
+
+def difference(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", exact: bool = False) -> Field:
+    """Return a column of measured or computed differences, with their signs.
+
+    With `exact` all differences should be 0, and any other is an alert.
+    """
+
+    def signed(value: float) -> Entry:
+        return Entry(with_sign(value, digits), value, Role.ALERT if exact and value else Role.OURS)
+
+    return _numbers(name, of, signed, group, hint)
+
+
+def estimated(name: str, of: Callable[[Any], Estimate | None], *, group: str = "", hint: str = "") -> Field:
+    """Return a column of means ± half-width of the 95 % interval, to three decimals; None is shown as not defined."""
+
+    def shown(row: Any) -> Entry:
+        value = of(row)
+        return none("not defined") if value is None else estimate_entry(value, 3)
+
+    return entry(name, shown, group=group, hint=hint)
+
+
+def mean(name: str, of: Callable[[Any], SeedSample | None], digits: int = 2, *, group: str = "") -> Field:
+    """Return a column of means ± half-width of the 95 % interval (seeds).
+
+    Samples without values show the state of their runs. None is shown as empty.
+    """
+
+    def shown(row: Any) -> Entry:
+        sample = of(row)
+        return missing("") if sample is None else mean_entry(sample, digits)
+
+    return entry(name, shown, group=group)
+
+
+def mean_entry(sample: SeedSample, digits: int = 2) -> Entry:
+    """Format mean ± half-width of the 95 % interval and the number of seeds; without values, the state of the runs."""
+    if sample.estimate is None:
+        return missing(sample.summary, sample.unfinished)
+    shown = estimate_entry(sample.estimate, digits)
+    return replace(shown, text=f"{shown.text} ({sample.seeds})", hint=sample.unfinished or shown.hint)
+
+
+def error(name: str, of: Callable[[Any], SeedSample | None], *, group: str = "") -> Field:
+    """Return a column of mean relative errors with their range (seeds); see `content.relative_error`. None is empty."""
+
+    def shown(row: Any) -> Entry:
+        sample = of(row)
+        if sample is None:
+            return missing("")
+        if sample.estimate is None:
+            return missing(sample.summary, sample.unfinished)
+        shown_error = relative_error(list(sample.values.values()))
+        return replace(shown_error, text=f"{shown_error.text} ({sample.seeds})")
+
+    return entry(name, shown, group=group)
+
+
+def judged(
+    name: str, of: Callable[[Any], Difference | list[Entry] | str | None], *, digits: int = 2, group: str = ""
+) -> Field:
+    """Return two columns: a difference with the runs of its sides, and its verdict.
+
+    If `of` returns a text instead of a difference, the text is shown. None is shown as "reference", for the row that
+    the others are compared with. A pair of entries is used as it is.
+    """
+
+    def entries(row: Any) -> list[Entry]:
+        difference = of(row)
+        if isinstance(difference, Difference):
+            return difference_entries(difference, digits)
+        if isinstance(difference, list):
+            return difference
+        return [missing("reference" if difference is None else difference), missing("")]
+
+    return Field([Column(name, group=group), Column("verdict", numeric=False, group=group)], entries, of)
+
+
+def compared(name: str, of: Callable[[Any], Difference | None], digits: int, *, group: str = "") -> Field:
+    """Return a column of differences without a verdict, for a quantity without a margin, such as a loss."""
+    nothing = SeedSample() - SeedSample()
+    return Field([Column(name, group=group)], lambda row: difference_entries(of(row) or nothing, digits)[:1], of)
+
+
+def difference_entries(difference: Difference, digits: int = 2) -> list[Entry]:
+    """Format a difference, with the number of runs of each side and of broken runs, and its verdict."""
+    estimate = difference.estimate
+    if estimate is None:
+        return [missing(NO_PAIR), missing("")]
+    points = estimate_entry(estimate, digits, sign=True)
+    broken = f"; {difference.wrecks} broken" * bool(difference.wrecks)
+    text = f"{points.text} ({estimate.n}{broken}){MIXED * bool(difference.mixed)}"
+    hint = f"sides ran on: {difference.mixed}" if difference.mixed else points.hint
+    return [replace(points, text=text, hint=hint), verdict_entry(difference.verdict)]
+
+
+def published_value(row: Row, column: str, unit: str = "") -> Entry:
+    """Return an entry with the number in a column of a published row, as it was published."""
+    return published_entry(row[column] + unit, row.mark, value=row.number(column))
+
+
+def _words(value: object) -> Entry:
+    if isinstance(value, Entry):
+        return value
+    if isinstance(value, bool):
+        return Entry("yes" if value else "no")
+    return missing("") if value is None else Entry(str(value))
+
+
+def _numbers(name: str, of: Of, form: Callable[[float], Entry], group: str, hint: str, without: str = "") -> Field:
+    def shown(row: Any) -> Entry:
+        value = of(row)
+        if isinstance(value, Entry):
+            return value
+        return missing(without) if isna(value) else form(float(value))
+
+    return entry(name, shown, group=group, hint=hint)

@@ -1,0 +1,38 @@
+"""Test the texts of samples and differences."""
+
+from reproduce.presentation.compare import SeedSample, bounded, summarize
+from reproduce.presentation.content import MINUS, TIMES, Role
+from reproduce.presentation.tables import difference_entries, mean_entry
+
+
+def test_an_entry_says_how_many_seeds_and_what_became_of_the_others() -> None:
+    states = {0: "done", 1: "done", 2: "diverged (epoch 2 of 3)", 3: "not run"}
+    entry = mean_entry(SeedSample({0: 60.0, 1: 61.0}, states, {2: "diverged"}))
+    assert entry.text.endswith("(2 of 4; 1 diverged)")
+    assert entry.raw == 60.5
+    assert entry.hint == "seed 2: diverged (epoch 2 of 3); seed 3: not run"
+    entry = mean_entry(SeedSample({}, {0: "1 of 3 epochs", 1: "not run", 2: "not run"}))
+    assert (entry.text, entry.role) == (f"1 of 3 epochs; 2 {TIMES} not run", Role.MISSING)
+    assert mean_entry(SeedSample()).text == "not run"
+
+
+def test_without_a_seed_all_that_is_known_of_the_others_stays() -> None:
+    states = {0: "done", 1: "done", 2: "diverged (epoch 1 of 3)"}
+    others = SeedSample({0: 60.0, 1: 61.0}, states, {2: "diverged"}, {2: "loss not finite"}).without([0])
+    assert (others.values, others.seeds, others.ended) == ({1: 61.0}, "1 of 2; 1 diverged", True)
+
+
+def test_differences_are_counted_and_shown_with_their_runs_and_machines() -> None:
+    low, base = SeedSample({0: 57.0, 1: 57.02}), SeedSample({0: 60.0, 1: 60.02}, machines={0: "CPU"})
+    differences = {"low": low - base, "none": SeedSample() - base, "small": base - base}
+    shown = {key: [entry.text for entry in difference_entries(of)] for key, of in differences.items()}
+    assert [words[1] for words in shown.values()] == ["lower", "", "equal"]
+    assert shown["none"] == ["not comparable yet", ""]
+    assert shown["low"][0].endswith("(2 + 2)")
+    assert difference_entries(differences["low"])[1].role is Role.OURS, "a loss of accuracy is no alarm"
+    assert summarize(differences.values()) == f"2 differences from {MINUS}3.0 to 0.0 points: 1 equal, 1 lower"
+    assert summarize([differences["none"], None]) == ""
+    mixed = SeedSample({0: 1.0}, machines={0: "GPU"}) - base
+    assert difference_entries(mixed)[0].text.endswith("(1 + 2)‡")
+    assert bounded(mixed).endswith("‡ (one run each)")
+    assert bounded(low - base, trailing=True).startswith("3.0")

@@ -1,0 +1,75 @@
+"""Test layers for some rows of a panel, layers that set its axis, and stacked bars."""
+
+import pytest
+
+from reproduce.presentation import facets
+from reproduce.presentation.facets import Layer, Panel, facet, where
+
+ROWS = [
+    {"at": at, "amount": amount, "kind": kind, "of": of}
+    for of, kind, amounts in (("formula", "inputs", (1.0, 2.0)), ("measured", "graph", (3.0, 40.0)))
+    for at, amount in enumerate(amounts)
+]
+
+
+def drawn(*layers: Layer, col: str | None = None) -> None:
+    facet(
+        ROWS,
+        layers,
+        key="k",
+        title="Title",
+        caption="",
+        x="at",
+        y="amount",
+        hue="kind",
+        looks=facets.KIND_LOOKS,
+        col=col,
+        share=(False, False),
+        legend="area",
+    )
+
+
+def test_a_layer_is_for_the_rows_that_it_is_meant_for_and_for_panels_that_have_any() -> None:
+    seen: list[list[float]] = []
+    looks: list[list[str]] = []
+
+    def look(panel: Panel) -> None:
+        seen.append(list(panel.part["amount"]))
+        looks.append(list(panel.looks))
+
+    drawn(where(look, of="measured"), where(look, of="measured", at=1), where(look, of="neither"))
+    assert seen == [[3.0, 40.0], [40.0]]
+    assert looks == [["graph"]] * 2, "what stands side by side has the middle at its place"
+    seen.clear()
+    drawn(where(look, of="formula"), col="of")
+    assert seen == [[1.0, 2.0]]
+
+
+def test_another_column_is_drawn_where_a_row_has_it() -> None:
+    seen: list[tuple[str, list[float]]] = []
+    rows = [{**ROWS[0], "formula": 5.0}, ROWS[1], {"at": 2, "kind": "inputs", "formula": 6.0}]
+    layers = [
+        facets.with_column("formula", lambda panel: seen.append((panel.y, list(panel.part[panel.y])))),
+        facets.dots(),
+    ]
+    figure = facet(rows, layers, key="k", title="", caption="", x="at", y="amount", hue="kind", looks=facets.KIND_LOOKS)
+    assert seen == [("formula", [5.0, 6.0])]
+    assert figure.description == "1 panel. inputs from 1 to 2.", "where what y is"
+
+
+def test_one_panel_may_be_logarithmic_where_another_begins_at_0() -> None:
+    panels: list[Panel] = []
+    drawn(
+        facets.dots(),
+        facets.dots(hollow="of"),
+        where(facets.from_zero, of="formula"),
+        where(facets.logarithmic, of="measured"),
+        panels.append,
+        col="of",
+    )
+    assert [panel.axes.get_yscale() for panel in panels] == ["linear", "log"]
+    bottom, top = panels[0].axes.get_ylim()
+    assert (bottom, top) == (0, pytest.approx(2.1, abs=0.2))
+    filled, hollow = panels[0].axes.lines
+    assert filled.get_markerfacecolor() == facets.KIND_LOOKS["inputs"].colour
+    assert hollow.get_markerfacecolor() == "none"

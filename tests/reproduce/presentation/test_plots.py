@@ -1,0 +1,80 @@
+"""Test drawings: deterministic bytes, unique ids, and texts for readers who cannot see them."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib.figure import Figure
+
+from petra_core import methods
+from reproduce.presentation import plots
+
+
+def drawing(key: str) -> str:
+    with plots.style():
+        figure = Figure(figsize=(3, 2))
+        panel = figure.subplots()
+        panel.plot([0, 1, 5], [0, 2, 1], "o-", clip_on=True)
+        panel.set(xlim=(0, 2), title="a < b")
+        return plots.to_svg(figure, key=key, title="Title & more", description="What is seen.")
+
+
+def test_ids_and_classes_are_of_the_drawing_and_every_reference_has_its_target() -> None:
+    """A style sheet applies to the whole page, so two drawings must not use the same class."""
+    classes = [set(re.findall(r"\.(\w+)\{", drawing(key))) for key in ("one", "two")]
+    ids = [set(re.findall(r' id="([^"]+)"', drawing(key))) for key in ("one", "two")]
+    for first, second in (classes, ids):
+        assert first
+        assert not first & second
+    assert set(re.findall(r'class="(\w+)"', drawing("one"))) == classes[0]
+    assert set(re.findall(r'(?:href="|url\()#([^")]+)', drawing("one"))) <= ids[0]
+
+
+def test_the_same_data_gives_the_same_bytes_with_a_name_a_description_and_text_that_is_text() -> None:
+    assert drawing("one") == drawing("one")
+    assert "<metadata" not in drawing("one"), "without a date"
+    root = ElementTree.fromstring(drawing("one"))
+    title, description = root[0], root[1]
+    assert (title.text, description.text) == ("Title & more", "What is seen.")
+    assert root.get("role") == "img"
+    assert root.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
+    assert "a < b" in [element.text for element in root.iter(f"{{{plots.SVG}}}text")]
+
+
+def test_methods_are_told_apart_by_colour_and_mostly_by_dashes() -> None:
+    assert set(plots.COLOURS) == set(plots.DASHES) == set(methods.ALL)
+    assert len(set(plots.COLOURS.values())) == len(methods.ALL)
+    assert len(set(plots.DASHES.values())) == len(methods.ALL) - 1  # backpropagation and PETRA are both solid
+
+
+def test_panels_have_the_room_that_their_labels_leave() -> None:
+    """With four panels with long names, nothing leaves the drawing or overlaps a neighbour or the legend."""
+    with plots.style():
+        figure = Figure(figsize=(6, 4), dpi=72)
+        grid = figure.subplots(2, 2)
+        for number, panel in enumerate(grid.flat):
+            panel.barh(["a name of many words", "another"], [1, 1000 * (number + 1)], label="bars")
+            panel.set(title=f"panel {number}\nof four", xlabel="amount")
+        grid[1, 1].set_axis_off()
+        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="lower center")
+        plots.lay_out(figure, grid, (3, 2))
+        plots.to_svg(figure, key="grid", title="Grid", description="Four panels.")
+    panels = [panel.get_tightbbox() for panel in grid.flat if panel.axison]
+    boxes = [*panels, figure.legends[0].get_window_extent()]
+    for place, box in enumerate(boxes):
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= figure.bbox.width
+        assert box.y1 <= figure.bbox.height
+        assert not any(box.overlaps(other) for other in boxes[:place])
+    widths = [panel.get_window_extent().width for panel in grid[0]]
+    assert widths[0] == pytest.approx(1.5 * widths[1])
+
+
+def test_what_is_not_seen_takes_no_characters() -> None:
+    root = ElementTree.fromstring(drawing("one"))
+    for element in root.iter():
+        assert element.attrib or element.tag not in (f"{{{plots.SVG}}}g", f"{{{plots.SVG}}}path")
+        assert not re.search(r"\.\d\d", element.get("d", "") + element.get("x", "")), "a tenth of a point is enough"
+    lines = [element.get("d", "") for element in root.iter(f"{{{plots.SVG}}}path")]
+    assert any(line.count("L") == 2 for line in lines), "the curve is there"

@@ -1,0 +1,99 @@
+"""Test samples by place: their values, broken runs, and the state of unfinished runs."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pandas import DataFrame, isna
+
+from reproduce.presentation.compare import SeedSample, bounded, means, measured, points, with_difference
+from reproduce.presentation.statistics import ResidualSpread, Verdict
+from reproduce.presentation.tables import difference_entries, mean_entry
+
+
+def run(method: str, seed: int, accuracy: float | None, status: str = "done", broken: str = "") -> dict[str, Any]:
+    state = {"done": "done", "failed": "diverged (epoch 1 of 2)"}.get(status, status)
+    reason = "diverged" if status == "failed" else ""
+    columns = {"method": method, "seed": seed, "status": status, "state": state, "reason": reason, "broken": broken}
+    columns |= {"machine": "CPU", "study": None}
+    return columns | {"accuracy": accuracy}
+
+
+def test_a_sample_knows_what_broke_and_whether_all_is_known() -> None:
+    runs = [
+        run("A", 0, 50.0),
+        run("A", 1, 10.0, broken="accuracy of a guess"),
+        run("A", 2, None, "failed", "loss not finite"),
+        run("B", 0, 60.0),
+        run("B", 1, None, "not run"),
+    ]
+    samples = means(DataFrame(runs), "accuracy", ["method"])
+    assert samples["A"].broken == {1: "accuracy of a guess", 2: "loss not finite"}
+    assert (samples["A"].ended, samples["B"].ended, samples["C"].ended) == (True, False, False)
+    assert samples["A"].seeds == "2 of 3; 1 diverged; 1 broken"
+    difference = (samples["A"] - samples["B"]).estimate
+    assert difference is not None
+    assert (difference.mean, difference.counts) == (-10.0, (1, 1))
+
+
+def test_what_was_measured_counts_whatever_became_of_the_run() -> None:
+    rows = DataFrame({"J": [4, 4, 10], "seed": [0, 1, 0], "error": [0.1, 0.3, None]})
+    samples = measured(rows, "error", ["J"])
+    assert samples[4] == SeedSample({0: 0.1, 1: 0.3})
+    assert samples[10].summary == "not run"
+
+
+def test_differences_stand_beside_the_runs_as_a_third_method() -> None:
+    runs = DataFrame(
+        [
+            {"k": 1, **run("A", 0, 30.0)},
+            {"k": 2, **run("A", 0, None, "not run")},
+            {"k": 1, **run("B", 0, 50.0, broken="loss of a guess")},
+            {"k": 2, **run("B", 0, 40.0)},
+            {"k": 1, **run("C", 0, 5.0)},
+        ]
+    )
+    frame = with_difference(runs, "accuracy", of="A", less="B", by=["k"], title="A less B")
+    assert list(frame["method"]) == ["A", "A", "B", "B", "A less B", "A less B"]
+    assert list(frame["difference"]) == [False] * 4 + [True] * 2
+    assert list(frame["broken"]) == ["", "", "loss of a guess", "", "loss of a guess", ""]
+    assert frame["accuracy"].iloc[4] == -20.0
+    assert isna(frame["accuracy"].iloc[5])
+
+
+def test_a_broken_seed_is_counted_beside_the_mean_and_decides_no_verdict() -> None:
+    """One collapsed run among three seeds turned "lower" into "open", which hid the evidence against the claim."""
+    exact = SeedSample({0: 90.0, 1: 90.4, 2: 90.2}, dict.fromkeys(range(3), "done"))
+    sound = SeedSample({0: 80.1, 1: 80.3, 2: 80.2}, dict.fromkeys(range(3), "done"))
+    broken = replace(sound, values={**sound.values, 2: 10.0}, broken={2: "below twice chance"})
+    assert mean_entry(broken).text.endswith("(3; 1 broken)")
+    assert (sound - exact).verdict is Verdict.LOWER
+    difference = broken - exact
+    assert difference.verdict is Verdict.LOWER
+    assert difference.estimate == (sound.without([2]) - exact).estimate
+    assert difference.wrecks == 1
+    assert (difference - difference).wrecks == 1, "the same run is counted once"
+    assert difference_entries(difference)[0].text.endswith("(2 + 3; 1 broken)")
+    assert bounded(difference).endswith("(1 broken)")
+    assert points(difference).endswith("(1 broken)")
+    assert "broken" not in bounded(sound - exact)
+
+
+def test_the_sound_seeds_of_a_sample_with_a_broken_one_have_the_spread_of_the_study() -> None:
+    spread = ResidualSpread(0.2, 40, 20, 0.5)
+    exact = SeedSample({0: 90.0, 1: 90.4, 2: 90.2}, spread=spread)
+    broken = SeedSample({0: 80.1, 1: 80.3, 2: 10.0}, broken={2: "below twice chance"}, spread=spread)
+    known = (broken - exact).estimate
+    assert known is not None
+    assert known.freedom == pytest.approx(40)
+    assert broken.estimate is not None
+    assert broken.estimate.freedom == 2, "the mean of all has the spread of these values"
+
+
+def test_where_every_seed_is_broken_that_is_what_is_judged() -> None:
+    exact = SeedSample(dict.fromkeys(range(3), 90.0))
+    wrecks = SeedSample({0: 10.0, 1: 10.5, 2: 11.0}, broken=dict.fromkeys(range(3), "below twice chance"))
+    difference = wrecks - exact
+    assert difference.verdict is Verdict.LOWER
+    assert difference.estimate is not None
+    assert (difference.wrecks, difference.estimate.counts) == (3, (3, 3))

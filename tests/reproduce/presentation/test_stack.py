@@ -1,0 +1,51 @@
+"""Test stacked bars and tables: nothing is lost or duplicated, and a value that should be 0 is marked if it is not."""
+
+import matplotlib as mpl
+import pytest
+from pandas import DataFrame
+
+from reproduce.presentation import facets, tables
+from reproduce.presentation.content import Role
+from reproduce.presentation.facets import Look, Panel
+
+LOOKS = {"a": Look("a", "#000000"), "b": Look("b", "#ff0000"), "c": Look("c", "#00ff00")}
+ROWS = [("late", "b", 2.0), ("late", "a", 1.0), ("early", "b", 4.0), ("late", "b", 3.0)]
+
+
+@pytest.mark.parametrize("sideways", [True, False])
+def test_bars_are_in_the_order_of_the_rows_and_their_parts_in_that_of_the_looks(sideways: bool) -> None:
+    axes = mpl.figure.Figure().subplots()
+    frame = DataFrame(ROWS, columns=["x", "hue", "y"])
+    panel = Panel(axes, frame, "x", "y", "hue", LOOKS, frame, frame)
+    facets.stack(sideways=sideways, mean=True, sums=".0f")(panel)
+    ends = [
+        (bar.get_x(), bar.get_x() + bar.get_width()) if sideways else (bar.get_y(), bar.get_y() + bar.get_height())
+        for bar in axes.patches
+    ]
+    assert ends == [(0, 1), (0, 0), (1, 6), (0, 4)], "a of late and early, then b of late and early"
+    labels = axes.get_yticklabels() if sideways else axes.get_xticklabels()
+    assert [label.get_text() for label in labels] == ["late", "early"]
+    (line,) = axes.lines
+    assert set(line.get_xdata() if sideways else line.get_ydata()) == {5.0}
+    assert [text.get_text().strip() for text in axes.texts] == ["6", "4"]
+
+
+def test_a_difference_that_should_be_nought_is_an_alert_and_nan_is_missing() -> None:
+    shown = tables.table(
+        key="t",
+        caption="",
+        rows=[0.0, 1e-9, float("nan")],
+        fields=[
+            tables.difference("off", lambda x: x, 1, exact=True),
+            tables.difference("d", lambda x: x, 1),
+            tables.amounts({"a": "A", "b": "B"}, lambda x: {"b": 2.0, "a": 1.0, "c": 3.0}, 1),
+        ],
+    )
+    assert [column.name for column in shown.columns] == ["off", "d", "A", "B"]
+    assert [(row[0].text, row[0].role) for row in shown.rows] == [
+        ("0.0", Role.OURS),
+        ("0.0", Role.ALERT),
+        ("", Role.MISSING),
+    ]
+    assert {row[1].role for row in shown.rows[:2]} == {Role.OURS}
+    assert [entry.text for entry in shown.rows[0][2:]] == ["1.0", "2.0"]
