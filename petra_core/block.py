@@ -86,6 +86,7 @@ class Block:
         device: Device of the block's parameters.
         rules: Rules for delay of the stage.
         sums: Sums of the gradients since the last update of the stage, by parameter.
+        stream: Source of the stage's random numbers.
         index: Number of the stage that the block belongs to.
         inspection: Inspection of the pipeline's first micro-batches; None for no inspection.
 
@@ -104,6 +105,7 @@ class Block:
         device: torch.device,
         rules: StageRules,
         sums: dict[Tensor, Tensor],
+        stream: RandomStream,
         *,
         index: int = 0,
         inspection: Inspection | None = None,
@@ -117,7 +119,7 @@ class Block:
         )
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
         self.parameters = list(self.weights.trained.values())
-        self._sums = sums
+        self._sums, self._stream = sums, stream
         self.structure = Structure(stage, index)
         if self.weights.replaces:
             self.structure.check_replaceable()
@@ -138,14 +140,7 @@ class Block:
         self._device = device
         self._autocast = settings.autocast
 
-    def forward(
-        self,
-        micro_batch: int,
-        inputs: Streams,
-        target: Target,
-        version: WeightVersion,
-        stream: RandomStream,
-    ) -> Streams:
+    def forward(self, micro_batch: int, inputs: Streams, target: Target, version: WeightVersion) -> Streams:
         """Evaluate the block, and keep the data that the method needs for the backward.
 
         Args:
@@ -153,7 +148,6 @@ class Block:
             inputs: Input of the block.
             target: Target of the loss, at the head.
             version: Version of the weights: the current one, the one before (double-buffered), or a prediction.
-            stream: Source of random numbers.
 
         Returns:
             The output of the block.
@@ -173,7 +167,7 @@ class Block:
         predicted = weights if version.ahead else None
         if self.keeps_tape and weights is None:
             weights = self.weights.of_graph(version)
-        with stream, inspected.evaluation(inputs):
+        with self._stream, inspected.evaluation(inputs):
             if self.keeps_tape:
                 with (
                     self._precision(),
@@ -195,10 +189,10 @@ class Block:
                 with torch.no_grad():
                     outputs = detach(self.evaluate(inputs, weights))
         if inspected.evaluates:
-            self._inspect(inspected, inputs, outputs, stream, tape, weights)
+            self._inspect(inputs, outputs, tape, weights)
         outputs = self._owned(outputs, inputs)
         version = self.weights.keep_prediction(version, predicted)
-        entry = _InFlight(micro_batch, version, kept, stream.drawn, tape, weights if self.keeps_tape else None)
+        entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, weights if self.keeps_tape else None)
         entry.projections = inspected.projections
         self._memory.append(entry)
         return outputs
@@ -213,16 +207,9 @@ class Block:
         with self._precision(), self.weights.replaced(weights), refuse_input_writes(self.stage.function, inputs):
             return as_streams(self.stage(as_value(inputs)))
 
-    def _inspect(
-        self,
-        inspected: NoInspection,
-        inputs: Streams,
-        outputs: Streams,
-        stream: RandomStream,
-        tape: Tape | None,
-        weights: StageWeights | None,
-    ) -> None:
+    def _inspect(self, inputs: Streams, outputs: Streams, tape: Tape | None, weights: StageWeights | None) -> None:
         """Inspect a forward. If the backward will evaluate the block a second time, do so now and compare."""
+        stream = self._stream
         end = stream.state or capture(self._device)
         begin = stream.drawn or capture(self._device)
         if tape is None and self.weights.replaces:
@@ -239,7 +226,7 @@ class Block:
                 second = self.stage.record(inputs)
                 return second, not differ(begin if stream.drawn is None else end, capture(self._device))
 
-        inspected.evaluated(inputs, outputs, tape, self.weights.trained if weights is None else weights, again)
+        self._inspected.evaluated(inputs, outputs, tape, self.weights.trained if weights is None else weights, again)
 
     def delay(self, version: int) -> int:
         """Return the number of updates since the forward of the oldest entry, if `version` updates have been made."""
@@ -295,7 +282,6 @@ class Block:
         *,
         input_gradient: bool,
         gradients_by_parameter: dict[Tensor, Tensor] | None = None,
-        stream: RandomStream | None = None,
     ) -> tuple[Streams | None, Streams | None]:
         """Backpropagate through the oldest entry, accumulate its gradients and release it.
 
@@ -304,7 +290,6 @@ class Block:
             grad_outputs: Gradient with respect to each output stream.
             input_gradient: Whether to compute the gradient of the input.
             gradients_by_parameter: Dictionary that receives each parameter's gradient of this micro-batch.
-            stream: Source of the random numbers that a backward draws.
 
         Returns:
             The block's input for the stage below to invert (None if only a part of it was kept) and the gradient with
@@ -315,7 +300,7 @@ class Block:
         assert entry.micro_batch == micro_batch
         assert entry.tape is not None
         if self._evaluates_again or self._watched_backwards:
-            grad_inputs, gradients = self._differentiate_with_care(entry, grad_outputs, input_gradient, stream)
+            grad_inputs, gradients = self._differentiate_with_care(entry, grad_outputs, input_gradient)
         else:
             grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
         if entry.weights is not None:
@@ -347,7 +332,7 @@ class Block:
             return entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
 
     def _differentiate_with_care(
-        self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool, stream: RandomStream | None
+        self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
         """Differentiate a graph whose backward evaluates the function again, or may do so.
 
@@ -356,7 +341,7 @@ class Block:
         gradients.
         """
         with (
-            contextlib.nullcontext() if stream is None else stream,
+            self._stream,
             self._scratch.freeze() if entry.buffers is None else contextlib.nullcontext(),
             torch.no_grad(),  # so that only an evaluation enables gradients, not the engine
             BackwardWatch() as watch,
