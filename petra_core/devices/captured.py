@@ -486,15 +486,9 @@ class OverStreams(SequentialExecutor):
         self._forwards: dict[int, torch.cuda.Event] = {}  # by stage: end of its F in this step
         self._backwards: dict[int, torch.cuda.Event] = {}  # by stage: end of its B
 
-    @contextlib.contextmanager
-    def step(self) -> Iterator[None]:
-        """Fork all streams from the caller's stream at the beginning of a step, and join them at its end."""
-        caller = torch.cuda.current_stream(self._streams[0].device)
-        for stream in self._streams:
-            stream.wait_stream(caller)
-        yield
-        for stream in self._streams:
-            caller.wait_stream(stream)
+    def step(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a step, in which all streams work concurrently."""
+        return fork(self._streams)
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
         stage = worker.index
@@ -514,6 +508,17 @@ class OverStreams(SequentialExecutor):
             elif action.kind is Kind.BACKWARD:
                 self._backwards[stage] = stream.record_event()
         return result
+
+
+@contextlib.contextmanager
+def fork(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
+    """Fork streams from the caller's stream at the beginning of a context, and join them at its end."""
+    caller = torch.cuda.current_stream(streams[0].device)
+    for stream in streams:
+        stream.wait_stream(caller)
+    yield
+    for stream in streams:
+        caller.wait_stream(stream)
 
 
 def waiting(staleness: Sequence[int], lags: Sequence[int]) -> tuple[set[int], set[int]]:

@@ -26,6 +26,7 @@ from petra_core.devices.captured import (
     OverStreams,
     Record,
     cuda_device,
+    fork,
     recorder,
     waiting,
 )
@@ -146,19 +147,15 @@ class CompiledSteps(CapturedSteps):
             for function, branch in calls:
                 _call(function, branch)
             return
-        caller = torch.cuda.current_stream(self._streams[0].device)
-        for stream in self._streams:
-            stream.wait_stream(caller)
         ends: dict[Hashable, torch.cuda.Event] = {}
-        for place, (function, branch) in enumerate(calls):
-            stream = self._streams[place % len(self._streams)]
-            with torch.cuda.stream(stream):
-                for source in branch.after:
-                    stream.wait_event(ends[source])
-                _call(function, branch)
-                ends[branch.branch] = stream.record_event()
-        for stream in self._streams:
-            caller.wait_stream(stream)
+        with fork(self._streams):
+            for place, (function, branch) in enumerate(calls):
+                stream = self._streams[place % len(self._streams)]
+                with torch.cuda.stream(stream):
+                    for source in branch.after:
+                        stream.wait_event(ends[source])
+                    _call(function, branch)
+                    ends[branch.branch] = stream.record_event()
 
 
 def _call(function: Function, branch: BranchFunction) -> None:

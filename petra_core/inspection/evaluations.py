@@ -293,9 +293,8 @@ class BlockInspection(NoInspection):
         try:
             with contextlib.nullcontext() if self._compiled else reads:
                 tape, same_draws = again()
-            self._whole.origins |= dict.fromkeys(
-                reads.made, self
-            )  # replaces the tensors that the first evaluation kept
+            # These replace the tensors that the first evaluation kept.
+            self._whole.origins |= dict.fromkeys(reads.made, self)
             drew = generators.moved() & self._drew
             changed = {
                 place: value for place, value in _attributes(self._function).items() if attributes.get(place) != value
