@@ -290,11 +290,6 @@ class Worker:
         below = streams if self.return_input and not self._overlapped else None
         return Message(micro_batch, below, gradients)
 
-    def forget_shapes(self) -> None:
-        """Measure the sizes of graphs again, because the shapes may change. No micro-batch may be in flight."""
-        for part in self.parts:
-            part.forget_shapes()
-
     def prepare_update(self) -> list[Tensor]:
         """Put the mean gradients of the next update into `.grad`, call `before_update`, and return the gradients."""
         for part in self.parts:
