@@ -43,8 +43,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from petra_core.devices.overlapped import shared_stream
 from petra_core.devices.static_buffers import StaticBuffers, period
-from petra_core.execution import Act, Sent, SequentialExecutor, shared_stream
+from petra_core.execution import Act, Sent, SequentialExecutor
 from petra_core.inspection import INSPECTED, values
 from petra_core.pipeline import Pipeline
 from petra_core.prediction.tracing import TracingExecutor

@@ -31,7 +31,8 @@ from petra_core.devices.captured import (
     waiting,
 )
 from petra_core.devices.operations import BranchFunction, OperationLog, branch_functions, key_of
-from petra_core.execution import Act, Sent, SequentialExecutor, shared_stream
+from petra_core.devices.overlapped import shared_stream
+from petra_core.execution import Act, Sent, SequentialExecutor
 from petra_core.pipeline import Pipeline
 from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker
