@@ -202,7 +202,6 @@ class Worker:
             streams = part.forward(micro_batch, streams, goal, version)
         if self.is_head:
             self.from_above.append(Message(micro_batch, None, (torch.ones_like(streams[0]),)))  # of the loss itself
-            return Message(micro_batch, streams)
         return Message(micro_batch, streams)
 
     def reconstruct(self, micro_batch: int) -> Message | None:

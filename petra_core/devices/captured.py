@@ -47,6 +47,7 @@ from petra_core.devices.overlapped import shared_stream
 from petra_core.devices.static_buffers import StaticBuffers, period
 from petra_core.execution import Act, Sent, SequentialExecutor
 from petra_core.inspection import INSPECTED, values
+from petra_core.messages import Channel
 from petra_core.pipeline import Pipeline
 from petra_core.prediction.tracing import TracingExecutor
 from petra_core.stages import ReversibleStage
@@ -402,7 +403,7 @@ def _check(pipeline: Pipeline) -> None:
             "a rule for delay follows the stage's count of updates, which a recorded step does not see; take plain "
             "steps"
         )
-    if method.overlapped or not pipeline.channel.owns_all:
+    if method.overlapped or type(pipeline.channel) is not Channel:  # others compare micro-batches on the host
         raise UnrecordableError(
             f"steps are recorded of one process that works in order; {method} or a channel is in the way"
         )
