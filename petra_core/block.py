@@ -163,15 +163,15 @@ class Block:
         kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
         self._ledger.add(self._kept_as, payload(kept))
         tape: Tape | None = None
-        weights = self.weights.of_forward(version)
+        weights = self.weights.select_for_forward(version)
         predicted = weights if version.ahead else None
         if self.keeps_tape and weights is None:
-            weights = self.weights.of_graph(version)
-        with self._stream, inspected.evaluation(inputs):
+            weights = self.weights.select_for_graph(version)
+        with self._stream, inspected.watch_forward(inputs):
             if self.keeps_tape:
                 with (
                     self._precision(),
-                    self.weights.replaced(weights),
+                    self.weights.replace(weights),
                     torch.enable_grad(),
                     refuse_input_writes(self.stage.function, inputs),
                     self._measuring(*inputs, *(weights or {}).values()),
@@ -204,7 +204,7 @@ class Block:
             ValueError: If the block wrote to its input in place.
 
         """
-        with self._precision(), self.weights.replaced(weights), refuse_input_writes(self.stage.function, inputs):
+        with self._precision(), self.weights.replace(weights), refuse_input_writes(self.stage.function, inputs):
             return as_streams(self.stage(as_value(inputs)))
 
     def _inspect(self, inputs: Streams, outputs: Streams, tape: Tape | None, weights: StageWeights | None) -> None:
@@ -218,7 +218,7 @@ class Block:
         def again() -> tuple[Tape, bool]:
             with (
                 self._precision(),
-                self.weights.replaced(weights),
+                self.weights.replace(weights),
                 torch.enable_grad(),
                 self.frozen.freeze(),
                 replay(begin, self._device),
@@ -226,7 +226,8 @@ class Block:
                 second = self.stage.record(inputs)
                 return second, not differ(begin if stream.drawn is None else end, capture(self._device))
 
-        self._inspected.evaluated(inputs, outputs, tape, self.weights.trained if weights is None else weights, again)
+        leaves = self.weights.trained if weights is None else weights
+        self._inspected.inspect_forward(inputs, outputs, tape, leaves, again)
 
     def delay(self, version: int) -> int:
         """Return the number of updates since the forward of the oldest entry, if `version` updates have been made."""
@@ -246,9 +247,9 @@ class Block:
         entry = self._memory[0]
         if entry.tape is not None:
             return entry.tape.inputs
-        entry.weights = self.weights.of_backward(entry.version, delay)
+        entry.weights = self.weights.select_for_backward(entry.version, delay)
         comparable = delay == 0 and entry.weights is None
-        compared = self._inspected.evaluation_of_backward(
+        compared = self._inspected.compare_backward(
             entry.projections if comparable else (), reconstructs=self.reconstructs
         )
         with (
@@ -263,7 +264,7 @@ class Block:
                 assert outputs is not None  # the stage above sends its input down (`return_input`)
                 entry.tape = self._invert(outputs, entry)
             else:
-                with self.weights.replaced(entry.weights):
+                with self.weights.replace(entry.weights):
                     entry.tape = self.stage.recompute(entry.kept)
                 entry.tape.outputs = None  # already sent; the graph keeps what it needs
             entry.buffers = copies
@@ -304,13 +305,13 @@ class Block:
         else:
             grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
         if entry.weights is not None:
-            gradients = tuple(map(_hooked, self.parameters, gradients))
-        self._inspected.differentiated(self.weights.trained, gradients)
+            gradients = tuple(map(_apply_hooks, self.parameters, gradients))
+        self._inspected.check_gradients(self.weights.trained, gradients)
         if self._inspected.done:
             self._inspected = NO_INSPECTION
         if gradients_by_parameter is not None:
             gradients_by_parameter |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
-        gradients = self.weights.corrected(entry.version, gradients)
+        gradients = self.weights.correct(entry.version, gradients)
         self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
         inputs = entry.tape.inputs
         self._ledger.add("graph", -(self._graph_bytes or 0))
@@ -326,7 +327,7 @@ class Block:
         leaves = self.parameters if entry.weights is None else list(entry.weights.values())
         recorded_late = entry.buffers is not None
         with (
-            self.weights.replaced(entry.weights),
+            self.weights.replace(entry.weights),
             self.frozen.freeze(entry.buffers) if recorded_late else contextlib.nullcontext(),
         ):
             return entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
@@ -412,12 +413,12 @@ class Block:
     def _invert(self, outputs: Streams, entry: _InFlight) -> Tape:
         """Invert the block. One evaluation also records the graph, unless the graph has stashed weights."""
         if entry.weights is None or not self.weights.stashes:
-            with self.weights.replaced(entry.weights):
+            with self.weights.replace(entry.weights):
                 return self.stage.reconstruct(outputs, entry.kept)
         with torch.no_grad(), replay(entry.random, self._device):
             inputs = self.stage.reconstruct(outputs, entry.kept).inputs
         assert inputs is not None
-        with self.weights.replaced(entry.weights):
+        with self.weights.replace(entry.weights):
             tape = self.stage.recompute(self.stage.keep(inputs))
         tape.inputs = inputs
         return tape
@@ -446,10 +447,10 @@ class Block:
 
     def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
         """Return a context that measures the bytes of the graph recorded inside, unless they are known."""
-        return contextlib.nullcontext() if self._graph_bytes is not None else self._measured(inputs)
+        return contextlib.nullcontext() if self._graph_bytes is not None else self._measure(inputs)
 
     @contextlib.contextmanager
-    def _measured(self, inputs: Streams) -> Iterator[None]:
+    def _measure(self, inputs: Streams) -> Iterator[None]:
         function = self.stage.function
         accounted = [*inputs, *function.parameters(), *function.buffers(), *self.weights.stashed]
         with SavedTensors(accounted) as saved:
@@ -468,7 +469,7 @@ class Block:
         return torch.autocast(kind, dtype=self._autocast or torch.get_autocast_dtype(kind), cache_enabled=False)
 
 
-def _hooked(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+def _apply_hooks(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
     """Return the gradient after the hooks of the parameter, which autograd does not call for a substitute leaf."""
     if gradient is not None and parameter._backward_hooks:
         for hook in tuple(parameter._backward_hooks.values()):

@@ -334,7 +334,7 @@ class Worker:
             version, drawn_next = self._version_for(micro_batch), self.stream.state
         with replay(drawn_next, self.device):
             for part in self.parts:
-                streams = part.evaluate(streams, part.weights.of_forward(version))
+                streams = part.evaluate(streams, part.weights.select_for_forward(version))
         return streams
 
     def memory(self) -> StageMemory:
