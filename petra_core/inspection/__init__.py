@@ -9,7 +9,7 @@
     states        when a state is loaded: rejects the state of another pipeline or optimizer
     preflight     all inspections without training (`petra_core.check`)
 
-The engine uses `Inspection.block`, `NoInspection` (`interface`), `Structure` and `OwnedOutputs`. After the first
+The engine uses `BlockInspection`, `NoInspection` (`interface`), `Structure` and `OwnedOutputs`. After the first
 micro-batches every block has `NO_INSPECTION`, which does nothing.
 """
 
