@@ -49,8 +49,7 @@ def install(session: nox.Session, *groups: str) -> None:
     """Install the suite, its dependencies and those of the dependency groups, all as pinned."""
     if os.environ.get("PYTHONDONTWRITEBYTECODE"):
         # Container images often set it. Then each process compiles all of torch again, which takes longer than most
-        # tests.
-        # The compiled files are kept in the session's folder.
+        # tests. The compiled files are kept in the session's folder.
         session.env["PYTHONDONTWRITEBYTECODE"] = ""
         session.env["PYTHONPYCACHEPREFIX"] = str(Path(session.virtualenv.location, "compiled"))
     of_groups = [f"--group={group}" for group in groups]

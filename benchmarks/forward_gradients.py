@@ -25,7 +25,7 @@ from reproduce.forward_gradients.blocks import local_resnet
 from reproduce.forward_gradients.settings import ForwardGradient
 from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.grids.plans.forward_gradients import WAYS
-from reproduce.measures.context import MEMORY_FORMAT, laid_out
+from reproduce.measures.context import MEMORY_FORMAT, to_memory_format
 from reproduce.records.benchmarks import Benchmark
 from reproduce.running import devices
 from reproduce.running.execution import deterministic
@@ -35,7 +35,7 @@ GROUP, BLOCKS, PIXELS = "ResNet-18 in 8 blocks", 8, 32
 
 def makers(batch: int, width: int, device: torch.device) -> dict[str, steps.Maker]:
     """Return the makers of the contestants by name, backpropagation first."""
-    images = laid_out(torch.randn(batch, 3, PIXELS, PIXELS, device=device))
+    images = to_memory_format(torch.randn(batch, 3, PIXELS, PIXELS, device=device))
     labels = torch.arange(batch, device=device) % CLASSES
 
     def build_stages(stages: Sequence[Stage]) -> list[Stage]:

@@ -33,7 +33,7 @@ from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
-from reproduce.measures.context import MEMORY_FORMAT, laid_out
+from reproduce.measures.context import MEMORY_FORMAT, to_memory_format
 from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, Benchmark, Comparison
 from reproduce.running import devices
@@ -81,7 +81,7 @@ class MemoryRun:
     def micro_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images [batch, 3, size, size] and labels [batch], on torch's default device."""
         images = torch.randn(self.batch, 3, self.size, self.size)
-        return laid_out(images), torch.randint(CLASSES, (self.batch,))
+        return to_memory_format(images), torch.randint(CLASSES, (self.batch,))
 
 
 def train(run: MemoryRun) -> MemoryReport:

@@ -39,13 +39,13 @@ from benchmarks.tick import time_call
 from petra_core import Pipeline, Stage, methods
 from petra_core.execution import SequentialExecutor
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION, Method
-from petra_core.models import revroberta
-from petra_core.models.revroberta import SIZES as TEXT_SIZES
 from petra_core.prediction.footprint import graphs_at_once, of_footprints
 from petra_core.prediction.memory import footprints
 from petra_core.settings import Settings
 from reproduce.cells import transformers
 from reproduce.measures.synthetic import SGD
+from reproduce.models.revroberta import SIZES as TEXT_SIZES
+from reproduce.models.revroberta import revroberta
 from reproduce.published import pareprop_row
 from reproduce.records.benchmarks import (
     ALLOCATED,

@@ -48,8 +48,8 @@ from typing import Any, NamedTuple
 from benchmarks.arguments import path, positive
 from petra_core.files import replacing
 from reproduce.cells.kinds import Cell
-from reproduce.grids import selection
 from reproduce.grids.grid import grid_of
+from reproduce.grids.selection import Selection
 from reproduce.records import locks, provenance, speed
 from reproduce.records.record import DEFAULT_ROOT, Record, scan
 from reproduce.records.storage import write_atomically, write_json
@@ -115,7 +115,7 @@ def first_steps(options: argparse.Namespace) -> Iterator[Step]:
     small = options.scale == "smoke"
     if options.source is not None:
         where = ["--source", options.source, "--data-root", options.output / "data"]
-        where += ["--unofficial", options.unofficial] if options.unofficial else []
+        where += ["--allow-unofficial", options.unofficial] if options.unofficial else []
         yield _step(options, "data", python("reproduce", "data", "prepare", "cifar10", *where))
     tests = python("pytest", "-q", "-p", "no:cacheprovider", "tests/petra_core/devices/test_captured.py", "-k")
     yield _step(options, "correctness", [*tests, "empty_graph" if small else "cuda_graphs"])
@@ -169,10 +169,10 @@ def candidates(options: argparse.Namespace, how: Sequence[str]) -> Iterator[Cand
         settings = [*shared.split(), *own.split()]
         fixed = [setting for setting in settings if not setting.startswith("timing=")]
         variant = shared_variant | dict(setting.split("=") for setting in settings if setting not in fixed)
-        [base] = selection.select(grid_of(options.scale), {}, tables=[table], only=fixed)
-        [cell] = selection.with_settings([base], **variant)
+        [base] = Selection(exhibits=(table,), only=tuple(fixed)).select(grid_of(options.scale))
+        [cell] = Selection(**variant).variants([base])
         which = itertools.chain(*(("--only", words) for words in fixed), *((f"--{n}", v) for n, v in variant.items()))
-        yield Candidate(cell, python("reproduce", "run", options.scale, "--tables", table, *which, *where, *how))
+        yield Candidate(cell, python("reproduce", "run", options.scale, "--exhibits", table, *which, *where, *how))
 
 
 # --- execution
@@ -279,7 +279,7 @@ class QuarterHour:
     def _choose(self, cells: Sequence[Candidate], where: speed.Device) -> Candidate | None:
         """Return the first cell without a result that fits into the remaining time, as far as its speed is known."""
         roots = self.output / "records", ROOT / DEFAULT_ROOT
-        speeds = speed.recorded(run for root in roots for run in scan(root).records)
+        speeds = speed.collect_times(run for root in roots for run in scan(root).records)
         for candidate in cells:
             cell = candidate.cell
             states = [Record.for_cell(cell, root).state() for root in roots]

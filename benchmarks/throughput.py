@@ -35,7 +35,7 @@ from benchmarks.arguments import (
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import add_compile, full_pipeline, ticking, time_call
 from petra_core import methods
-from reproduce.measures.how import MODULES, STEPS
+from reproduce.measures.run_options import MODULES, STEPS
 from reproduce.records.benchmarks import Benchmark, Comparison
 from reproduce.running import devices
 

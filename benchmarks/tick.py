@@ -71,7 +71,7 @@ from petra_core.devices.captured import Record
 from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
-from reproduce.measures.how import MODULES, STEPS
+from reproduce.measures.run_options import MODULES, STEPS
 from reproduce.records.benchmarks import Benchmark, Comparison
 from reproduce.running import devices
 

@@ -3,7 +3,7 @@
 The data depends on the method and on whether the block can be inverted:
 
     method keeps graphs                the graph (`Tape`), and the input streams from which a resume records it again
-    method reconstructs, invertible    nothing, or extra tensors that the inversion needs (`Stage.side`)
+    method reconstructs, invertible    nothing, or extra tensors that the inversion needs (`Stage.inversion_state`)
     otherwise                          the input streams that the recomputation needs
 
 The entries form a first-in, first-out queue. A step has at most one forward and one backward, so the oldest entry is
@@ -13,27 +13,34 @@ always the next to be used. `petra_core.weights` selects the weights of a forwar
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from petra_core.buffers import FrozenBuffers
-from petra_core.inspection import NO_INSPECTION, Inspection, NoInspection, OwnedOutputs, Projections, Structure
+from petra_core.inspection import (
+    NO_INSPECTION,
+    BlockInspection,
+    Inspection,
+    NoInspection,
+    OwnedOutputs,
+    Projections,
+    Structure,
+)
+from petra_core.inspection.guards import BackwardWatch, refuse_input_writes
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
-from petra_core.randomness import RandomState, RandomStream, capture, differ, loaded, replay
+from petra_core.randomness import RandomState, RandomStream, capture, differ, prepare_state, replay
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.staleness import Kind
-from petra_core.tape import Streams, Tape, as_streams, as_value, detached, fills_its_storage
+from petra_core.tape import Streams, Tape, as_streams, as_value, detach, fills_its_storage
 from petra_core.targets import Target
 from petra_core.update_rule import StageRules
 from petra_core.weights import BlockWeights, StageWeights, WeightVersion
 
-#: Number of first backwards of a block in which `_BackwardWatch` looks for evaluations with a graph.
+#: Number of first backwards of a block in which `BackwardWatch` looks for evaluations with a graph.
 WATCHED_BACKWARDS = 3
 
 
@@ -44,7 +51,7 @@ class _InFlight:
     Attributes:
         micro_batch: Number of the micro-batch.
         version: Version of the weights of the forward.
-        kept: Tensors of the input, from `Stage.side` if the input will be reconstructed, otherwise from `Stage.keep`.
+        kept: Tensors from `Stage.inversion_state` if the input will be reconstructed, otherwise from `Stage.keep`.
         random: State of the generators at the beginning of the forward; None if it drew no random numbers.
         tape: The graph; None until it is recorded.
         weights: Weights on which the graph is recorded, by name; None for the parameters of the module.
@@ -63,24 +70,10 @@ class _InFlight:
     projections: Projections = ()
 
 
-@dataclass(frozen=True)
-class Held:
-    """Tensors of one entry of a queue that a stage holds from one step to the next.
-
-    Attributes:
-        queue: Name of the queue within the stage.
-        place: Position in the queue; 0 for the oldest entry, which is used next.
-        user: Kind of the action that removes the oldest entry.
-        tensors: The tensors.
-        exchange: Function that replaces the tensors by tensors with the same contents in other memory.
-
-    """
-
-    queue: str
-    place: int
-    user: Kind
-    tensors: Streams
-    exchange: Callable[[Streams], None]
+#: Function that returns tensors with the same contents in other memory. Its arguments are the name of a queue, a place
+#: in it (0 for the oldest entry, which is used next), the kind of the action that removes the oldest entry, and the
+#: tensors of the entry.
+Move = Callable[[str, int, Kind, Streams], Streams]
 
 
 class Block:
@@ -92,12 +85,14 @@ class Block:
         ledger: Ledger of the stage that the block belongs to.
         device: Device of the block's parameters.
         rules: Rules for delay of the stage.
+        sums: Sums of the gradients since the last update of the stage, by parameter.
         index: Number of the stage that the block belongs to.
         inspection: Inspection of the pipeline's first micro-batches; None for no inspection.
 
     Attributes:
         weights: The block's weights and their versions.
-        frozen: Context manager that protects the block's buffers during a reconstruction.
+        structure: The block's parameters when the pipeline was made.
+        frozen: The block's buffers, which a reconstruction does not change.
 
     """
 
@@ -108,6 +103,7 @@ class Block:
         ledger: Ledger,
         device: torch.device,
         rules: StageRules,
+        sums: dict[Tensor, Tensor],
         *,
         index: int = 0,
         inspection: Inspection | None = None,
@@ -121,13 +117,10 @@ class Block:
         )
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
         self.parameters = list(self.weights.trained.values())
-        for parameter in self.parameters:
-            parameter.grad = None  # a gradient from earlier use would enter the first update
-        self._structure = Structure(stage, index)
+        self._sums = sums
+        self.structure = Structure(stage, index)
         if self.weights.replaces:
-            self._structure.check_replaceable()
-        # The sums of gradients in `.grad`, each with its version counter; None before the first backward of an update.
-        self._sums: list[tuple[Tensor | None, int]] | None = None
+            self.structure.check_replaceable()
         self._memory: deque[_InFlight] = deque()
         self.frozen = FrozenBuffers(stage.function)
         self._scratch = FrozenBuffers(stage.function, tracking=True)
@@ -137,7 +130,9 @@ class Block:
         self._inspected: NoInspection = NO_INSPECTION
         if inspection is not None:
             recomputes, replaces = not self.keeps_tape, self.weights.replaces
-            self._inspected = inspection.block(stage, index, device, recomputes=recomputes, replaces=replaces)
+            self._inspected = BlockInspection(
+                inspection, stage, index, device, recomputes=recomputes, replaces=replaces
+            )
         self._graph_bytes: int | None = None  # bytes of one graph, equal for all micro-batches of the same shapes
         self._ledger = ledger
         self._device = device
@@ -170,8 +165,8 @@ class Block:
         """
         inspected = self._inspected
         if not inspected.done:
-            self._structure.check()
-        kept = self.stage.side(inputs) if self.reconstructs else detached(self.stage.keep(inputs))
+            self.structure.check()
+        kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
         self._ledger.add(self._kept_as, payload(kept))
         tape: Tape | None = None
         weights = self.weights.of_forward(version)
@@ -184,10 +179,13 @@ class Block:
                     self._precision(),
                     self.weights.replaced(weights),
                     torch.enable_grad(),
-                    self._unwritten(inputs),
+                    refuse_input_writes(self.stage.function, inputs),
                     self._measuring(*inputs, *(weights or {}).values()),
                 ):
-                    tape = self._record(inputs, target)
+                    if isinstance(self.stage, HeadStage):
+                        tape = self.stage.record_loss(inputs, target)
+                    else:
+                        tape = self.stage.record(inputs)
                 assert tape.outputs is not None
                 outputs = tape.outputs
                 self._ledger.add("graph", self._graph_bytes or 0)
@@ -195,7 +193,7 @@ class Block:
                     tape.forget()
             else:
                 with torch.no_grad():
-                    outputs = detached(self.evaluate(inputs, weights))
+                    outputs = detach(self.evaluate(inputs, weights))
         if inspected.evaluates:
             self._inspect(inspected, inputs, outputs, stream, tape, weights)
         outputs = self._owned(outputs, inputs)
@@ -212,7 +210,7 @@ class Block:
             ValueError: If the block wrote to its input in place.
 
         """
-        with self._precision(), self.weights.replaced(weights), self._unwritten(inputs):
+        with self._precision(), self.weights.replaced(weights), refuse_input_writes(self.stage.function, inputs):
             return as_streams(self.stage(as_value(inputs)))
 
     def _inspect(
@@ -227,7 +225,7 @@ class Block:
         """Inspect a forward. If the backward will evaluate the block a second time, do so now and compare."""
         end = stream.state or capture(self._device)
         begin = stream.drawn or capture(self._device)
-        if tape is None and inspected.replaces:
+        if tape is None and self.weights.replaces:
             weights = weights or self.weights.leaves()
 
         def again() -> tuple[Tape, bool]:
@@ -235,36 +233,13 @@ class Block:
                 self._precision(),
                 self.weights.replaced(weights),
                 torch.enable_grad(),
-                self.frozen,
+                self.frozen.freeze(),
                 replay(begin, self._device),
             ):
                 second = self.stage.record(inputs)
                 return second, not differ(begin if stream.drawn is None else end, capture(self._device))
 
         inspected.evaluated(inputs, outputs, tape, self.weights.trained if weights is None else weights, again)
-
-    @contextlib.contextmanager
-    def _unwritten(self, inputs: Streams) -> Iterator[None]:
-        """Raise ValueError if code inside the context writes to the input of the block in place."""
-        writes = [None if tensor.is_inference() else tensor._version for tensor in inputs]
-        reason: RuntimeError | None = None
-        try:
-            yield
-        except RuntimeError as error:
-            if "a leaf Variable that requires grad" not in str(error):  # autograd rejects the write in a graph
-                if "does not require grad" in str(error) and not torch.is_grad_enabled():
-                    error.add_note(
-                        "the forwards of this method run without gradients: a module that differentiates in its "
-                        "forward (torch.autograd.grad) has to do so inside `with torch.enable_grad():`"
-                    )
-                raise
-            reason = error
-        now = [None if tensor.is_inference() else tensor._version for tensor in inputs]
-        if reason is not None or now != writes:
-            raise ValueError(
-                f"{type(self.stage.function).__name__} wrote to its input in place, but other stages still need it; "
-                f"use the out-of-place form of its first operation, for example nn.ReLU(inplace=False)"
-            ) from reason
 
     def delay(self, version: int) -> int:
         """Return the number of updates since the forward of the oldest entry, if `version` updates have been made."""
@@ -293,18 +268,18 @@ class Block:
             compared,
             self._precision(),
             torch.enable_grad(),
-            self.frozen,
+            self.frozen.freeze() as copies,
             replay(entry.random, self._device),
             self._measuring(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
         ):
             if self.reconstructs:
-                assert outputs is not None  # the stage above sends its input down (`hand_down`)
+                assert outputs is not None  # the stage above sends its input down (`return_input`)
                 entry.tape = self._invert(outputs, entry)
             else:
                 with self.weights.replaced(entry.weights):
-                    entry.tape = self.stage.retrace(entry.kept)
+                    entry.tape = self.stage.recompute(entry.kept)
                 entry.tape.outputs = None  # already sent; the graph keeps what it needs
-            entry.buffers = self.frozen.copies
+            entry.buffers = copies
         self._ledger.add("graph", self._graph_bytes or 0)
         return entry.tape.inputs
 
@@ -335,22 +310,14 @@ class Block:
             The block's input for the stage below to invert (None if only a part of it was kept) and the gradient with
             respect to it (None without `input_gradient`).
 
-        Raises:
-            StageError: If parameters were frozen, unfrozen, added or replaced after the pipeline was made.
-            RuntimeError: If other code has written gradients of the parameters.
-
         """
-        if self._sums is None:
-            self._structure.check()
         entry = self._memory.popleft()
         assert entry.micro_batch == micro_batch
         assert entry.tape is not None
         if self._evaluates_again or self._watched_backwards:
-            grad_inputs, gradients = self._differentiated_with_care(entry, grad_outputs, input_gradient, stream)
+            grad_inputs, gradients = self._differentiate_with_care(entry, grad_outputs, input_gradient, stream)
         else:
-            leaves = self.parameters if entry.weights is None else list(entry.weights.values())
-            with self._as_recorded(entry):
-                grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
+            grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
         if entry.weights is not None:
             gradients = tuple(map(_hooked, self.parameters, gradients))
         self._inspected.differentiated(self.weights.trained, gradients)
@@ -366,22 +333,20 @@ class Block:
         self.weights.release(entry.version, entry.weights, (other.version for other in self._memory))
         return inputs, grad_inputs
 
-    def _as_recorded(self, entry: _InFlight) -> contextlib.AbstractContextManager[None]:
-        """Return a context with the weights and buffers with which an entry's graph was recorded."""
-        if entry.weights is None and (entry.buffers is None or not (entry.buffers or self.frozen.has_norms)):
-            return contextlib.nullcontext()
-        return self._in_its_environment(entry)
-
-    @contextlib.contextmanager
-    def _in_its_environment(self, entry: _InFlight) -> Iterator[None]:
+    def _differentiate(
+        self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool
+    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+        """Differentiate an entry's graph, with the weights and buffers with which it was recorded in their places."""
+        assert entry.tape is not None
+        leaves = self.parameters if entry.weights is None else list(entry.weights.values())
         recorded_late = entry.buffers is not None
         with (
             self.weights.replaced(entry.weights),
-            self.frozen.again(entry.buffers or ()) if recorded_late else contextlib.nullcontext(),
+            self.frozen.freeze(entry.buffers) if recorded_late else contextlib.nullcontext(),
         ):
-            yield
+            return entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
 
-    def _differentiated_with_care(
+    def _differentiate_with_care(
         self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool, stream: RandomStream | None
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
         """Differentiate a graph whose backward evaluates the function again, or may do so.
@@ -390,22 +355,17 @@ class Block:
         the reversible blocks of RevTorch and memcnn do), which adds to the `.grad` of leaves. The result includes these
         gradients.
         """
-        assert entry.tape is not None
-        leaves = self.parameters if entry.weights is None else list(entry.weights.values())
-        sums = [leaf.grad for leaf in leaves]
-        for leaf in leaves:
-            leaf.grad = None
         with (
             contextlib.nullcontext() if stream is None else stream,
-            self._in_its_environment(entry),
-            self._scratch if entry.buffers is None else contextlib.nullcontext(),
+            self._scratch.freeze() if entry.buffers is None else contextlib.nullcontext(),
             torch.no_grad(),  # so that only an evaluation enables gradients, not the engine
-            _BackwardWatch() as watch,
+            BackwardWatch() as watch,
         ):
-            grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
+            grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
+        leaves = self.parameters if entry.weights is None else list(entry.weights.values())
         added = [leaf.grad for leaf in leaves]
-        for leaf, gradient in zip(leaves, sums, strict=True):
-            leaf.grad = gradient
+        for leaf in leaves:
+            leaf.grad = None
         self._watched_backwards = max(self._watched_backwards - 1, 0)
         self._evaluates_again = self._evaluates_again or watch.evaluates
         return grad_inputs, tuple(map(_sum, gradients, added))
@@ -416,32 +376,12 @@ class Block:
 
     def retire_weights(self, version: int) -> None:
         """Prepare for the update that ends `version`: stash the weights if a backward will need them."""
-        self._sums = None
         self.weights.retire(version, [entry.version for entry in self._memory])
 
-    def held(self, queue: str) -> Iterator[Held]:
-        """Yield the tensors that are kept of each micro-batch, except graphs and weights."""
+    def move_held(self, queue: str, move: Move) -> None:
+        """Move the tensors that are kept of each micro-batch to other memory, except graphs and weights."""
         for place, entry in enumerate(self._memory):
-            yield Held(queue, place, Kind.BACKWARD, entry.kept, partial(setattr, entry, "kept"))
-
-    def snapshot(self) -> Callable[[int, int], None]:
-        """Return a function that restores the current entries with later numbers.
-
-        Its arguments are the numbers of steps and of updates since the snapshot. The method must keep no graphs and
-        stash no weights.
-        """
-        entries = [replace(entry) for entry in self._memory]
-
-        def restore(steps: int, updates: int) -> None:
-            self._memory = deque(
-                replace(
-                    entry, micro_batch=entry.micro_batch + steps, version=WeightVersion(entry.version.number + updates)
-                )
-                for entry in entries
-            )
-            self.adopt_gradients()
-
-        return restore
+            entry.kept = move(queue, place, Kind.BACKWARD, entry.kept)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the memory and the stashed weights. Graphs are not saved; loading records them again."""
@@ -459,16 +399,22 @@ class Block:
             "weights": self.weights.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`. The weights of the module must have been loaded before."""
+    def load_state_dict(self, state: Mapping[str, Any], *, steps: int = 0, updates: int = 0) -> None:
+        """Restore a state of `state_dict`. The weights of the module must have been loaded before.
+
+        Args:
+            state: The state.
+            steps: Number of steps by which micro-batches have later numbers than in the state.
+            updates: Number of updates by which versions have later numbers than in the state.
+
+        """
         self.weights.load_state_dict(state["weights"], state["memory"])
-        self.adopt_gradients()
         self._memory = deque()
         for e in state["memory"]:
             kept = tuple(tensor.to(self._device) for tensor in e["kept"])
-            random = None if e["random"] is None else loaded(e["random"], self._device)
-            version = WeightVersion(e["version"], tuple(e.get("ahead", ())))
-            self._memory.append(_InFlight(e["micro_batch"], version, kept, random))
+            random = None if e["random"] is None else prepare_state(e["random"], self._device)
+            version = WeightVersion(e["version"] + updates, tuple(e.get("ahead", ())))
+            self._memory.append(_InFlight(e["micro_batch"] + steps, version, kept, random))
         if self.keeps_tape:
             for _ in range(len(self._memory)):
                 self.reconstruct(None)  # records the oldest entry; the rotation makes the next one the oldest
@@ -477,11 +423,6 @@ class Block:
                 tape.forget()
                 self._memory.rotate(-1)
         self._ledger.add(self._kept_as, sum(payload(entry.kept) for entry in self._memory))
-
-    def _record(self, inputs: Streams, target: Target) -> Tape:
-        if isinstance(self.stage, HeadStage):
-            return self.stage.record_loss(inputs, target)
-        return self.stage.record(inputs)
 
     def _invert(self, outputs: Streams, entry: _InFlight) -> Tape:
         """Invert the block. One evaluation also records the graph, unless the graph has stashed weights."""
@@ -492,57 +433,31 @@ class Block:
             inputs = self.stage.reconstruct(outputs, entry.kept).inputs
         assert inputs is not None
         with self.weights.replaced(entry.weights):
-            tape = self.stage.retrace(self.stage.keep(inputs))
+            tape = self.stage.recompute(self.stage.keep(inputs))
         tape.inputs = inputs
         return tape
 
     def _accumulate(self, gradients: Sequence[Tensor | None], messages: Streams) -> None:
-        # `.grad` is written in place later, so it needs a storage that nothing else uses. A gradient may share its
+        # A sum is written in place later, so it needs a storage that nothing else uses. A gradient may share its
         # storage with a message (the gradient of a bias of full shape is the message itself) or with another gradient,
         # or may be a slice or an expanded scalar. Such a gradient is copied.
         taken = {storage_of(tensor) for tensor in messages}
-        self._refuse_foreign_gradients()
         sums: list[Tensor] = []
         terms: list[Tensor] = []
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             if gradient is None:
                 continue
-            if parameter.grad is not None:
-                sums.append(parameter.grad)
+            if parameter in self._sums:
+                sums.append(self._sums[parameter])
                 terms.append(gradient)
                 continue
             storage = storage_of(gradient)
             is_its_own = fills_its_storage(gradient) and storage not in taken
-            parameter.grad = gradient if is_its_own else gradient.clone()
+            self._sums[parameter] = gradient if is_its_own else gradient.clone()
             taken.add(storage)
             self._ledger.add("gradients", payload([gradient]))
         if sums:
             torch._foreach_add_(sums, terms)
-        self._note_sums()
-
-    def adopt_gradients(self) -> None:
-        """Use the gradients in `.grad` as the sums of the current update. If there are none, a new update begins."""
-        self._note_sums()
-        if all(parameter.grad is None for parameter in self.parameters):
-            self._sums = None
-
-    def _note_sums(self) -> None:
-        self._sums = [(p.grad, 0 if p.grad is None else p.grad._version) for p in self.parameters]
-
-    def _refuse_foreign_gradients(self) -> None:
-        """Raise RuntimeError if other code has written to the sums of gradients or removed them."""
-        gradients = [parameter.grad for parameter in self.parameters]
-        if self._sums is None:
-            foreign = [gradient is not None for gradient in gradients]
-        else:
-            foreign = [
-                held is not gradient
-                if held is None or gradient is None
-                else held is gradient and version != held._version
-                for gradient, (held, version) in zip(gradients, self._sums, strict=True)
-            ]
-        if any(foreign):
-            raise self._structure.foreign_gradient(list(self.weights.trained)[foreign.index(True)])
 
     def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
         """Return a context that measures the bytes of the graph recorded inside, unless they are known."""
@@ -557,7 +472,15 @@ class Block:
         self._graph_bytes = saved.bytes
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
-        return precision(self._device, self._autocast)
+        """Return the autocast context, without autocast's cache of cast weights.
+
+        The backward's evaluation would reuse a cast of a forward without a graph, so the weight would get no gradient.
+        A cast made before an update would outlive it.
+        """
+        kind = self._device.type
+        if self._autocast is None and not torch.is_autocast_enabled(kind):
+            return contextlib.nullcontext()
+        return torch.autocast(kind, dtype=self._autocast or torch.get_autocast_dtype(kind), cache_enabled=False)
 
 
 def _hooked(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
@@ -573,37 +496,3 @@ def _sum(gradient: Tensor | None, added: Tensor | None) -> Tensor | None:
     if gradient is None or added is None:
         return added if gradient is None else gradient
     return gradient + added
-
-
-def precision(device: torch.device, autocast: torch.dtype | None) -> contextlib.AbstractContextManager[object]:
-    """Return the autocast context of a block, without autocast's cache of cast weights.
-
-    The backward's evaluation would reuse a cast of a forward without a graph, so the weight would get no gradient. A
-    cast made before an update would outlive it.
-
-    Args:
-        device: Device of the block.
-        autocast: Dtype of the mixed precision; None for the caller's.
-
-    """
-    kind = device.type
-    if autocast is None and not torch.is_autocast_enabled(kind):
-        return contextlib.nullcontext()
-    return torch.autocast(kind, dtype=autocast or torch.get_autocast_dtype(kind), cache_enabled=False)
-
-
-class _BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
-    """A context for a backward that detects evaluations with a graph.
-
-    Attributes:
-        evaluates: Whether an operation ran with gradients enabled.
-
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
-        self.evaluates = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.evaluates = self.evaluates or torch.is_grad_enabled()
-        return func(*args, **(kwargs or {}))

@@ -108,12 +108,12 @@ def _read(source: Path | io.BytesIO, name: str) -> Any:
         raise CheckpointError(f"{name} is not a checkpoint of this suite ({reason}); {ADVICE}") from error
 
 
-def copied(tree: Any, device: torch.device | str = "cpu") -> Any:
+def copy_tree(tree: Any, device: torch.device | str = "cpu") -> Any:
     """Copy nested containers. Every tensor is copied to `device` and detached."""
     if isinstance(tree, Tensor):
         return tree.detach().to(device, copy=True)
     if isinstance(tree, Mapping):
-        return {key: copied(value, device) for key, value in tree.items()}
+        return {key: copy_tree(value, device) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)(copied(value, device) for value in tree)
+        return type(tree)(copy_tree(value, device) for value in tree)
     return tree

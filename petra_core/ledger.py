@@ -14,7 +14,7 @@ single operation are not counted.
     stashed_weights   weights of earlier forwards, kept for their backwards
     messages          messages received and not yet processed, including targets
     graph             tensors saved for backward by live autograd graphs, except those counted above
-    side_bits         data that the inversion of a stage needs in addition to its output (`petra_core.models.bdia`)
+    side_bits         data that the inversion of a stage needs in addition to its output, such as lost bits
 """
 
 from collections.abc import Iterable, Mapping

@@ -5,7 +5,6 @@ and receives through a channel; nothing else differs. Both ends derive the expec
 staleness, so no handshake is needed.
 """
 
-import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from petra_core.stages import Stage
 from petra_core.staleness import Action
 from petra_core.tape import Streams
 
-__all__ = ["Channel", "Message", "check_channel"]
+__all__ = ["Channel", "Message"]
 
 
 @dataclass(frozen=True)
@@ -57,35 +56,41 @@ class Message:
         """Return the message on `device`; the message itself if it is already there."""
         if all(tensor.device == device for tensor in self.tensors):
             return self
-        return Message(self.micro_batch, _moved(self.streams, device), _moved(self.gradients, device))
+        # A copy to the CPU must be synchronous, because the host could read the memory before the data has arrived.
+        wait = device.type == "cpu"
+        return self.with_tensors(tuple(tensor.to(device, non_blocking=not wait) for tensor in self.tensors))
 
 
-def _moved(streams: Streams | None, device: torch.device) -> Streams | None:
-    if streams is None:
-        return None
-    # A copy to the CPU must be synchronous, because the host could read the memory before the data has arrived.
-    return tuple(stream.to(device, non_blocking=device.type != "cpu") for stream in streams)
-
-
-class Channel(abc.ABC):
+class Channel:
     """The connection of one rank to the ranks that own the neighbouring stages.
 
-    Attributes:
+    This class is the channel of a single process. It owns all stages, so there is nothing to send or to compare.
+    `petra_core.distributed.ProcessChannel` overrides all methods. If there are several ranks, all must call each method
+    except `send` and `collect` at the same steps.
+
+    Args:
         stages: Consecutive stages that this rank owns.
         count: Number of stages J of all ranks.
+
+    Attributes:
         staleness: Staleness of each stage. The pipeline that uses the channel sets it.
 
     """
 
-    stages: range
-    count: int
-    staleness: tuple[int, ...]
+    staleness: tuple[int, ...] = ()
 
-    @abc.abstractmethod
+    def __init__(self, stages: range, count: int) -> None:
+        self.stages, self.count = stages, count
+
+    @property
+    def owns_all(self) -> bool:
+        """Return whether this rank owns all stages."""
+        return len(self.stages) == self.count
+
     def check_settings(
         self, settings: Mapping[str, Any], stages: Sequence[Stage], optimizer: OptimizerFactory | None
     ) -> None:
-        """Compare the arguments of a new pipeline with those of all ranks. All ranks must call this.
+        """Compare the arguments of a new pipeline with those of all ranks.
 
         Args:
             settings: Values by name, which must be equal on all ranks.
@@ -93,15 +98,12 @@ class Channel(abc.ABC):
             optimizer: Factory of the optimizers.
 
         Raises:
-            ValueError: If two ranks differ. All ranks raise it.
+            ValueError: If the channel does not fit them, or two ranks differ. All ranks raise it.
 
         """
 
-    @abc.abstractmethod
     def check_step(self, micro_batch: int, inputs: Streams, target: object, learning_rate: float | None) -> None:
         """Compare the arguments of a step with those of all ranks, in the first steps and some later ones.
-
-        All ranks must call this.
 
         Args:
             micro_batch: Number of the micro-batch that enters.
@@ -115,11 +117,10 @@ class Channel(abc.ABC):
 
         """
 
-    @abc.abstractmethod
-    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of all ranks on the CPU, in the order of the ranks. All ranks must call this."""
+    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of all ranks on the CPU, in the order of the ranks; those of a single rank unchanged."""
+        return tensors
 
-    @abc.abstractmethod
     def expect(self, forward: int | None, backward: int | None) -> None:
         """Prepare for the messages that the neighbours send in a step.
 
@@ -129,11 +130,9 @@ class Channel(abc.ABC):
 
         """
 
-    @abc.abstractmethod
     def send(self, stage: int, message: Message) -> None:
         """Send a message to `stage`, just below or above the stages of this rank, without waiting for its arrival."""
 
-    @abc.abstractmethod
     def collect(self, stage: int, action: Action | None) -> list[Message]:
         """Wait for the messages that an action needs from other ranks, and return them.
 
@@ -145,19 +144,18 @@ class Channel(abc.ABC):
             The messages, oldest first.
 
         """
+        return []
 
-    @abc.abstractmethod
-    def settle(self) -> None:
+    def wait_all(self) -> None:
         """Wait until all sent messages have arrived. Later messages may have other shapes.
 
-        All ranks must call this when no micro-batch is in flight.
+        No micro-batch may be in flight.
         """
 
-    @abc.abstractmethod
     def evaluation_input(self, streams: Streams) -> Streams:
         """Return the input of this rank in an evaluation: `streams` on the lowest rank, or else received streams."""
+        return streams
 
-    @abc.abstractmethod
     def evaluation_output(self, streams: Streams) -> Streams:
         """Pass on the output of this rank's stages in an evaluation.
 
@@ -168,15 +166,4 @@ class Channel(abc.ABC):
             The output of the highest rank, on every rank.
 
         """
-
-
-def check_channel(channel: Channel | None, stages: int, seed: int | None) -> None:
-    """Raise ValueError unless a pipeline's channel fits its other arguments."""
-    if channel is None:
-        return
-    if seed is None:
-        raise ValueError(
-            "over several processes random numbers must not depend on where a stage runs: give the pipeline a seed"
-        )
-    if channel.count != stages:
-        raise ValueError(f"the channel is for {channel.count} stages, the network has {stages}")
+        return streams

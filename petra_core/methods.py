@@ -219,7 +219,7 @@ def by_name(name: str) -> Method:
         ValueError: If there is no such method. The message lists similar names.
 
     """
-    wanted = normalized(name)
+    wanted = normalize(name)
     methods = {method.name: method for method in ALL}
     if wanted in methods or wanted in SYSTEMS:
         return methods.get(wanted) or SYSTEMS[wanted]
@@ -227,6 +227,6 @@ def by_name(name: str) -> Method:
     raise ValueError(f"there is no method {name!r}; did you mean {', '.join(near)}?")
 
 
-def normalized(name: str) -> str:
+def normalize(name: str) -> str:
     """Return a name in the form of the names of methods and systems: upper case, with underscores."""
     return name.strip().upper().replace("-", "_").replace(" ", "_")

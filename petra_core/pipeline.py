@@ -24,22 +24,16 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import staleness as staleness_of
-from petra_core.checkpoint import copied
-from petra_core.checks import (
-    STATE_FORMAT,
-    PendingLosses,
-    Shapes,
-    check_state,
-    check_states,
-    check_weights,
-)
+from petra_core.checkpoint import copy_tree
 from petra_core.clipping import Clip, check_clip, norms
 from petra_core.errors import CheckpointError
 from petra_core.execution import Sent, executor_of
 from petra_core.inspection import Inspection
 from petra_core.inspection.modules import check_factory, check_stages
+from petra_core.inspection.states import STATE_FORMAT, check_state
+from petra_core.inspection.values import PendingLosses, Shapes, check_weights
 from petra_core.ledger import MemoryReport
-from petra_core.messages import Channel, Message, check_channel
+from petra_core.messages import Channel, Message
 from petra_core.methods import Method
 from petra_core.optimizers import OptimizerFactory, set_rate
 from petra_core.randomness import capture_all, restore_all
@@ -47,7 +41,7 @@ from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
 from petra_core.staleness import Action, Kind, backward_actions
 from petra_core.tape import Value, as_streams, as_value
-from petra_core.targets import Target, flattened, unflattened
+from petra_core.targets import Target, flatten
 from petra_core.update_rule import UpdateRule
 from petra_core.worker import AfterBackward, BeforeUpdate, Worker, devices_of
 
@@ -88,7 +82,7 @@ class Pipeline:
     Attributes:
         stages: All stages, including those of other processes.
         workers: Workers of the stages that this process trains, in order.
-        channel: Connection to the other processes, or None.
+        channel: Connection to the other processes.
         micro_batches: Number of micro-batches that have entered.
         drained: Number of micro-batches that had entered at the last drain. Their backwards are done.
         shapes: Shapes of the micro-batches, which are equal between two drains.
@@ -138,13 +132,12 @@ class Pipeline:
             before_update = clip.after(before_update)
         self.common_clip = None if clip is None or clip.per_stage else clip
         self.micro_batches = 0
-        check_channel(channel, len(self.stages), seed)
-        self.channel = channel
-        self.executor = executor_of(method, one_process=channel is None)
-        self._own_stages = range(len(self.stages)) if channel is None else channel.stages
-        self.staleness = self.settings.vector(len(self.stages))
-        if channel is not None:
-            channel.staleness = self.staleness
+        self.channel = Channel(range(len(self.stages)), len(self.stages)) if channel is None else channel
+        self.staleness = self.channel.staleness = self.settings.vector(len(self.stages))
+        compared = {**self.settings.as_state(len(self.stages)), "method": method, "seed": seed, "clip": clip}
+        self.channel.check_settings(compared, self.stages, optimizer)
+        self.executor = executor_of(method, one_process=self.channel.owns_all)
+        self._own_stages = self.channel.stages
         self.drained = 0
         self.lags = (0,) * len(self.stages)
         self._done = [0] * len(self._own_stages)  # number of steps that each stage of this process has done
@@ -157,8 +150,7 @@ class Pipeline:
                 device,
                 self.settings,
                 optimizer,
-                hand_down=index > 0 and reconstructing[index - 1],
-                below_head=index == len(self.stages) - 2,
+                return_input=index > 0 and reconstructing[index - 1],
                 before_update=before_update,
                 after_backward=after_backward,
                 inspection=self._inspection,
@@ -173,9 +165,6 @@ class Pipeline:
         self._recordings: list[list[tuple[int, Action]]] = []
         self._unfinished_step = False
         self._learning_rate: float | None = None  # the last rate that was set for stage 0
-        if channel is not None:
-            compared = {**self.settings.as_state(len(self.stages)), "method": method, "seed": seed, "clip": clip}
-            channel.check_settings(compared, self.stages, optimizer)
         self._host_reads = True  # whether steps may wait for results of the device
         self._deferred: Callable[[], None] | None = None  # updates the state of the workers after repeated steps
         self._loading = False
@@ -189,7 +178,7 @@ class Pipeline:
 
         """
         own = self._own_stages
-        if len(own) < len(self.stages):
+        if not self.channel.owns_all:
             raise RuntimeError(
                 f"this process trains stages {own.start} to {own.stop - 1} of {len(self.stages)}, so here the plain "
                 f"model would have untrained stages. Call gather() on every rank: it returns the state of the whole "
@@ -217,7 +206,7 @@ class Pipeline:
                 raise TypeError(f"{name} is a {type(value).__name__}, and only tensors can be gathered")
             number, rest = name.split(".", 1)
             tensors[f"{int(number) + first}.{rest}"] = value.detach().to("cpu", copy=True)
-        return tensors if self.channel is None else self.channel.gather(tensors)
+        return self.channel.gather(tensors)
 
     @property
     def observed_staleness(self) -> tuple[int, ...]:
@@ -279,9 +268,8 @@ class Pipeline:
                 "drain() outside of it (evaluate() works inside)"
             )
         streams = as_streams(inputs)
-        keys, goals = flattened(target)
-        if self.channel is not None:
-            self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
+        keys, goals = flatten(target)
+        self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
         self.shapes.check(self.micro_batches, (*streams, *goals))
         self._catch_up()
         self._unfinished_step = True  # an interrupt would leave half of the micro-batch
@@ -291,7 +279,7 @@ class Pipeline:
         if first.index == 0:
             first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)))
         if last.is_head:
-            last.receive_target(number, unflattened(keys, [goal.detach().clone() for goal in goals]))
+            last.receive_target(keys, Message(number, tuple(goal.detach().clone() for goal in goals)))
         loss = self._work(self._limits())
         self._unfinished_step = False
         return loss
@@ -315,13 +303,11 @@ class Pipeline:
         self._done = [self.micro_batches] * len(self.workers)
         self._unfinished_step = False
         self._look_at_losses()
-        if self.channel is not None:
-            self.channel.settle()
+        self.channel.wait_all()
         self.shapes.first = None
         for worker in self.workers:
             worker.forget_shapes()
 
-    @torch.no_grad()
     def evaluate(self, inputs: Value) -> Value:
         """Return the network's output (logits) with the current weights, in evaluation mode.
 
@@ -340,39 +326,13 @@ class Pipeline:
 
         """
         self._catch_up()
-        streams = as_streams(inputs)
         with in_evaluation_mode([worker.stage for worker in self.workers]):
-            if self.channel is not None:
-                streams = self.channel.evaluation_input(streams)
+            streams = self.channel.evaluation_input(as_streams(inputs))
             for worker in self.workers:
                 streams = worker.evaluate(streams)
-            if self.channel is not None:
-                streams = self.channel.evaluation_output(streams)
+            streams = self.channel.evaluation_output(streams)
         home = self.workers[-1].device  # output of another process may be on the CPU
         return as_value(tuple(stream.to(home) for stream in streams))
-
-    @torch.no_grad()
-    def forward_aside(self, stage: int, micro_batch: int, inputs: Value) -> Value:
-        """Return the output that a forward of a micro-batch in the next step would have at a stage, for measurements.
-
-        The evaluation uses the weights that the forward would use, in the current mode of the stage. With a seed it
-        also uses the random numbers that the forward would draw; otherwise dropout draws new numbers. BatchNorm in
-        training mode updates its running statistics, except inside `petra_core.buffers.FrozenBuffers`.
-
-        Args:
-            stage: Number of a stage of this process, j.
-            micro_batch: Number of the micro-batch, m.
-            inputs: Input of the stage.
-
-        Raises:
-            ValueError: If the stage belongs to another process.
-
-        """
-        if stage not in self._own_stages:
-            raise ValueError(f"stage {stage} is not in this process, which has {[*self._own_stages]}")
-        self._catch_up()
-        worker = self.workers[stage - self._own_stages.start]
-        return as_value(worker.evaluate(as_streams(inputs), micro_batch))
 
     def check_finite(self) -> None:
         """Check that all losses so far and all weights of this process are finite.
@@ -417,7 +377,7 @@ class Pipeline:
                 processes.
 
         """
-        lags = staleness_of.entering_meanwhile(self.staleness) if lags is None else tuple(lags)
+        lags = staleness_of.forward_lags(self.staleness) if lags is None else tuple(lags)
         room = [lower - upper for lower, upper in itertools.pairwise(self.staleness)]
         steps = [upper - lower for lower, upper in itertools.pairwise(lags)]
         fits = len(lags) == len(self.stages) and lags[0] == 0
@@ -426,7 +386,7 @@ class Pipeline:
                 f"lags rise from 0 at stage 0, from stage to stage by at most what the staleness {self.staleness} "
                 f"falls; got {lags}"
             )
-        if self.channel is not None:
+        if not self.channel.owns_all:
             raise ValueError("over several processes each is ahead as far as it can be: nothing is to be staggered")
         self.lags = lags
 
@@ -458,11 +418,11 @@ class Pipeline:
         The function restores the same tensor objects with their later contents. It increases the numbers of
         micro-batches and updates by the number of steps since the snapshot, which must be a multiple of k.
         """
-        number, restores = self.micro_batches, [worker.snapshot() for worker in self.workers]
+        number, states = self.micro_batches, [worker.state_in_flight() for worker in self.workers]
 
         def restore() -> None:
-            for give_back in restores:
-                give_back(self.micro_batches - number)
+            for worker, state in zip(self.workers, states, strict=True):
+                worker.load_in_flight(state, steps=self.micro_batches - number)
 
         return restore
 
@@ -536,11 +496,10 @@ class Pipeline:
 
         """
         self._refuse_after_broken_step()
-        self._look_at_losses()
-        self._catch_up()
+        self.check_finite()
         self._collect_all()
         own_states = {worker.index: worker.state_dict() for worker in self.workers}
-        state: dict[str, Any] = copied(
+        state: dict[str, Any] = copy_tree(
             {
                 "format": STATE_FORMAT,
                 **self.settings.as_state(len(self.stages)),
@@ -554,7 +513,6 @@ class Pipeline:
                 "workers": [own_states.get(index) for index in range(len(self.stages))],
             }
         )
-        check_states(self.micro_batches - 1, state["workers"])
         return state
 
     def __getstate__(self) -> dict[str, Any]:
@@ -589,12 +547,12 @@ class Pipeline:
         changed = check_state(
             state, self.settings, stages=len(self.stages), own_stages=self._own_stages, other_method=other_method
         )
-        if state["behind"] is not None and self.channel is not None:
+        if state["behind"] is not None and not self.channel.owns_all:
             raise CheckpointError(
                 "the state was saved between recorded steps, where stages lag behind stage 0, and over several "
                 "processes none does; load it in one process, drain, and save again"
             )
-        state = copied(state)
+        state = copy_tree(state)
         self._deferred = None  # it belongs to the state that is replaced
         self._unfinished_step = self._loading = True  # a pipeline with half of a state must not train
         self._collect_all()  # messages that are still arriving belong to the old state
@@ -632,8 +590,7 @@ class Pipeline:
         """
         loss: Tensor | None = None
         for step in range(min(self._done), max(limits)):
-            if self.channel is not None:
-                self._expect(self.channel, step)
+            self._expect(step)
             for turn in self._turns(step, limits):
                 new_loss = self._perform(turn)
                 loss = new_loss if new_loss is not None else loss
@@ -676,10 +633,9 @@ class Pipeline:
     def _update_together(self, clip: Clip, number: int) -> None:
         """Clip the gradients of all stages by their common norm, then update all stages."""
         gradients = [worker.prepare_update() for worker in reversed(self.workers)][::-1]
-        of_stages = [norms(of_stage).to(self.workers[-1].device) for of_stage in gradients]
-        if self.channel is not None:
-            of_stages = list(self.channel.gather({str(self._own_stages.start): torch.cat(of_stages)}).values())
-        clip.scale([gradient for of_stage in gradients for gradient in of_stage], torch.cat(of_stages))
+        own_norms = torch.cat([norms(of_stage).to(self.workers[-1].device) for of_stage in gradients])
+        all_norms = self.channel.gather({str(self._own_stages.start): own_norms}).values()
+        clip.scale([gradient for of_stage in gradients for gradient in of_stage], torch.cat([*all_norms]))
         for worker in reversed(self.workers):
             self._perform([(worker, Action(Kind.UPDATE, number))])
 
@@ -713,6 +669,10 @@ class Pipeline:
                     self._losses.add(action.number, message.streams[0])
                 return message.streams[0]
             self._send(worker.index + 1, message, sent)
+            if self.method.overlapped and worker.index == len(self.stages) - 2 and worker.parts[-1].reconstructs:
+                # The R of this stage runs concurrently with the head's B, so it cannot wait for the head's message. The
+                # stage keeps its output as the first part of that message.
+                worker.receive(Message(action.number, message.streams, ()))
         elif action.kind is Kind.RECONSTRUCT:
             ahead = worker.reconstruct(action.number)
             if ahead is not None:
@@ -730,19 +690,18 @@ class Pipeline:
         if stage in self._own_stages:
             sent.append((stage, message))
         else:
-            assert self.channel is not None
             self.channel.send(stage, message)
 
-    def _expect(self, channel: Channel, step: int) -> None:
+    def _expect(self, step: int) -> None:
         """Prepare the channel for the messages of a step. The actions that need them wait for them (`_collect`)."""
         above = self._own_stages.stop
         returns = self._due(above, step) if above < len(self.stages) else None
         enters = step < self.micro_batches and self._own_stages.start > 0
-        channel.expect(step if enters else None, returns)
+        self.channel.expect(step if enters else None, returns)
 
     def _collect(self, worker: Worker, action: Action | None) -> None:
         """Deliver the messages of other processes that an action of a worker needs; None for all expected messages."""
-        if self.channel is None:
+        if self.channel.owns_all:
             return
         with self.executor.waiting(worker, self.micro_batches):
             for message in self.channel.collect(worker.index, action):

@@ -21,7 +21,7 @@ from torch import Tensor
 RandomState = tuple[Tensor, ...]
 
 
-def loaded(state: Sequence[Tensor], device: torch.device) -> RandomState:
+def prepare_state(state: Sequence[Tensor], device: torch.device) -> RandomState:
     """Return a state from a checkpoint, ready for `replay` on `device`.
 
     The tensors may be on any device; generators take states on the CPU.
@@ -59,7 +59,7 @@ def capture_all(devices: Iterable[torch.device]) -> list[RandomState]:
 def restore_all(states: Sequence[Sequence[Tensor]], devices: Iterable[torch.device]) -> None:
     """Restore the states of `capture_all`. Generators of devices that it did not capture keep their state."""
     for state, device in zip(states, _different(devices), strict=False):
-        restore(loaded(state, device), device)
+        restore(prepare_state(state, device), device)
 
 
 def _different(devices: Iterable[torch.device]) -> list[torch.device]:

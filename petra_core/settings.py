@@ -67,7 +67,7 @@ class Settings:
             ValueError: If the given staleness is not a vector of the method.
 
         """
-        return staleness_of.chosen(self.method, stages, self.accumulation, self.staleness)
+        return staleness_of.resolve(self.method, stages, self.accumulation, self.staleness)
 
     def as_state(self, stages: int) -> dict[str, Any]:
         """Return the settings that a checkpoint names, as plain data."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-__all__ = ["even_partition", "owned", "run_name", "runs"]
+__all__ = ["even_partition", "run_name", "runs", "stage_ranges"]
 
 
 def runs(sizes: Sequence[int]) -> list[range]:
@@ -32,7 +32,7 @@ def even_partition(stages: int, ranks: int) -> tuple[int, ...]:
     return tuple(share + (rank < rest) for rank in range(ranks))
 
 
-def owned(partition: Sequence[int], stages: int) -> list[range]:
+def stage_ranges(partition: Sequence[int], stages: int) -> list[range]:
     """Return the stages of each rank.
 
     Args:

@@ -6,7 +6,7 @@ loss to input, so no stage can start its backward before the next has finished. 
 tape is recorded in one of three ways:
 
     record(inputs)         during the forward, by methods that keep graphs
-    retrace(kept)          later, from the streams that were kept of the input (recomputation)
+    recompute(kept)        later, from the streams that were kept of the input (recomputation)
     reconstruct(outputs)   later, from the output (reversible stages only)
 
 `keep` selects the input streams that a backward needs. A module needs all of them. A reversible stage needs only the
@@ -26,6 +26,7 @@ both. A reversible backward costs one forward and one backward of F, not two for
 
 import abc
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -43,8 +44,8 @@ from petra_core.tape import (
     as_streams,
     as_value,
     at_least_float32,
-    combined,
-    detached,
+    combine_streams,
+    detach,
     leaf,
 )
 from petra_core.targets import Target
@@ -75,23 +76,23 @@ class Stage(nn.Module, abc.ABC):
         """Evaluate with a graph, from the complete input. The graph begins at detached leaves."""
 
     def keep(self, inputs: Streams) -> Streams:
-        """Return the input streams that `retrace` needs."""
+        """Return the input streams that `recompute` needs."""
         return inputs
 
-    def side(self, inputs: Streams) -> Streams:
+    def inversion_state(self, inputs: Streams) -> Streams:
         """Return extra tensors that are needed to invert the stage. Empty for most stages."""
         return ()
 
-    def retrace(self, kept: Streams) -> Tape:
+    def recompute(self, kept: Streams) -> Tape:
         """Evaluate with a graph, from the streams that `keep` returned."""
         return self.record(kept)
 
-    def reconstruct(self, outputs: Streams, side: Streams = ()) -> Tape:
+    def reconstruct(self, outputs: Streams, state: Streams = ()) -> Tape:
         """Reconstruct the input from the output. The evaluation that inverts the stage also records the tape.
 
         Args:
             outputs: The stage's output streams.
-            side: The tensors that `side` returned for the input.
+            state: The tensors that `inversion_state` returned for the input.
 
         Raises:
             TypeError: If the stage is not invertible.
@@ -168,7 +169,7 @@ class ReversibleStage(Stage):
         super().__init__()
         self.residual = _check_module(residual, "ReversibleStage")
         self.context = context
-        self.combine: Combine = combined
+        self.combine: Combine = combine_streams
 
     @property
     def function(self) -> nn.Module:
@@ -183,34 +184,32 @@ class ReversibleStage(Stage):
         x_leaf, leaves = leaf(x), tuple(map(leaf, context))
         residual = self._evaluate(x_leaf, *leaves)
         output = self.combine("output", torch.add, x_tilde.detach(), residual.detach())
-        outputs = (output, x.detach(), *detached(tuple(context)))
-        return CouplingTape(detached(inputs), outputs, x_leaf, residual, self.combine, leaves)
+        outputs = (output, x.detach(), *detach(tuple(context)))
+        return CouplingTape(detach(inputs), outputs, x_leaf, residual, self.combine, leaves)
 
     def keep(self, inputs: Streams) -> Streams:
         return inputs[:1] + inputs[2:]
 
-    def retrace(self, kept: Streams) -> Tape:
+    def recompute(self, kept: Streams) -> Tape:
         x_leaf, *context = map(leaf, kept)
         return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf, *context), self.combine, tuple(context))
 
-    def reconstruct(self, outputs: Streams, side: Streams = ()) -> Tape:
+    def reconstruct(self, outputs: Streams, state: Streams = ()) -> Tape:
         y, y_tilde, *context = self._split(outputs)
         x_leaf, leaves = leaf(y_tilde), tuple(map(leaf, context))
         residual = self._evaluate(x_leaf, *leaves)
         x_tilde = self.combine("input", torch.sub, y.detach(), residual.detach())
-        inputs = (y_tilde.detach(), x_tilde, *detached(tuple(context)))
+        inputs = (y_tilde.detach(), x_tilde, *detach(tuple(context)))
         return CouplingTape(inputs, None, x_leaf, residual, self.combine, leaves)
 
     def _split(self, streams: Streams) -> Streams:
         """Check that there are two streams of the same shape, and context only if the stage reads it; return them."""
-        if self.context:
-            return (*two_streams(streams[:2]), *streams[2:])
-        if len(streams) > 2:
+        if len(streams) > 2 and not self.context:
             raise ValueError(
                 f"a reversible stage takes two streams, got {len(streams)}; let the others pass as context of its "
                 f"function, ReversibleStage(function, context=True), which is called as function(x, *context)"
             )
-        return two_streams(streams)
+        return (*two_streams(streams[:2]), *streams[2:])
 
 
 class BufferedStage(Stage):
@@ -298,17 +297,14 @@ class HeadStage(BufferedStage):
             )
         if loss.dim() != 0:
             raise ValueError(f"the loss must be a scalar (a mean over the micro-batch), got shape {tuple(loss.shape)}")
-        if not loss.requires_grad and torch.is_grad_enabled() and any(t.requires_grad for t in self._sources(leaves)):
+        sources = itertools.chain(leaves, self.parameters())
+        if not loss.requires_grad and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in sources):
             raise ValueError(
                 f"the loss has no graph, so nothing would be trained: got a tensor of {loss.dtype} that depends on the "
                 f"head's input and weights through no differentiable operation; leave out detach(), no_grad(), "
                 f"argmax() and integer casts between the network's output and the loss"
             )
         return ModuleTape(leaves, (loss,))
-
-    def _sources(self, leaves: Streams) -> Iterator[Tensor]:
-        yield from leaves
-        yield from self.parameters()
 
 
 class _MergedStage(Stage):

@@ -40,13 +40,13 @@ __all__ = [
     "Action",
     "Kind",
     "backward_actions",
-    "chosen",
-    "entering_meanwhile",
+    "format_actions",
+    "forward_lags",
     "lockstep",
     "one_f_one_b",
     "per_device",
     "program",
-    "written",
+    "resolve",
 ]
 
 
@@ -80,7 +80,7 @@ def per_device(sizes: Sequence[int], slack: float = 0) -> tuple[int, ...]:
     return tuple(ceil((1 + slack) * (last - device)) for device, size in enumerate(sizes) for _ in range(size))
 
 
-def chosen(method: Method, stages: int, accumulation: int, staleness: Sequence[int] | None = None) -> tuple[int, ...]:
+def resolve(method: Method, stages: int, accumulation: int, staleness: Sequence[int] | None = None) -> tuple[int, ...]:
     """Check the staleness vector of a pipeline and return it.
 
     Args:
@@ -116,7 +116,7 @@ def chosen(method: Method, stages: int, accumulation: int, staleness: Sequence[i
     return vector
 
 
-def entering_meanwhile(staleness: Sequence[int]) -> tuple[int, ...]:
+def forward_lags(staleness: Sequence[int]) -> tuple[int, ...]:
     """Return the number of micro-batches that enter while one travels from stage 0 up to each stage.
 
     Half of the difference d_0 - d_j belongs to the way up and half to the way down. In lockstep the number is j, the
@@ -192,7 +192,7 @@ def program(
             yield from backward_actions(method, number, accumulation, head=stage == len(staleness) - 1)
 
 
-def written(actions: Sequence[tuple[int, Action]]) -> str:
+def format_actions(actions: Sequence[tuple[int, Action]]) -> str:
     """Format executed actions as text with one line per stage, as in the docstring of the module.
 
     Args:
@@ -200,5 +200,5 @@ def written(actions: Sequence[tuple[int, Action]]) -> str:
 
     """
     stages = range(1 + max((stage for stage, _ in actions), default=-1))
-    lines = [" ".join(str(action) for of, action in actions if of == stage) for stage in stages]
+    lines = [" ".join(str(action) for index, action in actions if index == stage) for stage in stages]
     return "\n".join(f"stage {stage} | {line}" for stage, line in enumerate(lines))

@@ -22,7 +22,7 @@ Value = Tensor | Streams
 Combine = Callable[[str, Callable[..., Tensor], Tensor, Tensor], Tensor]
 
 
-def combined(name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor) -> Tensor:
+def combine_streams(name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor) -> Tensor:
     """Return the result of the operation in new memory."""
     del name
     return operation(left, right)
@@ -48,7 +48,7 @@ def as_value(streams: Streams) -> Value:
     return streams[0] if len(streams) == 1 else streams
 
 
-def detached(streams: Streams) -> Streams:
+def detach(streams: Streams) -> Streams:
     """Return the streams detached from their graphs, without a copy."""
     return tuple(stream.detach() for stream in streams)
 
@@ -162,8 +162,8 @@ class ModuleTape(Tape):
     """The graph of a whole module, from all inputs to all outputs."""
 
     def __init__(self, leaves: Streams, results: Streams) -> None:
-        self.inputs = detached(leaves)
-        self.outputs = detached(results)
+        self.inputs = detach(leaves)
+        self.outputs = detach(results)
         self._leaves = leaves
         self._ends = [_end(result) for result in results]
 
@@ -186,7 +186,7 @@ class ModuleTape(Tape):
         ), grad_parameters
 
 
-class CouplingTape(Tape):
+class CouplingTape(ModuleTape):
     """The graph of a residual function x -> F(x). The rest of the coupling is differentiated analytically.
 
     The function may also read context, which are streams that pass the stage unchanged: x -> F(x, *context).
@@ -201,31 +201,17 @@ class CouplingTape(Tape):
         combine: Combine,
         context: Streams = (),
     ) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
-        self.leaf = leaf
-        self.context = context  # leaves
-        self._end = _end(residual)
+        self.inputs, self.outputs = inputs, outputs
+        self._leaves, self._ends = (leaf, *context), [_end(residual)]
         self._combine = combine
-
-    def roots(self) -> list[Node]:
-        return [] if self._end is None else [self._end.edge.node]
-
-    def leaves(self) -> Streams:
-        return (self.leaf, *self.context)
 
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        grad_y, grad_y_tilde, *grad_context = grad_outputs
-        leaves = [leaf for leaf in self.leaves() if leaf.requires_grad] if input_gradient else []
-        grad_leaves, grad_parameters = _differentiate([self._end], leaves, parameters, [grad_y])
-        if not input_gradient:
+        grad_y, grad_y_tilde, *passed = grad_outputs
+        gradients, grad_parameters = super().gradients((grad_y,), parameters, input_gradient=input_gradient)
+        if gradients is None:
             return None, grad_parameters
-        gradients = iter(grad_leaves)
-        grad_x = self._combine("gradient", torch.add, next(gradients), grad_y_tilde)
-        of_context = (
-            passed + next(gradients) if leaf.requires_grad else passed
-            for leaf, passed in zip(self.context, grad_context, strict=True)
-        )
-        return (grad_x, grad_y, *of_context), grad_parameters
+        grad_x = self._combine("gradient", torch.add, gradients[0], grad_y_tilde)
+        grad_context = map(torch.add, passed, gradients[1:])
+        return (grad_x, grad_y, *grad_context), grad_parameters

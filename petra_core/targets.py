@@ -15,13 +15,13 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Keys", "Target", "converted", "flattened", "unflattened"]
+__all__ = ["Keys", "Target", "convert_tensors", "flatten", "unflatten"]
 
 Target = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | None
 Keys = tuple[int | str, ...] | None
 
 
-def flattened(target: Any) -> tuple[Keys, tuple[Tensor, ...]]:
+def flatten(target: Any) -> tuple[Keys, tuple[Tensor, ...]]:
     """Return the keys and the tensors of a target.
 
     Raises:
@@ -48,7 +48,7 @@ def flattened(target: Any) -> tuple[Keys, tuple[Tensor, ...]]:
     )
 
 
-def unflattened(keys: Keys, tensors: Sequence[Tensor]) -> Target:
+def unflatten(keys: Keys, tensors: Sequence[Tensor]) -> Target:
     """Return the target with these keys and tensors."""
     if keys is None:
         return tensors[0]
@@ -59,7 +59,7 @@ def unflattened(keys: Keys, tensors: Sequence[Tensor]) -> Target:
     return dict(zip(map(str, keys), tensors, strict=True))
 
 
-def converted(target: Any, convert: Callable[[Tensor], Tensor]) -> Target:
+def convert_tensors(target: Any, convert: Callable[[Tensor], Tensor]) -> Target:
     """Return a target with each of its tensors converted."""
-    keys, tensors = flattened(target)
-    return unflattened(keys, [convert(tensor) for tensor in tensors])
+    keys, tensors = flatten(target)
+    return unflatten(keys, [convert(tensor) for tensor in tensors])

@@ -16,16 +16,16 @@ A prime marks reconstructed values: y' differs from y only by rounding and by th
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from petra_core.block import Block, Held
+from petra_core.block import Block, Move
 from petra_core.inspection import Inspection
-from petra_core.inspection.modules import check_optimizer, check_optimizer_state
+from petra_core.inspection.modules import check_optimizer
+from petra_core.inspection.states import check_optimizer_state
 from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.messages import Message
 from petra_core.optimizers import OptimizerFactory, optimizer_of, rate_ratios
@@ -34,7 +34,7 @@ from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.staleness import Kind
 from petra_core.tape import Streams
-from petra_core.targets import Keys, Target, flattened, unflattened
+from petra_core.targets import Keys, Target, unflatten
 from petra_core.update_rule import StageRules
 from petra_core.weights import WeightVersion
 
@@ -65,14 +65,6 @@ class Backward:
 AfterBackward = Callable[[Backward], None]
 
 
-def _exchange(inbox: deque[Message], place: int, tensors: Streams) -> None:
-    inbox[place] = inbox[place].with_tensors(tensors)
-
-
-def _is_finite(tensors: Streams) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
-
-
 def devices_of(stages: Sequence[Stage]) -> list[torch.device]:
     """Return the device of each stage's tensors. A stage without tensors has the device of the nearest one below."""
     own_devices: list[torch.device | None] = [
@@ -95,14 +87,14 @@ class Worker:
         device: Device of the stage (`devices_of`).
         settings: Settings of the pipeline.
         optimizer: Factory of the stage's optimizer; None leaves the weights unchanged.
-        hand_down: Whether the stage below reconstructs, so that the worker must send it this stage's input.
-        below_head: Whether the stage above is the head.
+        return_input: Whether the stage below reconstructs, so that the worker must send it this stage's input.
         before_update: Function that is called as (index, version, stage) when `.grad` holds the mean gradient.
         after_backward: Function that is called with every backward of the stage.
         inspection: Inspection of the pipeline's first micro-batches; None for no inspection.
 
     Attributes:
         parameters: The trained parameters.
+        gradients: Sums of the gradients since the last update, by parameter. `.grad` is None until the update.
         rules: The optimizer, or rules that compensate for delay.
         stream: Source of the stage's random numbers.
         version: Number of updates so far.
@@ -117,8 +109,7 @@ class Worker:
         settings: Settings,
         optimizer: OptimizerFactory | None = None,
         *,
-        hand_down: bool = False,
-        below_head: bool = False,
+        return_input: bool = False,
         before_update: BeforeUpdate | None = None,
         after_backward: AfterBackward | None = None,
         inspection: Inspection | None = None,
@@ -129,6 +120,9 @@ class Worker:
         self.ledger = Ledger()
         self.is_head = isinstance(stage.parts()[-1], HeadStage)
         self.parameters = [p for part in stage.parts() for p in part.function.parameters() if p.requires_grad]
+        for parameter in self.parameters:
+            parameter.grad = None  # a gradient from earlier use
+        self.gradients: dict[Tensor, Tensor] = {}
         self.optimizer: torch.optim.Optimizer | None = None
         self.rate_ratios: list[float] = []  # of the optimizer's parameter groups
         if optimizer is not None and self.parameters:
@@ -142,7 +136,7 @@ class Worker:
         delayed = method.double_buffered or not self.is_head
         self.rules = StageRules(settings.delay if delayed else (), self.optimizer)
         self.parts = [
-            Block(part, settings, self.ledger, self.device, self.rules, index=index, inspection=inspection)
+            Block(part, settings, self.ledger, device, self.rules, self.gradients, index=index, inspection=inspection)
             for part in stage.parts()
         ]
         self.version = 0
@@ -157,14 +151,10 @@ class Worker:
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._prepared = False  # whether `.grad` holds the mean gradients of the next update
         self.stream = RandomStream(self.device, settings.seed, index)
-        self.hand_down = hand_down
+        self.return_input = return_input
         self._overlapped = method.overlapped
-        # This stage's R runs concurrently with the head's B, so it cannot wait for the head's message. The stage keeps
-        # its output as the first part of the message from above.
-        self._hold_output = method.overlapped and below_head and self.parts[-1].reconstructs
         self.before_update = before_update
         self.after_backward = after_backward
-        self._loss_gradient: Message | None = None  # of the head, between its forward and its backward
         self.ledger.set("parameters", payload(stage.parameters()))
         self.ledger.set("buffers", payload(stage.buffers()))
 
@@ -177,10 +167,16 @@ class Worker:
             message = Message(message.micro_batch, inbox.pop().streams, message.gradients)
         inbox.append(message)
 
-    def receive_target(self, micro_batch: int, target: Target) -> None:
-        """Keep the target of a micro-batch until its forward, at the head."""
-        self._target_keys, tensors = flattened(target)
-        message = Message(micro_batch, tensors).to(self.device)
+    def receive_target(self, keys: Keys, message: Message) -> None:
+        """Keep the target of a micro-batch until its forward, at the head.
+
+        Args:
+            keys: Keys of the target (`petra_core.targets`).
+            message: Tensors of the target.
+
+        """
+        self._target_keys = keys
+        message = message.to(self.device)
         self.ledger.add("messages", message.bytes())
         self.targets.append(message)
 
@@ -197,7 +193,7 @@ class Worker:
         message = self._take(self.from_below, micro_batch)
         target: Target = None
         if self.is_head:
-            target = unflattened(self._target_keys, self._take(self.targets, micro_batch).tensors)
+            target = unflatten(self._target_keys, self._take(self.targets, micro_batch).tensors)
         self._forwards = micro_batch + 1
         streams = message.streams
         assert streams is not None
@@ -206,10 +202,8 @@ class Worker:
             goal = target if part is self.parts[-1] else None
             streams = part.forward(micro_batch, streams, goal, version, self.stream)
         if self.is_head:
-            self._loss_gradient = Message(micro_batch, None, (torch.ones_like(streams[0]),))
+            self.from_above.append(Message(micro_batch, None, (torch.ones_like(streams[0]),)))  # of the loss itself
             return Message(micro_batch, streams)
-        if self._hold_output:
-            self.receive(Message(micro_batch, streams, ()))
         return Message(micro_batch, streams)
 
     def reconstruct(self, micro_batch: int) -> Message | None:
@@ -233,7 +227,7 @@ class Worker:
             streams = message.streams
         for part in reversed(self.parts if self._overlapped else self.parts[-1:]):
             streams = part.reconstruct(streams, part.delay(self.version))
-        if not (self._overlapped and self.hand_down):
+        if not (self._overlapped and self.return_input):
             return None
         return Message(micro_batch, streams, ())
 
@@ -261,10 +255,16 @@ class Worker:
         Returns:
             The message to the stage below; None at stage 0.
 
+        Raises:
+            StageError: If parameters were frozen, unfrozen, added or replaced after the pipeline was made.
+            RuntimeError: If other code has written gradients of the parameters.
+
         """
-        message = self._loss_gradient if self.is_head else self._take(self.from_above, micro_batch, account=False)
-        assert message is not None
-        assert message.micro_batch == micro_batch
+        self._refuse_foreign_gradients()
+        if not self.gradients:
+            for part in self.parts:
+                part.structure.check()
+        message = self._take(self.from_above, micro_batch, account=False)
         gradients = message.gradients
         assert gradients is not None
         streams = message.streams  # ignored by the last part, which has a graph since R
@@ -285,13 +285,11 @@ class Worker:
         if self.after_backward is not None and by_parameter is not None:
             named = {name: by_parameter[p] for name, p in self.stage.named_parameters() if p in by_parameter}
             self.after_backward(Backward(self.index, micro_batch, streams, named))
-        if self.is_head:
-            self._loss_gradient = None
-        else:
+        if not self.is_head:
             self.ledger.add("messages", -message.bytes())
         if self.index == 0:
             return None
-        below = streams if self.hand_down and not self._overlapped else None
+        below = streams if self.return_input and not self._overlapped else None
         return Message(micro_batch, below, gradients)
 
     def forget_shapes(self) -> None:
@@ -303,9 +301,11 @@ class Worker:
         """Put the mean gradients of the next update into `.grad`, call `before_update`, and return the gradients."""
         for part in self.parts:
             part.retire_weights(self.version)
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        if self._accumulation > 1 and gradients:
-            torch._foreach_div_(gradients, self._accumulation)
+        if self._accumulation > 1 and self.gradients:
+            torch._foreach_div_(list(self.gradients.values()), self._accumulation)
+        for parameter, gradient in self.gradients.items():
+            parameter.grad = gradient
+        self.gradients.clear()
         if self.before_update is not None:
             self.before_update(self.index, self.version, self.stage)
         self._prepared = True
@@ -326,13 +326,14 @@ class Worker:
         self.ledger.set("gradients", 0)
         self.version += 1
 
+    @torch.no_grad()
     def evaluate(self, streams: Streams, micro_batch: int | None = None) -> Streams:
-        """Evaluate the stage without keeping anything.
+        """Evaluate the stage without keeping anything. Micro-batches in flight are not affected.
 
         Args:
             streams: Input of the stage.
-            micro_batch: Number of the micro-batch whose weights and random numbers are used. None for the current
-                weights and torch's global generators.
+            micro_batch: Number of the next micro-batch, to use the weights and, with a seed, the random numbers that
+                its forward will use. None for the current weights and torch's global generators.
 
         """
         streams = tuple(stream.to(self.device) for stream in streams)
@@ -348,64 +349,33 @@ class Worker:
         """Return the bytes that the stage holds, current and peak."""
         return StageMemory(self.index, dict(self.ledger.now), dict(self.ledger.peak), self.ledger.peak_total)
 
-    def non_finite_weight(self) -> str | None:
-        """Return the name of a parameter that is not finite; None if all are finite."""
-        return next((f"parameter {name}" for name, p in self.stage.named_parameters() if not _is_finite((p,))), None)
-
-    def non_finite_value(self) -> str | None:
-        """Return the name of a buffer or waiting message that is not finite; None if all are finite."""
-        for name, buffer in self.stage.named_buffers():
-            if not _is_finite((buffer,)):
-                return f"buffer {name}"
-        for direction, inbox in (("below", self.from_below), ("above", self.from_above)):
-            for message in inbox:
-                if not _is_finite(message.tensors):
-                    return f"the message from {direction} of micro-batch {message.micro_batch}"
-        return None
-
-    def held(self) -> Iterator[Held]:
-        """Yield the tensors in queues, which outlive a step and can be moved to other memory."""
+    def move_held(self, move: Move) -> None:
+        """Move the tensors in queues, which outlive a step, to other memory."""
         for number, part in enumerate(self.parts):
-            yield from part.held(f"part {number}")
+            part.move_held(f"part {number}", move)
         for name, inbox in self._inboxes():
             user = Kind.BACKWARD if inbox is self.from_above else Kind.FORWARD
             for place, message in enumerate(tuple(inbox)):
-                yield Held(name, place, user, message.tensors, partial(_exchange, inbox, place))
-
-    def snapshot(self) -> Callable[[int], None]:
-        """Return a function of the number of later steps that restores the current state (`Pipeline.snapshot`)."""
-        inboxes = [(inbox, tuple(inbox)) for _, inbox in self._inboxes()]
-        parts = [part.snapshot() for part in self.parts]
-        gradients = [parameter.grad for parameter in self.parameters]
-        held = payload(gradient for gradient in gradients if gradient is not None)
-        version = self.version
-
-        def restore(steps: int) -> None:
-            updates = steps // self._accumulation
-            self.version = version + updates
-            for inbox, messages in inboxes:
-                inbox.clear()
-                inbox.extend(replace(message, micro_batch=message.micro_batch + steps) for message in messages)
-            for parameter, gradient in zip(self.parameters, gradients, strict=True):
-                parameter.grad = gradient
-            for restore_part in parts:
-                restore_part(steps, updates)
-            self.ledger.set("gradients", held)
-
-        return restore
+                inbox[place] = message.with_tensors(move(name, place, user, message.tensors))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resume needs, as tensors and plain data (references, not copies)."""
         return {
             "module": self.stage.state_dict(),
             "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
-            "gradients": {name: p.grad for name, p in self.stage.named_parameters() if p.grad is not None},
-            "version": self.version,
-            "parts": [part.state_dict() for part in self.parts],
             "random": self.stream.state,
-            **{name: [dict(vars(message)) for message in inbox] for name, inbox in self._inboxes()},
+            **self.state_in_flight(),
             **({} if self._target_keys is None else {"target_keys": self._target_keys}),
             **({"rules": self.rules.state_dict(), "late": self._delays} if self.rules else {}),
+        }
+
+    def state_in_flight(self) -> dict[str, Any]:
+        """Return the part of the state that the micro-batches in flight and the current update determine."""
+        return {
+            "version": self.version,
+            "gradients": {n: self.gradients[p] for n, p in self.stage.named_parameters() if p in self.gradients},
+            "parts": [part.state_dict() for part in self.parts],
+            **{name: [dict(vars(message)) for message in inbox] for name, inbox in self._inboxes()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, other_method: bool = False) -> None:
@@ -428,13 +398,8 @@ class Worker:
         if self.optimizer is not None:
             check_optimizer_state(self.optimizer, state["optimizer"])
             self.optimizer.load_state_dict(state["optimizer"])
-        for name, parameter in self.stage.named_parameters():
-            gradient = state["gradients"].get(name)
-            parameter.grad = None if gradient is None else gradient.to(self.device)
-        self.version, self._prepared = state["version"], False
+        self._prepared = False
         self.stream.load(state["random"])
-        for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
-            self.ledger.set(kind, 0)
         if self.rules and not other_method:
             # Older versions had one correction, which they saved under another key.
             earlier = {rule.name: state.get("corrector") for rule in self.rules}
@@ -442,16 +407,48 @@ class Worker:
             self._delays = state.get("late", 0)
         keys = state.get("target_keys")
         self._target_keys = None if keys is None else tuple(keys)
+        if other_method:
+            state = {**state, "parts": [{"memory": [], "weights": {}} for _ in self.parts]}
+        self.load_in_flight(state)
+        self.ledger.set("optimizer", self._optimizer_bytes())
+
+    def load_in_flight(self, state: Mapping[str, Any], *, steps: int = 0) -> None:
+        """Restore a state of `state_in_flight`, after the weights of the module.
+
+        Args:
+            state: The state.
+            steps: Number of steps by which micro-batches have later numbers than in the state, a multiple of k.
+
+        """
+        for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
+            self.ledger.set(kind, 0)
+        updates = steps // self._accumulation
+        self.version = state["version"] + updates
+        self.gradients.clear()
+        for name, parameter in self.stage.named_parameters():
+            parameter.grad = None
+            if name in state["gradients"]:
+                self.gradients[parameter] = state["gradients"][name].to(self.device)
+        self.ledger.set("gradients", payload(self.gradients.values()))
         for part, part_state in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict({"memory": (), "weights": {}} if other_method else part_state)
+            part.load_state_dict(part_state, steps=steps, updates=updates)
         for name, inbox in self._inboxes():
             inbox.clear()
             for entry in state[name]:
-                message = Message(**entry).to(self.device)
+                message = Message(entry["micro_batch"] + steps, entry["streams"], entry["gradients"]).to(self.device)
                 self.ledger.add("messages", message.bytes())
                 inbox.append(message)
-        self.ledger.set("gradients", payload(p.grad for p in self.parameters if p.grad is not None))
-        self.ledger.set("optimizer", self._optimizer_bytes())
+
+    def _refuse_foreign_gradients(self) -> None:
+        """Raise RuntimeError if other code has written a gradient of the stage, which would enter an update."""
+        if any(parameter.grad is not None for parameter in self.parameters):
+            names = {parameter: name for name, parameter in self.stage.named_parameters()}
+            name = next(names[parameter] for parameter in self.parameters if parameter.grad is not None)
+            raise RuntimeError(
+                f"stage {self.index}: the gradient of parameter {name} was changed from outside between two backwards "
+                f"of the pipeline, and would enter an update; for gradients of other losses use torch.autograd.grad "
+                f"or a copy of the model, or set .grad to None after their use"
+            )
 
     def _version_for(self, micro_batch: int) -> WeightVersion:
         """Return the version of the weights of a forward.

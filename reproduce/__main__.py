@@ -4,9 +4,9 @@
 def run(program: str = "petra") -> None:
     """Run the command line, under the name that its help shows."""
     from reproduce.commands.cli import main
-    from reproduce.teams.launch import leaving_at_once
+    from reproduce.distributed.launch import exit_without_shutdown
 
-    with leaving_at_once():
+    with exit_without_shutdown():
         main(prog_name=program)
 
 

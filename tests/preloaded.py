@@ -8,8 +8,8 @@ import torch.distributed.pipelining
 
 import benchmarks.recording
 import reproduce.commands.cli
+import reproduce.distributed.processes
 import reproduce.measures.training
-import reproduce.teams.processes
 from reproduce.data.digits import digits
 
 __all__ = ["benchmarks", "pytest", "reproduce", "torch"]

@@ -93,7 +93,7 @@ class Command:
 
 def reproduce(*arguments: str) -> None:
     """Run `python -m reproduce` with these arguments. Further processes are forked from the one that starts them."""
-    from reproduce.teams import launch
+    from reproduce.distributed import launch
 
     launch.subprocess = SimpleNamespace(Popen=_Popen)  # type: ignore[attr-defined]  # not in the test's process
     sys.argv = ["reproduce", *arguments]
@@ -127,7 +127,7 @@ def _to_the_end(work: Callable[[], object]) -> None:
 
 
 class _Popen:
-    """Implement the part of subprocess.Popen that `reproduce.teams.launch` needs, for a process forked from here."""
+    """Implement the part of subprocess.Popen that `reproduce.distributed.launch` uses, for a forked process."""
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], start_new_session: bool) -> None:
         assert list(command[:3]) == [sys.executable, "-m", "reproduce"]

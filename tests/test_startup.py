@@ -9,13 +9,13 @@ from tests.conftest import ROOT
 #: Command lines, each with the exit code and a part of the output. None of them trains, draws or reads a data set.
 COMMANDS = {
     "--help": (0, "train one network"),
-    "train --help": (0, "where and how:"),
+    "train --help": (0, "forward gradients:"),
     "data prepare --help": (0, "--download"),
     "data list": (0, "sha-256"),
     "data check cifar11": (2, "did you mean"),
     "records list --records nowhere": (2, "there is no folder nowhere"),
     "run nosuch": (2, "there is no scale 'nosuch'"),
-    "run smoke --tables tabel1": (2, "did you mean table1"),
+    "run smoke --exhibits tabel1": (2, "did you mean table1"),
     "run smoke --cuda-graphs 4": (2, "needs a cuda device"),
     "train --model revvit_tiny --image-size 10": (2, "image_size must be 8 to 256 in steps of 8"),
     "train --device gpu --processes 2": (2, "there is no device 'gpu'"),

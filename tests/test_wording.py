@@ -33,12 +33,13 @@ REWRITTEN = (
     "reproduce/grids",
     "reproduce/measures",
     "reproduce/modelling",
+    "reproduce/models",
     "reproduce/published",
     "reproduce/records",
     "reproduce/report",
     "reproduce/running",
     "reproduce/presentation",
-    "reproduce/teams",
+    "reproduce/distributed",
     "reproduce/text.py",
     "tests/*.py",
     "tests/benchmarks",
@@ -55,11 +56,12 @@ REWRITTEN = (
     "tests/reproduce/grids",
     "tests/reproduce/measures",
     "tests/reproduce/modelling",
+    "tests/reproduce/models",
     "tests/reproduce/records",
     "tests/reproduce/report",
     "tests/reproduce/running",
     "tests/reproduce/presentation",
-    "tests/reproduce/teams",
+    "tests/reproduce/distributed",
 )
 
 #: Pattern by the phrase to use instead.

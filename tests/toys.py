@@ -142,7 +142,7 @@ def measured(
     k: int = 1,
 ) -> Values:
     """Return what a probe measures, for all micro-batches that can be followed, while `stages` train by plain SGD."""
-    probe = kind(every=1)
+    probe = kind(interval=1)
     p = Pipeline(
         stages,
         method,

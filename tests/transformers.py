@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 from petra_core import Stage
-from petra_core.models import HierarchicalSize, TransformerSize, revmvit, revroberta, revswin, revvit
-from petra_core.models.revroberta import IGNORED
+from reproduce.models.revmvit import revmvit
+from reproduce.models.revroberta import IGNORED, revroberta
+from reproduce.models.revswin import revswin
+from reproduce.models.revvit import revvit
+from reproduce.models.sizes import HierarchicalSize, TransformerSize
 
 CLASSES, TOKENS = 3, 11
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import petra_core
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.models import ConcatStreams, SplitStreams
-from petra_core.tape import Streams, as_streams, as_value, detached
+from petra_core.tape import Streams, as_streams, as_value, detach
 
 from .setting import METHODS, SGD, open_device, ticks_to_steady
 
@@ -47,7 +47,7 @@ def work_without_engine(stages: list[Stage], x: Tensor, y: Tensor) -> Callable[[
         with torch.no_grad():
             for stage in body:
                 kept = kept or stage.keep(streams)  # of the stem
-                streams = detached(as_streams(stage(as_value(streams))))
+                streams = detach(as_streams(stage(as_value(streams))))
         with torch.enable_grad():
             tape = head.record_loss(streams, y)
         gradients: Streams | None = (torch.ones(()),)
@@ -56,7 +56,7 @@ def work_without_engine(stages: list[Stage], x: Tensor, y: Tensor) -> Callable[[
             if index < len(stages) - 1:
                 assert outputs is not None
                 with torch.enable_grad():
-                    tape = stages[index].reconstruct(outputs) if index else stages[0].retrace(kept)
+                    tape = stages[index].reconstruct(outputs) if index else stages[0].recompute(kept)
                 outputs = tape.inputs
             assert gradients is not None
             gradients, of_parameters = tape.gradients(gradients, parameters[index], input_gradient=index > 0)

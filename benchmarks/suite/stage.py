@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from petra_core import Stage
-from petra_core.tape import as_streams, as_value, detached
+from petra_core.tape import as_streams, as_value, detach
 
 from .setting import DEVICES, FULL, NARROW, PAPER, SGD, SuiteNetwork, open_device, synchronize
 
@@ -34,10 +34,10 @@ def _work(network: SuiteNetwork, kind: str, device_name: str) -> Work:
     stage = stages[STAGES[kind]]
     assert stage.invertible == (kind == "reversible")
     with torch.no_grad():
-        streams = detached(as_streams(network.micro_batch(device)[0]))
+        streams = detach(as_streams(network.micro_batch(device)[0]))
         for below in stages[: STAGES[kind]]:
-            streams = detached(as_streams(below(as_value(streams))))
-        outputs = detached(as_streams(stage(as_value(streams))))
+            streams = detach(as_streams(below(as_value(streams))))
+        outputs = detach(as_streams(stage(as_value(streams))))
     gradients = tuple(1e-3 * torch.randn_like(output) for output in outputs)
     parameters = list(stage.parameters())
 
@@ -48,7 +48,7 @@ def _work(network: SuiteNetwork, kind: str, device_name: str) -> Work:
 
     def backward() -> None:
         with torch.enable_grad():
-            tape = stage.reconstruct(outputs) if stage.invertible else stage.retrace(stage.keep(streams))
+            tape = stage.reconstruct(outputs) if stage.invertible else stage.recompute(stage.keep(streams))
         tape.gradients(gradients, parameters)
         synchronize(device)
 

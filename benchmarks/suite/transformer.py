@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 import torch
 
-from petra_core import Stage, models
+from petra_core import Stage
 from petra_core.methods import BACKPROPAGATION, PAREPROP, PETRA, REVERSIBLE_BACKPROPAGATION
+from reproduce.models.revvit import revvit
+from reproduce.models.sizes import TransformerSize
+from reproduce.models.vit import vit
 
 from .setting import CLASSES, DEVICES, FULL, THREADS, SuiteNetwork, step_of_full_pipeline
 
@@ -21,8 +24,8 @@ class RevViT(SuiteNetwork):
 
     def stages(self, device: torch.device) -> list[Stage]:
         """Build the stages, one per block."""
-        size = models.TransformerSize(self.width, self.depth, heads=max(3, self.width // 64))
-        stages = models.revvit(size, num_classes=CLASSES, image_size=self.size, patch=4)
+        size = TransformerSize(self.width, self.depth, heads=max(3, self.width // 64))
+        stages = revvit(size, num_classes=CLASSES, image_size=self.size, patch=4)
         return [stage.to(device) for stage in stages]
 
 
@@ -31,8 +34,8 @@ class BdiaViT(RevViT):
 
     def stages(self, device: torch.device) -> list[Stage]:
         """Build the stages, one per block, the first with the stem."""
-        size = models.TransformerSize(self.width, self.depth, heads=max(3, self.width // 64))
-        stages = models.vit(size, num_classes=CLASSES, image_size=self.size, patch=4, bdia=True)
+        size = TransformerSize(self.width, self.depth, heads=max(3, self.width // 64))
+        stages = vit(size, num_classes=CLASSES, image_size=self.size, patch=4, bdia=True)
         return [stage.to(device) for stage in stages]
 
 

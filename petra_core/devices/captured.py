@@ -10,11 +10,11 @@ of a step run one after the other, from stage 0 upwards, concurrently with the b
 backpropagation every action waits for the one before.
 
 A graph replays kernels at the addresses at which they were recorded. Every tensor that outlives a step therefore needs
-a static buffer, a *home*: messages, targets, kept inputs and accumulated gradients. A home has at least four places,
-which are written in turn, so that no tensor is read in the step in which it is written (`petra_core.devices.homes`).
-Weights, optimizer state and running statistics are updated in place and need no home. Since the places alternate, one
-recording is not enough. There is a round of at least twelve recordings. Their number is a multiple of k, because the
-number of a step modulo k determines which stages update in it.
+a *static buffer*: messages, targets, kept inputs and accumulated gradients. A static buffer has at least four places,
+which are written in turn, so that no tensor is read in the step in which it is written
+(`petra_core.devices.static_buffers`). Weights, optimizer state and running statistics are updated in place and need no
+static buffer. Since the places alternate, one recording is not enough. There is a round of at least twelve recordings.
+Their number is a multiple of k, because the number of a step modulo k determines which stages update in it.
 
 At a replay, Python only advances the counters. Its other bookkeeping (versions of weights, the place of each tensor)
 follows from the number of the last step. It is deferred until the pipeline is evaluated, takes a plain step, or
@@ -44,16 +44,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from petra_core import checks
-from petra_core.devices.homes import Homes, period
+from petra_core.devices.static_buffers import StaticBuffers, period
 from petra_core.execution import Act, Sent, SequentialExecutor, shared_stream
-from petra_core.inspection import INSPECTED
+from petra_core.inspection import INSPECTED, values
 from petra_core.pipeline import Pipeline
 from petra_core.prediction.tracing import TracingExecutor
 from petra_core.stages import ReversibleStage
 from petra_core.staleness import Action, Kind
-from petra_core.tape import Streams, Value, as_streams, combined
-from petra_core.targets import Keys, Target, flattened, unflattened
+from petra_core.tape import Streams, Value, as_streams, combine_streams
+from petra_core.targets import Keys, Target, flatten, unflatten
 from petra_core.worker import Worker
 
 __all__ = ["CapturedSteps", "OverStreams", "Record", "UnrecordableError", "cuda", "recorder"]
@@ -78,15 +77,16 @@ class CapturedSteps:
     Steps pass through three phases:
 
     1. Plain steps, until the pipeline is full.
-    2. Rehearsals: Python runs the steps and copies every tensor that outlives a step to its home. This phase ends when
-       all tensors in flight are in homes and each step of a round has been rehearsed. It has at least k + 1 steps, and
-       at least `petra_core.inspection.INSPECTED`, since an inspection reads values from the device. Rehearsals also
-       take place after a resume, when the pipeline is full from the beginning: libraries create handles, plans and
-       compiled kernels at their first use in a process, which is not possible while a device records.
+    2. Rehearsals: Python runs the steps and copies every tensor that outlives a step to its static buffer. This phase
+       ends when all tensors in flight are in static buffers and each step of a round has been rehearsed. It has at
+       least k + 1 steps, and at least `petra_core.inspection.INSPECTED`, since an inspection reads values from the
+       device. Rehearsals also take place after a resume, when the pipeline is full from the beginning: libraries create
+       handles, plans and compiled kernels at their first use in a process, which is not possible while a device
+       records.
     3. Each step of a round is recorded once. All further steps are replays.
 
     Between steps the pipeline is in a consistent state: it can be evaluated, saved and drained. After a direct call of
-    `pipeline.step`, or after a state was loaded, its tensors are not in the homes. Make a new `CapturedSteps` then.
+    `pipeline.step`, or after a state was loaded, its tensors are not in the buffers. Make a new `CapturedSteps` then.
 
     Args:
         pipeline: Pipeline with torch.optim.SGD or without optimizer. SGD is switched to the fused kernel with the
@@ -117,12 +117,12 @@ class CapturedSteps:
         self._rehearsals = filling + self._still_to_log
         self._record = record
         self._executor = executor or SequentialExecutor()
-        self._homes = Homes(self.period)
+        self._buffers = StaticBuffers(self.period)
         self._recordings: dict[int, Callable[[], None]] = {}
         self._snapshots: dict[int, Callable[[], None]] = {}  # by recording: sets Python's state after a step
-        self._loss: Tensor | None = None  # home of the loss
+        self._loss: Tensor | None = None  # static buffer of the loss
         self._last_losses = torch.empty(0)  # ring buffer of losses, allocated when their dtype is known
-        self._enters: Streams = ()  # homes of the caller's micro-batch and its target
+        self._enters: Streams = ()  # static buffers of the caller's micro-batch and its target
         self._target_keys: Keys = None  # structure of that target, and its number of tensors
         self._targets = 1
         self._batch: Batch | None = None  # makes the micro-batches of recorded steps
@@ -146,7 +146,7 @@ class CapturedSteps:
         Returns:
             The loss (a scalar) of the micro-batch that the head processes in this step, or None while the pipeline
             fills. In lockstep this is an earlier micro-batch than the entering one. The tensor is part of a ring
-            buffer, which is overwritten after `petra_core.checks.LOOKED_AT_TOGETHER` more steps.
+            buffer, which is overwritten after `petra_core.inspection.values.LOOKED_AT_TOGETHER` more steps.
 
         Raises:
             NonFiniteError: If a loss is infinite or not a number. On a GPU this may be detected some steps later.
@@ -156,7 +156,7 @@ class CapturedSteps:
             ValueError: If the shape or dtype differs from that of the previous micro-batches.
 
         """
-        self._target_keys, goals = flattened(target)
+        self._target_keys, goals = flatten(target)
         self._targets = len(goals)
         return self._step(lambda: (inputs, target), (*as_streams(inputs), *goals))
 
@@ -196,17 +196,16 @@ class CapturedSteps:
             self._position = _position(pipeline)
 
     def _rehearsed(self, batch: Batch) -> Tensor:
-        """Run a step by Python and copy all tensors that outlive it to their homes."""
+        """Run a step by Python and copy all tensors that outlive it to their static buffers."""
         pipeline = self._pipeline
         if self._loss is None:
-            self._homes.welcome(
-                tensor for worker in pipeline.workers for held in worker.held() for tensor in held.tensors
-            )
-        self._homes.step = pipeline.micro_batches
-        with self._settling(SequentialExecutor()):
+            for worker in pipeline.workers:
+                worker.move_held(lambda queue, place, user, tensors: self._buffers.allow_external(tensors))
+        self._buffers.step = pipeline.micro_batches
+        with self._moving_results(SequentialExecutor()):
             loss = pipeline.step(*batch())
         assert loss is not None  # the pipeline is full
-        self._loss = self._homes.fixed("loss", loss)
+        self._loss = self._buffers.keep_fixed("loss", loss)
         self._rehearsals -= 1
         return loss
 
@@ -221,16 +220,16 @@ class CapturedSteps:
                 raise UnrecordableError("a loss with metrics makes them by Python, which a recorded step does without")
         self._take(number, batch, given)
         if self._rehearsals > 0:
-            self._by_python(phase, lambda: self.log(phase, self._step_at_home))
+            self._by_python(phase, lambda: self.log(phase, self._step_in_buffers))
             self._rehearsals = self._still_to_log = self._rehearsals - 1
         elif phase in self._recordings:
             pipeline.repeat(self._recordings[phase], self._snapshots[phase])
         else:
-            self._homes.close()
+            self._buffers.freeze()
             self._first(phase)
         assert self._loss is not None
         if not len(self._last_losses):
-            self._last_losses = self._loss.new_empty(checks.LOOKED_AT_TOGETHER)
+            self._last_losses = self._loss.new_empty(values.LOOKED_AT_TOGETHER)
         loss = self._last_losses[number % len(self._last_losses)]
         loss.copy_(self._loss)
         pipeline.note_loss(loss)
@@ -271,25 +270,25 @@ class CapturedSteps:
             )
 
     def _enter(self, number: int, given: Streams) -> None:
-        """Copy the caller's micro-batch to the homes from which recorded steps read it."""
+        """Copy the caller's micro-batch to the static buffers from which recorded steps read it."""
         pipeline = self._pipeline
         pipeline.shapes.check(number, given)
         if not self._enters:
             device = pipeline.workers[0].device
             self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)
-        for home, tensor in zip(self._enters, given, strict=True):
+        for buffer, tensor in zip(self._enters, given, strict=True):
             # A non-blocking copy from pinned memory could still be running when the caller overwrites that memory.
-            home.copy_(tensor, non_blocking=not tensor.is_pinned())
+            buffer.copy_(tensor, non_blocking=not tensor.is_pinned())
 
     def _entered(self) -> tuple[Value, Target]:
         """Return the micro-batch that `_enter` has copied."""
         inputs = len(self._enters) - self._targets
-        return self._enters[:inputs], unflattened(self._target_keys, self._enters[inputs:])
+        return self._enters[:inputs], unflatten(self._target_keys, self._enters[inputs:])
 
     def _first(self, phase: int) -> None:
         """Record a phase. This also runs its step."""
         if (work := self.work(phase)) is None:
-            self._by_python(phase, lambda: self._record_as(phase, lambda: self._step_at_home(self._executor)))
+            self._by_python(phase, lambda: self._record_as(phase, lambda: self._step_in_buffers(self._executor)))
         else:
             self._pipeline.repeat(partial(self._record_as, phase, work), self._snapshots[phase])
 
@@ -298,62 +297,62 @@ class CapturedSteps:
 
     def _by_python(self, phase: int, step: Callable[[], None]) -> None:
         """Run a step by Python without host reads, and store a snapshot of the pipeline's state after it."""
-        self._homes.step = self._pipeline.micro_batches
+        self._buffers.step = self._pipeline.micro_batches
         with self._pipeline.without_host_reads():
             step()
         self._snapshots[phase] = self._pipeline.snapshot()
 
-    def _step_at_home(self, executor: SequentialExecutor) -> None:
-        """Run a step with `executor`, and copy all tensors that outlive it to their homes."""
+    def _step_in_buffers(self, executor: SequentialExecutor) -> None:
+        """Run a step with `executor`, and copy all tensors that outlive it to their static buffers."""
         assert self._batch is not None
         inputs, target = self._batch()
         together = executor.step() if isinstance(executor, OverStreams) else contextlib.nullcontext()
-        with self._settling(executor), together:
+        with self._moving_results(executor), together:
             loss = self._pipeline.step(inputs, target)
         assert loss is not None
-        self._homes.fixed("loss", loss)
+        self._buffers.keep_fixed("loss", loss)
 
     @contextlib.contextmanager
-    def _settling(self, executor: SequentialExecutor) -> Iterator[None]:
-        """Copy the results of every action inside the context to their homes, in the streams of `executor`."""
+    def _moving_results(self, executor: SequentialExecutor) -> Iterator[None]:
+        """Copy the results of every action inside the context to their static buffers, in the streams of `executor`."""
         pipeline = self._pipeline
         before = pipeline.executor
-        pipeline.executor = _Settling(executor, self._settle)
+        pipeline.executor = _BufferingExecutor(executor, self._move_results)
         # Merged blocks are left out: most of their sums stay within the stage.
-        at_home = [
+        combining = [
             (worker, worker.stage)
             for worker in pipeline.workers
             if isinstance(worker.stage, ReversibleStage) and pipeline.method.pipelined
         ]
-        for worker, stage in at_home:
+        for worker, stage in combining:
             stage.combine = partial(self._combined, worker)
         try:
             yield
         finally:
             pipeline.executor = before
-            for _, stage in at_home:
-                stage.combine = combined
+            for _, stage in combining:
+                stage.combine = combine_streams
 
     def _combined(
         self, worker: Worker, name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor
     ) -> Tensor:
-        """Compute a sum of a worker's coupling, directly into its home if the result will be sent."""
-        if name == "input" and not worker.hand_down:
-            return combined(name, operation, left, right)
-        return self._homes.combined(worker.index, name, operation, left, right)
+        """Compute a sum of a worker's coupling, directly into its static buffer if the result will be sent."""
+        if name == "input" and not worker.return_input:
+            return combine_streams(name, operation, left, right)
+        return self._buffers.combine(worker.index, name, operation, left, right)
 
-    def _settle(self, worker: Worker, action: Action, new: Sent) -> Sent:
-        """Copy the results of an action, and the tensors that the worker keeps, to homes if they outlive the step.
+    def _move_results(self, worker: Worker, action: Action, new: Sent) -> Sent:
+        """Copy the results of an action, and the tensors that the worker keeps, to buffers if they outlive the step.
 
         Returns:
-            The messages of the action (`new`) with the tensors of the homes.
+            The messages of the action (`new`) with the tensors of the static buffers.
 
         """
-        homes = self._homes
+        buffers = self._buffers
         if action.kind is Kind.BACKWARD:
-            for parameter in worker.parameters:
-                if parameter.grad is not None and self._pipeline.accumulation > 1:  # else the update uses it now
-                    parameter.grad = homes.fixed(parameter, parameter.grad)
+            for parameter, gradient in worker.gradients.items():
+                if self._pipeline.accumulation > 1:  # otherwise the update uses it now
+                    worker.gradients[parameter] = buffers.keep_fixed(parameter, gradient)
         if not self._pipeline.method.pipelined:  # nothing else outlives the step
             return new
         # Stage j runs its backward of a micro-batch `after[j]` steps after the micro-batch has entered. The stage below
@@ -363,36 +362,39 @@ class CapturedSteps:
         down = after[max(stage - 2, 0)] - after[stage]
         up = lags[min(stage + 2, len(lags) - 1)] - lags[stage]
         if action.kind is Kind.FORWARD:
-            for held in worker.held():
-                waits = held.user is Kind.FORWARD
-                if held.place > 0 or waits:  # a backward of this step takes the oldest
-                    needed = held.place + (up + 1 if waits else down)
-                    held.exchange(homes.lasting((stage, held.queue, held.place), held.tensors, needed))
+
+            def keep(queue: str, place: int, user: Kind, tensors: Streams) -> Streams:
+                waits = user is Kind.FORWARD
+                if place == 0 and not waits:  # a backward of this step takes the oldest
+                    return tensors
+                return buffers.keep((stage, queue, place), tensors, place + (up + 1 if waits else down))
+
+            worker.move_held(keep)
         needed = up if action.kind is Kind.FORWARD else down
         return [
-            (to, message.with_tensors(homes.lasting((stage, action.kind), message.tensors, needed)))
+            (to, message.with_tensors(buffers.keep((stage, action.kind), message.tensors, needed)))
             for to, message in new
         ]
 
 
-class _Settling(SequentialExecutor):
-    """Executor that calls `settle` after each action of another executor."""
+class _BufferingExecutor(SequentialExecutor):
+    """Executor that calls `move` after each action of another executor."""
 
-    def __init__(self, executor: SequentialExecutor, settle: Callable[[Worker, Action, Sent], Sent]) -> None:
+    def __init__(self, executor: SequentialExecutor, move: Callable[[Worker, Action, Sent], Sent]) -> None:
         self._executor = executor
-        self._settle = settle
+        self._move_results = move
 
     def together(self) -> contextlib.AbstractContextManager[None]:
         return self._executor.together()
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
-        def settled(worker: Worker, action: Action, sent: Sent) -> Tensor | None:
+        def moved(worker: Worker, action: Action, sent: Sent) -> Tensor | None:
             new: Sent = []
             result = act(worker, action, new)
-            sent += self._settle(worker, action, new)
+            sent += self._move_results(worker, action, new)
             return result
 
-        return self._executor.run(settled, worker, action, sent)
+        return self._executor.run(moved, worker, action, sent)
 
 
 def _position(pipeline: Pipeline) -> tuple[int, int]:
@@ -418,13 +420,14 @@ def _check(pipeline: Pipeline) -> None:
             "a rule for delay follows the stage's count of updates, which a recorded step does not see; take plain "
             "steps"
         )
-    if method.overlapped or pipeline.channel is not None:
+    if method.overlapped or not pipeline.channel.owns_all:
         raise UnrecordableError(
             f"steps are recorded of one process that works in order; {method} or a channel is in the way"
         )
     if any(getattr(part, "context", False) for stage in pipeline.stages for part in stage.parts()):
         raise UnrecordableError(
-            "context passes many stages in the memory of one, and a home is kept for the next two: take plain steps"
+            "context passes many stages in the memory of one, and a static buffer is kept for the next two: take plain "
+            "steps"
         )
     if pipeline.common_clip is not None:
         raise UnrecordableError("clipping by the norm of the whole network is done by Python, between the stages")
@@ -466,8 +469,8 @@ class OverStreams(SequentialExecutor):
     BatchNorm normalizes each micro-batch separately, and joining its two results costs one operation for each of its 20
     layers. Also, F would no longer run concurrently with B. So F and R stay separate.
 
-    Use this only within a recorded step, where all messages are in homes. Elsewhere the allocator could reuse the
-    memory of a message while another stream still reads it.
+    Use this only within a recorded step, where all messages are in static buffers. Elsewhere the allocator could reuse
+    the memory of a message while another stream still reads it.
 
     Args:
         streams: CUDA streams, at least one. 2 J - 1 are enough for all branches.

@@ -30,7 +30,7 @@ from petra_core.distributed.groups import ChannelError
 from petra_core.optimizers import OptimizerFactory, optimizer_of
 from petra_core.stages import Stage
 from petra_core.tape import Streams
-from petra_core.targets import flattened
+from petra_core.targets import flatten
 
 __all__ = ["agree", "describe_micro_batch", "describe_optimizer", "describe_stage", "exchange"]
 
@@ -174,9 +174,9 @@ def describe_optimizer(factory: OptimizerFactory | None) -> dict[str, Any]:
 
 def describe_micro_batch(inputs: Streams, target: object) -> dict[str, Any]:
     """Return the dtype, the shape and a prefix of the SHA-256 of each tensor of a micro-batch."""
-    keys, tensors = flattened(target)
-    of_target = [_digest(tensor) for tensor in tensors]
-    named = of_target[0] if keys is None else {str(key): of for key, of in zip(keys, of_target, strict=True)}
+    keys, tensors = flatten(target)
+    digests = [_digest(tensor) for tensor in tensors]
+    named = digests[0] if keys is None else {str(key): digest for key, digest in zip(keys, digests, strict=True)}
     return {"inputs": [_digest(stream) for stream in inputs], "target": named}
 
 

@@ -8,33 +8,33 @@ import torch.distributed as dist
 
 from petra_core.errors import PetraError
 
-__all__ = ["CPU", "PATIENCE", "ChannelError", "backend", "new_group"]
+__all__ = ["CPU", "TIMEOUT", "ChannelError", "backend", "new_group"]
 
 CPU = torch.device("cpu")
-PATIENCE = timedelta(minutes=5)
+TIMEOUT = timedelta(minutes=5)
 
 
 class ChannelError(PetraError, RuntimeError):
     """Error raised when a message does not arrive, or has an unexpected layout."""
 
 
-def backend(wire: torch.device) -> str:
-    """Return the torch.distributed backend for tensors on the device `wire` and on the CPU."""
-    return "cpu:gloo,cuda:nccl" if wire.type == "cuda" else "gloo"
+def backend(comm_device: torch.device) -> str:
+    """Return the torch.distributed backend for tensors on the device `comm_device` and on the CPU."""
+    return "cpu:gloo,cuda:nccl" if comm_device.type == "cuda" else "gloo"
 
 
-def new_group(ranks: Sequence[int], wire: torch.device, patience: timedelta) -> dist.ProcessGroup:
-    """Create a process group for tensors on the device `wire` and on the CPU. All of `ranks` must call it.
+def new_group(ranks: Sequence[int], comm_device: torch.device, timeout: timedelta) -> dist.ProcessGroup:
+    """Create a process group for tensors on the device `comm_device` and on the CPU. All of `ranks` must call it.
 
     The timeout is passed explicitly: torch's default for a new group is half an hour, regardless of the timeout of the
     default group.
 
     Args:
         ranks: The members, as ranks of the default group.
-        wire: Device of the tensors to send.
-        patience: Timeout of an operation.
+        comm_device: Device of the tensors to send.
+        timeout: Timeout of an operation.
 
     """
-    group = dist.new_group(list(ranks), patience, backend(wire), use_local_synchronization=True)
+    group = dist.new_group(list(ranks), timeout, backend(comm_device), use_local_synchronization=True)
     assert not isinstance(group, int)  # torch returns an int on ranks outside the group
     return group

@@ -11,13 +11,13 @@ messages between neighbouring stages:
             B of 2, 1, 0
 
 A rank waits only for the message that its next action needs, and never for a message that it has sent
-(`petra_core.distributed.exchange`). Rank 0 may therefore run ahead of rank 1 by up to the difference of their
+(`petra_core.distributed.transfers`). Rank 0 may therefore run ahead of rank 1 by up to the difference of their
 staleness: rank 1 computes the gradient that stage 2 needs in step m in its step m - (d_2 - d_3).
 
 NCCL creates a communicator at the first operation of a pair of ranks, and both ranks have to take part. A handshake
 between neighbours creates all communicators before the first step.
 
-A neighbour that does not answer within the timeout `patience` counts as lost, whether it has died or hangs.
+A neighbour that does not answer within `timeout` counts as lost, whether it has died or hangs.
 
 Results depend only on the order of each stage's actions and on the contents of the messages, never on timing: they are
 bitwise equal to those of one process. Messages keep the strides that their tensors have in one process, because strides
@@ -33,14 +33,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from petra_core.distributed.agreement import agree, describe_micro_batch, describe_optimizer, describe_stage
-from petra_core.distributed.exchange import OUTSIDE, Peer
 from petra_core.distributed.gathering import gather
-from petra_core.distributed.groups import CPU, PATIENCE, new_group
+from petra_core.distributed.groups import CPU, TIMEOUT, new_group
 from petra_core.distributed.layout import HEADER_BYTES, dense, flat, header_of, layout_of, layouts_in
-from petra_core.distributed.peers import Inlet, Outlet
+from petra_core.distributed.neighbours import Receiver, Sender
+from petra_core.distributed.transfers import NO_MICRO_BATCH, Neighbour
 from petra_core.messages import Channel, Message
 from petra_core.optimizers import OptimizerFactory
-from petra_core.shares import owned
+from petra_core.shares import stage_ranges
 from petra_core.stages import Stage
 from petra_core.staleness import Action, Kind
 from petra_core.tape import Streams
@@ -59,8 +59,8 @@ class ProcessChannel(Channel):
     Args:
         partition: Number of stages of each rank, such as (4, 3, 3).
         ranks: Ranks of the pipeline in torch.distributed's default group, in ascending order. None means all ranks.
-        wire: Device from which messages are sent: the GPU of this process (over NCCL) or the CPU (over Gloo).
-        patience: Timeout of a message.
+        comm_device: Device from which messages are sent: the GPU of this process (over NCCL) or the CPU (over Gloo).
+        timeout: Timeout of a message.
         compare_every: Interval in steps at which the ranks compare their micro-batches. They always compare the first 8
             steps. A comparison hashes a CPU copy of the micro-batch (SHA-256) and runs two small all-gathers, which
             synchronise the ranks. None disables comparisons.
@@ -78,17 +78,17 @@ class ProcessChannel(Channel):
         partition: Sequence[int],
         *,
         ranks: Sequence[int] | None = None,
-        wire: torch.device = CPU,
-        patience: timedelta = PATIENCE,
+        comm_device: torch.device = CPU,
+        timeout: timedelta = TIMEOUT,
         compare_every: int | None = 256,
     ) -> None:
         if not dist.is_initialized():
             raise RuntimeError("torch.distributed is not initialised; call torch.distributed.init_process_group first")
         ranks = range(dist.get_world_size()) if ranks is None else ranks
         place = list(ranks).index(dist.get_rank())
-        self._wire = wire
+        self._comm_device = comm_device
         # `upwards` also serves evaluations and comparisons. On GPUs the two groups have separate connections.
-        upwards, downwards = (new_group(ranks, wire, patience) for _ in range(2))
+        upwards, downwards = (new_group(ranks, comm_device, timeout) for _ in range(2))
         self._group = upwards
         agree(self._group, {"partition": partition}, "Make the channel with the same partition on every rank")
         if len(partition) != len(ranks):
@@ -97,39 +97,44 @@ class ProcessChannel(Channel):
                 f"number of stages for each rank"
             )
         self._compare_every, self._steps = compare_every, 0
-        self.stages, self.count = owned(partition, sum(partition))[place], sum(partition)
-        self.staleness: tuple[int, ...] = ()
+        super().__init__(stage_ranges(partition, sum(partition))[place], sum(partition))
         self._top = len(ranks) - 1
-        self._leads = place == self._top
-        self._from_below: Inlet | None = None
-        self._to_below: Outlet | None = None
-        self._from_above: Inlet | None = None
-        self._to_above: Outlet | None = None
+        self._is_top = place == self._top
+        self._from_below: Receiver | None = None
+        self._to_below: Sender | None = None
+        self._from_above: Receiver | None = None
+        self._to_above: Sender | None = None
         senders, receivers = [], []
         if place > 0:
-            border = (place - 1, self.stages.start - 1, self.stages.start, patience)
-            below, back = Peer(*border, upwards), Peer(*border, downwards)
-            self._from_below, self._to_below = Inlet(below, wire), Outlet(back, wire)
+            border = (place - 1, self.stages.start - 1, self.stages.start, timeout)
+            below, back = Neighbour(*border, upwards), Neighbour(*border, downwards)
+            self._from_below, self._to_below = Receiver(below, comm_device), Sender(back, comm_device)
             receivers, senders = [below], [back]
         if place < self._top:
-            border = (place + 1, self.stages.stop, self.stages.stop - 1, patience)
-            above, back = Peer(*border, upwards), Peer(*border, downwards)
-            self._to_above = Outlet(above, wire)
-            self._from_above = Inlet(back, wire, self._to_above)
+            border = (place + 1, self.stages.stop, self.stages.stop - 1, timeout)
+            above, back = Neighbour(*border, upwards), Neighbour(*border, downwards)
+            self._to_above = Sender(above, comm_device)
+            self._from_above = Receiver(back, comm_device, self._to_above)
             senders, receivers = [*senders, above], [*receivers, back]
-        self._greet(senders, receivers)
+        self._handshake(senders, receivers)
 
-    def _greet(self, senders: Sequence[Peer], receivers: Sequence[Peer]) -> None:
+    def _handshake(self, senders: Sequence[Neighbour], receivers: Sequence[Neighbour]) -> None:
         """Connect to the neighbours, in both directions concurrently."""
-        hello = torch.zeros(1, device=self._wire)
-        greetings = [peer.send(hello, OUTSIDE) for peer in senders]
-        greetings += [peer.receive(torch.empty_like(hello), OUTSIDE) for peer in receivers]
-        for greeting in greetings:
-            greeting.wait()
+        hello = torch.zeros(1, device=self._comm_device)
+        transfers = [neighbour.send(hello, NO_MICRO_BATCH) for neighbour in senders]
+        transfers += [neighbour.receive(torch.empty_like(hello), NO_MICRO_BATCH) for neighbour in receivers]
+        for transfer in transfers:
+            transfer.wait()
 
     def check_settings(
         self, settings: Mapping[str, Any], stages: Sequence[Stage], optimizer: OptimizerFactory | None
     ) -> None:
+        if settings["seed"] is None:
+            raise ValueError(
+                "over several processes random numbers must not depend on where a stage runs: give the pipeline a seed"
+            )
+        if len(stages) != self.count:
+            raise ValueError(f"the channel is for {self.count} stages, the network has {len(stages)}")
         values = {**settings, "stages": list(map(describe_stage, stages)), **describe_optimizer(optimizer)}
         agree(self._group, values, "Make the pipeline with the same arguments on every rank")
 
@@ -148,12 +153,10 @@ class ProcessChannel(Channel):
             "head knows the loss: if the learning rate depends on it, broadcast the learning rate from that rank",
         )
 
-    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of all ranks on the CPU, in the order of the ranks. Collective: all ranks must call it."""
+    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return gather(self._group, tensors)
 
     def expect(self, forward: int | None, backward: int | None) -> None:
-        """Expect the messages that the neighbours send in a step."""
         if self._from_below is not None and forward is not None:
             self._from_below.expect(forward)
         if self._from_above is not None and backward is not None:
@@ -161,9 +164,9 @@ class ProcessChannel(Channel):
 
     def send(self, stage: int, message: Message) -> None:
         """Send a message. Its tensors are kept alive until they have arrived."""
-        outlet = self._to_below if stage < self.stages.start else self._to_above
-        assert outlet is not None
-        outlet.send(message)
+        sender = self._to_below if stage < self.stages.start else self._to_above
+        assert sender is not None
+        sender.send(message)
 
     def collect(self, stage: int, action: Action | None) -> list[Message]:
         """Wait for the messages that `stage` needs for an action, or for all expected messages if it is None."""
@@ -174,13 +177,13 @@ class ProcessChannel(Channel):
             if action is None or action.kind is Kind.FORWARD:
                 messages += self._from_below.take(last)
                 for message in messages:  # the rank below has completed all its steps before this one
-                    self._to_below.let_go(message.micro_batch - 1 - self.staleness[stage - 1])
+                    self._to_below.release(message.micro_batch - 1 - self.staleness[stage - 1])
         if stage == self.stages.stop - 1 and self._from_above is not None:
             assert self._to_above is not None
             if action is None or action.kind in (Kind.RECONSTRUCT, Kind.BACKWARD):  # both need the same message
                 arrived = self._from_above.take(last)
                 for message in arrived:  # the rank above has completed the forward of the same step
-                    self._to_above.let_go(message.micro_batch + self.staleness[stage + 1])
+                    self._to_above.release(message.micro_batch + self.staleness[stage + 1])
                 messages += arrived
         return messages
 
@@ -189,33 +192,32 @@ class ProcessChannel(Channel):
 
         Messages that have arrived but were not collected are lost.
         """
-        self.settle()
+        self.wait_all()
 
-    def settle(self) -> None:
+    def wait_all(self) -> None:
         """Wait until all sent messages have arrived. Later messages may have another layout."""
         if self._from_above is not None:  # first, because the neighbours wait for it
             self._from_above.close()
         if self._to_above is not None:
-            self._to_above.close(ahead=self._wire.type == "cpu")
+            self._to_above.close(ahead=self._comm_device.type == "cpu")
         if self._from_below is not None:
             self._from_below.close()
         if self._to_below is not None:
             self._to_below.close(ahead=False)
 
     def evaluation_input(self, streams: Streams) -> Streams:
-        """Wait for the streams of the rank below and return them. The lowest rank returns `streams`."""
-        return streams if self._from_below is None else self._from_below.take_aside()
+        return streams if self._from_below is None else self._from_below.take_evaluation()
 
     def evaluation_output(self, streams: Streams) -> Streams:
         """Send the streams to the rank above, and return the output that the highest rank broadcasts to all."""
         if self._to_above is not None:
-            self._to_above.send_aside(streams)
+            self._to_above.send_evaluation(streams)
         # The head's output may have gaps in memory, like a slice; the sent copy is dense.
-        sent = (dense(streams, self._wire) or ()) if self._leads else ()
-        header = header_of((layout_of(sent), None)) if self._leads else torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        sent = (dense(streams, self._comm_device) or ()) if self._is_top else ()
+        header = header_of((layout_of(sent), None)) if self._is_top else torch.empty(HEADER_BYTES, dtype=torch.uint8)
         dist.broadcast(header, group=self._group, group_src=self._top)
-        if not self._leads:
-            streams = sent = tuple(layout.empty(self._wire) for layout in layouts_in(header)[0] or ())
+        if not self._is_top:
+            streams = sent = tuple(layout.empty(self._comm_device) for layout in layouts_in(header)[0] or ())
         for stream in sent:
             dist.broadcast(flat(stream), group=self._group, group_src=self._top)
         return streams

@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from petra_core.distributed.groups import CPU, PATIENCE, ChannelError, new_group
+from petra_core.distributed.groups import CPU, TIMEOUT, ChannelError, new_group
 from petra_core.stages import Stage
 
 __all__ = ["Replicas"]
@@ -43,8 +43,8 @@ class Replicas:
 
     Args:
         ranks: Ranks in torch.distributed's default group, in ascending order. A single rank needs no process group.
-        wire: Device from which gradients are sent: the GPU of this process (over NCCL) or the CPU (over Gloo).
-        patience: Timeout of an all-reduce.
+        comm_device: Device from which gradients are sent: the GPU of this process (over NCCL) or the CPU (over Gloo).
+        timeout: Timeout of an all-reduce.
 
     Attributes:
         index: Index of this replica.
@@ -53,11 +53,11 @@ class Replicas:
     """
 
     def __init__(
-        self, ranks: Sequence[int] = (0,), *, wire: torch.device = CPU, patience: timedelta = PATIENCE
+        self, ranks: Sequence[int] = (0,), *, comm_device: torch.device = CPU, timeout: timedelta = TIMEOUT
     ) -> None:
-        self._ranks, self._wire, self._patience = tuple(ranks), wire, patience
+        self._ranks, self._comm_device, self._timeout = tuple(ranks), comm_device, timeout
         self.count = len(self._ranks)
-        self._group = new_group(ranks, wire, patience) if self.count > 1 else None
+        self._group = new_group(ranks, comm_device, timeout) if self.count > 1 else None
         self.index = self._ranks.index(dist.get_rank()) if self.count > 1 else 0
         self._averaged = False  # whether the buffers are currently replaced by means
 
@@ -136,14 +136,14 @@ class Replicas:
         return [part.view(t.shape).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
 
     def _sum(self, value: Tensor, what: str) -> Tensor:
-        sent = value.to(self._wire, copy=True)
+        sent = value.to(self._comm_device, copy=True)
         try:
             dist.all_reduce(sent, group=self._group)
         except RuntimeError as error:
             others = ", ".join(str(rank) for rank in self._ranks if rank != dist.get_rank())
             raise ChannelError(
                 f"rank {dist.get_rank()} lost another replica (one of ranks {others}) during the all-reduce of {what}: "
-                f"that process has died, or has not answered for {self._patience.total_seconds():g} s ({error})"
+                f"that process has died, or has not answered for {self._timeout.total_seconds():g} s ({error})"
             ) from error
         return sent.to(value.device)
 

@@ -36,8 +36,11 @@ The inspection does not detect:
 
 import contextlib
 import functools
+import gc
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -52,7 +55,7 @@ from petra_core.errors import Finding, StageError
 from petra_core.inspection.interface import NoInspection, Projections
 from petra_core.inspection.ownership import storage_reference
 from petra_core.stages import HeadStage, ReversibleStage, Stage
-from petra_core.tape import Streams, Tape, combined
+from petra_core.tape import Streams, Tape, combine_streams
 from petra_core.weights import StageWeights
 
 __all__ = ["INSPECTED", "BlockInspection", "Inspection"]
@@ -64,6 +67,7 @@ TOLERANCE_AUTOCAST = 2.0**-5
 #: Allowed relative difference of an output at a reconstructed input, which has rounding errors of all stages above.
 RECONSTRUCTED = {torch.float64: 1e-6, torch.float32: 2e-2}
 RECONSTRUCTED_ROUGHLY = 0.3  # in mixed precision
+SEARCHED = 10**4  # number of objects among which the owner of an unregistered parameter is searched
 FAR = 10**6  # number of evaluations by which a counter is advanced
 
 _PLAIN = (int, float, complex, bool, str, type(None))
@@ -85,93 +89,42 @@ class Inspection:
 
     Attributes:
         findings: Findings so far, if they are collected (`petra_core.check`). None to raise the first finding.
+        owners: Stage and name of each parameter.
+        origins: The block that has computed or received a tensor, by the tensor's storage, as long as that exists.
+        inputs: The block whose input a leaf of a graph represents, as long as the leaf exists.
 
     """
 
     def __init__(self, stages: Sequence[Stage], autocast: torch.dtype | None = None) -> None:
         self.findings: list[Finding] | None = None
         self._autocast = autocast
-        self._owners: dict[Tensor, tuple[int, str]] = {
+        self.owners: dict[Tensor, tuple[int, str]] = {
             parameter: (index, name)
             for index, stage in enumerate(stages)
             for name, parameter in stage.named_parameters()
         }
-        # The block that has computed or received a tensor, by the tensor's storage, as long as the storage exists.
-        self._origins: dict[StorageWeakRef, BlockInspection] = {}
-        # The block whose input a leaf of a graph represents, as long as the leaf exists.
-        self._inputs: MutableMapping[Tensor, BlockInspection] = WeakIdKeyDictionary()
+        self.origins: dict[StorageWeakRef, BlockInspection] = {}
+        self.inputs: MutableMapping[Tensor, BlockInspection] = WeakIdKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy, without weak references."""
-        return self.__dict__ | {"_origins": {}, "_inputs": WeakIdKeyDictionary()}
+        return self.__dict__ | {"origins": {}, "inputs": WeakIdKeyDictionary()}
 
     def mixed(self, device: torch.device) -> bool:
         """Return whether blocks on a device compute in mixed precision."""
         return self._autocast is not None or torch.is_autocast_enabled(device.type)
 
-    def block(
-        self, stage: Stage, index: int, device: torch.device, *, recomputes: bool, replaces: bool
-    ) -> "BlockInspection":
-        """Return the inspection of one block.
-
-        Args:
-            stage: The block.
-            index: Number of the stage that the block belongs to.
-            device: Device of the block.
-            recomputes: Whether the function is evaluated again for a backward.
-            replaces: Whether evaluations may use weights other than the parameters of the module.
-
-        """
-        return BlockInspection(self, stage, index, device, recomputes=recomputes, replaces=replaces)
-
-    def report(self, finding: Finding) -> None:
-        """Add a finding to `findings` if findings are collected, and raise it otherwise.
-
-        Args:
-            finding: The finding.
-
-        Raises:
-            StageError: If findings are not collected.
-
-        """
-        if self.findings is None:
-            raise StageError(finding)
-        if finding not in self.findings:
-            self.findings.append(finding)
-
-    def owner(self, leaf: Tensor) -> tuple[int, str] | None:
-        """Return the stage and the name of a parameter; None if it belongs to no stage."""
-        return self._owners.get(leaf)
-
-    def origin(self, storage: StorageWeakRef) -> "BlockInspection | None":
-        """Return the block that has computed or received a tensor in a storage; None if no block has."""
-        return self._origins.get(storage)
-
-    def computed(self, storages: Iterable[StorageWeakRef], block: "BlockInspection") -> None:
-        """Record that a block has computed the tensors in these storages."""
-        self._origins.update(dict.fromkeys(storages, block))
-
-    def received(self, streams: Streams, block: "BlockInspection") -> None:
-        """Record that a block has received streams, for those that no block has computed, such as copies of outputs."""
-        for stream in streams:
-            self._origins.setdefault(storage_reference(stream), block)
-
-    def stand_for_inputs(self, leaves: Streams, block: "BlockInspection") -> None:
-        """Record that leaves represent the input of a block."""
-        for leaf in leaves:
-            self._inputs[leaf] = block
-
-    def input_of(self, leaf: Tensor) -> "BlockInspection | None":
-        """Return the block whose input a leaf represents; None if it represents no input."""
-        return self._inputs.get(leaf)
-
-    def forget(self, block: "BlockInspection") -> None:
-        """Forget the tensors that a block has computed or received."""
-        self._origins = {storage: origin for storage, origin in self._origins.items() if origin is not block}
-
 
 class BlockInspection(NoInspection):
-    """The inspection of one block, created by `Inspection.block`.
+    """The inspection of one block.
+
+    Args:
+        whole: Inspection of the pipeline.
+        stage: The block.
+        index: Number of the stage that the block belongs to.
+        device: Device of the block.
+        recomputes: Whether the function is evaluated again for a backward.
+        replaces: Whether evaluations may use weights other than the parameters of the module.
 
     Attributes:
         index: Number of the stage that the block belongs to.
@@ -182,7 +135,7 @@ class BlockInspection(NoInspection):
     def __init__(
         self, whole: Inspection, stage: Stage, index: int, device: torch.device, *, recomputes: bool, replaces: bool
     ) -> None:
-        self.replaces = replaces
+        self._replaces = replaces
         self.index = index
         self.parameters = list(stage.parameters())
         self._whole = whole
@@ -227,28 +180,29 @@ class BlockInspection(NoInspection):
             self.projections = ()
             with reading:
                 yield
-            self._whole.computed(reads.made, self)
+            self._whole.origins |= dict.fromkeys(reads.made, self)
             self._report_foreign(reads)
             return
-        given = [stream.clone() for stream in inputs]
-        weights = _fingerprints(self._stage) if self._recomputes or self.replaces else {}
+        given = _projections(inputs)
+        weights = dict(self._stage.named_parameters()) if self._recomputes or self._replaces else {}
+        before = {name: _projections(parameter) for name, parameter in weights.items()}
         generators = _Generators(self._function)
         outputs: list[Any] = []
         with reading, self._function_outputs(outputs):
             yield
         self.projections = _projections(outputs)
         self._drew = generators.moved()
-        self._whole.computed(reads.made, self)
-        self._whole.received(inputs, self)
-        for before, stream in zip(given, inputs, strict=True):
-            if _difference(before, stream, 0.0) is not None:
-                self._report(
-                    None,
-                    "writes to its input (through .data, numpy or a view that autograd does not know)",
-                    "other stages still need it: use the out-of-place form of the operation, or clone the input first",
-                )
-        for name, fingerprint in _fingerprints(self._stage).items() if weights else ():
-            if fingerprint != weights[name]:
+        self._whole.origins |= dict.fromkeys(reads.made, self)
+        for stream in inputs:  # those that no block has computed, such as copies of outputs
+            self._whole.origins.setdefault(storage_reference(stream), self)
+        if str(given) != str(_projections(inputs)):  # as text, so that nan equals nan
+            self._report(
+                None,
+                "writes to its input (through .data, numpy or a view that autograd does not know)",
+                "other stages still need it: use the out-of-place form of the operation, or clone the input first",
+            )
+        for name, parameter in weights.items():
+            if str(before[name]) != str(_projections(parameter)):
                 self._report(
                     name,
                     "is written in the forward",
@@ -293,6 +247,8 @@ class BlockInspection(NoInspection):
         if len(before) != len(now):
             return
         for (dtype, length, one), (_, _, other) in zip(before, now, strict=True):
+            if not dtype.is_floating_point:
+                continue
             allowed = self._allowed(dtype)
             if reconstructs:
                 rough = self._whole.mixed(self._device)
@@ -332,12 +288,14 @@ class BlockInspection(NoInspection):
         generators, attributes = _Generators(self._function), _attributes(self._function)
         stage, combine = self._stage, None
         if isinstance(stage, ReversibleStage):  # a replaced `combine` may overwrite a message
-            combine, stage.combine = stage.combine, combined
+            combine, stage.combine = stage.combine, combine_streams
         reads = _Reads(self._whole, self, inputs)
         try:
             with contextlib.nullcontext() if self._compiled else reads:
                 tape, same_draws = again()
-            self._whole.computed(reads.made, self)  # replaces the tensors that the first evaluation kept
+            self._whole.origins |= dict.fromkeys(
+                reads.made, self
+            )  # replaces the tensors that the first evaluation kept
             drew = generators.moved() & self._drew
             changed = {
                 place: value for place, value in _attributes(self._function).items() if attributes.get(place) != value
@@ -391,12 +349,13 @@ class BlockInspection(NoInspection):
     def _walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
         """Check that the leaves of a graph are the block's input and its weights."""
         self._forwards += 1
-        self._whole.stand_for_inputs(tape.leaves(), self)
+        for leaf in tape.leaves():
+            self._whole.inputs[leaf] = self
         own = {id(tensor) for tensor in (*weights.values(), *tape.leaves())}
         given = {storage_reference(stream) for stream in inputs}
         for leaf in _leaves(tape.roots()):
             # A module may detach its input and differentiate with respect to that. No other block has this leaf.
-            is_own = id(leaf) in own or (storage_reference(leaf) in given and self._whole.input_of(leaf) is None)
+            is_own = id(leaf) in own or (storage_reference(leaf) in given and leaf not in self._whole.inputs)
             if not is_own:
                 self._report_leaf(leaf)
 
@@ -410,10 +369,11 @@ class BlockInspection(NoInspection):
                     "gradients are accumulated as dense tensors: leave out sparse=True",
                 )
         if self.done:
-            self._whole.forget(self)
+            origins = self._whole.origins
+            self._whole.origins = {storage: origin for storage, origin in origins.items() if origin is not self}
 
     def _report_leaf(self, leaf: Tensor) -> None:
-        owner, receiver = self._whole.owner(leaf), self._whole.input_of(leaf)
+        owner, receiver = self._whole.owners.get(leaf), self._whole.inputs.get(leaf)
         if receiver is not None:
             self._report(
                 None,
@@ -446,7 +406,11 @@ class BlockInspection(NoInspection):
 
     def _report(self, parameter: str | None, what: str, remedy: str) -> None:
         subject = "" if parameter is not None else f"{type(self._function).__name__} "
-        self._whole.report(Finding(self.index, parameter, subject + what, remedy))
+        finding = Finding(self.index, parameter, subject + what, remedy)
+        if self._whole.findings is None:
+            raise StageError(finding)
+        if finding not in self._whole.findings:
+            self._whole.findings.append(finding)
 
 
 class _Reads(TorchFunctionMode):
@@ -481,7 +445,7 @@ class _Reads(TorchFunctionMode):
             computed = computed or tensor.requires_grad or storage in self._given or storage in self.made
             if storage is None or storage in self._given or storage in self.made:
                 continue
-            origin = self._whole.origin(storage)
+            origin = self._whole.origins.get(storage)
             if origin is not None and origin is not self._block:
                 self.foreign.setdefault(origin, getattr(func, "__name__", str(func)))
         result = func(*args, **kwargs)
@@ -495,56 +459,46 @@ class _Generators:
     """The states of the generators that the replay of random numbers (`petra_core.randomness`) does not restore."""
 
     def __init__(self, function: nn.Module) -> None:
-        self._own = {
-            id(value): (f"its private generator {key}", value)
+        own = {
+            id(value): (f"its private generator {key}", *_access(value))
             for module in function.modules()
             for key, value in vars(module).items()
             if isinstance(value, _GENERATORS)
         }
-        self._before = self._states()
+        self._all: list[tuple[str, Callable[[], Any], Callable[[Any], None]]] = [
+            ("Python's random", random.getstate, random.setstate),
+            ("numpy.random", np.random.get_state, np.random.set_state),
+            *own.values(),
+        ]
+        self._before = [read() for _, read, _ in self._all]
 
     def moved(self) -> set[str]:
         """Return the names of the generators whose states have changed."""
-        now = self._states()
-        return {name for name, state in self._before.items() if not _same_state(state, now[name])}
+        return {
+            name
+            for (name, read, _), before in zip(self._all, self._before, strict=True)
+            if not _same_state(before, read())
+        }
 
     def restore(self) -> None:
         """Restore the states of all generators."""
-        random.setstate(self._before["Python's random"])
-        np.random.set_state(self._before["numpy.random"])
-        for name, generator in self._own.values():
-            _set_state(generator, self._before[name])
-
-    def _states(self) -> dict[str, Any]:
-        return {
-            "Python's random": random.getstate(),
-            "numpy.random": np.random.get_state(),
-            **{name: _state(generator) for name, generator in self._own.values()},
-        }
+        for (_, _, write), before in zip(self._all, self._before, strict=True):
+            write(before)
 
 
-def _state(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
+def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """Return functions that read and write the state of a generator."""
     if isinstance(generator, random.Random):
-        return generator.getstate()
-    return generator.get_state() if isinstance(generator, np.random.RandomState) else generator.bit_generator.state
-
-
-def _set_state(generator: Any, state: Any) -> None:
+        return generator.getstate, generator.setstate
     if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    elif isinstance(generator, random.Random):
-        generator.setstate(state)
-    else:
-        generator.set_state(state)
+        bits = generator.bit_generator
+        return lambda: bits.state, functools.partial(setattr, bits, "state")
+    return generator.get_state, generator.set_state
 
 
 def _same_state(one: Any, other: Any) -> bool:
     """Return whether two states of a generator are equal. States are nested and contain arrays."""
-    if isinstance(one, Tensor):
-        return one.equal(other)
-    if isinstance(one, np.ndarray):
+    if isinstance(one, Tensor | np.ndarray):
         return np.array_equal(one, other)
     if isinstance(one, dict):
         return all(_same_state(value, other[key]) for key, value in one.items())
@@ -586,18 +540,19 @@ def _attributes(function: nn.Module) -> dict[tuple[nn.Module, str], Any]:
 
 
 @torch.no_grad()
-def _projections(outputs: Any) -> Projections:
-    """Return the dtype, norm and projection of each floating-point tensor.
+def _projections(tree: Any) -> Projections:
+    """Return the dtype, norm and projection of each tensor in nested containers.
 
-    The projections of two tensors differ by about as much as the tensors.
+    The projections of two tensors differ by about as much as the tensors. Infinite elements count as 1 or -1.
     """
-    projections = []
-    for tensor in _tensors(outputs):
-        if tensor.is_floating_point() and tensor.layout is torch.strided:
-            values = tensor.detach().reshape(-1).double()
-            pattern = torch.arange(values.numel(), dtype=torch.float64, device=values.device).mul_(1.7).cos_()
-            projections.append((tensor.dtype, float(values.norm()), float(values @ pattern)))
-    return tuple(projections)
+    return tuple(_project(tensor.detach()) for tensor in _tensors(tree) if tensor.layout is torch.strided)
+
+
+def _project(tensor: Tensor) -> tuple[torch.dtype, float, float]:
+    values = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).reshape(-1).double()
+    values = values.nan_to_num(nan=math.nan, posinf=1.0, neginf=-1.0)
+    pattern = torch.arange(values.numel(), dtype=torch.float64, device=values.device).mul_(1.7).cos_()
+    return tensor.dtype, float(values.norm()), float(values @ pattern)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
@@ -615,16 +570,6 @@ def _storage(tensor: Tensor) -> StorageWeakRef | None:
         return storage_reference(tensor)
     except (NotImplementedError, RuntimeError):  # sparse tensors and tensors of torch.func have no storage
         return None
-
-
-@torch.no_grad()
-def _fingerprints(stage: Stage) -> dict[str, str]:
-    """Return the sum of each parameter, which a write through .data changes too, as text so that nan equals nan."""
-    return {
-        name: str(complex(p.sum(dtype=torch.complex128 if p.is_complex() else torch.float64)))
-        for name, p in stage.named_parameters()
-        if p.is_floating_point() or p.is_complex()
-    }
 
 
 @torch.no_grad()
@@ -673,25 +618,22 @@ def _place_of(leaf: Tensor, stage: Stage) -> str | None:
     ]
     if isinstance(stage, HeadStage):
         places.append(("the loss", stage.loss))
-    return next((place for place, value in places if _holds(value, leaf, 4)), None)
+    return next((place for place, value in places if _holds(value, leaf)), None)
 
 
-def _holds(value: Any, leaf: Tensor, depth: int) -> bool:
-    if value is leaf:
-        return True
-    if depth == 0 or isinstance(value, Tensor):
-        return False
-    inside: Iterable[Any] = ()
-    if isinstance(value, nn.Module):
-        inside = value.parameters()
-    elif isinstance(value, list | tuple | set):
-        inside = value
-    elif isinstance(value, dict):
-        inside = value.values()
-    elif isinstance(value, functools.partial):
-        inside = (value.func, *value.args, *value.keywords.values())
-    elif hasattr(value, "__self__") and not isinstance(value.__self__, type(random)):
-        inside = (value.__self__,)
-    elif getattr(value, "__closure__", None):
-        inside = [cell.cell_contents for cell in value.__closure__]
-    return any(_holds(item, leaf, depth - 1) for item in inside)
+def _holds(value: Any, leaf: Tensor) -> bool:
+    """Return whether an object refers to a tensor, directly or through other objects."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack and len(seen) < SEARCHED:
+        item = stack.pop()
+        if item is leaf:
+            return True
+        if id(item) in seen or isinstance(item, Tensor | type | ModuleType):
+            continue
+        seen.add(id(item))
+        if isinstance(item, FunctionType):  # without its global variables
+            stack += [cell.cell_contents for cell in item.__closure__ or ()]
+        else:
+            stack += gc.get_referents(item)
+    return False

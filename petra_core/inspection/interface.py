@@ -21,14 +21,12 @@ class NoInspection:
     Attributes:
         done: Whether enough micro-batches have been inspected.
         evaluates: Whether forwards are still evaluated a second time.
-        replaces: Whether evaluations may use weights other than the parameters of the module.
         projections: Projections of the function's output in the last forward; empty if that was not inspected.
 
     """
 
     done: bool = True
     evaluates: bool = False
-    replaces: bool = False
     projections: Projections = ()
 
     def evaluation(self, inputs: Streams) -> contextlib.AbstractContextManager[None]:

@@ -1,7 +1,7 @@
-"""Reject stages, parameters and optimizers that the engine cannot train, and states that an optimizer cannot load."""
+"""Reject stages, parameters and optimizers that the engine cannot train."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
-__all__ = ["check_factory", "check_optimizer", "check_optimizer_state", "check_residual", "check_stages"]
+__all__ = ["check_factory", "check_optimizer", "check_residual", "check_stages"]
 
 
 def check_stages(stages: Sequence[Stage]) -> None:
@@ -156,44 +156,6 @@ def check_optimizer(optimizer: Any, stage: int, parameters: Sequence[nn.Paramete
             f"the optimizer of stage {stage} has {foreign} parameters of other stages, which its steps would change, "
             f"too; create it with the list of parameters that is passed to the factory"
         )
-
-
-def check_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Check that a state comes from an optimizer like this one.
-
-    Raises:
-        ValueError: If it does not.
-
-    """
-    saved, own = state["param_groups"], optimizer.param_groups
-    if [len(group["params"]) for group in saved] != [len(group["params"]) for group in own]:
-        raise ValueError(
-            f"its optimizer has groups of {[len(group['params']) for group in saved]} parameters, this one of "
-            f"{[len(group['params']) for group in own]}"
-        )
-    for group in saved:
-        missing, extra = optimizer.defaults.keys() - group.keys(), group.keys() - optimizer.defaults.keys() - _ADDED
-        if missing and extra:
-            raise ValueError(
-                f"its optimizer is not {type(optimizer).__name__}: it has {', '.join(sorted(extra))}, but not "
-                f"{', '.join(sorted(missing))}; create the pipeline with the optimizer of the checkpoint"
-            )
-    numbers = (number for group in saved for number in group["params"])
-    for number, parameter in zip(numbers, (p for group in own for p in group["params"]), strict=True):
-        for name, value in state["state"].get(number, {}).items():
-            if name in _LIKE_PARAMETER and isinstance(value, Tensor) and value.shape != parameter.shape:
-                raise ValueError(
-                    f"its {name} of parameter {number} has shape {tuple(value.shape)}, but the parameter has "
-                    f"{tuple(parameter.shape)}; give the optimizer its parameters in the order of the checkpoint"
-                )
-
-
-#: Keys that schedulers and this package add to parameter groups.
-_ADDED = frozenset(
-    {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "lr_written"}
-)
-#: Entries of an optimizer's state that have the shape of the parameter.
-_LIKE_PARAMETER = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
 
 
 def check_factory(optimizer: Any) -> None:

@@ -23,7 +23,7 @@ from petra_core.optimizers import OptimizerFactory
 from petra_core.pipeline import Pipeline
 from petra_core.stages import HeadStage, Stage, sequential
 from petra_core.tape import Value
-from petra_core.targets import Target, converted
+from petra_core.targets import Target, convert_tensors
 from petra_core.worker import devices_of
 
 __all__ = ["Report", "check"]
@@ -156,7 +156,7 @@ def _plain_gradients(
     value = inputs.to(home) if isinstance(inputs, Tensor) else tuple(stream.to(home) for stream in inputs)
     for _ in range(accumulation):
         with torch.autocast(home.type, dtype=autocast, enabled=autocast is not None):
-            loss = head.loss(model(value), converted(target, lambda tensor: tensor.to(devices[-1])))
+            loss = head.loss(model(value), convert_tensors(target, lambda tensor: tensor.to(devices[-1])))
         (loss if isinstance(loss, Tensor) else loss[0]).backward()
     return {
         (index, name): parameter.grad / accumulation

@@ -62,14 +62,6 @@ class Structure:
                     )
                 )
 
-    def foreign_gradient(self, name: str) -> RuntimeError:
-        """Return the error for a parameter whose gradient other code has written or removed."""
-        return RuntimeError(
-            f"stage {self._index}: the gradient of parameter {name} was changed from outside between two backwards of "
-            f"the pipeline, which sums the gradients of an update there; do not change .grad outside before_update "
-            f"(no zero_grad), and for gradients of other losses use torch.autograd.grad or a copy of the model"
-        )
-
     def _changed(self, name: str, *, replaced: bool, trained: bool) -> StageError:
         if replaced:
             what = "was replaced after the pipeline was made, so the new one is not trained"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from petra_core.shares import owned
+from petra_core.shares import stage_ranges
 from petra_core.stages import BufferedStage, HeadStage, Loss, Stage, merge, sequential
 
 LISTED = 3  # number of names that an error lists in full
@@ -140,4 +140,4 @@ def group(stages: Sequence[Stage], sizes: Sequence[int]) -> list[Stage]:
         ValueError: If a size is below 1, or the sum differs from the number of stages.
 
     """
-    return [merge(stages[run.start : run.stop]) for run in owned(sizes, len(stages))]
+    return [merge(stages[run.start : run.stop]) for run in stage_ranges(sizes, len(stages))]

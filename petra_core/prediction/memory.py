@@ -35,7 +35,7 @@ from petra_core.prediction.footprint import Footprint, StagePrediction, joined, 
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams
-from petra_core.targets import Target, converted, flattened
+from petra_core.targets import Target, convert_tensors, flatten
 from petra_core.worker import devices_of
 
 __all__ = ["footprints", "predict"]
@@ -215,7 +215,7 @@ def _of_block(
         SavedTensors([*streams, *block.parameters(), *block.buffers()]) as saved,
     ):
         if isinstance(block, HeadStage):
-            tape = block.record_loss(streams, converted(target, lambda tensor: _imitated(mode, tensor, device)))
+            tape = block.record_loss(streams, convert_tensors(target, lambda tensor: _imitated(mode, tensor, device)))
         else:
             tape = block.record(streams)
     assert tape.outputs is not None
@@ -230,12 +230,12 @@ def _of_block(
         trainable=trainable,
         block=trainable,
         kept=0 if reconstructs else payload(block.keep(streams)),
-        side=payload(block.side(streams)) if reconstructs else 0,
+        side=payload(block.inversion_state(streams)) if reconstructs else 0,
         lasting=saved.bytes if lasts else 0,
         passing=0 if lasts else saved.bytes,
         below=payload(streams),
         above=2 * sent if reconstructs else sent,
-        target=payload(flattened(target)[1]) if is_head else 0,
+        target=payload(flatten(target)[1]) if is_head else 0,
     )
     return footprint, tape.outputs
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from petra_core.methods import Method
 from petra_core.prediction.simulation import Cost, Operation
-from petra_core.shares import owned
-from petra_core.staleness import Action, Kind, backward_actions, chosen
+from petra_core.shares import stage_ranges
+from petra_core.staleness import Action, Kind, backward_actions, resolve
 
 __all__ = ["Devices", "merged", "of_method", "operation"]
 
@@ -46,7 +46,7 @@ def of_method(
             f"{method} overlaps the work of stages on one device, and here a device does one thing at a time; "
             f"REVERSIBLE_BACKPROPAGATION is the same work in order"
         )
-    vector = chosen(method, len(costs), accumulation, staleness)
+    vector = resolve(method, len(costs), accumulation, staleness)
     return [
         [
             operation(action.kind.value, stage, action.number, costs)
@@ -54,7 +54,7 @@ def of_method(
             for stage, action in _step(method, vector, own, step, micro_batches, accumulation)
             if action.kind is not Kind.RECONSTRUCT  # its cost is part of the backward
         ]
-        for own in owned(partition, len(costs))
+        for own in stage_ranges(partition, len(costs))
     ]
 
 
@@ -90,7 +90,7 @@ def merged(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
             costs[part[0]].down,
             sum(costs[stage].weights for stage in part),
         )
-        for part in owned(partition, len(costs))
+        for part in stage_ranges(partition, len(costs))
     ]
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import accumulate
 from math import inf
 
-from petra_core.shares import owned, run_name, runs
+from petra_core.shares import run_name, runs, stage_ranges
 
 __all__ = ["Cut", "assess", "plan"]
 
@@ -71,7 +71,7 @@ def assess(seconds: Sequence[float], partition: Sequence[int], *, held: Sequence
 
     """
     held = _same_stages(seconds, held)
-    parts = owned(partition, len(seconds))
+    parts = stage_ranges(partition, len(seconds))
     times = tuple(sum(seconds[stage] for stage in part) for part in parts)
     sizes = tuple(sum(held[stage] for stage in part) for part in parts)
     return Cut(tuple(partition), times, sizes, sum(seconds))

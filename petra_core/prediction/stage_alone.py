@@ -23,8 +23,8 @@ from petra_core.methods import Method
 from petra_core.optimizers import OptimizerFactory
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
-from petra_core.tape import Streams, Value, as_streams, as_value, detached
-from petra_core.targets import Target
+from petra_core.tape import Streams, Value, as_streams, as_value, detach
+from petra_core.targets import Target, flatten
 from petra_core.worker import Worker, devices_of
 
 GRADIENT_SCALE = 1e-3  # scale of gradients from above; avoids denormal numbers and diverging weights
@@ -37,13 +37,13 @@ class Feed:
     Attributes:
         inputs: Outputs of the stage below.
         target: Target of the loss, only for the head.
-        hand_down: Whether the stage below inverts, so that the input must be returned to it.
+        return_input: Whether the stage below inverts, so that the input must be returned to it.
 
     """
 
     inputs: Streams
     target: Target
-    hand_down: bool
+    return_input: bool
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def feeds(stages: Sequence[Stage], method: Method, inputs: Value, target: Target
         last = stage.parts()[-1]
         below_inverts = index > 0 and method.reconstructs and stages[index - 1].parts()[-1].invertible
         per_stage.append(Feed(streams, target if isinstance(last, HeadStage) else None, below_inverts))
-        streams = detached(as_streams(stage(as_value(tuple(stream.to(device) for stream in streams)))))
+        streams = detach(as_streams(stage(as_value(tuple(stream.to(device) for stream in streams)))))
     return per_stage
 
 
@@ -114,7 +114,7 @@ class StageAlone:
             *(stage, index, devices_of([stage])[0]),
             Settings(method=method, accumulation=accumulation, seed=0, autocast=autocast),
             optimizer,
-            hand_down=feed.hand_down,
+            return_input=feed.return_input,
         )
         self.bytes_up = self.bytes_down = 0
         self._feed = feed
@@ -149,7 +149,8 @@ class StageAlone:
     def _receive_from_below(self) -> None:
         self.worker.receive(Message(self._forwards, self._feed.inputs))
         if self.worker.is_head:
-            self.worker.receive_target(self._forwards, self._feed.target)
+            keys, tensors = flatten(self._feed.target)
+            self.worker.receive_target(keys, Message(self._forwards, tensors))
 
     def _receive_from_above(self) -> None:
         sent = self._sent.popleft()

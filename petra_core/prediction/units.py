@@ -1,7 +1,7 @@
 """Calculate the time of a micro-batch in the units of Table 1."""
 
 from petra_core.methods import Method
-from petra_core.staleness import Kind, chosen, program
+from petra_core.staleness import Kind, program, resolve
 
 __all__ = ["UNITS", "units_per_micro_batch"]
 
@@ -36,7 +36,7 @@ def units_per_micro_batch(method: Method, stages: int, *, overlap: bool) -> int:
 
     """
     evaluations = 2 if method.reconstructs and method.stashes_weights else 1
-    staleness = chosen(method, stages, 1, (0,) * stages)
+    staleness = resolve(method, stages, 1, (0,) * stages)
     forwards, backwards, reconstructions = [], [], []
     for stage in range(stages):
         kinds = [action.kind for action in program(method, staleness, stage, micro_batches=1)]

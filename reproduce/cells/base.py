@@ -10,8 +10,11 @@ import math
 import re
 import types
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from reproduce.cells.setting import settings_of
 
 
 class CellError(ValueError):
@@ -20,11 +23,16 @@ class CellError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(abc.ABC):
-    """One experiment. Subclasses add settings; `kind` distinguishes them in JSON."""
+    """One experiment. Subclasses add settings; `kind` distinguishes them in JSON.
+
+    Attributes:
+        scale: Grid of the cell: `smoke`, `small`, `narrow`, `paper`, or `custom` for a cell of `train`.
+
+    """
 
     kind: ClassVar[str]
 
-    scale: str  # its grid (`smoke`, `small`, `narrow`, `paper`, or `custom` for a cell of `train`)
+    scale: str
 
     def __post_init__(self) -> None:
         hints = _hints(type(self))
@@ -32,6 +40,12 @@ class Cell(abc.ABC):
             object.__setattr__(self, name, _checked(name, getattr(self, name), hints[name]))
         if not re.fullmatch(r"[a-z0-9_]+", self.scale):
             raise CellError(f"scale must be lower-case letters, digits and underscores, got {self.scale!r}")
+        for name, described in settings_of(type(self)).items():
+            value = getattr(self, name)
+            if described.choices:
+                check_choice(name, value, described.choices)
+            if described.least is not None and value < described.least:
+                raise CellError(f"{name} must be at least {described.least}, got {value}")
         try:
             self._check()
         except ValueError as error:  # includes the checks of the engine
@@ -64,7 +78,7 @@ class Cell(abc.ABC):
         defaults = _defaults(type(self))
         return {name: value for name, value in self.to_dict().items() if value != defaults.get(name)}
 
-    def less(self, *names: str) -> str:
+    def text_without(self, *names: str) -> str:
         """Return the other settings as text, which is equal for all cells that differ only in `names`."""
         return json.dumps({name: value for name, value in self.to_dict().items() if name not in names}, sort_keys=True)
 
@@ -89,6 +103,12 @@ def near_matches(wrong: str, names: typing.Iterable[str]) -> str:
     choices = list(names)
     near = difflib.get_close_matches(wrong, choices, n=3, cutoff=0.5)
     return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(choices)}"
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raise CellError if a setting has an unknown value. The message lists near matches."""
+    if value not in choices:
+        raise CellError(f"there is no {name} {value!r}; {near_matches(value, choices)}")
 
 
 _hints = functools.cache(typing.get_type_hints)

@@ -38,7 +38,7 @@ class Dataset:
     weight_decay: float = 5e-4  # the paper's for this data set; for text RoBERTa's
     text: bool = False  # whether samples are text instead of images
 
-    def sized(self, size: int) -> str:
+    def describe_size(self, size: int) -> str:
         """Describe a sample of this size, such as `sequences of 64 bytes`."""
         return f"sequences of {size} bytes" if self.text else f"{size}\N{MULTIPLICATION SIGN}{size} pixels"
 
@@ -196,7 +196,7 @@ def how_to_prepare(folder: Path) -> str:
     return f"python -m reproduce data prepare {folder.name}{root}"
 
 
-def again(folder: Path, source: str = "") -> str:
+def advise_preparation(folder: Path, source: str = "") -> str:
     """Return the advice to prepare an unusable data set again, from `source` if it is known."""
     dataset = DATASETS.get(folder.name)
     otherwise = "--download" if dataset is not None and dataset.downloadable else "--source DIR"

@@ -19,7 +19,8 @@ from petra_core import delay, methods
 from petra_core.update_rule import UpdateRule, check_rules
 from reproduce.cells import catalogue, own, transformers
 from reproduce.cells import timing as timings
-from reproduce.cells.base import Cell, CellError, near_matches
+from reproduce.cells.base import Cell, CellError, check_choice, near_matches
+from reproduce.cells.setting import DATA, GUESSES, HOW, METHOD, NETWORK, RECIPE, setting
 from reproduce.forward_gradients import settings as forward
 
 __all__ = [
@@ -56,27 +57,45 @@ AUXILIARIES = ("cnn", "mlp", "linear")
 #: Removed settings, with the default that all records have.
 REMOVED: dict[str, Any] = {"messages": "float32", "stage_replicas": (), "released": ()}
 FORWARD_GRADIENT = "FORWARD_GRADIENT"  # name of the method, an algorithm without pipeline
+FORWARD_MODEL = next(iter(BLOCK_MODELS))  # its usual network
+#: Usual constants of corrections; that of `rate` depends on the number of epochs.
+USUAL_CONSTANTS = {c.name: c.default for c in delay.CORRECTIONS.values() if c.meaning and c is not delay.Rate}
+CONSTANTS = ", ".join(f"{name}: {value:g}" for name, value in USUAL_CONSTANTS.items())
+SYSTEMS = f"published systems ({', '.join(map(str.lower, methods.SYSTEMS))})"
+#: Spelling of `--weight-prediction` -> value of `forward_weights`.
+PREDICTIONS = {"none": "current", "momentum": "predicted", "linear": "predicted_linear"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkCell(Cell):
-    """A network under one method."""
+    """A network under one method.
 
-    #: `revnet18` … `resnet50`, `invertible_revnet18` …, `chain<n>` for n reversible blocks of constant width, one of
-    #: `BLOCK_MODELS`, a transformer, such as `revvit_tiny` (`reproduce.cells.transformers`), or a user's network,
-    #: `module:function` (`reproduce.cells.own`).
-    model: str
-    #: `cifar`, `imagenet32` or `imagenet`; for a chain `stride1`, `stride2` or `stride4`; for a transformer `patch<P>`,
-    #: or `bytes` for text.
-    stem: str
-    image_size: int  # height and width of the images in pixels; for text, tokens of a sequence
-    width: int  # channels of the first blocks, per stream (64 in the paper)
-    method: str
-    accumulation: int  # k, number of micro-batches whose gradients are averaged for one update: 1..MAX_ACCUMULATION
-    batch_size: int  # samples per micro-batch
-    seed: int  # of initialisation, data order, augmentation and dropout, equal for all methods; or of random images
-    #: Coupling of blocks: that of the model, or for a ViT `bdia` or `bdia_float` (`petra_core.models.bdia`).
-    coupling: str = transformers.OWN
+    Attributes:
+        model: revnet18, 34, 50, resnet18, 34, 50, invertible_revnet18, 34, 50, chain<n> (n reversible blocks),
+            resnet18_8b, resnet18_16b (for forward-gradient), or a transformer: vit, revvit, revswin, revmvit or (for
+            text) revroberta, with the suffix _micro, _base and more; or module:function, your function that returns
+            the stages, or (stages, inputs, target) with a micro-batch that `partition` times the stages with.
+        stem: First layer: cifar, imagenet32, imagenet; for chains stride1, 2 or 4; for transformers patch<P>: patches
+            of P x P pixels, or bytes for text.
+        image_size: Height and width of images in pixels; for text the bytes of a sequence.
+        width: Channels of the first blocks, per stream (64 in the paper).
+        method: Training method, or a published system.
+        accumulation: Micro-batches k whose gradients are averaged for one update, 1 to 32.
+        batch_size: Samples per micro-batch.
+        seed: Seed of initialisation, data order, augmentation and dropout; or of random images.
+        coupling: Coupling of the blocks of a vit: bdia (bitwise invertible), bdia_float, or own (not invertible).
+
+    """
+
+    model: str = setting(NETWORK, rule=f"{{default}}; forward-gradient: {FORWARD_MODEL}")
+    stem: str = setting(NETWORK, rule="that of the data set; chains: stride1; transformers: patches for the image size")
+    image_size: int = setting(DATA, least=1, rule="digits: 8; imagenet: 224; text: 64; else 32")
+    width: int = setting(NETWORK, least=1, rule="{default}; transformers: the published width")
+    method: str = setting(METHOD, listed=(*(method.name.lower() for method in methods.ALL), "forward-gradient"))
+    accumulation: int = setting(METHOD, flags=("-k", "--k", "--accumulation"), rule="{default}; forward-gradient: 1")
+    batch_size: int = setting(DATA, least=1)
+    seed: int = setting(RECIPE, least=0)
+    coupling: str = setting(NETWORK, default=transformers.OWN)
 
     @property
     def coupled(self) -> str:
@@ -86,8 +105,6 @@ class NetworkCell(Cell):
     def _check(self) -> None:
         _check_model(self)
         self._check_algorithm()
-        _at_least(self, 1, "batch_size")
-        _at_least(self, 0, "seed")
         if self.seed >= 2**64:
             raise CellError(f"seed must be at most 2^64 - 1, got {self.seed}")
 
@@ -108,47 +125,72 @@ class NetworkCell(Cell):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedCell(NetworkCell):
-    """Train one network with one method on one data set, with one seed. Subclasses define what is recorded."""
+    """Train one network with one method on one data set, with one seed. Subclasses define what is recorded.
 
-    dataset: str
-    epochs: int
-    warmup_epochs: float  # linear warm-up from 0; a fraction is allowed
-    drops: tuple[int, ...]  # epochs after which the learning rate is multiplied by `drop_factor`
-    drop_factor: float
-    #: Base learning rate. By default that of the rule (`reproduce.cells.rates`): 0.1 · batch · k · R / 256 for R
-    #: replicas,
-    #: under AdamW 2.5e-4 · √(batch · k · R / 256).
-    learning_rate: float
-    momentum: float  # Nesterov momentum of SGD; first beta of AdamW and NAdam (the second is 0.999)
-    weight_decay: float  # of parameters with at least two dimensions (not of biases and norms)
-    #: `none`, `flip_crop` (flip, and crop after padding by 4), for ImageNet `random_resized_crop` (and flip), or for
-    #: text `mask`.
-    augmentation: str
-    loader: str  # `ffcv`, `memory` or `torchvision`
-    precision: str  # `float32`, `tf32` (CUDA; products with 10 bits of mantissa), `bf16` (autocast; streams in float32)
-    #: Number R of data-parallel replicas (`petra_core.distributed.replicas`), on different micro-batches with averaged
-    #: gradients: R times the samples of an update.
-    replicas: int = 1
-    #: `sgd` with Nesterov momentum, `adamw`, which is usual for transformers, or `nadam`.
-    optimizer: str = "sgd"
-    forward_weights: str = "current"  # or `predicted` or `predicted_linear` (`petra_core.delay`)
-    correction: str = "none"  # or one of `petra_core.delay.CORRECTIONS`
-    correction_value: float = 0.0  # parameter of the correction, for `rate` in epochs; 0 if it has none
-    timing: str = timings.LOCKSTEP  # for pipelined methods: `lockstep`, `1f1b` or `1f1b+S` (`reproduce.cells.timing`)
-    #: Numbers of blocks of each stage of the pipeline, such as (3, 2, 2, 3); if empty, each block is a stage.
-    stages: tuple[int, ...] = ()
+    Attributes:
+        dataset: Data set; `data list` shows their state.
+        epochs: Passes over the training set.
+        warmup_epochs: Linear warm-up of the learning rate from 0; may be a fraction.
+        drops: Epochs after which the learning rate is multiplied by --lr-gamma, such as 150,225.
+        drop_factor: Factor of the learning rate at each of the --lr-milestones.
+        learning_rate: Learning rate after warm-up; s = batch size · k · replicas / 256.
+        momentum: Nesterov momentum of sgd (0: none), or first beta of adamw and nadam, whose second is 0.999.
+        weight_decay: Weight decay of parameters with at least two dimensions; biases and norms do not decay.
+        augmentation: none, flip_crop (flip, crop after padding by 4), random_resized_crop (and flip; imagenet), or mask
+            (text).
+        loader: Loader of the batches: ffcv, memory, torchvision.
+        precision: float32, tf32 (CUDA; products with 10 bits of mantissa), bf16 (autocast; streams stay float32).
+        replicas: Data-parallel replicas R, on separate micro-batches with averaged gradients: R times the batch.
+        optimizer: Optimizer; adamw is usual for transformers.
+        forward_weights: Weights of the forward: the current ones (none), or extrapolated to those at the backward along
+            the momentum or linearly.
+        correction: Delay compensation.
+        correction_value: Parameter of the correction, for rate the number of epochs until it is switched off.
+        timing: For pipelined methods: lockstep (the paper's), 1f1b (asynchronous 1F1B: half the staleness), or 1f1b+S
+            with slack for latency.
+        stages: Blocks of each stage, such as 3,2,2,3: fewer stages, less staleness. A single number, such as 4, sets
+            the number of stages, cut by predicted costs. The number of --processes does not change the result.
+
+    """
+
+    dataset: str = setting(DATA, listed=tuple(catalogue.DATASETS))
+    epochs: int = setting(RECIPE, least=1)
+    warmup_epochs: float = setting(RECIPE, least=0)
+    drops: tuple[int, ...] = setting(RECIPE, flags=("--lr-milestones",), old="--drops", metavar="EPOCHS", rule="none")
+    drop_factor: float = setting(RECIPE, least=0, flags=("--lr-gamma",), old="--drop-factor")
+    learning_rate: float = setting(RECIPE, least=0, rule="0.1·s; adamw: 2.5e-4·√s")  # `reproduce.cells.rates`
+    momentum: float = setting(RECIPE, least=0)
+    weight_decay: float = setting(RECIPE, least=0, rule="1e-4 for both ImageNets, else 5e-4; 0.01 for text")
+    augmentation: str = setting(DATA, rule="the paper's, none for digits")
+    loader: str = setting(DATA, rule="ffcv if installed")
+    precision: str = setting(RECIPE, choices=PRECISIONS)
+    replicas: int = setting(METHOD, default=1, least=1)
+    optimizer: str = setting(RECIPE, default="sgd", choices=OPTIMIZERS)
+    forward_weights: str = setting(
+        METHOD,
+        default="current",
+        flags=("--weight-prediction",),
+        old="--forward-weights",
+        choices=FORWARD_WEIGHTS,
+        spellings=PREDICTIONS,
+    )
+    correction: str = setting(METHOD, default="none", choices=("none", *delay.CORRECTIONS))
+    correction_value: float = setting(METHOD, default=0.0, rule=f"rate: a third of the epochs, {CONSTANTS}")
+    timing: str = setting(METHOD, default=timings.LOCKSTEP, rule=f"{{default}}; {SYSTEMS}: 1f1b")
+    stages: tuple[int, ...] = setting(METHOD, default=(), metavar="SIZES", rule="every block")
 
     @property
     def epochs_expected(self) -> int:
         return self.epochs
 
+    @property
+    def under_test(self) -> bool:
+        """Return whether the accuracy is an open question, so that no accuracy is expected: with delay compensation."""
+        return (self.forward_weights, self.correction) != ("current", "none") or self.optimizer == "nadam"
+
     def _check(self) -> None:
         dataset = _checked_dataset(self)
         super()._check()
-        _one_of("precision", self.precision, PRECISIONS)
-        _one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _at_least(self, 1, "epochs", "replicas")
-        _at_least(self, 0, "warmup_epochs", "learning_rate", "momentum", "weight_decay", "drop_factor")
         dataset.check(
             image_size=self.image_size,
             augmentation=self.augmentation,
@@ -158,12 +200,12 @@ class TrainedCell(NetworkCell):
         if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
             raise CellError(f"drops must increase between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")
         if self.drops and self.drops[0] < self.warmup_epochs:
-            raise CellError(f"drop {self.drops[0]} is within the warm-up of {self.warmup_epochs} epochs")
+            raise CellError(f"drops must not be within the warm-up of {self.warmup_epochs} epochs, got {self.drops[0]}")
         if self.momentum >= 1:
             raise CellError(f"momentum must be below 1, got {self.momentum}")
 
     def _check_algorithm(self) -> None:
-        if methods.normalized(self.method) in methods.SYSTEMS.keys() - {method.name for method in methods.ALL}:
+        if methods.normalize(self.method) in methods.SYSTEMS.keys() - {method.name for method in methods.ALL}:
             # A system implies a timing; the default of the field means that none was chosen.
             given = None if self.timing == timings.LOCKSTEP else self.timing
             object.__setattr__(self, "timing", timings.of_system(self.method, given))
@@ -199,13 +241,16 @@ class ProbedCell(TrainedCell):
 
     The training is bitwise equal to that of a `TrainingCell` with the same settings. Its speed is not, because it
     includes the measurements.
+
+    Attributes:
+        probe_every: Micro-batches between two that are followed.
+
     """
 
-    probe_every: int  # micro-batches between two that are followed
+    probe_every: int = setting(HOW, least=1)
 
     def _check(self) -> None:
         super()._check()
-        _at_least(self, 1, "probe_every")
         if not methods.by_name(self.method).pipelined:
             raise CellError(f"{self.method} has no delay, so there is nothing to follow; choose a pipelined method")
 
@@ -246,25 +291,44 @@ class ReconstructionCell(ProbedCell):
             raise CellError(f"{self.method} reconstructs no inputs; choose PETRA or APPROXIMATE_INPUTS")
 
 
+def _axis(name: str) -> Any:
+    """Describe a setting of `reproduce.forward_gradients.settings`. The paper's algorithm has the defaults."""
+    choices = tuple(choice.value for choice in forward.AXES[name])
+    return setting(GUESSES, choices=choices, rule=getattr(forward.ForwardGradient(), name).value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ForwardGradientCell(TrainedCell):
     """Train by forward gradients (`reproduce.forward_gradients`), and record the accuracy and the quality of guesses.
 
     Every batch is an update, without delay: settings of the pipeline stay at their defaults.
+
+    Attributes:
+        target: Gradient to follow.
+        guess: Direction of the step.
+        space: Space of the product of both.
+        scaling: Factor of the guess.
+        derivative: Way of computing the product; jvp is forward mode.
+        auxiliary: Networks with local losses.
+
     """
 
     kind: ClassVar[str] = "forward_gradient"
 
-    target: str  # `global`, `local` or `next`
-    guess: str  # `local`, `gaussian`, `rademacher`, `fixed`, `redrawn`, `next` or `global`
-    space: str  # `activations`, `weights`, `batch_weights` or `all_weights`
-    scaling: str  # `projected`, `plain` or `sign`
-    derivative: str  # `projection`, or `jvp` for forward mode
-    auxiliary: str  # kind of the auxiliary networks: `cnn`, `mlp` or `linear`
+    target: str = _axis("target")
+    guess: str = _axis("guess")
+    space: str = _axis("space")
+    scaling: str = _axis("scaling")
+    derivative: str = _axis("derivative")
+    auxiliary: str = setting(GUESSES, choices=AUXILIARIES, rule=AUXILIARIES[0])
 
     def without_defaults(self) -> dict[str, Any]:
         """Return the settings without those at their defaults, but with a removed one that identities contain."""
         return {**super().without_defaults(), "released": REMOVED["released"]}
+
+    @property
+    def under_test(self) -> bool:
+        return True
 
     @property
     def algorithm(self) -> forward.ForwardGradient:
@@ -288,7 +352,8 @@ class ForwardGradientCell(TrainedCell):
 
     def _check_algorithm(self) -> None:
         if self.model not in BLOCK_MODELS:
-            raise CellError(f"forward gradients need auxiliary networks, which {' and '.join(BLOCK_MODELS)} have")
+            known = " or ".join(BLOCK_MODELS)
+            raise CellError(f"forward gradients need auxiliary networks: choose the model {known}, got {self.model!r}")
         if not is_forward_gradient(self.method):
             raise CellError(f"a {self.kind} cell requires the method {FORWARD_GRADIENT}, got {self.method!r}")
         object.__setattr__(self, "method", FORWARD_GRADIENT)
@@ -297,14 +362,11 @@ class ForwardGradientCell(TrainedCell):
         pipelined |= {"timing": timings.LOCKSTEP, "stages": ()}
         if self.precision == "bf16":
             raise CellError("the squares of guesses need float32: choose the precision float32 or tf32, got bf16")
-        for name, only in pipelined.items():
-            if getattr(self, name) != only:
+        for name, allowed in pipelined.items():
+            if getattr(self, name) != allowed:
                 raise CellError(
-                    f"{name} must be {only!r} for forward gradients (no pipeline); got {getattr(self, name)!r}"
+                    f"{name} must be {allowed!r} for forward gradients (no pipeline); got {getattr(self, name)!r}"
                 )
-        for name, kind in forward.AXES.items():
-            _one_of(name, getattr(self, name), tuple(choice.value for choice in kind))
-        _one_of("auxiliary", self.auxiliary, AUXILIARIES)
         self.algorithm  # noqa: B018  # construction detects contradictions
 
 
@@ -336,9 +398,14 @@ class ComplexityCell(MeasuredCell):
 
 @dataclass(frozen=True, kw_only=True)
 class ShapedCell(MeasuredCell):
-    """Measure on images and classes like those of a data set, whose files are not needed."""
+    """Measure on images and classes like those of a data set, whose files are not needed.
 
-    dataset: str
+    Attributes:
+        dataset: Data set.
+
+    """
+
+    dataset: str = setting(DATA)
 
     def _check(self) -> None:
         dataset = _checked_dataset(self)
@@ -355,15 +422,16 @@ class MemoryCell(ShapedCell):
 
 @dataclass(frozen=True, kw_only=True)
 class StageCostCell(ShapedCell):
-    """Time the forward, the backward and the update of each stage (Table 5)."""
+    """Time the forward, the backward and the update of each stage (Table 5).
+
+    Attributes:
+        repetitions: Timed repetitions of each stage, after some warm-up.
+
+    """
 
     kind: ClassVar[str] = "stage_costs"
 
-    repetitions: int  # timed repetitions of each stage, after some warm-up
-
-    def _check(self) -> None:
-        super()._check()
-        _at_least(self, 1, "repetitions")
+    repetitions: int = setting(HOW, least=1)
 
 
 CELLS: tuple[type[Cell], ...] = (
@@ -417,29 +485,17 @@ def is_forward_gradient(method: str) -> bool:
     return method.strip().upper().replace("-", "_") == FORWARD_GRADIENT
 
 
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise CellError(f"there is no {name} {value!r}; {near_matches(value, choices)}")
-
-
-def _at_least(cell: Cell, least: int, *names: str) -> None:
-    for name in names:
-        if getattr(cell, name) < least:
-            raise CellError(f"{name} must be at least {least}, got {getattr(cell, name)}")
-
-
 def _check_model(cell: NetworkCell) -> None:
-    _at_least(cell, 1, "image_size", "width")
     transformers.check_coupling(cell.model, cell.coupling)
     if own.is_own(cell.model):
         own.check(cell.model, cell.stem, cell.width)
     elif re.fullmatch(r"chain[1-9]\d*", cell.model):
-        _one_of("stem", cell.stem, CHAIN_STEMS)
+        check_choice("stem", cell.stem, CHAIN_STEMS)
     elif cell.model in transformers.MODELS:
         transformers.check(cell.model, cell.stem, cell.width, cell.image_size)
     else:
-        _one_of("model", cell.model, (*RESIDUAL_MODELS, "chain10", *BLOCK_MODELS, *transformers.MODELS))
-        _one_of("stem", cell.stem, RESIDUAL_STEMS[:2] if cell.model in BLOCK_MODELS else RESIDUAL_STEMS)
+        check_choice("model", cell.model, (*RESIDUAL_MODELS, "chain10", *BLOCK_MODELS, *transformers.MODELS))
+        check_choice("stem", cell.stem, RESIDUAL_STEMS[:2] if cell.model in BLOCK_MODELS else RESIDUAL_STEMS)
 
 
 def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
@@ -483,8 +539,6 @@ def _check_delay(cell: TrainedCell) -> None:
         CellError: A setting is wrong.
 
     """
-    _one_of("forward_weights", cell.forward_weights, FORWARD_WEIGHTS)
-    _one_of("correction", cell.correction, ("none", *delay.CORRECTIONS))
     correction = delay.CORRECTIONS.get(cell.correction)
     try:
         check_rules(delay_rules(cell, cell.correction_value), methods.by_name(cell.method))

@@ -25,8 +25,6 @@ def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
         CellError: If a user's function cannot be called, or returns no network.
 
     """
-    from petra_core import models
-
     if own.is_own(cell.model):
         return own.build(cell.model)
     if cell.model in transformers.MODELS:
@@ -35,16 +33,19 @@ def build(cell: NetworkCell, num_classes: int) -> "list[Stage]":
         from reproduce.forward_gradients.blocks import local_resnet
 
         return local_resnet(BLOCK_MODELS[cell.model], num_classes=num_classes, width=cell.width)
+    from petra_core.models import chain, resnet, revnet
+    from reproduce.models.invertible_revnet import invertible_revnet
+
     family = cell.model.rstrip("0123456789")
     depth = int(cell.model.removeprefix(family))
     if family == "chain":
         stride = int(cell.stem.removeprefix("stride"))
-        return models.chain(depth, num_classes=num_classes, channels=cell.width, stem_stride=stride)
-    make = {"revnet": models.revnet, "resnet": models.resnet, "invertible_revnet": models.invertible_revnet}
+        return chain(depth, num_classes=num_classes, channels=cell.width, stem_stride=stride)
+    make = {"revnet": revnet, "resnet": resnet, "invertible_revnet": invertible_revnet}
     return make[family](depth, num_classes=num_classes, stem=cell.stem, width=cell.width)
 
 
-def outlined(cell: TrainedCell | ShapedCell) -> "list[Stage]":
+def build_outline(cell: TrainedCell | ShapedCell) -> "list[Stage]":
     """Build the stages of the cell's network on the meta device, which allocates and draws nothing.
 
     A user's network is built on the CPU, since its function may read values of tensors.

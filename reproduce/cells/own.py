@@ -46,8 +46,8 @@ def check(model: str, stem: str, width: int) -> None:
             f"a network of your own is spelled module:function, such as my_networks:small, with the module as in an "
             f"import statement; got {model!r}"
         )
-    for name, value, only in (("stem", stem, STEM), ("width", width, WIDTH)):
-        if value != only:
+    for name, value, allowed in (("stem", stem, STEM), ("width", width, WIDTH)):
+        if value != allowed:
             raise CellError(f"{name} is decided by the function {model}, so leave --{name} out; got {value}")
 
 

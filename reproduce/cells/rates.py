@@ -91,7 +91,7 @@ def reference_of(cell: TrainedCell) -> float:
     return float(f"{cell.learning_rate / _growth(cell.optimizer, share):.9g}")
 
 
-def described(optimizer: str, reference: float) -> str:
+def describe_rule(optimizer: str, reference: float) -> str:
     """Format the rule of an optimizer: 0.1·batch·k/256."""
     samples = f"batch·k/{REFERENCE_BATCH}"
     return f"{reference:.4g}·" + (samples if optimizer == "sgd" else f"√({samples})")

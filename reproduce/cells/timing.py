@@ -16,9 +16,9 @@ from math import floor
 from typing import Protocol
 
 from petra_core import methods, staleness
-from petra_core.sizes import HierarchicalSize
 from reproduce.cells import own, transformers
 from reproduce.cells.base import CellError
+from reproduce.models.sizes import HierarchicalSize
 
 __all__ = [
     "LOCKSTEP",
@@ -106,7 +106,7 @@ def of_system(method: str, timing: str | None) -> str:
         CellError: The name is that of a system, and the timing is not the system's.
 
     """
-    name = methods.normalized(method)
+    name = methods.normalize(method)
     if name not in methods.SYSTEMS:
         return LOCKSTEP if timing is None else timing
     method_of_system = methods.SYSTEMS[name]
@@ -184,7 +184,7 @@ def vector(cell: Timed) -> tuple[int, ...] | None:
     _check_stages(cell, count)
     chosen = staleness.per_device(cell.stages or [1] * count, slack(cell.timing))
     try:
-        return staleness.chosen(method, len(chosen), cell.accumulation, chosen)
+        return staleness.resolve(method, len(chosen), cell.accumulation, chosen)
     except ValueError as error:
         raise CellError(str(error)) from None
 

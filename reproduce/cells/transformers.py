@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from petra_core.sizes import (
+from reproduce.models.sizes import (
     REVMVIT,
     REVROBERTA,
     REVSWIN,
@@ -65,19 +65,24 @@ def build(model: str, stem: str, width: int, image_size: int, num_classes: int, 
         ValueError: There is no such network (`check`, `check_coupling`).
 
     """
-    from petra_core import models
+    from reproduce.models.revmvit import revmvit
+    from reproduce.models.revroberta import revroberta
+    from reproduce.models.revswin import revswin
+    from reproduce.models.revvit import revvit
+    from reproduce.models.vit import vit
 
     check(model, stem, width, image_size)
     check_coupling(model, coupling)
     size = dataclasses.replace(MODELS[model], width=width)
     if isinstance(size, TransformerSize) and reads_text(model):
-        return models.revroberta(size, vocabulary=num_classes + SPECIAL_TOKENS, length=image_size, dropout=0.0)
+        return revroberta(size, vocabulary=num_classes + SPECIAL_TOKENS, length=image_size, dropout=0.0)
     family, patch = model.partition("_")[0], _patch(stem)
     arguments: dict[str, Any] = {"window": _window(image_size // patch)} if family == "revswin" else {}
     if coupling != OWN:
         arguments = {"bdia": True} | ({"bits": None} if coupling == "bdia_float" else {})
-    make = getattr(models, family)
-    stages: list[Stage] = make(size, num_classes=num_classes, image_size=image_size, patch=patch, **arguments)
+    networks: dict[str, Any] = {"vit": vit, "revvit": revvit, "revswin": revswin, "revmvit": revmvit}
+    arguments |= {"num_classes": num_classes, "image_size": image_size, "patch": patch}
+    stages: list[Stage] = networks[family](size, **arguments)
     return stages
 
 

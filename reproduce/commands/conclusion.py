@@ -10,7 +10,7 @@ import click
 
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.commands import summary
-from reproduce.commands.common import listed
+from reproduce.commands.common import print_lines
 from reproduce.grids.scales import Scale
 from reproduce.records.broken import near_chance
 from reproduce.records.record import DEFAULT_ROOT, DIVERGED, OUT_OF_MEMORY, Status
@@ -59,7 +59,7 @@ def _warn(what: str, lines: list[str], cells: int | None = None) -> None:
     if lines:
         number = count(len(lines) if cells is None else cells, "cell")
         click.secho(f"\nWARNING: {number} {what}:", fg="red", bold=True, err=True)
-        listed(lines)
+        print_lines(lines)
 
 
 def _once_each(problems: dict[Cell, str]) -> Iterator[str]:

@@ -15,7 +15,8 @@ import click
 from reproduce.cells import catalogue
 from reproduce.cells.base import CellError
 from reproduce.cells.catalogue import DEFAULT_ROOT, IMAGENET, Dataset
-from reproduce.commands.common import CORES, FOLDER, listed
+from reproduce.commands.common import CORES, print_lines
+from reproduce.commands.options import FOLDER, Command, Option
 from reproduce.data import corpus, manifest
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import Findings, Manifest, Progress
@@ -99,7 +100,7 @@ def _state(dataset: Dataset, root: Path) -> str:
     return f"ready for {' and '.join(loaders)}, {_status(prepared)}"
 
 
-@data.command("prepare")
+@data.command("prepare", cls=Command)
 @click.argument("dataset", metavar="NAME", type=prepared_dataset)
 @click.option("--source", type=FOLDER, help="Folder with the published files of the data set.")
 @DATA_ROOT
@@ -109,8 +110,10 @@ def _state(dataset: Dataset, root: Path) -> str:
     help="Download the data set first (CIFAR) and keep it in --source [default: DATA_ROOT/downloads].",
 )
 @click.option(
-    "--unofficial",
+    "--allow-unofficial",
     "reason",
+    cls=Option,
+    old="--unofficial",
     default="",
     metavar="REASON",
     help="Accept data that are not the official ones, for this reason.",
@@ -201,14 +204,14 @@ def _check(dataset: Dataset, folder: Path) -> bool:
             problems += manifest.problems(folder, prepared, contents=True, progress=progress)
         if not problems and not prepared.has_beton:  # the listed files are elsewhere
             problems += manifest.find_changes(folder, prepared)
-        advice = catalogue.again(folder, prepared.source if prepared.dataset == dataset.name else "")
+        advice = catalogue.advise_preparation(folder, prepared.source if prepared.dataset == dataset.name else "")
     except DataError as error:  # its message includes the fix
         problems, advice = [str(error)], ""
     if not problems:
         click.echo(f"{dataset.name}: complete, {_status(prepared)}")
         return True
     click.secho(f"{dataset.name}: DAMAGED", fg="red", bold=True, err=True)
-    listed(problems)
+    print_lines(problems)
     if advice:
         click.echo(f"  {advice}", err=True)
     return False

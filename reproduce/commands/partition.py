@@ -1,9 +1,8 @@
 """Define `partition`: find the best partition of a network among processes from its stage costs on this machine."""
 
-import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from typing import Any
 
 import click
@@ -13,89 +12,57 @@ from petra_core.prediction.partition import Cut
 from petra_core.prediction.simulation import Link
 from petra_core.staleness import lockstep
 from reproduce.cells import catalogue, networks, own, timing
-from reproduce.commands.common import THREADS
-from reproduce.commands.options import GroupedCommand, grouped
-from reproduce.commands.train import DEFAULTS, cell_by_hand
+from reproduce.cells.kinds import ForwardGradientCell, StageCostCell, TrainingCell
+from reproduce.cells.setting import HOW, PROCESSES
+from reproduce.commands.options import Command, Option, options_of, quantity
+from reproduce.commands.train import CONSTANT, TrainOptions, cell_by_hand
+from reproduce.distributed.partitioning import format_partition
 from reproduce.modelling import balance
 from reproduce.modelling.balance import Balance
 from reproduce.running import devices
-from reproduce.teams.partitioning import written
 
-NETWORK, METHOD, SHARES, RUN = (
-    grouped(name) for name in ("Network", "Method", "Processes and what connects them", "Where and how")
+MEMORY = quantity("memory", "8GB", {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20})
+BANDWIDTH = quantity("bandwidth", "10Gbit/s", {"Gbit/s": 1e9 / 8, "Mbit/s": 1e6 / 8, "GB/s": 1e9, "MB/s": 1e6})
+TIME = quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
+#: Settings of a cell on which the costs of its stages and its staleness depend.
+SETTINGS = {field.name for field in fields(StageCostCell)} - {"seed"} | {"timing", "stages"}
+
+
+def _option(*arguments: Any, **settings: Any) -> Callable[[Any], Any]:
+    return click.option(*arguments, cls=Option, **{"show_default": True, **settings})
+
+
+@click.command(cls=Command)
+@options_of(TrainingCell, "settings", defaults=CONSTANT, names=SETTINGS)
+@_option(
+    "--processes", group=PROCESSES, type=click.IntRange(1), default=2, help="Number of processes that share the stages."
 )
-
-
-class Quantity(click.ParamType):  # type: ignore[type-arg]  # older versions of click lack the parameter
-    """Accept a positive number and its unit, in any case, such as 8GB."""
-
-    def __init__(self, name: str, example: str, units: Mapping[str, float]) -> None:
-        self.name, self.example, self.units = name, example, units
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the quantity in the unit whose factor is 1.
-
-        Raises:
-            click.BadParameter: The value is not such a quantity.
-
-        """
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", value.strip(), re.IGNORECASE)
-        factor = {unit.lower(): factor for unit, factor in self.units.items()}.get(match[2].lower()) if match else None
-        if match is None or factor is None or not float(match[1]) > 0:
-            units = ", ".join(self.units)
-            raise click.BadParameter(
-                f"{value!r} is not a {self.name}: expected a number and {units}, such as {self.example}"
-            )
-        return float(match[1]) * factor
-
-
-MEMORY = Quantity("memory", "8GB", {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20})
-BANDWIDTH = Quantity("bandwidth", "10Gbit/s", {"Gbit/s": 1e9 / 8, "Mbit/s": 1e6 / 8, "GB/s": 1e9, "MB/s": 1e6})
-TIME = Quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
-
-
-@click.command(cls=GroupedCommand)
-@NETWORK(
-    "--model",
-    default=DEFAULTS.model,
-    help="As in `train`. A module:function may return (stages, inputs, target), a micro-batch to time the stages with.",
-)
-@NETWORK("--stem", show_default="as in `train`", help="As in `train`.")
-@NETWORK("--width", type=int, show_default="as in `train`", help="Channels of the first blocks, per stream.")
-@NETWORK("--coupling", default=DEFAULTS.coupling, help="As in `train`.")
-@NETWORK("--dataset", default=DEFAULTS.dataset, help="Gives image size and classes; its files are not needed.")
-@NETWORK("--image-size", type=int, show_default="as in `train`", help="Height and width in pixels.")
-@NETWORK("--batch-size", default=DEFAULTS.batch_size, help="Samples per micro-batch.")
-@METHOD("--method", default=DEFAULTS.method, help=f"{', '.join(m.name for m in methods.ALL if not m.overlapped)}.")
-@METHOD(
-    *("accumulation", "-k", "--k", "--accumulation"),
-    default=DEFAULTS.accumulation,
-    help="Micro-batches per update, 1 to 32.",
-)
-@METHOD("--timing", show_default="as in `train`", help="As in `train`.")
-@METHOD("--stages", metavar="SIZES", show_default="every block", help="As in `train`.")
-@SHARES("--processes", type=click.IntRange(1), default=2, help="Number of processes that share the stages.")
-@SHARES("--memory-limit", type=MEMORY, help="Predicted memory limit of each process, such as 8GB.")
-@SHARES(
+@_option("--memory-limit", group=PROCESSES, type=MEMORY, help="Predicted memory limit of each process, such as 8GB.")
+@_option(
     "--bandwidth",
+    group=PROCESSES,
     type=BANDWIDTH,
     show_default="unlimited",
     help="Bandwidth between two processes, such as 10Gbit/s.",
 )
-@SHARES("--latency", type=TIME, show_default="none", help="Latency of a message, such as 50us.")
-@RUN("--device", default="cpu", help="Device on which the stages are timed, such as cuda:0.")
-@RUN("--threads", type=click.IntRange(1), default=THREADS, help="Threads of each process, as in `train`.")
-@RUN("--repetitions", type=click.IntRange(1), default=balance.REPETITIONS, help="Timed repetitions of each stage.")
+@_option("--latency", group=PROCESSES, type=TIME, show_default="none", help="Latency of a message, such as 50us.")
+@options_of(TrainOptions, "options", names=("device", "threads"))
+@_option(
+    "--repetitions",
+    group=HOW,
+    type=click.IntRange(1),
+    default=balance.REPETITIONS,
+    help="Timed repetitions of each stage, after some warm-up.",
+)
 @click.help_option("-h", "--help")
 def partition(
+    settings: dict[str, Any],
+    options: TrainOptions,
     processes: int,
     memory_limit: float | None,
     bandwidth: float | None,
     latency: float | None,
-    device: str,
-    threads: int,
     repetitions: int,
-    **settings: Any,
 ) -> None:
     """Find the partition that balances the load of processes, by timing the stages on this machine.
 
@@ -107,6 +74,10 @@ def partition(
     result.
     """
     training = cell_by_hand(settings)
+    if isinstance(training, ForwardGradientCell):
+        raise click.UsageError(
+            f"--method {training.method} trains in one process and has no partition; choose another method"
+        )
     if own.is_own(training.model) and own.micro_batch(training.model) is None:
         own.check_samples(training.model, catalogue.by_name(training.dataset), training.image_size)
     cell = balance.of_training(training, repetitions)
@@ -115,10 +86,10 @@ def partition(
     if method.overlapped:
         same = methods.REVERSIBLE_BACKPROPAGATION.name
         raise click.UsageError(f"--method {cell.method} is not simulated; {same} does the same work sequentially")
-    where = devices.take(device)
+    where = devices.take(options.device)
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(options.threads)
     link = Link(latency or 0.0, bandwidth or float("inf"))
     limit = None if memory_limit is None else int(memory_limit)
     with click.progressbar(length=1, label="timing the stages", file=sys.stderr) as bar:
@@ -141,21 +112,21 @@ def partition(
     for name, plan in plans.items():
         click.echo("\n".join(["", *plan_lines(name, measured, plan, link)]))
     best = plans["balanced"]
-    click.echo(f"\nto use this partition: {_options(best, threads)}")
+    click.echo(f"\nto use this partition: {_options_of(best, options.threads)}")
     if vector is not None and processes > 1:
         click.echo("\n".join(["", *staleness_lines(measured, best, link)]))
 
 
-def _options(plan: Cut, threads: int) -> str:
-    chosen = f" --threads {threads}" if threads != THREADS else ""
-    return f"--processes {plan.devices} --partition {written(plan.partition)}{chosen}"
+def _options_of(plan: Cut, threads: int) -> str:
+    chosen = f" --threads {threads}" if threads != TrainOptions.threads else ""
+    return f"--processes {plan.devices} --partition {format_partition(plan.partition)}{chosen}"
 
 
 def staleness_lines(measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
     """Yield the smallest staleness with full speed if each process is one stage, and the options that select it."""
     vector, seconds = measured.full_speed(plan, link)
     stages, devices = len(measured.costs), plan.devices
-    sizes = written(plan.partition)
+    sizes = format_partition(plan.partition)
     yield (
         f"full speed over such links, {1e3 * seconds:.3f} ms per micro-batch, with {devices} stages of {sizes} blocks "
         f"requires the staleness {', '.join(map(str, vector))}"
@@ -169,7 +140,7 @@ def staleness_lines(measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
 def stage_lines(measured: Balance) -> Iterator[str]:
     """Yield the costs of every stage as a table."""
     cell = measured.cell
-    samples = f"{catalogue.by_name(cell.dataset).sized(cell.image_size)}, batch {cell.batch_size}"
+    samples = f"{catalogue.by_name(cell.dataset).describe_size(cell.image_size)}, batch {cell.batch_size}"
     if own.is_own(cell.model):
         given = own.micro_batch(cell.model) is not None
         network = f"{networks.title_of(cell)}, {'the micro-batch of the function' if given else samples}"
@@ -187,7 +158,7 @@ def stage_lines(measured: Balance) -> Iterator[str]:
 
 def plan_lines(name: str, measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
     """Yield a partition, its arithmetic prediction, and what simulation adds: waiting, messages, memory over time."""
-    yield f"{name}: {written(plan.partition)}"
+    yield f"{name}: {format_partition(plan.partition)}"
     yield str(plan)
     filling, count = _micro_batches(measured)
     timeline = measured.simulated(plan, link, count)

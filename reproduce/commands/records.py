@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from reproduce.commands.common import FOLDER, RECORDS, UserPath, check_writable
+from reproduce.commands.common import RECORDS, check_writable
+from reproduce.commands.options import FOLDER, UserPath
 from reproduce.records import merging, reading, results
 from reproduce.records.locks import holder
 from reproduce.records.merging import Decision
@@ -144,7 +145,7 @@ def export(folder: Path, root: Path) -> None:
 
 def _checked(root: Path) -> Path:
     if not root.is_dir():
-        raise click.UsageError(f"there is no folder {root}")
+        raise click.UsageError(f"there is no folder {root}: give --records the same folder as to `run`")
     return root
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from reproduce.commands.common import CORES, FILE, RECORDS, check_writable
+from reproduce.commands.common import CORES, RECORDS, check_writable
+from reproduce.commands.options import FILE
 from reproduce.records.storage import StorageError, StorageFullError
 
 

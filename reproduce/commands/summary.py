@@ -12,14 +12,12 @@ from collections.abc import Mapping, Sequence
 from petra_core import methods
 from reproduce.cells import rates
 from reproduce.cells.kinds import Cell, ForwardGradientCell, TrainedCell, TrainingCell
+from reproduce.cells.setting import settings_of
 from reproduce.records.record import State, Status
 
-#: Settings of a recipe, which are equal for every network, method, k and seed.
-RECIPE = (
-    *("dataset", "image_size", "batch_size", "epochs", "warmup_epochs", "drops", "drop_factor", "optimizer"),
-    *("momentum", "weight_decay", "augmentation", "loader", "precision", "coupling", "forward_weights", "correction"),
-    *("timing", "stages"),
-)
+#: Settings that the rows and columns of a table contain, or that follow from them. The others are the recipe.
+IN_TABLE = ("model", "stem", "width", "method", "accumulation", "seed", "learning_rate")
+RECIPE = [name for name in settings_of(TrainingCell) if name not in IN_TABLE]
 
 
 def table(states: Mapping[Cell, State]) -> str:
@@ -58,7 +56,7 @@ def _recipe(cell: TrainingCell) -> tuple[str, ...]:
     values = {name: getattr(cell, name) for name in RECIPE}
     values["drops"] = ", ".join(map(str, cell.drops)) or "none"
     values["stages"] = ", ".join(map(str, cell.stages)) or "one block each"
-    values["learning_rate"] = rates.described(cell.optimizer, rates.reference_of(cell))
+    values["learning_rate"] = rates.describe_rule(cell.optimizer, rates.reference_of(cell))
     return tuple(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
 
 

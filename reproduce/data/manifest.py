@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reproduce.cells.catalogue import TORCHVISION, Channels, Dataset, again
+from reproduce.cells.catalogue import TORCHVISION, Channels, Dataset, advise_preparation
 from reproduce.data.errors import DataError
 from reproduce.records import reading
 from reproduce.records.reading import dict_of, list_of, object_of, parse_json, read_file, text, whole
@@ -179,7 +179,7 @@ def read(folder: Path) -> Manifest:
         values = parse_json(read_file(path))
         if (schema := values.pop("schema")) != SCHEMA:
             newer = isinstance(schema, int) and schema > SCHEMA
-            fix = "Update this clone of the suite to read it" if newer else again(folder)
+            fix = "Update this clone of the suite to read it" if newer else advise_preparation(folder)
             raise DataError(path, f"is of format {schema!r}, this version reads format {SCHEMA}", fix)
         _check_values(values)
         findings = values.pop("findings")
@@ -193,11 +193,13 @@ def read(folder: Path) -> Manifest:
         files = {name: Written(**file) for name, file in values.pop("files").items()}
         return Manifest(findings=content, files=files, **values)
     except FileNotFoundError:
-        raise DataError(folder, "contains no prepared data set (no manifest.json)", again(folder)) from None
+        raise DataError(
+            folder, "contains no prepared data set (no manifest.json)", advise_preparation(folder)
+        ) from None
     except OSError as error:
         raise _explain_no_access(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(path, f"is damaged ({error!r})", again(folder)) from error
+        raise DataError(path, f"is damaged ({error!r})", advise_preparation(folder)) from error
 
 
 _CHANNELS = ("mean", "deviation")
@@ -236,7 +238,7 @@ def obstacle(folder: Path, manifest: Manifest, loader: str) -> DataError | None:
         return DataError(
             folder,
             f"the loader is {loader}, but the folder of the images, {manifest.source}, does not exist",
-            f"Restore it, or name another one: {again(folder)}",
+            f"Restore it, or name another one: {advise_preparation(folder)}",
         )
     if loader != TORCHVISION and not manifest.has_beton:
         fix = f"Prepare it without --no-beton, or choose --loader {TORCHVISION}"

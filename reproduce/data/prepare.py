@@ -25,7 +25,7 @@ from reproduce.data.manifest import Findings, Manifest, Progress, Written
 from reproduce.records.storage import explain_full_disk, write_atomically
 
 REPLACE = "Add --replace to prepare it again"
-UNOFFICIAL = 'To use it nevertheless, add --unofficial "REASON"; the reason is recorded in every result.'
+UNOFFICIAL = 'To use it nevertheless, add --allow-unofficial "REASON"; the reason is recorded in every result.'
 NOTHING_LEFT = "no partial files are left. Free some space and run the same command again"
 
 #: (name of the work, number of steps, unit of the steps) -> context manager of a progress bar.

@@ -118,8 +118,8 @@ def _loader(source: Source, cell: TrainedCell, otherwise: str) -> Loader:
 
 def _pydoc(cell: TrainedCell, device: torch.device) -> Data:
     """Open the text. Its provenance contains its SHA-256, the lengths of its parts and the unigram baseline."""
-    from petra_core.models.revroberta import IGNORED
     from reproduce.data import text
+    from reproduce.models.revroberta import IGNORED
 
     whole = corpus.pydoc()
     train, test = (text.Text(part, cell.image_size, device) for part in (whole.train, whole.test))
@@ -185,11 +185,11 @@ def _verify_once(folder: Path, stamp: Stamp) -> Manifest:
     name = folder.name
     prepared = manifest.read(folder)
     if prepared.dataset != name:
-        raise DataError(folder, f"contains {prepared.dataset}", catalogue.again(folder))
+        raise DataError(folder, f"contains {prepared.dataset}", catalogue.advise_preparation(folder))
     small = sum(file.bytes for file in prepared.files.values()) <= READ_WHOLE
     problems = manifest.problems(folder, prepared, contents=small)
     if problems:
-        raise DataError(folder, "; ".join(problems), catalogue.again(folder, prepared.source))
+        raise DataError(folder, "; ".join(problems), catalogue.advise_preparation(folder, prepared.source))
     return prepared
 
 

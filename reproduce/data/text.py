@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from petra_core.models.revroberta import IGNORED
 from reproduce.data.crops import Integers
 from reproduce.data.loader import Batch, Source
 from reproduce.data.sample_hash import Hashes, chain
+from reproduce.models.revroberta import IGNORED
 
 VALUES = 256  # possible values of a byte
 MASK = VALUES  # token that masks a byte

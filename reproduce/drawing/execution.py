@@ -16,7 +16,7 @@ from petra_core.pipeline import Pipeline
 from petra_core.prediction.simulation import Operation, simulate
 from petra_core.prediction.timeline import Timeline
 from petra_core.prediction.units import UNITS
-from petra_core.shares import owned
+from petra_core.shares import stage_ranges
 from petra_core.staleness import Action, Kind
 
 __all__ = ["executed", "laid_out"]
@@ -101,7 +101,7 @@ def laid_out(actions: Sequence[tuple[int, Action]], partition: Sequence[int]) ->
             for stage, action in actions
             if stage in own
         ]
-        for own in owned(partition, stages)
+        for own in stage_ranges(partition, stages)
     ]
     return simulate(devices)
 

@@ -81,7 +81,7 @@ def commands(plan: str) -> list[str]:
     """Return the commands that run all cells of a plan, one for each scale."""
     cells = PLANS.get(plan)
     known = [scale for scale in scales.SCALES if cells and cells_of(cells, scale)]
-    return [f"python -m reproduce run {scale} --tables {plan}" for scale in known]
+    return [f"python -m reproduce run {scale} --exhibits {plan}" for scale in known]
 
 
 def first(sentences: Sequence[Sentence]) -> str:

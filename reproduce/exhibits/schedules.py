@@ -9,7 +9,7 @@ from functools import cache
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.staleness import written
+from petra_core.staleness import format_actions
 from reproduce.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.presentation.content import Figure
@@ -55,7 +55,9 @@ def drawn(method: Method, accumulation: int) -> Figure:
     )
     key = f"schedule-{method.name.lower().replace('_', '-')}-k{accumulation}"
     labels = {stage: f"stage {stage}" for stage in range(STAGES)}
-    return Figure(key, title, written(actions), to_svg(timeline, title=title, labels=labels, unit="forwards"), caption)
+    return Figure(
+        key, title, format_actions(actions), to_svg(timeline, title=title, labels=labels, unit="forwards"), caption
+    )
 
 
 EXHIBIT = Exhibit("schedules", "Schedules as executed", INTRODUCTION, whole=whole, folded="The same with k = 2")

@@ -31,11 +31,11 @@ INTRODUCTION = (
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the fragments, the predicted memory of each stage as a figure and a table, and its layers."""
-    from reproduce.measures.held_memory import predicted
+    from reproduce.measures.held_memory import predict_memory
 
     planned = run_sets(frames, "table6")[0].planned
     cells = {cell.dataset: cell for cell in planned if isinstance(cell, MemoryCell)}
-    every = {dataset: predicted(cells[dataset]) for dataset in DATASETS}
+    every = {dataset: predict_memory(cells[dataset]) for dataset in DATASETS}
     cell, stages = cells["imagenet"], every["imagenet"]
     sizes, setting = revnet_sizes(18, cell.dataset, cell.batch_size), f"ImageNet, batch {cell.batch_size}"
     total, inputs = sum(stage.total for stage in stages), sum(stage.peak["inputs"] for stage in stages)
@@ -88,7 +88,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         key="table6-imagenet",
         caption=f"Partition of RevNet-18 and memory per stage under PETRA, predicted ({setting}, k = 1). "
         "1 MB = 10⁶ bytes.",
-        rows=zip(sizes, networks.outlined(cell), stages, lockstep(len(sizes)), strict=True),
+        rows=zip(sizes, networks.build_outline(cell), stages, lockstep(len(sizes)), strict=True),
         fields=[
             number("stage j", lambda row: row[0].stage),
             words("layers", lambda row: networks.layers_of(row[1]), hint="“/2” is a stride of 2"),

@@ -30,7 +30,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     gaps = {(k, name): last[k, name] - last[k, EXACT] for k, name in last if name != EXACT}
     known = catalogue.by_name(run_set.example.dataset)
     patches = f"{run_set.example.stem.removeprefix('patch')}-pixel patches"
-    setting = f"{run_set.described(network=True)}, {known.sized(run_set.example.image_size) if known.text else patches}"
+    size = known.describe_size(run_set.example.image_size) if known.text else patches
+    setting = f"{run_set.described(network=True)}, {size}"
     setting += f", text {run_set.text[:12]}…" * bool(run_set.text)
     key = f"{'language' if known.text else 'transformers'}-{run_set.key}"
     of_petra = {k: gaps[k, methods.PETRA.name] for k in ks}

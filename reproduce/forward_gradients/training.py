@@ -22,10 +22,10 @@ from torch.func import jvp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from petra_core.buffers import FrozenBuffers
-from petra_core.checkpoint import copied
-from petra_core.checks import REMEDY, PendingLosses, Shapes
+from petra_core.checkpoint import copy_tree
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.inspection.modules import check_stages
+from petra_core.inspection.values import REMEDY, PendingLosses, Shapes
 from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
 from petra_core.optimizers import OptimizerFactory, optimizer_of, set_rate
 from petra_core.randomness import RandomStream
@@ -391,7 +391,7 @@ class ForwardGradients:
         directions = (torch.zeros_like(x) if tangent is None else tangent, *(tangents[layer] for layer in layers))
         drawing = RandomStream(self.device, None, 0)
         # Fused attention does not support forward mode.
-        with self._frozen, drawing, sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+        with self._frozen.freeze(), drawing, sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
             # In the first jvp of a process torch uses torch.jit.script, and warns that this is deprecated. The category
             # of the warning depends on the version.
             warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")
@@ -499,7 +499,7 @@ class ForwardGradients:
 
         """
         self._losses.look()
-        state: dict[str, Any] = copied(
+        state: dict[str, Any] = copy_tree(
             {
                 "format": STATE_FORMAT,
                 "settings": str(self.settings),
@@ -531,7 +531,7 @@ class ForwardGradients:
                 raise CheckpointError(f"the state has {key} {state.get(key)!r}, this training has {value!r}")
         if len(state["workers"]) != len(self.blocks):
             raise CheckpointError(f"the state has {len(state['workers'])} blocks, this training {len(self.blocks)}")
-        state = copied(state)
+        state = copy_tree(state)
         for block, saved in zip(self.blocks, state["workers"], strict=True):
             try:
                 for name, module in block.modules.items():

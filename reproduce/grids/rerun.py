@@ -6,10 +6,12 @@ selected by name, with these two options. Any other cell is trained by `train`, 
 scale is then `custom`.
 """
 
+import shlex
 from functools import cache
 
 from petra_core import methods
-from reproduce.cells.kinds import REMOVED, Cell, ForwardGradientCell, TrainingCell
+from reproduce.cells.kinds import Cell, ForwardGradientCell, TrainingCell
+from reproduce.cells.setting import flags_of, settings_of, spelled
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.records.results import meaning
@@ -29,15 +31,16 @@ def command(cell: Cell) -> str:
         return f"python -m reproduce run {cell.scale} --only name={nearest.name}{''.join(changed)}"
     if not isinstance(cell, TrainingCell | ForwardGradientCell):
         return ""
-    settings = {
-        name: value for name, value in cell.without_defaults().items() if name not in ("kind", "scale", *REMOVED)
-    }
+    values = cell.without_defaults()
     if cell.method in methods.SYSTEMS:  # the name of a system selects a timing other than a cell's default
-        settings["timing"] = cell.timing
+        values["timing"] = cell.timing
     if len(cell.stages) == 1:  # all blocks in one stage: a single number is a number of stages
-        settings["stages"] = (1,)
-    options = " ".join(f"--{name.replace('_', '-')} {_argument(value)}" for name, value in settings.items())
-    return f"python -m reproduce train {options}"
+        values["stages"] = (1,)
+    words = ["python", "-m", "reproduce", "train"]
+    for name, described in settings_of(type(cell)).items():
+        if name in values:
+            words += [flags_of(name, described)[-1], spelled(values[name], described)]
+    return shlex.join(words)
 
 
 @cache
@@ -47,9 +50,3 @@ def planned(scale: str) -> dict[str, list[Cell]]:
     for cell in grid_of(scale):
         by_meaning.setdefault(meaning(cell), []).append(cell)
     return by_meaning
-
-
-def _argument(value: object) -> str:
-    if isinstance(value, tuple):
-        return ",".join(map(str, value)) or '""'
-    return str(value)

@@ -10,7 +10,7 @@ and `reproduce.grids.grid` combines them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from reproduce.cells.kinds import Cell, CellError, ForwardGradientCell, TrainedCell, near_matches
+from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
 from reproduce.records.record import State, Status
 
 
@@ -31,10 +31,8 @@ class Scale:
         """Return whether a finished cell misses its expected accuracy."""
         if not isinstance(cell, TrainedCell) or cell.accumulation not in self.target_accumulations:
             return False
-        if (cell.forward_weights, cell.correction) != ("current", "none") or cell.optimizer == "nadam":
-            return False  # delay compensation is under test
-        if isinstance(cell, ForwardGradientCell):
-            return False  # guesses are under test
+        if cell.under_test:
+            return False
         if state.status is Status.DONE:
             return test_accuracy is None or test_accuracy <= self.target(cell)
         return state.status is Status.FAILED

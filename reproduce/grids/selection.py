@@ -5,63 +5,117 @@ an error that lists near matches. Otherwise a typo would give an empty grid.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from reproduce.cells import catalogue
 from reproduce.cells import timing as timings
 from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
+from reproduce.cells.setting import WHICH, setting
 from reproduce.grids.plans import IN_ORDER, PLANS
 
-#: Option of the command line -> setting of a cell.
+#: Field of a selection -> setting of a cell.
 CONDITIONS = {"models": "model", "methods": "method", "k": "accumulation", "datasets": "dataset"}
 
 
-def select(
-    grid: Sequence[Cell],
-    conditions: Mapping[str, Sequence[str]],
-    *,
-    tables: Sequence[str] = (),
-    seeds: Sequence[str] = (),
-    only: Sequence[str] = (),
-) -> list[Cell]:
-    """Return the cells of a scale that fulfil all conditions, in the order of the scale or of a plan with its order.
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Conditions on the cells of a scale, and changes of the selected cells. An empty condition has no effect.
 
-    Args:
-        grid: Cells to choose from, all of one scale.
-        conditions: Values by option (see `CONDITIONS`). An option without values has no effect.
-        tables: Keys of the exhibits that show the cells (`reproduce.grids.plans`).
-        seeds: A single number N for the first N seeds of the grid, or several seeds.
-        only: `setting=value,value` for any setting, or `name=value` for the cells of these names.
-
-    Returns:
-        The selected cells.
-
-    Raises:
-        CellError: No cell has a given setting or value, or no cell fulfils all conditions.
+    Attributes:
+        exhibits: Cells of these tables, figures and studies, such as table2,figure4,stability.
+        models: Networks, such as revnet18,resnet50.
+        methods: Methods, such as petra,backpropagation.
+        k: Accumulation factors, such as 1,4.
+        datasets: Data sets.
+        seeds: The first N seeds, or a list of seeds such as 0,2. For a single seed: --only seed=2.
+        only: Cells with these values of a setting, such as --only kind=training --only batch_size=64. Repeatable. The
+            setting name selects cells by their names.
+        loader: ffcv, memory or torchvision. These are separate cells.
+        precision: float32, tf32 (CUDA) or bf16. These are separate cells.
+        timing: lockstep, 1f1b or 1f1b+S, for pipelined methods. These are separate cells.
 
     """
-    cells = list(grid)
-    asked: list[str] = []
-    if tables:
-        shown = _cells_of(tables, grid[0].scale)
-        ordered = all(_comparable(table) in IN_ORDER for table in tables)
-        cells = list(shown) if ordered else [cell for cell in cells if cell in shown]
-        asked.append(f"--tables {','.join(tables)}")
-    wanted = [(f"--{name} {','.join(values)}", CONDITIONS[name], values) for name, values in conditions.items()]
-    wanted.append((f"--seeds {','.join(seeds)}", "seed", _first(seeds[0], grid) if len(seeds) == 1 else seeds))
-    wanted += [_condition(text, grid) for text in only]
-    for source, setting, values in wanted:
-        if not values:
-            continue
-        chosen = _narrowed(cells, grid, setting, values, source)
-        if not chosen:
-            values_left = dict.fromkeys(_text(of[setting]) for cell in cells if setting in (of := _settings(cell)))
-            before = " and ".join(asked)
-            left = f"{setting} is {' or '.join(values_left)}" if values_left else f"no cell has a {setting}"
-            raise CellError(f"no cell of the scale {grid[0].scale} fulfils {before} and {source}: with {before} {left}")
-        cells = chosen
-        asked.append(source)
-    return cells
+
+    exhibits: tuple[str, ...] = setting(WHICH, default=(), metavar="NAME,…", old="--tables")
+    models: tuple[str, ...] = setting(WHICH, default=(), metavar="MODEL,…")
+    methods: tuple[str, ...] = setting(WHICH, default=(), metavar="METHOD,…")
+    k: tuple[str, ...] = setting(WHICH, default=(), metavar="K,…", flags=("-k", "--k"))
+    datasets: tuple[str, ...] = setting(WHICH, default=(), metavar="NAME,…", listed=tuple(catalogue.DATASETS))
+    seeds: tuple[str, ...] = setting(WHICH, default=(), metavar="N | SEED,SEED,…")
+    only: tuple[str, ...] = setting(WHICH, default=(), metavar="SETTING=VALUE[,VALUE]", whole=True)
+    loader: str = setting(WHICH, default="", rule="as planned")
+    precision: str = setting(WHICH, default="", rule="as planned")
+    timing: str = setting(WHICH, default="", rule="as planned")
+
+    def select(self, grid: Sequence[Cell]) -> list[Cell]:
+        """Return the cells that fulfil all conditions, in the order of the scale or of a plan with its order.
+
+        Args:
+            grid: Cells to choose from, all of one scale.
+
+        Returns:
+            The selected cells.
+
+        Raises:
+            CellError: No cell has a given setting or value, or no cell fulfils all conditions.
+
+        """
+        cells = list(grid)
+        asked: list[str] = []
+        if self.exhibits:
+            needed = _cells_of(self.exhibits, grid[0].scale)
+            ordered = all(_comparable(exhibit) in IN_ORDER for exhibit in self.exhibits)
+            cells = list(needed) if ordered else [cell for cell in cells if cell in needed]
+            asked.append(f"--exhibits {','.join(self.exhibits)}")
+        for source, name, values in self._conditions(grid):
+            if not values:
+                continue
+            chosen = _narrowed(cells, grid, name, values, source)
+            if not chosen:
+                values_left = dict.fromkeys(_text(held[name]) for cell in cells if name in (held := _settings(cell)))
+                before = " and ".join(asked)
+                left = f"{name} is {' or '.join(values_left)}" if values_left else f"no cell has a {name}"
+                scale = grid[0].scale
+                raise CellError(f"no cell of the scale {scale} fulfils {before} and {source}: with {before} {left}")
+            cells = chosen
+            asked.append(source)
+        return cells
+
+    def _conditions(self, grid: Sequence[Cell]) -> Iterable[tuple[str, str, Sequence[str]]]:
+        """Yield the spelling of each condition, the setting that it restricts, and the allowed values."""
+        for option, name in CONDITIONS.items():
+            values = getattr(self, option)
+            yield f"--{option} {','.join(values)}", name, values
+        seeds = self.seeds
+        yield f"--seeds {','.join(seeds)}", "seed", _first(seeds[0], grid) if len(seeds) == 1 else seeds
+        yield from (_condition(text, grid) for text in self.only)
+
+    def variants(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Return the cells with the other loader, precision or timing. They are then different cells.
+
+        Raises:
+            CellError: A data set has no such loader, or the precision or timing is unknown, or a cell does not support
+                it.
+
+        """
+        given = {"loader": self.loader, "precision": self.precision}
+        given["timing"] = self.timing and timings.canonical(self.timing)
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value}
+        changed: dict[Cell, None] = {}
+        refused: dict[str, str] = {}  # by kind of cell
+        for cell in cells:
+            trained = isinstance(cell, TrainedCell)
+            try:
+                changed[dataclasses.replace(cell, **changes) if trained and changes else cell] = None
+            except CellError as error:
+                refused.setdefault(cell.kind, f"{cell.name}: {error}")
+        if refused:
+            others = sorted({cell.kind for cell in changed} - refused.keys())
+            rest = f"; --only kind={','.join(others)} leaves such cells out" * bool(others)
+            raise CellError(f"{next(iter(refused.values()))}{rest}")
+        return list(changed)
 
 
 def _condition(text: str, grid: Sequence[Cell]) -> tuple[str, str, list[str]]:
@@ -71,11 +125,11 @@ def _condition(text: str, grid: Sequence[Cell]) -> tuple[str, str, list[str]]:
         CellError: No cell has such a setting.
 
     """
-    setting, equals, values = text.partition("=")
+    name, equals, values = text.partition("=")
     names = {key: None for cell in grid for key in _settings(cell)}
-    if not equals or setting not in names:
-        raise CellError(f"--only {text}: {near_matches(setting, names)} (as SETTING=VALUE)")
-    return f"--only {text}", setting, values.split(",")
+    if not equals or name not in names:
+        raise CellError(f"--only {text}: {near_matches(name, names)} (as SETTING=VALUE)")
+    return f"--only {text}", name, values.split(",")
 
 
 def _first(number: str, grid: Sequence[Cell]) -> list[str]:
@@ -88,41 +142,14 @@ def _first(number: str, grid: Sequence[Cell]) -> list[str]:
     seeds = sorted({cell.seed for cell in grid if isinstance(cell, TrainedCell)})
     if not number.isdecimal() or not 0 < int(number) <= len(seeds):
         raise CellError(
-            f"--seeds {number}: expected a number from 1 to {len(seeds)}, or seeds such as 0,2; for seed 0, use "
-            f"--only seed=0"
+            f"--seeds {number}: expected a number of seeds from 1 to {len(seeds)}, or seeds such as 0,2; for seed 0, "
+            f"use --only seed=0"
         )
     return [str(seed) for seed in seeds[: int(number)]]
 
 
-def with_settings(
-    cells: Iterable[Cell], *, loader: str | None = None, precision: str | None = None, timing: str | None = None
-) -> list[Cell]:
-    """Return the cells with another loader, precision or timing if they support it. They are then different cells.
-
-    Raises:
-        CellError: A data set has no such loader, or the precision or timing is unknown, or a cell does not support it.
-
-    """
-    given = {"loader": loader, "precision": precision, "timing": timing and timings.canonical(timing)}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    changed: dict[Cell, None] = {}
-    refused: dict[str, str] = {}  # by kind of cell
-    for cell in cells:
-        try:
-            changed[dataclasses.replace(cell, **changes) if isinstance(cell, TrainedCell) and changes else cell] = None
-        except CellError as error:
-            refused.setdefault(cell.kind, f"{cell.name}: {error}")
-    if refused:
-        others = sorted({cell.kind for cell in changed} - refused.keys())
-        rest = f"; --only kind={','.join(others)} leaves such cells out" * bool(others)
-        raise CellError(f"{next(iter(refused.values()))}{rest}")
-    return list(changed)
-
-
-def _narrowed(
-    cells: Iterable[Cell], grid: Iterable[Cell], setting: str, values: Iterable[str], source: str
-) -> list[Cell]:
-    """Return the cells whose setting has one of the values.
+def _narrowed(cells: Iterable[Cell], grid: Iterable[Cell], name: str, values: Iterable[str], source: str) -> list[Cell]:
+    """Return the cells whose setting `name` has one of the values.
 
     Raises:
         CellError: No cell of the grid has one of the values.
@@ -130,13 +157,13 @@ def _narrowed(
     """
     in_grid: dict[str, str] = {}  # comparable form -> displayed form
     for cell in grid:
-        if setting in (settings := _settings(cell)):
-            in_grid.setdefault(_comparable(settings[setting]), _text(settings[setting]))
+        if name in (settings := _settings(cell)):
+            in_grid.setdefault(_comparable(settings[name]), _text(settings[name]))
     wanted = {_comparable(value): value.strip() for value in values}
     for comparable, value in wanted.items():
         if comparable not in in_grid:
-            raise CellError(f"{source}: no cell has {setting} {value}; {_near(value.lower(), in_grid.values())}")
-    return [cell for cell in cells if setting in (of := _settings(cell)) and _comparable(of[setting]) in wanted]
+            raise CellError(f"{source}: no cell has {name} {value}; {_near(value.lower(), in_grid.values())}")
+    return [cell for cell in cells if name in (held := _settings(cell)) and _comparable(held[name]) in wanted]
 
 
 def _settings(cell: Cell) -> dict[str, Any]:
@@ -165,7 +192,7 @@ def _text(value: object) -> str:
     return "+".join(map(str, value)) or "none" if isinstance(value, tuple | list) else str(value).lower()
 
 
-def _cells_of(tables: Sequence[str], scale: str) -> dict[Cell, None]:
+def _cells_of(exhibits: Sequence[str], scale: str) -> dict[Cell, None]:
     """Return the cells that these exhibits need.
 
     Raises:
@@ -174,14 +201,14 @@ def _cells_of(tables: Sequence[str], scale: str) -> dict[Cell, None]:
     """
     plans = {_comparable(name): plan for name, plan in PLANS.items()}
     chosen: dict[Cell, None] = {}
-    for table in tables:
-        if _comparable(table) not in plans:
-            raise CellError(f"--tables {table}: {near_matches(table.lower(), PLANS)}")
-        cells = plans[_comparable(table)](scale)
+    for exhibit in exhibits:
+        if _comparable(exhibit) not in plans:
+            raise CellError(f"--exhibits {exhibit}: {near_matches(exhibit.lower(), PLANS)}")
+        cells = plans[_comparable(exhibit)](scale)
         if not cells:
             with_cells = [name for name, plan in PLANS.items() if plan(scale)]
             raise CellError(
-                f"--tables {table}: it has no cells at the scale {scale}; these have: {', '.join(with_cells)}"
+                f"--exhibits {exhibit}: it has no cells at the scale {scale}; these have: {', '.join(with_cells)}"
             )
         chosen |= dict.fromkeys(cells)
     return chosen

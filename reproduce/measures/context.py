@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reproduce.measures.how import How
-from reproduce.teams.team import ALONE, Team
-from reproduce.teams.trace_file import TraceFile
+from reproduce.distributed.group import SINGLE_PROCESS, Group
+from reproduce.distributed.trace_file import TraceFile
+from reproduce.measures.run_options import RunOptions
 
 #: Memory format of weights and images. Convolutions are faster in it, on CPU and CUDA.
 MEMORY_FORMAT = torch.channels_last
@@ -52,25 +52,25 @@ class Context:
 
     Attributes:
         device: Device to compute on.
-        how: Options of the run.
+        options: Options of the run.
         should_stop: Function that is called between micro-batches, by several processes at every 16th. If it returns
             true, training is saved and `Stopped` is raised.
         observer: Receiver of progress reports.
         model_file: File for the trained model's state dict, if it is wanted.
-        team: Processes that train the cell together.
+        group: Processes that train the cell together.
         trace: Trace to write, if it is wanted.
 
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    how: How = field(default_factory=How)
+    options: RunOptions = field(default_factory=RunOptions)
     should_stop: Callable[[], bool] = lambda: False
     observer: Observer = field(default_factory=Observer)
     model_file: Path | None = None
-    team: Team = ALONE
+    group: Group = SINGLE_PROCESS
     trace: TraceFile | None = None
 
 
-def laid_out(inputs: Tensor) -> Tensor:
+def to_memory_format(inputs: Tensor) -> Tensor:
     """Convert images [B, C, H, W] to `MEMORY_FORMAT`. Return text [B, T] unchanged."""
     return inputs.contiguous(memory_format=MEMORY_FORMAT) if inputs.dim() == 4 else inputs

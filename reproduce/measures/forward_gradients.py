@@ -15,18 +15,18 @@ import torch
 from petra_core import Stage
 from reproduce.cells.kinds import BLOCK_MODELS, Cell, ForwardGradientCell
 from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derive_seed
+from reproduce.distributed.group import UnsupportedError
 from reproduce.forward_gradients.blocks import auxiliary
 from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.measures.context import MEMORY_FORMAT, Context
-from reproduce.measures.training import Trainer, finished, optimizer
+from reproduce.measures.training import Trainer, optimizer, train_to_end
 from reproduce.records.record import Record
-from reproduce.teams.team import UnsupportedError
 
 
 def measure(cell: Cell, record: Record, context: Context) -> dict[str, Any]:
     """Train to the end. See `reproduce.measures.training.train` for the result."""
     assert isinstance(cell, ForwardGradientCell)
-    return finished(_Trainer(cell, record, context), context)
+    return train_to_end(_Trainer(cell, record, context), context)
 
 
 class _Trainer(Trainer):
@@ -37,7 +37,12 @@ class _Trainer(Trainer):
 
     def _engine(self, stages: list[Stage]) -> ForwardGradients:
         cell, context = self._cell, self._context
-        if context.team.size > 1 or context.how.cuda_graphs or context.how.compiled or context.trace is not None:
+        if (
+            context.group.size > 1
+            or context.options.cuda_graphs
+            or context.options.compiled
+            or context.trace is not None
+        ):
             raise UnsupportedError(
                 "forward gradients only support one process without CUDA graphs, compilation and traces: leave out "
                 "--processes, --cuda-graphs, --compile and --trace"

@@ -43,7 +43,7 @@ def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     """
     assert isinstance(cell, MemoryCell)
     method = methods.by_name(cell.method)
-    prediction = predicted(cell, context.device)
+    prediction = predict_memory(cell, context.device)
     _check_fits(cell, sum(stage.total for stage in prediction), context.device)
     witness = Witness(context.device)
     with synthetic(cell, catalogue.by_name(cell.dataset).num_classes, context.device) as (stages, images, labels):
@@ -66,7 +66,7 @@ def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
     }
 
 
-def predicted(cell: MemoryCell, device: torch.device | None = None) -> tuple[StagePrediction, ...]:
+def predict_memory(cell: MemoryCell, device: torch.device | None = None) -> tuple[StagePrediction, ...]:
     """Predict the bytes that each stage will hold on `device` (None: the CPU) from shapes, without allocating them."""
     dataset = catalogue.by_name(cell.dataset)
     with torch.device("meta"):

@@ -6,10 +6,10 @@ step with the first. It is not needed, because everything can be computed betwee
 moment the weights are those that the next step will use. Values inside a step are provided by the engine
 (`Pipeline(after_backward=...)`).
 
-A probe follows every `every`-th micro-batch. Every stage runs the forward of micro-batch m in step m, and stage j runs
-its backward in step m + d_j (`petra_core.staleness`), that is at ages 0 and d_j. Evaluations of the network for the
-probe leave running statistics and the state of random generators unchanged. Values that are kept for a later comparison
-are part of the checkpoint, so a resumed run yields the same results.
+A probe follows every `interval`-th micro-batch. Every stage runs the forward of micro-batch m in step m, and stage j
+runs its backward in step m + d_j (`petra_core.staleness`), that is at ages 0 and d_j. Evaluations of the network for
+the probe leave running statistics and the state of random generators unchanged. Values that are kept for a later
+comparison are part of the checkpoint, so a resumed run yields the same results.
 """
 
 import abc
@@ -53,9 +53,9 @@ S = TypeVar("S", bound=FollowedMicroBatch)
 
 
 class Probe(abc.ABC, Generic[S]):
-    """Follow micro-batches 0, every, 2·every, … through a pipeline. Subclasses define the measures.
+    """Follow micro-batches 0, interval, 2·interval, … through a pipeline. Subclasses define the measures.
 
-        probe = GradientQuality(every=50)
+        probe = GradientQuality(interval=50)
         pipeline = Pipeline(stages, methods.PETRA, after_backward=probe.after_backward)
         probe.watch(pipeline, micro_batches=len(batches))
         for x, y in batches:
@@ -69,8 +69,8 @@ class Probe(abc.ABC, Generic[S]):
 
     subject: ClassVar[type[FollowedMicroBatch]]
 
-    def __init__(self, every: int, *, autocast: torch.dtype | None = None) -> None:
-        self.every = check_int("every", every, 1)
+    def __init__(self, interval: int, *, autocast: torch.dtype | None = None) -> None:
+        self.interval = check_int("interval", interval, 1)
         self._autocast = autocast
         self._in_flight: dict[int, S] = {}
         self._finished: list[dict[str, Any]] = []  # `micro_batch` and `measured` of those that are complete
@@ -91,7 +91,7 @@ class Probe(abc.ABC, Generic[S]):
     def before_step(self, images: Tensor, labels: Tensor) -> None:
         """Measure what is due before a step. Call this just before `pipeline.step(images, labels)`."""
         number = self.pipeline.micro_batches
-        if number % self.every == 0 and number <= self._last:
+        if number % self.interval == 0 and number <= self._last:
             with self._aside():
                 self._in_flight[number] = self._follow(number, images.detach().clone(), labels.detach().clone())
         for subject in self._in_flight.values():
@@ -138,7 +138,7 @@ class Probe(abc.ABC, Generic[S]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state`, together with the pipeline."""
-        subjects = [self.subject(**checkpoint.copied(values, self._device)) for values in state["in_flight"]]
+        subjects = [self.subject(**checkpoint.copy_tree(values, self._device)) for values in state["in_flight"]]
         self._in_flight = {subject.micro_batch: subject for subject in subjects}  # type: ignore[misc]  # S is self.subject
         self._finished = list(state["finished"])
 
@@ -170,7 +170,7 @@ class Probe(abc.ABC, Generic[S]):
         kind = self._device.type
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng([self._device] if kind == "cuda" else []))
-            stack.enter_context(FrozenBuffers(self._network))
+            stack.enter_context(FrozenBuffers(self._network).freeze())
             if self._autocast is not None:  # no cache of converted weights, which would be stale after an update
                 stack.enter_context(torch.autocast(kind, self._autocast, cache_enabled=False))
             before = capture(self._device)

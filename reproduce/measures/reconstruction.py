@@ -83,7 +83,7 @@ def rounding_errors(
         for (j, block), true, stream in reversed(list(zip(blocks, forward[:-1], drawing, strict=True))):
             if block.invertible:
                 with replay(stream.drawn, device):
-                    inputs = block.reconstruct(_as(wide, value), side=block.side(_as(wide, true))).inputs
+                    inputs = block.reconstruct(_as(wide, value), state=block.inversion_state(_as(wide, true))).inputs
                 assert inputs is not None
                 value = _as(streams, inputs)
             else:
@@ -126,7 +126,7 @@ class ReconstructionProbe(Probe[_Inputs]):
             if stage in self._reconstructing:
                 subject.true[stage] = list(as_streams(value))
             if stage < len(self.pipeline.stages) - 1:
-                value = self.pipeline.forward_aside(stage, micro_batch, value)
+                value = as_value(self.pipeline.workers[stage].evaluate(as_streams(value), micro_batch))
         return subject
 
     def _before_step(self, subject: _Inputs) -> None:

@@ -23,7 +23,7 @@ NO_SETTINGS = ("lr", "initial_lr", "lr_written", "params", "fused", "foreach")
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explain_errors(path: Path) -> Iterator[None]:
     """Convert errors from reading a state into CheckpointError, except out-of-memory errors."""
     try:
         yield

@@ -11,10 +11,10 @@ import torch
 from petra_core.optimizers import sgd
 from petra_core.stages import Stage
 from petra_core.tape import Value, as_streams, as_value
-from petra_core.targets import Target, converted
+from petra_core.targets import Target, convert_tensors
 from reproduce.cells import catalogue, networks, own, transformers
 from reproduce.cells.kinds import MeasuredCell
-from reproduce.measures.context import MEMORY_FORMAT, laid_out
+from reproduce.measures.context import MEMORY_FORMAT, to_memory_format
 
 #: The paper's optimizer, with a learning rate so small that training on random data does not diverge.
 SGD = sgd(1e-4, momentum=0.9, nesterov=True, weight_decay=5e-4)
@@ -27,8 +27,8 @@ def synthetic(cell: MeasuredCell, classes: int, device: torch.device) -> Iterato
         torch.manual_seed(cell.seed)
         inputs, target = micro_batch(cell, classes)
         stages = [stage.to(device).to(memory_format=MEMORY_FORMAT) for stage in networks.build(cell, classes)]
-        placed = as_value(tuple(laid_out(stream.to(device)) for stream in as_streams(inputs)))
-        yield stages, placed, converted(target, lambda tensor: tensor.to(device))
+        placed = as_value(tuple(to_memory_format(stream.to(device)) for stream in as_streams(inputs)))
+        yield stages, placed, convert_tensors(target, lambda tensor: tensor.to(device))
 
 
 def micro_batch(cell: MeasuredCell, classes: int) -> tuple[Value, Target]:

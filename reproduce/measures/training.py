@@ -40,13 +40,12 @@ import torch
 from torch.nn import functional as F
 
 from petra_core import CheckpointError, NonFiniteError, Pipeline, Stage, checkpoint, methods
-from petra_core.checks import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.delay import Rate
 from petra_core.devices import captured, compiled, compiled_steps
-from petra_core.models.revroberta import IGNORED
+from petra_core.inspection.values import LOOKED_AT_TOGETHER, REMEDY
 from petra_core.optimizers import OptimizerFactory, adamw, nadam, sgd
 from petra_core.stages import sequential
-from petra_core.staleness import entering_meanwhile
+from petra_core.staleness import forward_lags
 from reproduce.cells import catalogue, networks, own, timing
 from reproduce.cells.kinds import Cell, TrainedCell, delay_rules
 from reproduce.cells.rates import LearningRateSchedule
@@ -55,14 +54,15 @@ from reproduce.data.loader import Batch, InMemory
 from reproduce.data.resident import ResidentBatches
 from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derive_seed
 from reproduce.data.sources import open_data
+from reproduce.distributed.group import SCHEMA, UnsupportedError, load
 from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.measures import saved as saved_state
-from reproduce.measures.context import MEMORY_FORMAT, Context, Stopped, laid_out
-from reproduce.measures.how import MODULES, STEPS
+from reproduce.measures.context import MEMORY_FORMAT, Context, Stopped, to_memory_format
 from reproduce.measures.probe import Probe
+from reproduce.measures.run_options import MODULES, STEPS
+from reproduce.models.revroberta import IGNORED
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
-from reproduce.teams.team import SCHEMA, UnsupportedError, load
 
 #: `PAUSE` is the time between two checkpoints at ends of epochs, per second by which the last one exceeded `QUICK`. So
 #: saving takes about 2 % of a run. A full pipeline of the paper's networks has about 1 GB, which takes seconds to
@@ -87,10 +87,10 @@ def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None
 
     """
     assert isinstance(cell, TrainedCell)
-    return finished(Trainer(cell, record, context, probe), context)
+    return train_to_end(Trainer(cell, record, context, probe), context)
 
 
-def finished(trainer: "Trainer", context: Context) -> dict[str, Any]:
+def train_to_end(trainer: "Trainer", context: Context) -> dict[str, Any]:
     """Resume a trainer, run it to the end and return its result (see `train`)."""
     try:
         trainer.resume()
@@ -117,8 +117,8 @@ class Trainer:
 
     def __init__(self, cell: TrainedCell, record: Record, context: Context, probe: Probe[Any] | None = None) -> None:
         self._cell, self._record, self._context, self._probe = cell, record, context, probe
-        how = context.how
-        self._loader, self._test, self._data = open_data(cell, context.device, how.data_root, how.data_workers)
+        options = context.options
+        self._loader, self._test, self._data = open_data(cell, context.device, options.data_root, options.data_workers)
         record.about["data"] = self._data
         # A user's function with the SHA-256 of its file, since the cell has only its name; {} for the suite's networks.
         self._network = own.source(cell.model) if own.is_own(cell.model) else {}
@@ -127,7 +127,7 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):  # all methods and devices have the same initial weights
             torch.manual_seed(derive_seed(cell.seed, INITIALISATION))
             stages = networks.build(cell, self._loader.num_classes)
-        self._replicas = context.team.replicas
+        self._replicas = context.group.replicas
         self.batches = self._batches_of_replica()
         self._recorded_steps: captured.CapturedSteps | None = None
         self._resident: ResidentBatches | None = None  # batches that are made within CUDA graphs
@@ -157,20 +157,20 @@ class Trainer:
 
         """
         cell, context, probe = self._cell, self._context, self._probe
-        how = context.how
+        options = context.options
         method = methods.by_name(cell.method)
         try:
             vector = timing.vector(cell)
         except ValueError as error:
             raise UnsupportedError(str(error)) from None
-        if probe is not None and context.team.size > 1:
+        if probe is not None and context.group.size > 1:
             raise UnsupportedError("a probe needs all stages of the network in one process: train with one process")
-        if how.cuda_graphs and context.trace is not None:
+        if options.cuda_graphs and context.trace is not None:
             raise UnsupportedError(
                 "--trace with --cuda-graphs: a trace is recorded in Python, which does not see the actions of a CUDA "
                 "graph; give one of the two"
             )
-        placed, channel = context.team.place(
+        placed, channel = context.group.place(
             [stage.to(memory_format=MEMORY_FORMAT) for stage in stages], context.device
         )
         if channel is not None:
@@ -189,7 +189,7 @@ class Trainer:
             after_backward=None if probe is None else probe.after_backward,
             channel=channel,
         )
-        if how.compiled == MODULES:
+        if options.compiled == MODULES:
             compiled.compile_functions(pipeline.stages)
         if probe is not None:
             probe.watch(pipeline, cell.epochs * self.batches)
@@ -203,9 +203,9 @@ class Trainer:
             NonFiniteError: If a loss or a weight is not finite.
 
         """
-        if (streams := self._context.how.cuda_graphs) and isinstance(self.pipeline, Pipeline):
+        if (streams := self._context.options.cuda_graphs) and isinstance(self.pipeline, Pipeline):
             try:
-                if self._context.how.compiled == STEPS:
+                if self._context.options.compiled == STEPS:
                     self._recorded_steps = compiled_steps.cuda(self.pipeline)
                 else:
                     self._recorded_steps = captured.cuda(
@@ -274,7 +274,7 @@ class Trainer:
         """Return, for each stage, how many micro-batches later one enters when the stage does its part of a step."""
         if not isinstance(self.pipeline, Pipeline):
             return []
-        meanwhile = entering_meanwhile(self.pipeline.staleness)
+        meanwhile = forward_lags(self.pipeline.staleness)
         return [steps - lag for steps, lag in zip(meanwhile, self.pipeline.lags, strict=True)]
 
     def _set_learning_rate(self, total: int, later: Sequence[int]) -> None:
@@ -302,7 +302,7 @@ class Trainer:
         if self._recorded_steps is not None:
             try:
                 if batch is not None:
-                    return self._recorded_steps.step(laid_out(batch[0]), batch[1])
+                    return self._recorded_steps.step(to_memory_format(batch[0]), batch[1])
                 assert self._resident is not None
                 return self._recorded_steps.step_from(self._resident.batch)
             except captured.UnrecordableError as error:
@@ -310,16 +310,16 @@ class Trainer:
         if batch is None:
             assert self._resident is not None
             batch = self._resident.batch()
-        return self.pipeline.step(laid_out(batch[0]), batch[1])
+        return self.pipeline.step(to_memory_format(batch[0]), batch[1])
 
     def _step_plainly(self, error: captured.UnrecordableError) -> None:
         self._recorded_steps = None
         self._context.observer.notice(f"--cuda-graphs has no effect here: {error}")
 
     def _save_or_stop(self) -> None:
-        due = time.monotonic() - self._saved >= self._context.how.checkpoint_seconds
+        due = time.monotonic() - self._saved >= self._context.options.checkpoint_seconds
         number, total = self.pipeline.micro_batches, self._cell.epochs * self.batches
-        stop, save = self._context.team.decide(number, stop=self._context.should_stop(), save=due)
+        stop, save = self._context.group.decide(number, stop=self._context.should_stop(), save=due)
         if stop or save:
             self.save()
         if stop:
@@ -327,16 +327,16 @@ class Trainer:
 
     def _worth_saving(self) -> bool:
         """Return whether to save after an epoch. A single process does not save soon after a slow checkpoint."""
-        if self._context.team.size > 1:
+        if self._context.group.size > 1:
             return True
-        pause = min(PAUSE * max(0.0, self._saving_seconds - QUICK), self._context.how.checkpoint_seconds)
+        pause = min(PAUSE * max(0.0, self._saving_seconds - QUICK), self._context.options.checkpoint_seconds)
         return time.monotonic() - self._saved >= pause
 
     def _losses_at_heads(self) -> torch.Tensor:
         """Gather the sum and the number of the losses so far from the processes with heads, [heads, 2]."""
         self._read_losses()
         own = torch.tensor([self._loss_sum, self._losses], dtype=torch.float64, device=self._context.device)
-        return self._context.team.from_heads(own)
+        return self._context.group.gather_from_heads(own)
 
     def _count(self, loss: torch.Tensor) -> None:
         self._unread.append(loss)
@@ -370,7 +370,7 @@ class Trainer:
             "peak_bytes": sum(stage["total"] for stage in self.peaks()),
             **self._measured(),
         }
-        if self._context.team.leads:
+        if self._context.group.is_leader:
             self._record.append(metrics)
         self._context.observer.epoch(metrics)
         self.epoch, self.batch = self.epoch + 1, 0
@@ -386,7 +386,7 @@ class Trainer:
         unusable = torch.zeros((), dtype=torch.int64, device=self._context.device)  # samples with non-finite outputs
         text = catalogue.by_name(self._cell.dataset).text
         stop = False
-        eager = compiled.uncompiled() if self._context.how.compiled == MODULES else contextlib.nullcontext()
+        eager = compiled.uncompiled() if self._context.options.compiled == MODULES else contextlib.nullcontext()
         model = sequential(self.pipeline.stages)
         with self._replicas.averaged_statistics(model), eager:
             turns = range(-(-self._test.batches // self._replicas.count))  # number of batches of replica 0
@@ -394,14 +394,14 @@ class Trainer:
             for turn, batch in itertools.zip_longest(turns, own):
                 if batch is not None:
                     images, labels = batch
-                    logits = self.pipeline.evaluate(laid_out(images))
+                    logits = self.pipeline.evaluate(to_memory_format(images))
                     assert isinstance(logits, torch.Tensor)  # networks of cells have one output
                     correct += (logits.argmax(-1) == labels).sum()  # no class is `IGNORED`
                     unusable += torch.isfinite(logits.flatten(1)).all(1).logical_not().sum()  # `argmax` accepts NaN
                     if text:
                         flat = logits.flatten(0, 1).float()  # [B·T, tokens]
                         nats += F.cross_entropy(flat, labels.flatten(), ignore_index=IGNORED, reduction="sum")
-                stop, _ = self._context.team.decide(turn, stop=self._context.should_stop(), save=False)
+                stop, _ = self._context.group.decide(turn, stop=self._context.should_stop(), save=False)
                 if stop:
                     break
         # Save outside the context, where each replica has different statistics. A resume repeats the evaluation.
@@ -429,7 +429,7 @@ class Trainer:
     def peaks(self) -> list[dict[str, int]]:
         """Return the peak bytes of every stage: of each kind, and the peak of their sum, `total`."""
         own_rows = [{**stage.peak, "total": stage.peak_total} for stage in self.pipeline.memory().stages]
-        now = self._context.team.rows(own_rows)
+        now = self._context.group.gather_rows(own_rows)
         if not self._peaks:
             return now
         return [{key: max(old[key], new[key]) for key in new} for old, new in zip(self._peaks, now, strict=True)]
@@ -438,13 +438,13 @@ class Trainer:
         """Of every stage, the most micro-batches that entered between a forward and its backward; empty without any."""
         if not isinstance(self.pipeline, Pipeline):
             return []
-        now = self._context.team.rows(list(self.pipeline.observed_staleness))
+        now = self._context.group.gather_rows(list(self.pipeline.observed_staleness))
         return list(map(max, self._observed, now)) if self._observed else now
 
     def result(self) -> dict[str, Any]:
         """Return the result of the finished run on the leader, and {} on other processes."""
         stages, observed = self.peaks(), self.observed_staleness()
-        if not self._context.team.leads:
+        if not self._context.group.is_leader:
             return {}
         metrics = self._record.metrics()
         vector = self.pipeline.staleness if isinstance(self.pipeline, Pipeline) else None
@@ -490,7 +490,7 @@ class Trainer:
             "pipeline": pipeline,
             "probe": None if self._probe is None else self._probe.state_dict(),
         }
-        self._context.team.save(self._record, self.pipeline.micro_batches, common, workers)
+        self._context.group.save(self._record, self.pipeline.micro_batches, common, workers)
         self._saved = time.monotonic()
         self._saving_seconds = self._saved - started
 
@@ -504,7 +504,9 @@ class Trainer:
         """
         saved = load(self._record, self._own_stages, self._replicas.index)
         begun = {} if saved is None else saved[0]
-        self._context.team.compare(f"{begun.get('epoch', 0)} epochs and {begun.get('batch', 0)} micro-batches")
+        self._context.group.check_same_position(
+            f"{begun.get('epoch', 0)} epochs and {begun.get('batch', 0)} micro-batches"
+        )
         if saved is None:
             self._keep_metrics(0)
             return
@@ -524,14 +526,14 @@ class Trainer:
                 f"the checkpoint in {self._record.path} was trained by another version of the file of "
                 f"{self._cell.model}; restore that file, or move the checkpoint away to start from the beginning"
             )
-        with saved_state.explained(self._record.path):
+        with saved_state.explain_errors(self._record.path):
             fresh = self.pipeline.state_dict()
             saved_state.check(state, workers, fresh, epochs=self._cell.epochs, batches=self.batches)
             self.pipeline.load_state_dict({**state["pipeline"], "workers": workers})
             if self._probe is not None:
                 self._probe.load_state_dict(state["probe"])
             self.epoch, self.batch = state["epoch"], state["batch"]
-            head = self._context.team.head
+            head = self._context.group.head
             self._loss_sum = float(state["loss_sum"][head])
             self._losses = int(state["losses"][head])
             self._seconds, self._peaks = float(state["seconds"]), list(state["peaks"])
@@ -539,7 +541,7 @@ class Trainer:
         self._keep_metrics(state["epoch"])
 
     def _keep_metrics(self, count: int) -> None:
-        if self._context.team.leads:
+        if self._context.group.is_leader:
             self._record.keep_metrics(count)
 
 
@@ -577,10 +579,10 @@ def save_model(pipeline: Engine, context: Context) -> None:
     """
     assert context.model_file is not None
     model = sequential(pipeline.stages)
-    with context.team.replicas.averaged_statistics(model):
+    with context.group.replicas.averaged_statistics(model):
         own_entries = {name: tensor.cpu() for name, tensor in model.state_dict().items() if not tensor.is_meta}
-    state = context.team.gather(own_entries)
-    if not context.team.leads:
+    state = context.group.gather_state(own_entries)
+    if not context.group.is_leader:
         return
     with explain_full_disk(f"to write {context.model_file}"):
         checkpoint.save(context.model_file, state)

@@ -176,7 +176,7 @@ def _footprints(cell: MemoryCell, device: str) -> tuple[Footprint, ...]:
     with torch.device("meta"):
         images, labels = micro_batch(cell, catalogue.by_name(cell.dataset).num_classes)
     method, where = methods.by_name(cell.method), torch.device(device)
-    of_stages = memory.footprints(networks.outlined(cell), method, images, labels, device=where)
+    of_stages = memory.footprints(networks.build_outline(cell), method, images, labels, device=where)
     # Momentum takes one buffer for each trainable weight. To ask the optimizer would take two fifths of the time.
     return tuple(replace(of, optimizer=of.trainable) for of in of_stages)
 

@@ -5,8 +5,8 @@ from petra_core.prediction.full_speed import hidden_latency
 from petra_core.staleness import one_f_one_b
 from reproduce.cells import timing
 from reproduce.cells.kinds import TrainedCell
+from reproduce.distributed.partitioning import format_partition
 from reproduce.modelling import work
-from reproduce.teams.partitioning import written
 
 __all__ = ["sentence"]
 
@@ -33,7 +33,7 @@ def sentence(cell: TrainedCell, processes: int) -> str:
     costs = work.of_stages(cell, sizes)
     latency = hidden_latency(costs, one_f_one_b(processes))
     turn = max(cost.forward + cost.backward for cost in costs)
-    options = f"--timing {timing.ONE_F_ONE_B}" + (f" --stages {written(sizes)}" if set(sizes) != {1} else "")
+    options = f"--timing {timing.ONE_F_ONE_B}" + (f" --stages {format_partition(sizes)}" if set(sizes) != {1} else "")
     return (
         f"one stage per process ({options}) would change the staleness of stage 0 from "
         f"{vector[0]} to {processes - 1} micro-batches, and so the result; by predicted costs, latency of a message "

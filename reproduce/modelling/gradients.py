@@ -38,7 +38,7 @@ def kinds(cell: TrainedCell) -> str:
     reconstructed input. One stream of a reversible stage's output is a copy of the stream that F took, so F is
     evaluated at an exact input if the stage above keeps its input.
     """
-    keeps = [not stage.invertible for stage in networks.outlined(cell)]
+    keeps = [not stage.invertible for stage in networks.build_outline(cell)]
     above = [*keeps[1:], True]
     return "".join("K" if here else "E" if next_ else "R" for here, next_ in zip(keeps, above, strict=True))
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from petra_core.errors import check_int
 from petra_core.prediction.orders import Devices, operation
 from petra_core.prediction.simulation import Cost, Operation
-from petra_core.shares import owned
+from petra_core.shares import stage_ranges
 
 __all__ = ["CHUNKS", "gpipe", "interleaved", "one_f_one_b", "zero_bubble"]
 
@@ -132,7 +132,7 @@ def _synchronous(
 ) -> Devices:
     """Return the steps of every device as operations of its stages, followed by the updates."""
     check_int("micro_batches", micro_batches, 1)
-    parts = owned(partition, len(costs))
+    parts = stage_ranges(partition, len(costs))
     devices = len(steps)
     split = any(kind == "W" for of_device in steps for kind, _, _ in of_device)
     result: Devices = []

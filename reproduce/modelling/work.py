@@ -69,7 +69,7 @@ def _predicted(settings: tuple[tuple[str, Any], ...]) -> tuple[Cost, ...]:
     with torch.device("meta"):
         inputs, _ = micro_batch(network, catalogue.by_name(network.dataset).num_classes)
         streams = tuple(stream.to("meta") for stream in as_streams(inputs))
-        for index, stage in enumerate(networks.outlined(network)):
+        for index, stage in enumerate(networks.build_outline(network)):
             stage.to("meta")
             streams = tuple(
                 stream.detach().requires_grad_(index > 0 and stream.is_floating_point()) for stream in streams

@@ -29,6 +29,7 @@ from petra_core.files import replacing
 from reproduce.cells import catalogue, own, rates, timing
 from reproduce.cells.base import Cell
 from reproduce.cells.kinds import (
+    KINDS,
     ComplexityCell,
     ForwardGradientCell,
     MeasuredCell,
@@ -37,7 +38,7 @@ from reproduce.cells.kinds import (
     TrainedCell,
 )
 from reproduce.cells.networks import title_of
-from reproduce.forward_gradients import settings as forward
+from reproduce.cells.setting import settings_of
 from reproduce.presentation.statistics import ResidualStudy, pool
 from reproduce.records.broken import broken
 from reproduce.records.lost_commits import LOST
@@ -48,11 +49,9 @@ from reproduce.text import conjunction, count
 
 #: Columns of `runs` for cells that train. Other cells have a subset.
 RUNS = (
-    *("cell", "kind", "scale", "dataset", "image_size", "model", "stem", "width", "coupling", "network", "method", "k"),
-    *("batch_size", "epochs", "warmup_epochs", "learning_rate", "reference_rate", "optimizer", "seed"),
-    *("forward_weights", "correction", "correction_value", "timing", "stages", "staleness"),
-    *(*forward.AXES, "auxiliary"),
-    *("precision", "loader", "arithmetic", "settings", "recipe", "text"),
+    *("cell", "kind", "scale", "network", "k"),
+    *dict.fromkeys(name for kind in KINDS.values() for name in settings_of(kind) if name != "accumulation"),  # it is k
+    *("reference_rate", "staleness", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
     *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss", "final_loss"),
     *("peak_bytes", "train_seconds", "images_per_second", "micro_batches", "gpus", "machine", "traceable", "study"),
@@ -75,7 +74,7 @@ SPREAD = ("test_accuracy", "best_test_accuracy", "final_accuracy", "final_loss",
 
 def settings_key(cell: Cell) -> str:
     """Return the configuration without seed and without the settings that fit a machine (loader, precision)."""
-    return cell.less("seed", "loader", "precision")
+    return cell.text_without("seed", "loader", "precision")
 
 
 @dataclass(frozen=True)
@@ -289,7 +288,7 @@ class RunSet:
         cell = self.example
         title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
         epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
-        learning = f", learning rate {rates.described(cell.optimizer, rates.reference_of(cell))}" if rate else ""
+        learning = f", learning rate {rates.describe_rule(cell.optimizer, rates.reference_of(cell))}" if rate else ""
         return (
             f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
             f"{epochs}{learning}, {self.arithmetic}{_on_gpus(self.runs if runs is None else runs)}"
@@ -392,6 +391,7 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     return row | {
         "network": title_of(cell),
         "optimizer": cell.optimizer,
+        "drops": ",".join(map(str, cell.drops)),
         "stages": ",".join(map(str, cell.stages)),
         "staleness": _staleness(cell, result),
         "reference_rate": rates.reference_of(cell),

@@ -135,7 +135,7 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
 @cache
 def meaning(cell: Cell) -> str:
     """Return the configuration without the settings that fit the machine."""
-    return cell.less("loader", "precision")
+    return cell.text_without("loader", "precision")
 
 
 def check(run: Run[Cell]) -> None:

@@ -96,4 +96,4 @@ def _work(cell: Cell, where: Device) -> Work:
     """Return what the time of an epoch depends on. Cells without epochs are measured once over k micro-batches."""
     if not isinstance(cell, TrainedCell):  # measurements do not record or compile steps
         where = where._replace(cuda_graphs=0, compiled=False)
-    return where, cell.less(*(name for name in FREE if cell.epochs_expected or name != "accumulation"))
+    return where, cell.text_without(*(name for name in FREE if cell.epochs_expected or name != "accumulation"))

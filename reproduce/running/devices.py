@@ -96,8 +96,8 @@ def check_graphs(streams: int | str, names: Sequence[str]) -> None:
         raise DeviceError(f"--cuda-graphs {streams} needs a CUDA device, got {others[0]}: leave it out")
 
 
-def workers(devices: Sequence[str], jobs: int | None, threads: int, cores: int) -> int:
+def workers(devices: Sequence[str], jobs: int, threads: int, cores: int) -> int:
     """Return the number of worker processes: `jobs` if given, else one per GPU, or `cores // threads` on the CPU."""
-    if jobs is not None:
+    if jobs:
         return jobs
     return max(1, cores // threads) if tuple(devices) == ("cpu",) else len(devices)

@@ -17,11 +17,11 @@ import torch
 
 from petra_core import NonFiniteError
 from reproduce.cells.kinds import Cell, TrainedCell
+from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import MEMORY_FORMAT, Context
 from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
 from reproduce.records.record import DIVERGED, OUT_OF_MEMORY, Record, State
-from reproduce.teams.team import UnsupportedError
 from reproduce.text import conjunction
 
 #: Kind of a cell -> the function that runs it: (cell, record, context) -> values of the result.
@@ -56,7 +56,7 @@ def execute(record: Record, context: Context) -> State:
 
     """
     tf32 = _wants_tf32(record.cell, context.device)
-    if not context.team.leads:
+    if not context.group.is_leader:
         with deterministic(context.device, tf32=tf32):
             return _follow(record, context)
     with record.lock() as hold, deterministic(context.device, tf32=tf32):
@@ -65,19 +65,19 @@ def execute(record: Record, context: Context) -> State:
         state = record.state()
         if state.final:
             record.publish()  # a kill after the result leaves the folder
-            context.team.tell(go=False)
+            context.group.announce(go=False)
             return state
         context.observer.begin()
-        environment = {**_environment(record.cell, context), **context.team.environment}
+        environment = {**_environment(record.cell, context), **context.group.environment}
         code, patch = provenance.code()
         for words in (_other_threads(record, environment), *_changes(record, environment, code)):
             if words:
                 context.observer.notice(words)
         record.begin(environment, code, patch)
-        context.team.tell(go=True)
+        context.group.announce(go=True)
         with _failures_recorded(record, context.device):
             record.finish(_values(record, context))
-            context.team.tell(go=False)
+            context.group.announce(go=False)
         return record.state()
 
 
@@ -120,10 +120,10 @@ def _code_name(code: Mapping[str, Any]) -> str:
 
 def _follow(record: Record, context: Context) -> State:
     """Run the cell as a process that is not the leader. Record failures that only this process detects."""
-    if context.team.hear():
+    if context.group.wait_for_leader():
         with _failures_recorded(record, context.device):
             _runner(record.cell.kind)(record.cell, record, context)
-            context.team.hear()  # then the leader has written the result
+            context.group.wait_for_leader()  # then the leader has written the result
     return record.state()
 
 
@@ -179,10 +179,12 @@ def _environment(cell: Cell, context: Context) -> dict[str, Any]:
     # Only training uses CUDA graphs and torch.compile. These are the requested options; whether a cell supports CUDA
     # graphs is known only later.
     trained = isinstance(cell, TrainedCell)
-    how = context.how
-    chosen: dict[str, Any] = {"cuda_graphs": how.cuda_graphs, "compiled": how.compiled_as_recorded} if trained else {}
-    if context.how.sharing > 1:
-        chosen["sharing"] = context.how.sharing
+    options = context.options
+    chosen: dict[str, Any] = (
+        {"cuda_graphs": options.cuda_graphs, "compiled": options.compiled_as_recorded} if trained else {}
+    )
+    if context.options.sharing > 1:
+        chosen["sharing"] = context.options.sharing
     memory_format = str(MEMORY_FORMAT).removeprefix("torch.")
     return {
         **provenance.environment(context.device),

@@ -9,15 +9,16 @@ known part.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from reproduce.cells.kinds import Cell
 from reproduce.grids.plans import PLANS
-from reproduce.records import speed
+from reproduce.records import provenance, speed
 from reproduce.records.locks import Holder, holder
 from reproduce.records.record import Record, RecordError, State, Status, scan
 from reproduce.records.results import meaning
 from reproduce.records.speed import Device, Speeds
+from reproduce.running import devices
+from reproduce.running.grid_options import GridOptions
 from reproduce.text import count, duration
 
 SHOWN_METHODS = 2  # a row with more methods only shows their number
@@ -66,33 +67,39 @@ class Item:
 Plan = Mapping[str, Sequence[Item]]  # first exhibit that needs the cells -> cells in the order of the run
 
 
-def read(cells: Sequence[Cell], scale: str, root: Path, where: Device, *, retry_failed: bool = False) -> Plan:
+def read_plan(cells: Sequence[Cell], scale: str, options: GridOptions) -> Plan:
     """Read the plan of a run from the records, without changing them.
 
     Args:
         cells: Cells to run.
         scale: Scale that the cells belong to.
-        root: Folder of the records.
-        where: Device of the run, for the time estimate.
-        retry_failed: Whether failed cells are run again.
+        options: Options of the run. Its first device is that of the time estimate.
 
     """
-    speeds = speed.collect_times(scan(root).records)
+    where = Device(
+        provenance.device_name(options.devices[0]),
+        provenance.processor(),
+        options.threads,
+        sharing=devices.sharing(options.devices, options.jobs),
+        cuda_graphs=options.cuda_graphs,
+        compiled=options.compiled_as_recorded,
+    )
+    speeds = speed.collect_times(scan(options.root).records)
     # A cell with another loader or precision is listed with the cell of the grid that it is a variant of.
     exhibits = {meaning(cell): name for name, plan in reversed(PLANS.items()) for cell in plan(scale)}
     plan: dict[str, list[Item]] = {name: [] for name in PLANS}
     for cell in cells:
-        plan[exhibits[meaning(cell)]].append(_item(cell, root, speeds, where, retry_failed=retry_failed))
+        plan[exhibits[meaning(cell)]].append(_item(cell, options, speeds, where))
     return {name: items for name, items in plan.items() if items}
 
 
-def _item(cell: Cell, root: Path, speeds: Speeds, where: Device, *, retry_failed: bool) -> Item:
-    record = Record.for_cell(cell, root)
+def _item(cell: Cell, options: GridOptions, speeds: Speeds, where: Device) -> Item:
+    record = Record.for_cell(cell, options.root)
     try:
         state = record.state()
     except RecordError as error:
         return Item(cell, None, problem=str(error))
-    if retry_failed and state.status is Status.FAILED:
+    if options.retry_failed and state.status is Status.FAILED:
         state = State(Status.PARTIAL, state.epochs_done, state.epochs)
     return Item(cell, state, speeds.left(cell, state, where), None if state.final else holder(record.path))
 

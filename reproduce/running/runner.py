@@ -27,6 +27,7 @@ from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record, RecordError, State, Status
 from reproduce.records.storage import StorageError
 from reproduce.running import worker
+from reproduce.running.grid_options import GridOptions
 from reproduce.running.interrupts import Interrupt, ignored
 from reproduce.running.messages import (
     DeviceLost,
@@ -40,7 +41,7 @@ from reproduce.running.messages import (
     Waiting,
 )
 from reproduce.running.progress import GridBar
-from reproduce.running.worker import REPORT_SECONDS, Settings
+from reproduce.running.worker import REPORT_SECONDS
 
 SILENT_SECONDS = 120.0  # without a sign of life before a worker is reported
 GRACE_SECONDS = 30.0  # without a sign of life before a worker is killed if the run is to end
@@ -74,17 +75,16 @@ class GridOutcome:
         return 128 + self.signal if self.signal else 1
 
 
-def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = False) -> GridOutcome:
+def run_grid(cells: Sequence[Cell], options: GridOptions) -> GridOutcome:
     """Run all cells that have no result yet and report the progress on stderr.
 
     Args:
         cells: Cells of the grid.
-        settings: Options of the run. `settings.jobs` cells run concurrently.
-        retry_failed: Whether to run cells again that diverged or ran out of memory.
+        options: Options of the run. `options.jobs` cells run concurrently.
 
     """
     outcome = GridOutcome()
-    todo = _todo(cells, settings.root, outcome, retry_failed=retry_failed)
+    todo = _todo(cells, options, outcome)
     bar = GridBar(len(cells))
     for cell, state in outcome.states.items():
         if state.final:
@@ -92,33 +92,33 @@ def run_grid(cells: Sequence[Cell], settings: Settings, *, retry_failed: bool = 
     with Interrupt() as interrupt:
         if todo:
             # Start at most one worker per cell. An idle worker would reserve a share of a GPU.
-            _supervise(todo, replace(settings, jobs=min(settings.jobs, len(todo))), outcome, bar, interrupt)
+            _supervise(todo, replace(options, jobs=min(options.jobs, len(todo))), outcome, bar, interrupt)
     bar.close()
     outcome.signal = interrupt.received
     for cell in todo:
         known = outcome.states[cell]
-        now = known if known.final else _read_state(cell, settings.root, outcome)
+        now = known if known.final else _read_state(cell, options.root, outcome)
         if now is not None and now.final:  # one worker died while it ran the cell, and another one finished the cell
             outcome.problems.pop(cell, None)
     return outcome
 
 
-def _todo(cells: Sequence[Cell], root: Path, outcome: GridOutcome, *, retry_failed: bool) -> list[Cell]:
+def _todo(cells: Sequence[Cell], options: GridOptions, outcome: GridOutcome) -> list[Cell]:
     todo = []
     for cell in cells:
-        state = _read_state(cell, root, outcome)
+        state = _read_state(cell, options.root, outcome)
         if state is None:
             continue
-        if state.status is Status.FAILED and retry_failed:
+        if state.status is Status.FAILED and options.retry_failed:
             try:
-                outcome.states[cell] = state = _retry(Record.for_cell(cell, root))
+                outcome.states[cell] = state = _retry(Record.for_cell(cell, options.root))
             except OSError as error:
                 outcome.problems[cell] = (error.strerror if isinstance(error, StorageError) else None) or str(error)
                 continue
         if not state.final:
             todo.append(cell)
         elif state.finished:
-            _tidy(Record.for_cell(cell, root))
+            _tidy(Record.for_cell(cell, options.root))
     return todo
 
 
@@ -151,7 +151,9 @@ def _read_state(cell: Cell, root: Path, outcome: GridOutcome) -> State | None:
 # --- The parent process
 
 
-def _supervise(cells: list[Cell], settings: Settings, outcome: GridOutcome, bar: GridBar, interrupt: Interrupt) -> None:
+def _supervise(
+    cells: list[Cell], options: GridOptions, outcome: GridOutcome, bar: GridBar, interrupt: Interrupt
+) -> None:
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
     # An `Event` would have a lock. A worker that was killed while it reads the event would keep the lock and block all
     # others.
@@ -161,14 +163,14 @@ def _supervise(cells: list[Cell], settings: Settings, outcome: GridOutcome, bar:
     def start(number: int, without: Collection[int] = ()) -> None:
         ours, theirs = context.Pipe(duplex=False)
         process: BaseProcess = context.Process(
-            target=worker.main, args=(cells, settings, number, theirs, stop, os.getpid(), without)
+            target=worker.main, args=(cells, options, number, theirs, stop, os.getpid(), without)
         )
         with ignored():  # workers obey the parent's `stop`, not signals
             process.start()
         theirs.close()  # the worker must have the only copy of its end, so that its death closes the pipe
         workers[ours] = number, process
 
-    for number in range(settings.jobs):
+    for number in range(options.jobs):
         start(number)
     try:
         _Listener(cells, outcome, bar, stop, start).listen(workers, interrupt)
@@ -204,7 +206,7 @@ class _Listener:
         self._ended: set[int] = set()  # workers to replace when they end
         self._harmful: set[int] = set()  # indices of cells that caused a failure of the CUDA device
         self._notices: set[str] = set()
-        self._heard: dict[int, float] = {}  # worker -> monotonic time of its last sign of life
+        self._last_sign: dict[int, float] = {}  # worker -> monotonic time of its last sign of life
 
     def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
         """Process messages until the last worker has ended and `workers` is empty."""
@@ -223,14 +225,14 @@ class _Listener:
                 except (EOFError, OSError):  # OSError if the worker died in the middle of a message
                     process.join()
                     del workers[ready]
-                    self._heard.pop(number, None)
+                    self._last_sign.pop(number, None)
                     if number in self._ended:
                         self._ended.remove(number)
                         self._start(number, self._harmful)
                         continue
                     _note_death(process, self._running.pop(number, None), self._outcome, self._bar)
                     continue
-                self._heard[number] = time.monotonic()
+                self._last_sign[number] = time.monotonic()
                 if isinstance(message, OfCell):  # otherwise it is a sign of life, which has been noted
                     self.handle(number, message)
 
@@ -264,9 +266,9 @@ class _Listener:
         """Report workers that give no sign of life, and kill them if the run is to end."""
         now = time.monotonic()
         for number, process in workers.values():
-            if number not in self._heard:  # the worker is still importing modules
+            if number not in self._last_sign:  # the worker is still importing modules
                 continue
-            silent = now - self._heard[number]
+            silent = now - self._last_sign[number]
             cell = self._running.get(number)
             doing = f", which runs {cell.slug}," if cell is not None else ""
             if silent >= SILENT_SECONDS:
@@ -276,7 +278,7 @@ class _Listener:
                 )
             if self._stop.value and silent >= GRACE_SECONDS:
                 self._bar.notice(f"worker {number} (process {process.pid}){doing} does not respond and is killed")
-                self._heard.pop(number)
+                self._last_sign.pop(number)
                 process.kill()
 
     def _notice(self, text: str) -> None:

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -20,13 +20,14 @@ from torch import Tensor
 from petra_core import CheckpointError
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.data.errors import DataError
+from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import Context, Observer, Stopped
-from reproduce.measures.how import How
 from reproduce.records.locks import STALE_SECONDS, Holder, LockedError, LockLostError, holder
 from reproduce.records.record import Record, RecordError
 from reproduce.records.storage import StorageError, StorageFullError
 from reproduce.running import devices
 from reproduce.running.execution import execute
+from reproduce.running.grid_options import GridOptions
 from reproduce.running.messages import (
     Alive,
     DeviceLost,
@@ -38,7 +39,6 @@ from reproduce.running.messages import (
     Progress,
     Waiting,
 )
-from reproduce.teams.team import UnsupportedError
 
 POLL_SECONDS = 0.5  # interval at which a worker checks cells that other processes hold
 REPORT_SECONDS = 0.2  # interval at which a worker reports its progress
@@ -46,27 +46,6 @@ ALIVE_SECONDS = 5.0  # interval at which a worker sends a sign of life, even if 
 WAITING_SECONDS = 10.0  # time that a worker waits for other processes before it reports that it waits
 
 Report = Callable[[Message], None]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Options of a grid's run. They change results only by rounding.
-
-    Attributes:
-        root: Folder of the records.
-        jobs: Number of worker processes.
-        threads: Number of threads of each worker.
-        devices: Devices, which are assigned to the workers round-robin. Workers on the same GPU share its memory
-            evenly.
-        how: Options of each cell.
-
-    """
-
-    root: Path
-    jobs: int
-    threads: int = 1
-    devices: tuple[str, ...] = ("cpu",)
-    how: How = field(default_factory=How)
 
 
 class _Reporter(Observer):
@@ -91,7 +70,7 @@ class _Reporter(Observer):
 
 def main(
     cells: list[Cell],
-    settings: Settings,
+    options: GridOptions,
     number: int,
     pipe: Connection,
     stop: ctypes.c_bool,
@@ -99,10 +78,10 @@ def main(
     without: Collection[int] = (),
 ) -> None:
     """Run worker process number `number`."""
-    torch.set_num_threads(settings.threads)
-    sharing = devices.sharing(settings.devices, settings.jobs, number)
-    device = devices.take(device_of(number, settings), sharing)
-    settings = replace(settings, how=replace(settings.how, sharing=sharing))
+    torch.set_num_threads(options.threads)
+    sharing = devices.sharing(options.devices, options.jobs, number)
+    device = devices.take(options.device_of(number), sharing)
+    options = replace(options, sharing=sharing)
 
     def should_stop() -> bool:
         return stop.value or os.getppid() != parent  # the second: the parent process died
@@ -122,20 +101,15 @@ def main(
     alive = threading.Thread(target=give_signs_of_life, daemon=True)
     alive.start()
     try:
-        work(cells, settings, report, should_stop, device, without)
+        work(cells, options, report, should_stop, device, without)
     finally:
         ended.set()
         alive.join()
 
 
-def device_of(number: int, settings: Settings) -> str:
-    """Return the name of the device of worker `number`."""
-    return settings.devices[number % len(settings.devices)]
-
-
 def work(
     cells: Sequence[Cell],
-    settings: Settings,
+    options: GridOptions,
     report: Report,
     should_stop: Callable[[], bool],
     device: torch.device,
@@ -145,7 +119,7 @@ def work(
 
     Args:
         cells: Cells of the grid.
-        settings: Options of the run.
+        options: Options of the run.
         report: Function that is called with every message. `DiskFull` and `DeviceLost` end this worker.
         should_stop: Function that is called between cells, and within them as in `Context`. If it returns true, the
             work is stopped.
@@ -161,10 +135,10 @@ def work(
             if should_stop():
                 return
             context = Context(
-                device=device, how=settings.how, should_stop=should_stop, observer=_Reporter(report, index)
+                device=device, options=options, should_stop=should_stop, observer=_Reporter(report, index)
             )
             try:
-                if not _attempt(cells[index], settings, context, report, index):
+                if not _attempt(cells[index], options, context, report, index):
                     held.append(index)
             except Stopped:
                 return
@@ -178,14 +152,14 @@ def work(
         if len(held) == len(left):
             waiting = waiting or time.monotonic()
             if time.monotonic() - waiting >= WAITING_SECONDS:
-                _say_for_whom(cells, held, settings.root, report)
+                _report_holders(cells, held, options.root, report)
             time.sleep(POLL_SECONDS)
         else:
             waiting = 0.0
         left = held
 
 
-def _say_for_whom(cells: Sequence[Cell], held: Sequence[int], root: Path, report: Report) -> None:
+def _report_holders(cells: Sequence[Cell], held: Sequence[int], root: Path, report: Report) -> None:
     for index in held:
         folder = Record.for_cell(cells[index], root).path
         if (owner := holder(folder)) is not None:
@@ -201,14 +175,14 @@ def _touch(owner: Holder, since: str) -> str:
     return f"has given no sign of life since {since}; after {STALE_SECONDS:.0f} s the cell is taken over"
 
 
-def _attempt(cell: Cell, settings: Settings, context: Context, report: Report, index: int) -> bool:
+def _attempt(cell: Cell, options: GridOptions, context: Context, report: Report, index: int) -> bool:
     """Run a cell and report its outcome. Return False if another process holds it."""
-    record = Record.for_cell(cell, settings.root)
+    record = Record.for_cell(cell, options.root)
     try:
         if isinstance(cell, TrainedCell) and not record.has_result:  # before a record is created
             from reproduce.data.sources import check  # not needed if there is nothing to train
 
-            check(cell, settings.how.data_root)
+            check(cell, options.data_root)
         report(Finished(index, execute(record, context)))
     except LockedError:
         return False

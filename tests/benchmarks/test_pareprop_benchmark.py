@@ -75,6 +75,6 @@ def test_what_is_predicted_is_near_what_the_allocator_gives_out(method: Any) -> 
 
 def test_a_second_graph_is_predicted_and_largest_batches_are_found_from_a_line() -> None:
     plain = dataclasses.replace(RUN, method=REVERSIBLE_BACKPROPAGATION)
-    assert script.predict_peak(plain) < script.predicted_peak(RUN)
+    assert script.predict_peak(plain) < script.predict_peak(RUN)
     limit = script.predict_peak(dataclasses.replace(RUN, batch=37))
     assert abs(script.by_a_line(RUN, limit) - 37) <= 1

@@ -15,15 +15,15 @@ from reproduce.records.locks import holder
 from reproduce.records.record import scan
 from tests.cluster.slurm import Slurm, missing
 from tests.processes import ROOT, wait_for
+from tests.reproduce.distributed.test_launch import CELL, assert_same, outcome
 from tests.reproduce.measures.test_training import records
-from tests.reproduce.teams.test_launch import CELL, assert_same, outcome
 
 pytestmark = pytest.mark.skipif(
     bool(missing()),
     reason=f"Slurm's {', '.join(missing())} not found: apt-get install slurmctld slurmd slurm-client munge",
 )
 
-GRID = ("smoke", "--tables", "accuracy", "--models", "chain8", "--k", "4", "--methods", "petra,dsp")
+GRID = ("smoke", "--exhibits", "accuracy", "--models", "chain8", "--k", "4", "--methods", "petra,dsp")
 #: The last of two numbers of epochs counts. It leaves enough time for disturbances.
 NETWORK = (*CELL, "--epochs", "20", "--learning-rate", "0.02")
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -18,7 +18,7 @@ import petra_core
 from petra_core import BufferedStage, Clip, HeadStage, Pipeline, Stage, StageError, methods, models
 from petra_core.methods import Method
 from petra_core.stages import in_evaluation_mode
-from petra_core.targets import converted
+from petra_core.targets import convert_tensors
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.own_networks import gpt, reversible_gpt, unet, vit
 from tests.reference import RULES, ReferencePart, Sgd, entries, simulate
@@ -38,7 +38,7 @@ def of(name: str, **settings: Any) -> Any:
 def batches(name: str, count: int) -> list[tuple[Any, Any]]:
     torch.manual_seed(1)
     data = [NETWORKS[name].batch() for _ in range(count)]
-    return [(converted(x, doubled), converted(y, doubled)) for x, y in data]
+    return [(convert_tensors(x, doubled), convert_tensors(y, doubled)) for x, y in data]
 
 
 def doubled(tensor: Tensor) -> Tensor:

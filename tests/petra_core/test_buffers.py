@@ -78,7 +78,7 @@ def test_frozen_buffers_work_with_every_normalisation() -> None:
     x = torch.randn(3, 4, 5, 5)
     expected = copy.deepcopy(norms)(x)
     before = copy.deepcopy(norms.state_dict())
-    with FrozenBuffers(norms):
+    with FrozenBuffers(norms).freeze():
         result = norms(x)
     assert_bitwise_equal(norms.state_dict(), before)
     assert_bitwise_equal(result, expected)
@@ -101,7 +101,7 @@ class Scaled(nn.Module):
 def test_a_graph_keeps_the_buffer_that_it_was_made_with() -> None:
     """The buffer was once restored in place without autograd's knowledge, so the gradient was 0."""
     function, x = Scaled(), torch.ones(3, requires_grad=True)
-    with FrozenBuffers(function):
+    with FrozenBuffers(function).freeze():
         y = function(x)
     assert function.count == 0
     y.sum().backward()

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from petra_core import CheckpointError, Pipeline, Stage, methods, models
-from petra_core.checks import PendingLosses
 from petra_core.devices.captured import CapturedSteps
+from petra_core.inspection.values import PendingLosses
 from petra_core.methods import Method
 from petra_core.randomness import RandomStream
 from reproduce.data.beton import RawImages
@@ -60,7 +60,7 @@ def _non_blocking(func: Any, args: Any, kwargs: Any) -> bool:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make all new tensors fake and replace the functions that need real values."""
     monkeypatch.setattr("petra_core.inspection.modules.check_residual", lambda residual: None)
-    monkeypatch.setattr("petra_core.pipeline.check_states", lambda micro_batch, states: None)  # it copies to the CPU
+    monkeypatch.setattr("petra_core.pipeline.check_weights", lambda micro_batch, workers: None)  # it copies to the CPU
     monkeypatch.setattr(PendingLosses, "add", lambda *given, **how: None)
     monkeypatch.setattr(RandomStream, "__init__", no_generators)
     monkeypatch.setattr(RandomStream, "__enter__", lambda stream: None)

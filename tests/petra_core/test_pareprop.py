@@ -229,13 +229,8 @@ def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_in_betw
 
 def test_other_methods_do_one_thing_after_the_other_and_several_processes_are_refused() -> None:
     assert {type(executor_of(method, one_process=True)) for method in methods.PAPER} == {SequentialExecutor}
-
-    class Two(Channel):
-        stages, count, staleness = range(2), 4, ()
-
-    Two.__abstractmethods__ = frozenset()
     with pytest.raises(ValueError, match=r"these are in several.* use PETRA there, or REVERSIBLE_BACKPROPAGATION"):
-        Pipeline(toys.network(4), PAREPROP, channel=Two(), seed=0)
+        Pipeline(toys.network(4), PAREPROP, channel=Channel(range(2), 4), seed=0)
 
 
 def test_a_reconstruction_that_draws_is_done_by_the_caller() -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, merge, methods, models
 from petra_core.optimizers import sgd
-from petra_core.staleness import entering_meanwhile
+from petra_core.staleness import forward_lags
 from tests import toys
 from tests.compare import assert_close, relative_error
 from tests.reference import RULES, ReferencePart, Sgd, after_step, entries, simulate
@@ -156,7 +156,7 @@ def test_weights_statistics_and_losses_after_every_step(pattern, method):
 
     losses: list[Tensor] = []
     ends = [*(parts[0] - 1,) * parts[0], *(len(data) - 1,) * parts[1]]  # the last one before the next drain
-    later = entering_meanwhile(pipeline.staleness)
+    later = forward_lags(pipeline.staleness)
     for m, (x, y) in enumerate(data):
         if m == parts[0]:
             pipeline.drain()

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, merge, methods
-from petra_core.checks import PendingLosses
 from petra_core.delay import Rate
+from petra_core.inspection.values import PendingLosses
 from petra_core.methods import Method
 from petra_core.staleness import program
+from petra_core.tape import as_streams, as_value
 from petra_core.worker import devices_of
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
@@ -39,28 +40,28 @@ def test_a_step_gives_the_loss_of_its_micro_batch(stages: int, method: Method) -
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_a_forward_aside_has_the_next_forwards_weights_and_keeps_nothing(method: Method) -> None:
+def test_an_evaluation_of_a_stage_has_the_next_forwards_weights_and_keeps_nothing(method: Method) -> None:
     """The head returns the network's output, without the loss."""
     p, alone = (toys.pipeline(toys.network(4, norm=False), method, accumulation=8) for _ in range(2))
     value, later = torch.randn(4, 3, 6, 6, dtype=torch.float64), toys.batches(20, seed=2)
     before = copy.deepcopy(p.stages)
     assert toys.train(p, later[:14], drain=False) == toys.train(alone, later[:14], drain=False)
     assert [worker.version for worker in p.workers] == [1] * 4
-    for number, stage in enumerate(p.stages):
+    for number, (stage, worker) in enumerate(zip(p.stages, p.workers, strict=True)):
         used = before[number] if method.double_buffered else stage  # the version before the only update
         with torch.no_grad():
             expected = used(value)
-        assert_bitwise_equal(p.forward_aside(number, p.micro_batches, value), expected)
+        assert_bitwise_equal(as_value(worker.evaluate(as_streams(value), p.micro_batches)), expected)
         value = expected
     assert toys.train(p, later[14:]) == toys.train(alone, later[14:])
 
 
-def test_a_forward_aside_draws_what_the_next_forward_will_and_draws_it_for_nobody_else() -> None:
+def test_an_evaluation_of_a_stage_draws_what_the_next_forward_will_and_restores_the_generators() -> None:
     p = toys.pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=7)
     toys.train(p, toys.batches(6), drain=False)
-    value, state = p.forward_aside(0, 6, toys.batches(1)[0][0]), torch.get_rng_state()
-    first = p.forward_aside(1, 6, value)
-    assert_bitwise_equal(p.forward_aside(1, 6, value), first)
+    value, state = p.workers[0].evaluate((toys.batches(1)[0][0],), 6), torch.get_rng_state()
+    first = p.workers[1].evaluate(value, 6)
+    assert_bitwise_equal(p.workers[1].evaluate(value, 6), first)
     assert torch.equal(torch.get_rng_state(), state)
 
 

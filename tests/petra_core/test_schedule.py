@@ -4,7 +4,7 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.staleness import Action, Kind, lockstep, one_f_one_b, program, written
+from petra_core.staleness import Action, Kind, format_actions, lockstep, one_f_one_b, program
 
 LOCKSTEP = (
     "F0 F1 F2 F3 F4 R0 B0 U0 R1 B1 U1 R2 B2 U2 R3 B3 U3 R4 B4 U4",
@@ -37,5 +37,5 @@ def test_an_update_follows_every_kth_backward_and_the_rest_stays() -> None:
 
 def test_actions_are_written_one_line_per_stage() -> None:
     executed = [(0, Action(Kind.FORWARD, 0)), (1, Action(Kind.FORWARD, 0)), (1, Action(Kind.BACKWARD, 0))]
-    assert written(executed) == "stage 0 | F0\nstage 1 | F0 B0"
-    assert written([]) == ""
+    assert format_actions(executed) == "stage 0 | F0\nstage 1 | F0 B0"
+    assert format_actions([]) == ""

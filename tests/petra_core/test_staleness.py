@@ -14,7 +14,7 @@ from petra_core import CheckpointError, Pipeline, checkpoint, methods
 from petra_core.methods import Method
 from petra_core.models import group
 from petra_core.optimizers import sgd
-from petra_core.staleness import chosen, entering_meanwhile, lockstep, one_f_one_b, per_device
+from petra_core.staleness import forward_lags, lockstep, one_f_one_b, per_device, resolve
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.petra_core.test_petra_semantics import batches, network, pipeline_of, statistics_of, weights_of
@@ -160,10 +160,10 @@ def test_vectors_of_known_schedules() -> None:
     assert one_f_one_b(4) == (3, 2, 1, 0)
     assert per_device((3, 2, 2, 3)) == (3, 3, 3, 2, 2, 1, 1, 0, 0, 0)
     assert per_device((2, 1, 1), slack=0.5) == (3, 3, 2, 0)
-    assert entering_meanwhile(lockstep(5)) == (0, 1, 2, 3, 4)
-    assert entering_meanwhile((3, 3, 2, 0)) == (0, 0, 0, 1)
-    assert chosen(methods.PETRA, 3, 1) == (4, 2, 0)
-    assert chosen(methods.PAREPROP, 3, 1) == (0, 0, 0)
+    assert forward_lags(lockstep(5)) == (0, 1, 2, 3, 4)
+    assert forward_lags((3, 3, 2, 0)) == (0, 0, 0, 1)
+    assert resolve(methods.PETRA, 3, 1) == (4, 2, 0)
+    assert resolve(methods.PAREPROP, 3, 1) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from petra_core.methods import Method
 from petra_core.models import ConcatStreams, DuplicateStreams, sequential
 from petra_core.prediction.memory import predict
 from petra_core.staleness import lockstep
-from petra_core.targets import converted
+from petra_core.targets import convert_tensors
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 
@@ -148,7 +148,7 @@ def test_the_target_is_copied_and_another_shape_is_refused() -> None:
         for x, target in batches(8, "dict"):
             loss = p.step(x, target)
             if overwrite:
-                converted(target, lambda tensor: tensor.zero_())
+                convert_tensors(target, lambda tensor: tensor.zero_())
         losses.append(loss)
     assert_bitwise_equal(losses[1], losses[0])
     with pytest.raises(ValueError, match="has shapes and dtypes"):

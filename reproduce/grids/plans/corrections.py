@@ -115,8 +115,8 @@ def cells(scale: str) -> list[Cell]:
 def trials(scale: str) -> list[Trial]:
     """Return the trials of a scale, with the recipe's learning rate before others."""
     if scale == "smoke":
-        of = [(methods.BACKPROPAGATION, NOTHING), *((methods.PETRA, mitigation) for mitigation in MITIGATIONS)]
-        return [_trial(scale, "chain8", method, 1, 0, mitigation) for method, mitigation in of]
+        pairs = [(methods.BACKPROPAGATION, NOTHING), *((methods.PETRA, mitigation) for mitigation in MITIGATIONS)]
+        return [_trial(scale, "chain8", method, 1, 0, mitigation) for method, mitigation in pairs]
     return [*_tried(scale), *_longer()] if scale in NETWORKS else []
 
 

@@ -24,7 +24,7 @@ WAYS = (
     *(ForwardGradient(target, Guess.LOCAL, Space.ACTIVATIONS) for target in (N, L)),
     *(ForwardGradient(G, guess, Space.WEIGHTS) for guess in (Guess.LOCAL, Guess.REDRAWN, Guess.GAUSSIAN)),
     # Earlier algorithms: Ren's activation perturbation, without and with local losses, and Baydin's.
-    *(ForwardGradient(of, Guess.GAUSSIAN, Space.ACTIVATIONS, Scaling.PLAIN) for of in (G, L)),
+    *(ForwardGradient(target, Guess.GAUSSIAN, Space.ACTIVATIONS, Scaling.PLAIN) for target in (G, L)),
     ForwardGradient(G, Guess.GAUSSIAN, Space.ALL_WEIGHTS, Scaling.PLAIN),
 )
 SMOKE = (WAYS[0], *WAYS[3:5], *WAYS[6:8])  # one of each kind

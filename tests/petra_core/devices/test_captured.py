@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from petra_core import NonFiniteError, Pipeline, checks, merge, methods
+from petra_core import NonFiniteError, Pipeline, merge, methods
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps, OverStreams
-from petra_core.devices.homes import period
+from petra_core.devices.static_buffers import period
 from petra_core.execution import SequentialExecutor
-from petra_core.inspection import INSPECTED
+from petra_core.inspection import INSPECTED, values
 from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.models.revnet import revnet
 from petra_core.prediction.tracing import tracing
-from petra_core.staleness import Action, Kind, entering_meanwhile
+from petra_core.staleness import Action, Kind, forward_lags
 from tests import toys
 from tests.compare import assert_bitwise_equal
 
@@ -153,7 +153,7 @@ def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method,
 def compare(method: Method, stages: int, k: int, staleness: Sequence[int] | None) -> None:
     plain, other = made(stages, method, k, staleness), made(stages, method, k, staleness)
     recordings = recordings_of(method, k)
-    first = rehearsals(other) + entering_meanwhile(other.staleness)[-1]  # until the stages have their lags
+    first = rehearsals(other) + forward_lags(other.staleness)[-1]  # until the stages have their lags
     data = toys.batches(MANY + first + 2 * recordings + 2)
     toys.train(plain, data[:MANY], drain=False)
     toys.train(other, data[:MANY], drain=False)
@@ -167,12 +167,12 @@ def compare(method: Method, stages: int, k: int, staleness: Sequence[int] | None
         loss = ticks.step(x, y)
         assert ticks.recorded == (number >= first + recordings - 1)
         if number == first + recordings + 1:
-            homes = addresses(ticks)
+            buffers = addresses(ticks)
         assert_bitwise_equal(loss, expected)
         assert_bitwise_equal(comparable(other), comparable(plain))
         if number % 7 == 0:  # an evaluation between steps changes nothing
             assert_bitwise_equal(other.evaluate(x), plain.evaluate(x))
-    assert addresses(ticks) == homes
+    assert addresses(ticks) == buffers
     assert_bitwise_equal(other.evaluate(data[0][0]), plain.evaluate(data[0][0]))
     assert other.memory().now() == plain.memory().now()
     again = made(stages, method, k, staleness)
@@ -325,7 +325,7 @@ def copied_home(ticks: CapturedSteps, recording: Interpreter) -> int:
     return sum(
         args[0].nbytes
         for func, args, _, _ in recording.operations
-        if func._schema.name == "aten::copy_" and _memory(args[0]) in ticks._homes._written_next
+        if func._schema.name == "aten::copy_" and _memory(args[0]) in ticks._buffers._written_next
     )
 
 
@@ -466,8 +466,8 @@ def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> No
 
 def test_losses_wait_in_a_ring_and_the_one_that_is_not_finite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the host reads losses in groups; this test does the same on the CPU."""
-    monkeypatch.setattr(checks, "group_size", lambda device: 8)
-    monkeypatch.setattr(checks, "LOOKED_AT_TOGETHER", 8)
+    monkeypatch.setattr(values, "group_size", lambda device: 8)
+    monkeypatch.setattr(values, "LOOKED_AT_TOGETHER", 8)
     pipeline, plain = made(3, methods.PETRA, 1), staggered(made(3, methods.PETRA, 1))
     data = toys.batches(2 * MANY)
     ticks = CapturedSteps(pipeline, SharedMemoryRecorder())

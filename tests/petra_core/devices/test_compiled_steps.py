@@ -16,8 +16,8 @@ from petra_core import BufferedStage, HeadStage, Pipeline, methods
 from petra_core.devices import compiled_steps
 from petra_core.devices.captured import UnrecordableError
 from petra_core.devices.compiled_steps import CompiledSteps
-from petra_core.devices.homes import period
 from petra_core.devices.operations import OperationLog, branch_functions, key_of
+from petra_core.devices.static_buffers import period
 from petra_core.methods import Method
 from tests import toys
 from tests.compare import assert_bitwise_equal

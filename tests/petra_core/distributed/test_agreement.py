@@ -191,7 +191,7 @@ def test_micro_batches_are_compared_at_first_and_at_a_low_rate_between_the_ends_
 
 
 def lose(rank: int) -> None:
-    channel = ProcessChannel((2, 3), patience=timedelta(seconds=3))
+    channel = ProcessChannel((2, 3), timeout=timedelta(seconds=3))
     if rank == 0:
         with pytest.raises(ChannelError, match="rank 0 lost another rank while comparing values"):
             pipeline(channel)

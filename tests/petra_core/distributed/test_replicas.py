@@ -137,7 +137,7 @@ def test_replicas_of_a_pipeline_over_two_processes_are_bitwise_those_in_one() ->
 
 
 def lose_the_other(rank: int) -> None:
-    replicas = Replicas((0, 1), patience=timedelta(seconds=1))
+    replicas = Replicas((0, 1), timeout=timedelta(seconds=1))
     if rank == 0:
         stage = HeadStage(nn.Linear(2, 2))
         for parameter in stage.parameters():

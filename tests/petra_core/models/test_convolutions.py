@@ -18,10 +18,13 @@ from torch import nn
 from petra_core import models
 from petra_core.models import PointwiseConv2d
 from petra_core.stages import Stage
+from reproduce.models.invertible_revnet import invertible_revnet
+from reproduce.models.revmvit import revmvit
+from reproduce.models.revvit import revvit
 
 pytestmark = pytest.mark.convolutions
 
-#: Kernel, stride, padding and whether it is depthwise, for every convolution in `petra_core.models`.
+#: Kernel, stride, padding and whether it is depthwise, for every convolution of the networks.
 KINDS = (
     *((kernel, stride, 0, False) for kernel, stride in ((1, 1), (1, 2), (2, 2), (4, 4), (16, 16))),
     *((3, stride, 1, alone) for stride in (1, 2, 4) for alone in (False, True)),
@@ -40,15 +43,15 @@ INSTRUCTIONS = {
 
 
 def networks() -> list[list[Stage]]:
-    residual = (models.resnet, models.revnet, models.invertible_revnet)
+    residual = (models.resnet, models.revnet, invertible_revnet)
     return [
         *(
             family(depth, num_classes=2, stem=stem, width=4)
             for family, depth, stem in itertools.product(residual, (18, 50), ("cifar", "imagenet"))
         ),
         *(models.chain(1, num_classes=2, stem_stride=stride) for stride in (1, 2, 4)),
-        *(models.revvit("micro", num_classes=2, image_size=32, patch=patch) for patch in (1, 2, 4, 16)),
-        models.revmvit("tiny", num_classes=2, image_size=32),
+        *(revvit("micro", num_classes=2, image_size=32, patch=patch) for patch in (1, 2, 4, 16)),
+        revmvit("tiny", num_classes=2, image_size=32),
     ]
 
 

@@ -238,8 +238,6 @@ def test_a_state_dict_that_does_not_fit_is_refused_whole():
         (lambda: models.chain(1, num_classes=10, channels=0), "channels must be at least 1, got 0"),
         (lambda: models.chain(1, num_classes=10, stem_stride=0), "stem_stride must be at least 1, got 0"),
         (lambda: models.chain(1, num_classes=10, in_channels=0), "in_channels must be at least 1, got 0"),
-        (lambda: models.invertible_revnet(20, num_classes=10), "no invertible RevNet of depth 20"),
-        (lambda: models.invertible_revnet(18, num_classes=10, stem="cifer"), "did you mean 'cifar'"),
         (
             lambda: models.group(small_revnet(), [3, 3]),
             r"of 10 stages must have the sum 10, got \(3, 3\) with the sum 6",

@@ -11,19 +11,15 @@ from torch.nn import functional as F
 
 from petra_core import BufferedStage, HeadStage, ReversibleStage, Stage, methods
 from petra_core.methods import Method
-from petra_core.models import (
-    ConcatStreams,
-    DuplicateStreams,
-    HierarchicalSize,
-    TransformerSize,
-    gpt,
-    revmvit,
-    revroberta,
-    revswin,
-    revvit,
-)
+from petra_core.models import ConcatStreams, DuplicateStreams
 from petra_core.optimizers import adamw
 from petra_core.prediction.memory import footprints, predict
+from reproduce.models.revmvit import revmvit
+from reproduce.models.revroberta import revroberta
+from reproduce.models.revswin import revswin
+from reproduce.models.revvit import revvit
+from reproduce.models.sizes import HierarchicalSize, TransformerSize
+from reproduce.models.vit import gpt
 from tests import toys
 from tests.properties import assert_bytes_are_as_predicted
 

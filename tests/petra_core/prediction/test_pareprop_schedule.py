@@ -11,7 +11,7 @@ from petra_core.prediction.footprint import graphs_at_once
 from petra_core.prediction.memory import footprints
 from petra_core.prediction.orders import of_method
 from petra_core.prediction.simulation import Cost
-from petra_core.staleness import written
+from petra_core.staleness import format_actions
 from tests import toys
 from tests.petra_core.prediction.test_memory import NETWORKS, batch
 
@@ -25,7 +25,7 @@ def test_every_reconstruction_is_done_with_the_backward_above() -> None:
         toys.train(p, toys.batches(1))
     assert [str(action) for _, action in recording] == ORDER.replace("| ", "").split()
     assert [str(stage) for stage, _ in recording] == STAGES.replace("| ", "").split()
-    assert written(recording).splitlines()[0] == "stage 0 | F0 R0 B0 U0"
+    assert format_actions(recording).splitlines()[0] == "stage 0 | F0 R0 B0 U0"
     with pytest.raises(ValueError, match="PAREPROP overlaps"):  # the model of several devices cannot express it
         of_method(PAREPROP, [Cost(1, 2)] * 2, [1, 1], 3)
 

@@ -36,5 +36,5 @@ def test_the_command_prepares_the_folder_that_was_asked_for():
         ),
     ):
         assert catalogue.how_to_prepare(Path(folder)) == command
-        assert catalogue.again(Path(folder)) == f"Prepare it again: {command} --replace {images}"
-        assert catalogue.again(Path(folder), "/my source").endswith(" --replace --source '/my source'")
+        assert catalogue.advise_preparation(Path(folder)) == f"Prepare it again: {command} --replace {images}"
+        assert catalogue.advise_preparation(Path(folder), "/my source").endswith(" --replace --source '/my source'")

@@ -56,4 +56,4 @@ def test_blocks_are_counted_as_networks_have_them(model: str, stem: str) -> None
         seed=0,
         repetitions=1,
     )
-    assert timing.blocks(cell) == len(networks.outlined(cell))
+    assert timing.blocks(cell) == len(networks.build_outline(cell))

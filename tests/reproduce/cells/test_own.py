@@ -15,11 +15,11 @@ from reproduce.cells import networks, own
 from reproduce.cells.kinds import CellError, TrainingCell, from_dict
 from reproduce.commands.cli import main
 from reproduce.commands.train import cell_by_hand
+from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import Context, Stopped
 from reproduce.records import volumes
 from reproduce.records.record import Record
 from reproduce.running.execution import execute
-from reproduce.teams.team import UnsupportedError
 
 SOURCE = """
 import torch
@@ -117,18 +117,9 @@ def test_what_is_no_network_is_refused_by_name(module: str, suffix: str, message
         own.build(f"{module}{suffix}")
 
 
-@pytest.mark.parametrize("spelled", ["a module:stages", "module:", ":stages", "folder/module:stages", "m:f(3)"])
-def test_other_spellings_are_refused(spelled: str) -> None:
-    with pytest.raises(CellError, match="spelled module:function, such as my_networks:small"):
-        cell(spelled)
-
-
-def test_settings_of_the_function_are_refused(module: str, tmp_path: Path) -> None:
-    for name, value in (("width", 8), ("stem", "cifar")):
-        with pytest.raises(CellError, match=f"{name} is decided by the function .*leave --{name} out; got {value}"):
-            cell(f"{module}:stages", **{name: value})
+def test_stages_that_do_not_fit_the_function_are_refused(module: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"has 4 blocks .*got 1,1, which has 2"):
-        execute(Record(tmp_path / "record", cell(f"{module}:stages", stages="1,1")), Context())
+        execute(Record(tmp_path / "record", cell(f"{module}:stages", stages=(1, 1))), Context())
 
 
 def test_from_sequential_takes_nothing_else() -> None:
@@ -158,13 +149,13 @@ def test_a_network_that_does_not_fit_the_data_is_refused_before_it_is_recorded(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("function", "shown"), [("stages", "batch 32, PETRA"), ("with_batch", "the micro-batch of")])
-def test_partition_times_them(module: str, function: str, shown: str) -> None:
+@pytest.mark.parametrize(("function", "subject"), [("stages", "batch 32, PETRA"), ("with_batch", "the micro-batch of")])
+def test_partition_times_them(module: str, function: str, subject: str) -> None:
     arguments = ["partition", "--model", f"{module}:{function}", "--dataset", "digits", "--repetitions", "1"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert f"own network {module}:{function}" in result.output
-    assert shown in result.output
+    assert subject in result.output
     assert "balanced: " in result.output
     assert "--processes 2 --partition " in result.output
 

@@ -16,7 +16,7 @@ def test_four_times_the_samples() -> None:
         reference = rates.REFERENCES[optimizer]
         assert rates.rate(optimizer, 64, 4) == reference
         assert rates.rate(optimizer, 64, 16) == pytest.approx(expected)
-        assert rates.described(optimizer, reference) == words
+        assert rates.describe_rule(optimizer, reference) == words
         with pytest.raises(ValueError, match="batch_size"):
             rates.rate(optimizer, 0, 1)
 

@@ -17,9 +17,10 @@ from click.testing import CliRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from reproduce.cells.kinds import CellError, ForwardGradientCell
+from reproduce.cells.setting import flags_of, settings_of
 from reproduce.commands import train
 from reproduce.commands.cli import main
-from reproduce.commands.common import UserPath
+from reproduce.commands.options import UserPath
 from reproduce.modelling import fewer_stages
 from reproduce.records.record import Record, Status
 from reproduce.running import runner
@@ -40,55 +41,50 @@ def call(*arguments):
 
 def test_help_names_every_setting_of_a_cell_in_its_group():
     text = call("train", "--help").output
-    for field in dataclasses.fields(ForwardGradientCell):
-        if field.name != "scale":
-            assert f"--{field.name.replace('_', '-')}" in text
-    places = [text.index(f"\n{group}:") for group in ("Network", "Data", "Method", "Forward gradients", "Recipe")]
-    assert places == sorted(places)
-    assert places[0] < text.index("--width") < places[1] < text.index("--batch-size") < places[2]
+    described = dict(settings_of(ForwardGradientCell))
+    assert {field.name for field in dataclasses.fields(ForwardGradientCell)} == {*described, "scale"}
+    for name, setting in described.items():
+        group = text.partition(f"\n{setting.group}:\n")[2].partition("\n\n")[0]
+        assert all(flag in group for flag in flags_of(name, setting)), name
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run", "smoke", "--only", "metod=petra"], "did you mean method"),
-        (["run", "smoke", "--k", "1,3"], "--k 1,3: no cell has accumulation 3; choose from 1, "),
-        (["run", "smoke", "--k"], "requires an argument"),
-        (["run", "smoke", "--k", ","], "no value in ','"),
-        (["run", "smoke", "--models", "revnet19"], "no cell has model revnet19; did you mean revnet18"),
-        (["report", "--records", "nowhere"], "there is no folder nowhere"),
-        (["run", "smoke", "--tables", "table2"], "it has no cells at the scale smoke; these have: table1"),
-        (["run", "smoke", "--seeds", "two"], "--seeds two: expected a number from 1 to 1, or seeds such as"),
-        (["run", "smoke", "--loader", "ffcv"], "loader must be memory for digits, got 'ffcv'"),
-        (["run", "smoke", "--precision", "float16"], "there is no precision 'float16'"),
-        (["run", "smoke", "--devices", "cuda:98,cuda:99"], "there is no device 'cuda:98'"),
-        (["run", "smoke", "--jobs", "0"], "0 is not in the range x>=1"),
-        (["train", "--method", "forward-gradient", "--guess", "loca"], "there is no guess 'loca'; did you mean local"),
-        (["train", "--guess", "local"], "--guess requires --method forward-gradient, got --method PETRA"),
-        (["train", "--method", "forward-gradient", "--processes", "2"], "forward gradients are trained in one process"),
-        (["train", "-k", "33"], "accumulation k=33 is outside 1..32"),
-        (["train", "--k", "33"], "accumulation k=33 is outside 1..32"),
-        (["train", "--method", "petrr"], "no method 'petrr'; did you mean PETRA, PAREPROP?"),
-        (["train", "--model", "chain4", "--stem", "cifar"], "no stem 'cifar'; choose from stride1"),
-        (["train", "--drops", "2,x"], "epochs separated by commas, got '2,x'"),
-        (["train", "--device", "cuda:99"], "there is no device 'cuda:99'"),
-        (["train", "--seed", "99999999999999999999999"], "seed must be at most 2^64 - 1"),
-        (["train", "--patience", "inf"], "inf is not in the range 0<x<=525600"),
-        (["train", "--patience", "nan"], "'nan' is not a number"),
-        (["run", "smoke", "--checkpoint-minutes", "nan"], "'nan' is not a number"),
-        (["train", "--trace-micro-batches", "5"], "--trace-micro-batches: --trace is missing"),
-        (["run", "smoke", "-v"], "--verbose: --dry-run is missing"),
-        (["train", "--cuda-graphs", "4"], "--cuda-graphs 4 needs a CUDA device, got cpu"),
-        (["train", "--cuda-graphs"], "--cuda-graphs branches needs a CUDA device, got cpu"),
-        (["run", "--cuda-graphs", "smoke"], "'smoke' is not a number of streams: expected 0, 1, 2, … or branches"),
-    ],
-)
-def test_wrong_command_lines_end_with_2_and_what_was_meant(tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    result = call(*arguments)
-    assert result.exit_code == 2
-    assert message in result.output
-    assert not list(tmp_path.rglob("config.json"))
+OLD_SPELLINGS = [
+    ("train", "--drops=1,2", "--lr-milestones=1,2"),
+    ("train", "--drop-factor 0.5", "--lr-gamma 0.5"),
+    ("train", "--forward-weights predicted", "--weight-prediction momentum"),
+    ("train", "--forward-weights predicted_linear", "--weight-prediction linear"),
+    ("train", "--forward-weights current", "--weight-prediction none"),
+    ("train", "--patience 2", "--timeout-minutes 2"),
+    ("train", "--restarts 0", "--max-restarts 0"),
+    ("run smoke", "--tables table1,table3", "--exhibits table1,table3"),
+    ("data prepare cifar10", "--unofficial reason", "--allow-unofficial reason"),
+]
+
+
+@pytest.mark.parametrize(("command", "old", "new"), OLD_SPELLINGS)
+def test_an_old_spelling_means_the_same_and_prints_a_notice(command, old, new, capsys, monkeypatch):
+    def values(options):
+        words = [*command.split(), *options.split()]
+        parsed = main
+        while isinstance(parsed, click.Group):
+            parsed = parsed.commands[words.pop(0)]
+        return parsed.make_context("", words).params, capsys.readouterr().err
+
+    (expected, silence), (actual, notice) = values(new), values(old)
+    assert (actual, silence) == (expected, "")
+    flags = [re.match(r"[\w-]+", options)[0] for options in (old, new)]
+    assert notice == f"NOTE: {flags[0]} is now {flags[1]}; the old spelling works until the next release\n"
+    monkeypatch.setenv("RANK", "1")
+    assert values(old) == (expected, ""), "one of several processes prints the notice"
+
+
+def test_every_old_spelling_is_tested():
+    def old(command):
+        yield from (option.old for option in command.params if getattr(option, "old", ""))
+        for inner in getattr(command, "commands", {}).values():
+            yield from old(inner)
+
+    assert {*old(main)} == {re.match(r"[\w-]+", options)[0] for _, options, _ in OLD_SPELLINGS}
 
 
 def test_the_device_is_made_the_current_one(tmp_path, monkeypatch):
@@ -107,14 +103,14 @@ def test_the_device_is_made_the_current_one(tmp_path, monkeypatch):
     assert taken == ["cuda:1"] * 2
 
 
-def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatch):
+def test_run_passes_its_options_and_warns_about_problems(tmp_path, monkeypatch):
     given = []
 
-    def run_grid(cells, settings, *, retry_failed):
-        given.append((cells, settings, retry_failed))
+    def run_grid(cells, options):
+        given.append((cells, options))
         states = {}
         for cell, accuracy in zip(cells, (95.0, 20.0, None), strict=True):
-            record = Record.for_cell(cell, settings.root)
+            record = Record.for_cell(cell, options.root)
             record.begin({}, {})
             if accuracy is None:
                 record.fail("diverged", "nan")
@@ -126,12 +122,12 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
         return runner.GridOutcome(states)
 
     monkeypatch.setattr("reproduce.running.runner.run_grid", run_grid)
-    only = ("--only", "kind=training", "--only", "method=petra", "--only", "model=revnet18", "--only", "seed=0")
-    only += ("--only", "timing=lockstep")
-    result = call("run", "smoke", "--records", tmp_path, "--jobs", 3, "--checkpoint-minutes", 2, *only)
-    [(cells, settings, retry_failed)] = given
+    conditions = ("--only", "kind=training", "--only", "method=petra", "--only", "model=revnet18", "--only", "seed=0")
+    conditions += ("--only", "timing=lockstep")
+    result = call("run", "smoke", "--records", tmp_path, "--jobs", 3, "--checkpoint-minutes", 2, *conditions)
+    [(cells, options)] = given
     assert [cell.accumulation for cell in cells] == [1, 4, 32]
-    assert (settings.jobs, settings.threads, settings.how.checkpoint_seconds, retry_failed) == (3, 1, 120, False)
+    assert (options.jobs, options.threads, options.checkpoint_seconds, options.retry_failed) == (3, 1, 120, False)
     assert f"3 cells of the scale smoke -> {tmp_path} (3 workers with 1 thread each)\n" in result.stderr
     assert "WARNING: 1 cell at k = 1 and 4 did not exceed 90 % test accuracy" in result.output
     assert "digits-revnet18-w8-petra-k4-s0: 20.00 %" in result.output
@@ -139,7 +135,7 @@ def test_run_hands_on_what_it_was_told_and_concludes_loudly(tmp_path, monkeypatc
     assert result.exit_code == 0
 
 
-def test_train_leaves_a_record_and_a_model_says_how_it_goes_and_refuses_another_cell(tmp_path):
+def test_train_writes_record_and_model_and_refuses_another_cell(tmp_path):
     output, events = tmp_path / "out", tmp_path / "events"
     result = call("train", *QUICK, "--output", output, "--tensorboard", events)
     assert result.exit_code == 0, result.output
@@ -184,19 +180,19 @@ def test_train_leaves_a_record_and_a_model_says_how_it_goes_and_refuses_another_
 
 def test_the_rule_gives_the_learning_rate_unless_it_is_set():
     settings = {name: value for name, value in dataclasses.asdict(train.DEFAULTS).items() if name != "scale"}
-    by_rule = train.cell_by_hand(settings | {"drops": "", "stem": None, "learning_rate": None, "accumulation": 4})
+    by_rule = train.cell_by_hand(settings | {"drops": (), "stem": None, "learning_rate": None, "accumulation": 4})
     assert by_rule.learning_rate == pytest.approx(0.1 * by_rule.batch_size * 4 / 256)
     assert by_rule.stem == "cifar"
-    doubled = train.cell_by_hand(settings | {"drops": ""} | {"replicas": 2, "learning_rate": None})
+    doubled = train.cell_by_hand(settings | {"drops": ()} | {"replicas": 2, "learning_rate": None})
     assert doubled.learning_rate == pytest.approx(2 * by_rule.learning_rate)
     late = {"correction": "rate", "epochs": 12, "correction_value": None}
-    assert train.cell_by_hand(settings | {"drops": ""} | late).correction_value == 4
+    assert train.cell_by_hand(settings | {"drops": ()} | late).correction_value == 4
     changes = {"model": "revvit_tiny", "width": None, "optimizer": "adamw", "image_size": 16}
-    transformer = train.cell_by_hand(settings | changes | {"drops": "", "stem": None, "learning_rate": None})
+    transformer = train.cell_by_hand(settings | changes | {"drops": (), "stem": None, "learning_rate": None})
     assert (transformer.stem, transformer.width) == ("patch2", 192)
     samples = transformer.batch_size * transformer.accumulation
     assert transformer.learning_rate == pytest.approx(2.5e-4 * (samples / 256) ** 0.5)
-    by_hand = train.cell_by_hand(settings | {"drops": "1,2", "model": "chain4", "stem": None, "learning_rate": 0.5})
+    by_hand = train.cell_by_hand(settings | {"drops": (1, 2), "model": "chain4", "stem": None, "learning_rate": 0.5})
     assert (by_hand.learning_rate, by_hand.drops, by_hand.stem) == (0.5, (1, 2), "stride1")
 
 
@@ -218,42 +214,31 @@ def test_published_systems_are_trained_at_their_own_timing():
     assert (named.method, named.timing) == ("DELAYED_GRADIENTS", "1f1b")
 
 
-def test_a_number_of_stages_is_cut_by_predicted_costs_and_said(capsys):
+def test_a_number_of_stages_is_cut_by_predicted_costs(capsys):
     """Costs are FLOPs. In a chain of equal blocks with a cheap stem and head, the outer stages get one block more."""
-    for given, stages in (("4", (3, 2, 2, 3)), ("1", (10,)), ("10", ()), ("3,2,2,3", (3, 2, 2, 3)), ("", ())):
+    for given, stages in (((4,), (3, 2, 2, 3)), ((1,), (10,)), ((10,), ()), ((3, 2, 2, 3), (3, 2, 2, 3)), ((), ())):
         assert train.cell_by_hand({"stages": given}).stages == stages
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "--stages 4 is 3,2,2,3: blocks of each stage, by predicted costs"
-    assert said[2] == "--stages 10 is every block: blocks of each stage, by predicted costs"
-    assert len(said) == 3
+    output = capsys.readouterr().err.splitlines()
+    assert output[0] == "--stages 4 is 3,2,2,3: blocks of each stage, by predicted costs"
+    assert output[2] == "--stages 10 is every block: blocks of each stage, by predicted costs"
+    assert len(output) == 3
     # Four stages have staleness 3, which an update of 4 micro-batches allows. Ten stages would have 9.
-    assert train.cell_by_hand({"method": "pipedream-2bw", "accumulation": 4, "stages": "4"}).stages == (3, 2, 2, 3)
-    for wrong, message in (
-        ("11", "has 10 blocks"),
-        ("0", "1 to 10 stages"),
-        ("3,x", "got '3,x'"),
-        ("3,3", "sum|has 6"),
-    ):
-        with pytest.raises(CellError, match=message):
-            train.cell_by_hand({"stages": wrong})
-    for method in ("backpropagation", "forward-gradient"):
-        with pytest.raises(CellError, match="stages"):
-            train.cell_by_hand({"method": method, "stages": "2"})
+    assert train.cell_by_hand({"method": "pipedream-2bw", "accumulation": 4, "stages": (4,)}).stages == (3, 2, 2, 3)
 
 
-def test_several_processes_are_told_what_as_many_stages_would_give():
+def test_fewer_stages_are_advised_for_several_processes():
     cell = train.cell_by_hand({"method": "PETRA"})
-    said = fewer_stages.sentence(cell, 4)
-    assert said.startswith("one stage per process (--timing 1f1b --stages 3,2,2,3) would change the staleness of ")
-    assert "from 18 to 3 micro-batches" in said
-    assert "up to 11% of" in said
+    output = fewer_stages.sentence(cell, 4)
+    assert output.startswith("one stage per process (--timing 1f1b --stages 3,2,2,3) would change the staleness of ")
+    assert "from 18 to 3 micro-batches" in output
+    assert "up to 11% of" in output
     assert "(--timing 1f1b) would" in fewer_stages.sentence(cell, 10)
     chosen = dataclasses.replace(cell, timing="1f1b")
     for other, processes in ((cell, 1), (chosen, 4), (train.cell_by_hand({"method": "backpropagation"}), 4)):
         assert not fewer_stages.sentence(other, processes)
 
 
-def test_forward_gradients_by_hand_have_defaults_of_their_own():
+def test_forward_gradients_by_hand_have_separate_defaults():
     cell = train.cell_by_hand({"method": "forward-gradient", "space": "activations"})
     assert isinstance(cell, ForwardGradientCell)
     assert (cell.model, cell.accumulation, cell.guess, cell.auxiliary) == ("resnet18_8b", 1, "local", "cnn")
@@ -266,13 +251,13 @@ def test_ctrl_c_saves_in_the_middle_of_an_epoch_and_gives_130(tmp_path):
     try:
         wait_for(lambda: (tmp_path / "metrics.jsonl").exists())
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=PATIENCE)
+        _, output = process.communicate(timeout=PATIENCE)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 130
-    assert "saved, and the same command resumes from there" in said
-    assert "Traceback" not in said
+    assert "saved, and the same command resumes from there" in output
+    assert "Traceback" not in output
     record = Record.load(tmp_path)
     assert record.state().status is Status.PARTIAL
     assert record.checkpoint.exists()
@@ -322,14 +307,14 @@ def test_the_grid_shows_what_came_out(terminal):
 
 def test_one_training_has_one_identity_however_its_settings_are_written():
     settings = {name: value for name, value in dataclasses.asdict(train.DEFAULTS).items() if name != "scale"}
-    settings |= {"drops": "", "learning_rate": None}
+    settings |= {"drops": (), "learning_rate": None}
 
     def identity(**changes):
         return train.cell_by_hand(settings | changes).identity
 
     assert identity(weight_decay=0.0) == identity(weight_decay=-0.0)
     assert identity(drop_factor=0.5) == identity(drop_factor=0.1), "without drops it has no effect"
-    assert identity(drops="1", drop_factor=0.5) != identity(drops="1", drop_factor=0.1)
+    assert identity(drops=(1,), drop_factor=0.5) != identity(drops=(1,), drop_factor=0.1)
     assert identity(timing="1f1b+1.0") == identity(timing="lockstep") == identity()
     assert identity(timing="1f1b+0") == identity(timing="1f1b") != identity(timing="1f1b+0.5")
     assert identity(timing="1f1b+0.50") == identity(timing="1f1b+0.5")
@@ -401,4 +386,4 @@ def test_a_locale_without_a_character_ends_no_command(monkeypatch):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert b"--tables" in done.stdout
+    assert b"--exhibits" in done.stdout

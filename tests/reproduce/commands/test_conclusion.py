@@ -27,23 +27,23 @@ def test_a_missing_data_set_is_told_once_and_failures_by_their_kind(capsys):
         with pytest.raises(SystemExit) as ended:
             conclude(Scale("smoke"), outcome, Path("else where"))
         assert ended.value.code == 1
-        said = capsys.readouterr()
-        assert said.out.endswith("report --open --records 'else where'\n")
-        return said.err
+        output = capsys.readouterr()
+        assert output.out.endswith("report --open --records 'else where'\n")
+        return output.err
 
     problems = dict.fromkeys(CELLS[:3], "data/imagenet: imagenet is not prepared. Log in at …")
     problems[CELLS[3]] = "result.json: is damaged"
-    said = end(GridOutcome(dict.fromkeys(CELLS, NOT_RUN), problems))
-    assert "4 cells have no result" in said
-    assert f"{CELLS[0].slug} and 2 more: data/imagenet: imagenet is not prepared" in said
-    assert said.count("not prepared") == 1
-    assert f"{CELLS[3].slug}: result.json: is damaged" in said
-    assert "unfinished" not in said, "they were told already"
+    output = end(GridOutcome(dict.fromkeys(CELLS, NOT_RUN), problems))
+    assert "4 cells have no result" in output
+    assert f"{CELLS[0].slug} and 2 more: data/imagenet: imagenet is not prepared" in output
+    assert output.count("not prepared") == 1
+    assert f"{CELLS[3].slug}: result.json: is damaged" in output
+    assert "unfinished" not in output, "they were told already"
     states = (State(Status.FAILED, 1, 4, "diverged"), State(Status.FAILED, 1, 4, "out of memory"))
-    said = end(GridOutcome(dict(zip(CELLS, (*states, State(Status.PARTIAL, 1, 4)), strict=False))))
-    assert "1 cell diverged, which is a result" in said
-    assert "1 cell ran out of memory; --retry-failed runs them again" in said
-    assert "1 cell unfinished; the same command resumes" in said
+    output = end(GridOutcome(dict(zip(CELLS, (*states, State(Status.PARTIAL, 1, 4)), strict=False))))
+    assert "1 cell diverged, which is a result" in output
+    assert "1 cell ran out of memory; --retry-failed runs them again" in output
+    assert "1 cell unfinished; the same command resumes" in output
 
 
 def states(cells, root):

@@ -32,7 +32,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def prepared(source, root):
-    return invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--unofficial", "a test")
+    return invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--allow-unofficial", "a test")
 
 
 def test_list_shows_every_data_set_and_how_to_get_it(root):
@@ -54,7 +54,7 @@ def test_prepare_prints_what_it_found_and_all_know_what_is_prepared(prepared, so
     assert "ready for ffcv and memory, NOT OFFICIAL: " in invoke("list", "--data-root", root)
     for names in ((), ("cifar10",), ("CIFAR-10",)):
         assert "cifar10: complete, NOT OFFICIAL: " in invoke("check", *names, "--data-root", root)
-    again = invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--unofficial", "a test")
+    again = invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--allow-unofficial", "a test")
     assert "exists already, from the same source" in again
     (root / "cifar10").rename(root / "cifar100")
     assert "cifar100 contains cifar10, not cifar100" in invoke("list", "--data-root", root)
@@ -66,7 +66,7 @@ def test_prepare_prints_what_it_found_and_all_know_what_is_prepared(prepared, so
 @pytest.mark.parametrize("damage", ["flip", "remove", "manifest"])
 def test_check_and_list_find_damage_and_go_on(prepared, tmp_path, root, damage):
     fake_data.cifar100_binary(tmp_path / "more")
-    invoke("prepare", "cifar100", "--source", tmp_path / "more", "--data-root", root, "--unofficial", "a test")
+    invoke("prepare", "cifar100", "--source", tmp_path / "more", "--data-root", root, "--allow-unofficial", "a test")
     path = root / "cifar10" / ("manifest.json" if damage == "manifest" else "train.beton")
     content = path.read_bytes()
     if damage == "flip":
@@ -86,7 +86,7 @@ def test_check_and_list_find_damage_and_go_on(prepared, tmp_path, root, damage):
 
 def test_check_of_listed_images_looks_at_the_images(tmp_path, root):
     source = fake_data.image_folder(tmp_path / "source")
-    options = ("--data-root", root, "--unofficial", "a test", "--no-beton")
+    options = ("--data-root", root, "--allow-unofficial", "a test", "--no-beton")
     invoke("prepare", "imagenet", "--source", source, *options)
     assert "ready for torchvision, NOT OFFICIAL" in invoke("list", "--data-root", root)
     assert "imagenet: complete" in invoke("check", "--data-root", root)
@@ -102,7 +102,9 @@ def test_an_unreadable_image_is_named(tmp_path, root):
     source = fake_data.image_folder(tmp_path / "source")
     bad = source / "train" / "n00000001" / "train_1_2.JPEG"
     bad.write_bytes(bad.read_bytes()[:-700])
-    text = invoke("prepare", "imagenet", "--source", source, "--data-root", root, "--unofficial", "a test", code=1)
+    text = invoke(
+        "prepare", "imagenet", "--source", source, "--data-root", root, "--allow-unofficial", "a test", code=1
+    )
     assert f"1 of 18 images cannot be read: {bad} (" in text
 
 
@@ -111,13 +113,13 @@ def test_download_is_prepared_in_one_command(tmp_path, root, monkeypatch):
         fake_data.cifar10_binary(target)
 
     monkeypatch.setattr("reproduce.data.cifar.download", download)
-    invoke("prepare", "cifar10", "--download", "--data-root", root, "--unofficial", "a test")
+    invoke("prepare", "cifar10", "--download", "--data-root", root, "--allow-unofficial", "a test")
     assert (root / "downloads" / "cifar-10-batches-bin").is_dir()
     assert "cifar10: complete" in invoke("check", "--data-root", root)
 
 
 def test_what_this_user_may_not_read_is_said_and_ends_nothing(tmp_path, source, root, monkeypatch):
-    invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--unofficial", "a test")
+    invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--allow-unofficial", "a test")
 
     def denied(path, progress):
         raise PermissionError(13, "Permission denied", str(path))
@@ -142,7 +144,9 @@ def test_ctrl_c_leaves_nothing_and_gives_130(source, root, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("reproduce.data.small_images.write_beton", interrupted)
-    text = invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--unofficial", "a test", code=130)
+    text = invoke(
+        "prepare", "cifar10", "--source", source, "--data-root", root, "--allow-unofficial", "a test", code=130
+    )
     assert "the same command starts again" in text
     assert [path.name for path in root.iterdir()] == [".cifar10.lock"]
 

@@ -3,14 +3,14 @@
 import click
 from click.testing import CliRunner
 
-from reproduce.commands.options import GroupedCommand, ListOption, grouped
+from reproduce.commands.options import Command, ListOption, Option
 
 
-@click.command(cls=GroupedCommand)
+@click.command(cls=Command)
 @click.argument("scale")
-@grouped("Which", ListOption)("--k", "-k")
-@grouped("Which", ListOption)("--models")
-@grouped("How")("--dry-run", is_flag=True)
+@click.option("--k", "-k", cls=ListOption, group="Which")
+@click.option("--models", cls=ListOption, group="Which")
+@click.option("--dry-run", cls=Option, group="How", is_flag=True)
 def command(scale, k, models, dry_run):
     click.echo(f"{scale} {k} {models} {dry_run}")
 

@@ -14,7 +14,7 @@ from tests import fake_records
 from tests.processes import FORKED
 from tests.reproduce.records.test_locks import _hold
 
-CHOSEN = ("--tables", "accuracy", "--models", "revnet18", "--methods", "petra,backpropagation")
+CHOSEN = ("--exhibits", "accuracy", "--models", "revnet18", "--methods", "petra,backpropagation")
 ARGUMENTS = ("run", "smoke", "--dry-run", *CHOSEN, "--jobs", "1")
 CELLS = [
     recipes.cell("smoke", method=method, accumulation=k) for k in (1, 4, 32) for method in (PETRA, BACKPROPAGATION)

@@ -25,16 +25,16 @@ def train(tmp_path, monkeypatch):
             return hold.taken_from
 
     def call():
-        said, told = [], []
+        notices, announcements = [], []
         context = SimpleNamespace(
-            observer=SimpleNamespace(notice=said.append),
-            team=SimpleNamespace(tell=lambda go: told.append(go)),
+            observer=SimpleNamespace(notice=notices.append),
+            group=SimpleNamespace(announce=lambda go: announcements.append(go)),
             should_stop=lambda: False,
         )
         try:
-            return process._when_free(Record(tmp_path, CHAIN), context), said
+            return process._when_free(Record(tmp_path, CHAIN), context), notices
         finally:
-            assert set(told) <= {None}
+            assert set(announcements) <= {None}
 
     return call
 
@@ -44,11 +44,11 @@ def test_what_a_dead_machine_has_left_is_taken_over_after_a_while(train, machine
     left, _ = machine("beta")
     left.kill()
     left.join()
-    taken_from, said = train()
+    taken_from, notices = train()
     assert (taken_from.host, taken_from.process) == ("beta", left.pid)
-    assert len(said) == 1
-    assert said[0].startswith("waiting for a sign of life: ")
-    assert f"process {left.pid} on beta" in said[0]
+    assert len(notices) == 1
+    assert notices[0].startswith("waiting for a sign of life: ")
+    assert f"process {left.pid} on beta" in notices[0]
 
 
 @pytest.mark.parametrize(

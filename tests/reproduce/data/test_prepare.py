@@ -79,7 +79,9 @@ def test_prepared_files_are_recorded_and_stay_what_they_were_to_the_byte(dataset
 
 
 def test_data_that_are_not_official_need_a_reason_which_goes_with_results(source, root, monkeypatch):
-    with pytest.raises(DataError, match=r"not the official CIFAR-10: .*SHA-1.*500|100 train.*--unofficial") as error:
+    with pytest.raises(
+        DataError, match=r"not the official CIFAR-10: .*SHA-1.*500|100 train.*--allow-unofficial"
+    ) as error:
         prepare(CIFAR10, source, root, Options(), bar)
     assert "100 train images, officially 50,000" in str(error.value)
     assert left(root) == set()
@@ -88,7 +90,7 @@ def test_data_that_are_not_official_need_a_reason_which_goes_with_results(source
     assert made.reason == made.provenance()["reason"] == "a test"
     assert made.provenance()["deviations"] == list(made.findings.deviations)
     assert prepare(CIFAR10, source, root, WHY, bar) == (made, False), "again there is nothing to do"
-    with pytest.raises(DataError, match=r"prepared before but is not official: .*--unofficial"):
+    with pytest.raises(DataError, match=r"prepared before but is not official: .*--allow-unofficial"):
         prepare(CIFAR10, source, root, Options(), bar)
     monkeypatch.setattr("reproduce.data.small_images._wrong_checksum", lambda *_: [])
     monkeypatch.setattr("reproduce.data.small_images._count_deviations", lambda dataset, splits: [])

@@ -7,7 +7,7 @@ import torch
 from reproduce.data.beton import RawImages
 from reproduce.data.loader import BatchFormat, InMemory, Loader
 from reproduce.data.resident import ResidentBatches
-from reproduce.measures.context import laid_out
+from reproduce.measures.context import to_memory_format
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.devices.test_captured import Interpreter
 
@@ -36,8 +36,8 @@ def test_every_batch_of_three_epochs_is_the_loaders_to_the_bit(
         resident.begin(epoch)
         for images, labels in loader.epoch(epoch):
             made, made_labels = resident.batch()
-            assert_bitwise_equal(made, laid_out(images))
-            assert made.stride() == laid_out(images).stride()
+            assert_bitwise_equal(made, to_memory_format(images))
+            assert made.stride() == to_memory_format(images).stride()
             assert_bitwise_equal(made_labels, labels)
             assert made_labels.dtype == labels.dtype
 

@@ -18,7 +18,7 @@ from reproduce.data import sources
 from reproduce.data.errors import DataError
 from reproduce.data.sources import open_data
 from reproduce.measures.context import Context, Stopped
-from reproduce.measures.how import How
+from reproduce.measures.run_options import RunOptions
 from reproduce.records.record import Record, Status
 from reproduce.running.execution import execute
 from tests import fake_data
@@ -160,14 +160,14 @@ def test_images_that_were_only_listed_are_not_for_ffcv_and_must_be_there(tmp_pat
 
 def test_a_run_goes_on_with_the_same_files_alone_and_says_what_it_was_trained_on(root, tmp_path):
     """A data set that was prepared again between stop and resume would give a result of two data sets."""
-    record, how = Record(tmp_path / "record", CELL), How(data_root=root)
+    record, options = Record(tmp_path / "record", CELL), RunOptions(data_root=root)
     for _ in range(2):
         with pytest.raises(Stopped):
-            execute(record, Context(how=how, should_stop=lambda: True))
+            execute(record, Context(options=options, should_stop=lambda: True))
     file = root / "cifar10" / "manifest.json"
     file.write_text(file.read_text().replace("a test", "in other words"))
     checkpoint = record.checkpoint.read_bytes()
-    assert execute(record, Context(how=how)).status is Status.DONE
+    assert execute(record, Context(options=options)).status is Status.DONE
     provenance = record.result()["data"]
     assert (provenance["dataset"], provenance["official"], provenance["reason"]) == ("cifar10", False, "in other words")
     assert set(provenance["files"]) == {"train.beton", "test.beton"}
@@ -175,14 +175,14 @@ def test_a_run_goes_on_with_the_same_files_alone_and_says_what_it_was_trained_on
     record.checkpoint.write_bytes(checkpoint)
     prepared(CIFAR10, fake_data.cifar10_binary(tmp_path / "other", per_file=30), root, replace=True)
     with pytest.raises(CheckpointError, match="trained on other files of cifar10 than the current ones"):
-        execute(record, Context(how=how))
+        execute(record, Context(options=options))
 
 
 @needs_ffcv
 def test_threads_that_decode_end_with_the_run(imagenet_root, tmp_path):
     cell = dataclasses.replace(IMAGENET_CELL, loader="ffcv", epochs=1)
     before = set(threading.enumerate())
-    execute(Record(tmp_path / "record", cell), Context(how=How(data_root=imagenet_root, data_workers=3)))
+    execute(Record(tmp_path / "record", cell), Context(options=RunOptions(data_root=imagenet_root, data_workers=3)))
     assert {thread.name for thread in set(threading.enumerate()) - before} == set()
 
 

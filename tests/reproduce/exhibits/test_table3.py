@@ -15,7 +15,7 @@ from reproduce.exhibits import table3
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.measures.context import Context
-from reproduce.measures.held_memory import measure, predicted
+from reproduce.measures.held_memory import measure, predict_memory
 from reproduce.modelling.buffer_rules import (
     CONSISTENT_RULE,
     PUBLISHED_RULE,
@@ -172,4 +172,4 @@ def test_no_cell_of_the_small_grid_needs_more_than_five_gigabytes() -> None:
     for c in PLANS["table3"]("small"):
         # A method that reconstructs holds less than a method that does not, in the same cell.
         if isinstance(c, MemoryCell) and not methods.by_name(c.method).reconstructs:
-            assert sum(stage.total for stage in predicted(c)) < 5e9, c.slug
+            assert sum(stage.total for stage in predict_memory(c)) < 5e9, c.slug

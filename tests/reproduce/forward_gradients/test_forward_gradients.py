@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from petra_core import BufferedStage, CheckpointError, HeadStage, NonFiniteError, Stage, optimizers
 from petra_core.models import PointwiseConv2d
-from petra_core.models.transformer import SelfAttention
 from reproduce.forward_gradients import blocks, training
 from reproduce.forward_gradients.layers import layers_of, observing, shares, shifted
 from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Scaling, Space, Target
 from reproduce.forward_gradients.training import ForwardGradients
+from reproduce.models.transformer import SelfAttention
 from tests import toys
 
 BATCH = 4
@@ -65,9 +65,11 @@ def trained(
     return trainer
 
 
-def gradients(of: ForwardGradients) -> Tensor:
+def gradients(trainer: ForwardGradients) -> Tensor:
     """Return the gradients of all blocks except the last as one vector."""
-    return torch.cat([p.grad.flatten() for stage in of.stages[:-1] for p in stage.parameters() if p.grad is not None])
+    return torch.cat(
+        [p.grad.flatten() for stage in trainer.stages[:-1] for p in stage.parameters() if p.grad is not None]
+    )
 
 
 def exact(norm: bool = True) -> Tensor:
@@ -151,8 +153,8 @@ def test_length_is_the_targets_times_the_cosine(space: Space) -> None:
     """Test every tensor with one coefficient, along the target; and single samples with a batch of one."""
     size = 1 if space is Space.WEIGHTS else BATCH
     target, guess, update = (
-        gradients(trained(ForwardGradient(of, along, space), norm=False, size=size))
-        for of, along in ((Target.GLOBAL, Guess.GLOBAL), (Target.LOCAL, Guess.LOCAL), (Target.GLOBAL, Guess.LOCAL))
+        gradients(trained(ForwardGradient(target, along, space), norm=False, size=size))
+        for target, along in ((Target.GLOBAL, Guess.GLOBAL), (Target.LOCAL, Guess.LOCAL), (Target.GLOBAL, Guess.LOCAL))
     )
     sizes = [p.numel() for stage in network(norm=False)[:-1] for p in stage.parameters()]
     if space is Space.ALL_WEIGHTS:

@@ -9,9 +9,10 @@ import pytest
 from petra_core import methods
 from reproduce.cells.kinds import Cell
 from reproduce.commands import train as training
-from reproduce.grids import recipes, rerun, scales, selection
+from reproduce.grids import recipes, rerun, scales
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import gradients
+from reproduce.grids.selection import Selection
 from tests.reproduce.cells.test_cells import FORWARD
 
 
@@ -23,7 +24,7 @@ def test_the_command_of_a_cell_in_a_grid_chooses_it_alone(scale: str) -> None:
     for cell in [*grid[:: max(1, len(grid) // 25)], *in_two_precisions]:
         words = shlex.split(rerun.command(cell))
         assert words[:6] == ["python", "-m", "reproduce", "run", scale, "--only"]
-        assert selection.select(grid, {}, only=words[6:]) == [cell]
+        assert Selection(only=tuple(words[6:])).select(grid) == [cell]
     assert len({rerun.command(cell) for cell in grid}) == len(grid)
 
 
@@ -32,8 +33,8 @@ def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision
     run = replace(planned, precision="bf16", loader="ffcv")
     words = shlex.split(rerun.command(run))
     assert words[5:] == ["--only", f"name={planned.name}", "--loader", "ffcv", "--precision", "bf16"]
-    chosen = selection.select(grid_of("small"), {}, only=[words[6]])
-    assert selection.with_settings(chosen, loader=words[8], precision=words[10]) == [run]
+    chosen = Selection(only=(words[6],)).select(grid_of("small"))
+    assert Selection(loader=words[8], precision=words[10]).variants(chosen) == [run]
 
 
 def test_a_cell_that_left_the_grid_is_run_by_hand_and_what_no_command_makes_has_none() -> None:

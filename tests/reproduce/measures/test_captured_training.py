@@ -12,7 +12,7 @@ from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps
 from reproduce.cells import networks
 from reproduce.measures.context import Observer
-from reproduce.measures.how import BRANCHES
+from reproduce.measures.run_options import BRANCHES
 from reproduce.records.record import Status
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
@@ -62,7 +62,7 @@ def test_a_stop_between_recorded_steps_changes_nothing(tmp_path: Path, recorded_
     assert [ticks.recorded for ticks in recorded_steps] == [True] * 3
 
 
-class Told(Observer):
+class Notices(Observer):
     def __init__(self) -> None:
         self.notices: list[str] = []
 
@@ -75,9 +75,9 @@ def test_a_method_that_cannot_be_recorded_is_trained_by_plain_steps_with_a_notic
 ) -> None:
     """In a grid, `run --cuda-graphs` once made a problem of every such cell."""
     cell = dataclasses.replace(CHAIN, method="DELAYED_GRADIENTS", epochs=1, drops=())
-    told = Told()
-    run(cell, tmp_path / "other", cuda_graphs=STREAMS, observer=told)
-    [notice] = told.notices
+    observer = Notices()
+    run(cell, tmp_path / "other", cuda_graphs=STREAMS, observer=observer)
+    [notice] = observer.notices
     assert "has no effect here: steps of DELAYED_GRADIENTS cannot be recorded" in notice
     run(cell, tmp_path / "plain")
     assert_bitwise_equal(weights(tmp_path / "other"), weights(tmp_path / "plain"))
@@ -87,7 +87,7 @@ def test_a_network_with_dropout_goes_on_by_plain_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded_steps: list[CapturedSteps]
 ) -> None:
     """Random draws are detected only after the pipeline is full."""
-    build, told = networks.build, Told()
+    build, observer = networks.build, Notices()
 
     def with_dropout(*settings: Any) -> list[Stage]:
         stages = build(*settings)
@@ -95,7 +95,7 @@ def test_a_network_with_dropout_goes_on_by_plain_steps(
         return stages
 
     monkeypatch.setattr(networks, "build", with_dropout)
-    _, state = run(dataclasses.replace(CHAIN, epochs=5, drops=()), tmp_path, cuda_graphs=STREAMS, observer=told)
+    _, state = run(dataclasses.replace(CHAIN, epochs=5, drops=()), tmp_path, cuda_graphs=STREAMS, observer=observer)
     assert state.status is Status.DONE
-    [notice] = told.notices
+    [notice] = observer.notices
     assert "stages [1] draw random numbers (dropout)" in notice

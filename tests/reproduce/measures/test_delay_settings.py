@@ -8,11 +8,11 @@ import torch
 
 from petra_core.delay import Rate
 from reproduce.cells.kinds import TrainingCell
+from reproduce.distributed.group import UnsupportedError
 from reproduce.measures import training
 from reproduce.measures.context import Context
-from reproduce.measures.how import How
+from reproduce.measures.run_options import RunOptions
 from reproduce.records.record import Record
-from reproduce.teams.team import UnsupportedError
 from tests.reproduce.measures.test_training import CHAIN, assert_a_stop_changes_no_bit, recorded, run
 
 pytestmark = pytest.mark.convolutions
@@ -39,7 +39,7 @@ def test_a_depth_that_two_versions_of_the_weights_do_not_allow_is_said(tmp_path:
 
 
 def test_the_constant_of_a_rate_is_in_epochs_and_the_engines_in_updates(tmp_path: Path) -> None:
-    trainer = training.Trainer(RATE, Record(tmp_path, RATE), Context(how=How()))
+    trainer = training.Trainer(RATE, Record(tmp_path, RATE), Context(options=RunOptions()))
     try:
         worker = trainer.pipeline.workers[0]
         (rule,) = worker.rules

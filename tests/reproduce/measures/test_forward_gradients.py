@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from reproduce.cells.kinds import BLOCK_MODELS, ForwardGradientCell, TrainingCell
+from reproduce.distributed.group import UnsupportedError
 from reproduce.grids.plans.forward_gradients import cells
 from reproduce.measures import forward_gradients, training
 from reproduce.measures.context import Context
 from reproduce.records.record import Record
-from reproduce.teams.team import UnsupportedError
 from tests.reproduce.measures.test_training import assert_a_stop_changes_no_bit, run
 
 pytestmark = pytest.mark.convolutions

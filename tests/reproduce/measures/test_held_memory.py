@@ -16,7 +16,7 @@ from reproduce.cells.networks import HELD
 from reproduce.grids.plans import table3
 from reproduce.measures import held_memory, machine_memory
 from reproduce.measures.context import Context, Stopped
-from reproduce.measures.held_memory import measure, predicted
+from reproduce.measures.held_memory import measure, predict_memory
 from reproduce.measures.machine_memory import Witness
 from reproduce.records.record import Record, Status
 from reproduce.running.execution import execute
@@ -74,7 +74,7 @@ def test_the_process_grows_by_about_what_the_ledger_counts(tmp_path: Path) -> No
 def test_what_does_not_fit_is_refused_before_it_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_memory, "available", lambda device: 10_000_000)
     wanted = cell(width=16, batch_size=64)
-    needed = sum(stage.total for stage in predicted(wanted))
+    needed = sum(stage.total for stage in predict_memory(wanted))
     assert needed > 10_000_000
     monkeypatch.setattr(held_memory, "synthetic", None)  # using it would raise another error
     state = execute(Record.for_cell(wanted, tmp_path), Context())
@@ -108,7 +108,7 @@ def test_what_the_cell_before_has_left_is_given_back_before_it_is_asked_what_is_
 def test_the_paper_s_largest_row_is_predicted_without_being_allocated() -> None:
     settings = {"dataset": "imagenet", "image_size": 224, "model": "revnet50", "stem": "imagenet", "width": 64}
     before = Witness(CPU)
-    stages = predicted(cell(methods.DELAYED_GRADIENTS, batch_size=64, **settings))
+    stages = predict_memory(cell(methods.DELAYED_GRADIENTS, batch_size=64, **settings))
     assert sum(stage.total for stage in stages) > 100e9
     grown = before.report()
     assert grown is None or grown["peak"] < 1e9

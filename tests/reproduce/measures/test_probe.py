@@ -40,7 +40,7 @@ def train(probe: Probe, p: Pipeline, data: Sequence[tuple[Tensor, Tensor]]) -> l
 @pytest.mark.parametrize("make", PROBES)
 @pytest.mark.parametrize("method", [methods.PETRA, methods.APPROXIMATE_INPUTS], ids=str)
 def test_training_with_a_probe_is_bitwise_the_training_without(
-    method: Method, make: Callable[[int], Probe], every: int
+    method: Method, make: Callable[[int], Probe], interval: int
 ) -> None:
     data = toys.batches(20)
     plain = probed(None, method, 20, seed=None)
@@ -48,7 +48,7 @@ def test_training_with_a_probe_is_bitwise_the_training_without(
     expected = toys.train(plain, data, drain=False)
     after = torch.get_rng_state()
 
-    probe = make(every)
+    probe = make(interval)
     p = probed(probe, method, 20, seed=None)
     torch.manual_seed(8)
     assert train(probe, p, data) == expected
@@ -85,8 +85,8 @@ def test_values_are_means_over_those_that_came_back_and_each_is_there_with_its_n
     make: Callable[[int], Probe],
 ) -> None:
     data = toys.batches(30)
-    every, one_by_one = make(2), make(2)
-    train(every, probed(every, methods.PETRA, 30), data)
+    every_second, one_by_one = make(2), make(2)
+    train(every_second, probed(every_second, methods.PETRA, 30), data)
     p = probed(one_by_one, methods.PETRA, 30)
     single: dict[int, Values] = {}
     for number, batch in enumerate(data):
@@ -97,7 +97,7 @@ def test_values_are_means_over_those_that_came_back_and_each_is_there_with_its_n
             single[number - 2 * (STAGES - 1)] = look["measured"]
         else:
             assert look == {"probes": 0, "measured": {}, "measured_at": []}
-    whole = every.collect()
+    whole = every_second.collect()
     assert whole["probes"] == 10
     assert [probe["micro_batch"] for probe in whole["measured_at"]] == list(single) == list(range(0, 20, 2))
     for measure, of_stages in whole["measured"].items():

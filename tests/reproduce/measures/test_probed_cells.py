@@ -15,8 +15,8 @@ pytestmark = pytest.mark.convolutions
 MEASURED = ("probes", "measured", "measured_at")
 
 
-def probed(kind: type, every: int = 4, **changes) -> TrainedCell:
-    return kind(**dataclasses.asdict(dataclasses.replace(SMALL, **changes)), probe_every=every)
+def probed(kind: type, interval: int = 4, **changes) -> TrainedCell:
+    return kind(**dataclasses.asdict(dataclasses.replace(SMALL, **changes)), probe_every=interval)
 
 
 CHAIN = {"model": "chain5", "stem": "stride2", "width": 4}
@@ -82,7 +82,15 @@ def test_stopped_anywhere_it_ends_with_the_same_bits(name, ticks, tmp_path):
 @pytest.mark.parametrize("kind", [GradientsCell, ReconstructionCell])
 def test_a_run_that_diverges_is_recorded_with_what_was_measured_before(kind, tmp_path):
     cell = probed(
-        kind, every=2, learning_rate=1e30, warmup_epochs=2.0, epochs=8, drops=(), momentum=0.0, accumulation=1, **CHAIN
+        kind,
+        interval=2,
+        learning_rate=1e30,
+        warmup_epochs=2.0,
+        epochs=8,
+        drops=(),
+        momentum=0.0,
+        accumulation=1,
+        **CHAIN,
     )
     record, state = run(cell, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")

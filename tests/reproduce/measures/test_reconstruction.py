@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from petra_core import BufferedStage, Pipeline, ReversibleStage, Stage, merge, methods, models
 from petra_core.delay import PredictedWeights
 from petra_core.methods import Method
-from petra_core.models.permutation import PixelUnshuffleStage
 from petra_core.optimizers import sgd
-from petra_core.sizes import TransformerSize
 from reproduce.measures.reconstruction import CAUSES, TENSORS, ReconstructionProbe, rounding_errors
+from reproduce.models.permutation import PixelUnshuffleStage
+from reproduce.models.sizes import TransformerSize
+from reproduce.models.vit import vit
 from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_delay import MOMENTUM, RATE, ByHand
@@ -57,7 +58,7 @@ def test_with_predicted_weights_the_true_input_is_that_of_the_engines_forward(k:
     reference = Sgd(lambda tick: RATE, MOMENTUM, nesterov=False)
     about = ByHand(nesterov=False, **settings)
     history = simulate(stages, RULES["PETRA"], k, reference, data, range(len(data)), about=about)
-    probe = ReconstructionProbe(every=1)
+    probe = ReconstructionProbe(interval=1)
     p = pipeline_of(
         *(stages, methods.PETRA, k),
         optimizer=sgd(RATE, momentum=MOMENTUM, nesterov=False),
@@ -151,7 +152,7 @@ def test_a_network_that_draws_random_numbers_is_inverted_with_those_of_its_forwa
     size = TransformerSize(width=16, depth=12, heads=2)
     by_bits = {
         bits: measured(
-            models.vit(size, num_classes=3, image_size=6, patch=3, dropout=0.2, bdia=True, bits=bits),
+            vit(size, num_classes=3, image_size=6, patch=3, dropout=0.2, bdia=True, bits=bits),
             methods.PETRA,
             data,
             rate=0.0,
@@ -166,12 +167,12 @@ def test_a_network_that_draws_random_numbers_is_inverted_with_those_of_its_forwa
 
 
 def test_probing_stages_that_draw_changes_no_bit_of_the_training() -> None:
-    data, probe = [(images.float(), labels) for images, labels in toys.batches(12)], ReconstructionProbe(every=1)
+    data, probe = [(images.float(), labels) for images, labels in toys.batches(12)], ReconstructionProbe(interval=1)
     states = []
     for look in (probe.after_backward, None):
         torch.manual_seed(0)
         size = TransformerSize(width=16, depth=3, heads=2)
-        net = models.vit(size, num_classes=3, image_size=6, patch=3, dropout=0.2, bdia=True)
+        net = vit(size, num_classes=3, image_size=6, patch=3, dropout=0.2, bdia=True)
         p = Pipeline(net, methods.PETRA, optimizer=toys.sgd, seed=3, after_backward=look)
         if look:
             probe.watch(p, len(data))

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from petra_core import CheckpointError, Pipeline, checkpoint, checks
+from petra_core import CheckpointError, Pipeline, checkpoint
+from petra_core.inspection import values
 from reproduce.cells.kinds import ForwardGradientCell
 from reproduce.commands.train import FORWARD
+from reproduce.distributed.sharded import ShardedCheckpoint
 from reproduce.measures.context import Context, Observer
 from reproduce.records.record import Record, Status
 from reproduce.running.execution import execute
-from reproduce.teams.sharded import Folder
 from tests.reproduce.measures.test_training import CHAIN, run, stop_after
 
 pytestmark = pytest.mark.convolutions
@@ -147,8 +148,8 @@ def test_what_goes_wrong_in_reading_a_checkpoint_is_no_result(
     if where == "several":
         (tmp_path / "checkpoint.pt").unlink()
         (tmp_path / "checkpoint").mkdir()
-        monkeypatch.setattr(Folder, "exists", True)
-        monkeypatch.setattr(Folder, "load", fail)
+        monkeypatch.setattr(ShardedCheckpoint, "exists", True)
+        monkeypatch.setattr(ShardedCheckpoint, "load", fail)
     else:
         monkeypatch.setattr(checkpoint, "load", fail)
     with pytest.raises(CheckpointError, match=r"is damaged \(.*Error.*\); move it away"):
@@ -203,9 +204,9 @@ def test_a_mask_may_be_infinite() -> None:
 
     stage = Masked()
     worker: Any = type("Worker", (), {"stage": stage})()
-    assert checks._broken_buffer(worker) == ""
+    assert values._broken_buffer(worker) == ""
     stage.mask[0] = float("nan")  # type: ignore[index]  # a buffer is a tensor
-    assert checks._broken_buffer(worker) == "buffer mask"
+    assert values._broken_buffer(worker) == "buffer mask"
 
 
 def test_a_run_goes_on_with_a_word_where_machine_or_code_are_others(
@@ -214,13 +215,15 @@ def test_a_run_goes_on_with_a_word_where_machine_or_code_are_others(
     copied(saved, tmp_path)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     monkeypatch.setattr("reproduce.records.provenance.code", lambda: ({"commit": "f" * 40, "clean": True}, ""))
-    said: list[str] = []
+    notices: list[str] = []
 
     class Ear(Observer):
         def notice(self, text: str) -> None:
-            said.append(text)
+            notices.append(text)
 
     execute(Record(tmp_path, CHAIN), Context(observer=Ear()))
     # The saved run may have been started with variables that select kernels (CI does so).
-    assert any(re.search(r"kernel_variables .*, now \{.*'ONEDNN_MAX_CPU_ISA': 'SSE41'", text) for text in said), said
-    assert any(f"continues with {'f' * 40}" in text for text in said), said
+    assert any(re.search(r"kernel_variables .*, now \{.*'ONEDNN_MAX_CPU_ISA': 'SSE41'", text) for text in notices), (
+        notices
+    )
+    assert any(f"continues with {'f' * 40}" in text for text in notices), notices

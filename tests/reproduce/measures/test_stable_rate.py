@@ -10,7 +10,9 @@ from reproduce.measures.stable_rate import are_stable, largest
 
 
 @pytest.mark.parametrize("tau", [0, 1, 3])
-@pytest.mark.parametrize("method", [methods.PETRA, methods.DELAYED_GRADIENTS, methods.DSP], ids=lambda of: of.name)
+@pytest.mark.parametrize(
+    "method", [methods.PETRA, methods.DELAYED_GRADIENTS, methods.DSP], ids=lambda method: method.name
+)
 def test_the_border_is_within_one_percent_of_theory(tau: int, method: Method) -> None:
     rate = largest(tau, curvature=3.0)
     assert are_stable([0.99 * rate, 1.01 * rate, 0.5 * rate], tau, 3.0, method) == (True, False, True)

@@ -12,22 +12,22 @@ import pytest
 import torch
 
 from petra_core import CheckpointError, Pipeline, checkpoint
-from petra_core.checks import PendingLosses
 from petra_core.distributed.replicas import Replicas
+from petra_core.inspection.values import PendingLosses
 from petra_core.methods import PAPER
 from petra_core.models import sequential
 from reproduce.cells import networks
 from reproduce.data.sources import open_data
+from reproduce.distributed.group import SINGLE_PROCESS, UnsupportedError
+from reproduce.distributed.trace_file import TraceFile
 from reproduce.measures import training
 from reproduce.measures.context import Context, Observer, Stopped
-from reproduce.measures.how import How
+from reproduce.measures.run_options import RunOptions
 from reproduce.records.record import Record, Status, scan
 from reproduce.records.storage import StorageFullError
 from reproduce.running.execution import execute
+from reproduce.running.grid_options import GridOptions
 from reproduce.running.runner import run_grid
-from reproduce.running.worker import Settings
-from reproduce.teams.team import ALONE, UnsupportedError
-from reproduce.teams.trace_file import TraceFile
 from tests.reproduce.cells.test_cells import TRAINING
 from tests.reproduce.records.test_records import full_disk
 
@@ -57,10 +57,10 @@ class StopAfter(Observer):
 
 
 def run(cell, folder, **chosen):
-    """Run a cell. Keywords are options of the context or of `How`."""
-    how = {field.name: chosen.pop(field.name) for field in dataclasses.fields(How) if field.name in chosen}
+    """Run a cell. Keywords are options of the context or of `RunOptions`."""
+    options = {field.name: chosen.pop(field.name) for field in dataclasses.fields(RunOptions) if field.name in chosen}
     record = Record(folder, cell)
-    state = execute(record, Context(how=How(**how), model_file=folder / "model.pt", **chosen))
+    state = execute(record, Context(options=RunOptions(**options), model_file=folder / "model.pt", **chosen))
     return record, state
 
 
@@ -112,13 +112,13 @@ def whole(tmp_path_factory):
     """Return the outcomes of uninterrupted runs, by cell."""
     folders = {}
 
-    def of(cell):
+    def outcome_of(cell):
         if cell not in folders:
             folders[cell] = tmp_path_factory.mktemp(cell.method)
             run(cell, folders[cell])
         return outcome(folders[cell])
 
-    return of
+    return outcome_of
 
 
 def test_a_cell_trains_to_a_result(tmp_path):
@@ -211,7 +211,7 @@ def test_checkpoint_seconds_bound_the_pause_after_a_slow_checkpoint(tmp_path, mo
     monkeypatch.setattr(training, "QUICK", 0.0)
     monkeypatch.setattr(training.Trainer, "_save_or_stop", lambda trainer: None)  # only at ends of epochs
     monkeypatch.setattr(training.Trainer, "save", lambda trainer: saved.append(trainer.epoch))
-    run(CHAIN, tmp_path, checkpoint_seconds=0.0)
+    run(CHAIN, tmp_path, checkpoint_minutes=0.0)
     assert saved == list(range(1, CHAIN.epochs))
 
 
@@ -252,7 +252,7 @@ def test_stopped_in_an_evaluation_it_saves_the_statistics_of_training(tmp_path, 
 def test_checkpoints_are_saved_within_epochs_when_it_is_time(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(training.Trainer, "save", lambda trainer: saved.append((trainer.epoch, trainer.batch)))
-    run(dataclasses.replace(CHAIN, epochs=1, drops=()), tmp_path, checkpoint_seconds=0.0)
+    run(dataclasses.replace(CHAIN, epochs=1, drops=()), tmp_path, checkpoint_minutes=0.0)
     assert saved == [(0, batch) for batch in range(1, BATCHES + 1)]
 
 
@@ -335,7 +335,7 @@ def test_replicas_without_processes_and_a_trace_of_recorded_steps_are_refused(tm
     with pytest.raises(UnsupportedError, match=r"the cell has 3 replicas, .* processes for 1: .* train --replicas 3`"):
         run(dataclasses.replace(SMALL, replicas=3), tmp_path / "replicas")
     with pytest.raises(UnsupportedError, match=r"--trace with --cuda-graphs: .* give one of the two"):
-        run(SMALL, tmp_path, cuda_graphs=1, trace=TraceFile(tmp_path / "trace.json", 4, ALONE))
+        run(SMALL, tmp_path, cuda_graphs=1, trace=TraceFile(tmp_path / "trace.json", 4, SINGLE_PROCESS))
 
 
 @pytest.mark.parametrize(
@@ -513,7 +513,7 @@ def test_a_checkpoint_that_a_kill_left_beside_a_result_is_removed(tmp_path):
     record, _ = run(EXACT, Record.for_cell(EXACT, tmp_path).path)
     for again in (
         lambda: run(EXACT, record.path),
-        lambda: run_grid([EXACT], Settings(root=tmp_path, jobs=1)),
+        lambda: run_grid([EXACT], GridOptions(root=tmp_path, jobs=1)),
     ):
         record.checkpoint.write_bytes(b"left by a kill")
         again()

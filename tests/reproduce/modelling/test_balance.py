@@ -76,7 +76,7 @@ def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
 def test_footprints_that_methods_share_are_those_of_each_method(method: methods.Method) -> None:
     """Methods that keep the same share their footprints, and the optimizer is not asked; a prediction does both."""
     cell = dataclasses.replace(table3.held("smoke", "cifar10", "revnet18", method, 2, width=4), accumulation=32)
-    expected = held_memory.predicted(cell)
+    expected = held_memory.predict_memory(cell)
     assert of_footprints(balance.footprints(cell), Settings(method=method, accumulation=cell.accumulation)) == expected
 
 

@@ -515,7 +515,7 @@ def test_the_command_refuses_what_makes_no_sense_and_a_folder_that_cannot_be_wri
     for arguments in (
         ["records", "merge", here, "--records", file / "records"],
         ["report", "--records", here, "--output", file / "page.html"],
-        ["run", "smoke", "--tables", "table1", "--records", file / "records"],
+        ["run", "smoke", "--exhibits", "table1", "--records", file / "records"],
         ["train", "--output", file / "run"],
         ["train", "--output", tmp_path / "run", "--trace", file / "trace.json"],
     ):

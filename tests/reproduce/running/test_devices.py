@@ -4,7 +4,7 @@ import pytest
 
 from reproduce.running import devices
 from reproduce.running.devices import DeviceError, choose, sharing, take, workers
-from reproduce.running.worker import Settings, device_of
+from reproduce.running.grid_options import GridOptions
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,8 @@ def test_devices_are_there_and_named_once(monkeypatch, names, count, chosen):
 
 
 def test_one_worker_a_gpu_or_as_many_as_fit_the_processor():
-    assert [workers(("cpu",), None, threads, cores=8) for threads in (1, 3, 16)] == [8, 2, 1]
-    assert [workers(("cuda:0", "cuda:1"), jobs, 1, cores=8) for jobs in (None, 4)] == [2, 4]
+    assert [workers(("cpu",), 0, threads, cores=8) for threads in (1, 3, 16)] == [8, 2, 1]
+    assert [workers(("cuda:0", "cuda:1"), jobs, 1, cores=8) for jobs in (0, 4)] == [2, 4]
 
 
 def test_a_device_that_is_taken_is_the_current_one(monkeypatch):
@@ -47,8 +47,8 @@ def test_a_device_that_is_taken_is_the_current_one(monkeypatch):
 
 
 def test_workers_take_the_devices_in_turn_and_those_of_a_gpu_share_it(tmp_path):
-    settings = Settings(tmp_path, jobs=3, devices=("cuda:0", "cuda:1"))
-    assert [device_of(number, settings) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    options = GridOptions(root=tmp_path, jobs=3, devices=("cuda:0", "cuda:1"))
+    assert [options.device_of(number) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
     for names, jobs, shares in (
         (["cuda:0"], 4, [4, 4, 4, 4]),
         (["cuda:0", "cuda:1"], 3, [2, 1, 2]),
@@ -60,4 +60,4 @@ def test_workers_take_the_devices_in_turn_and_those_of_a_gpu_share_it(tmp_path):
 
 def test_the_processor_may_be_named_twice_and_is_a_device_like_others_beside_a_gpu():
     assert choose(["cpu", "cpu"]) == ("cpu",)
-    assert workers(("cpu", "cuda:0"), None, 1, cores=8) == 2
+    assert workers(("cpu", "cuda:0"), 0, 1, cores=8) == 2

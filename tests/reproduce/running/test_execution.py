@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import Context, Stopped
 from reproduce.records.record import Record
 from reproduce.running import execution
 from reproduce.running.execution import deterministic, execute
-from reproduce.teams.team import UnsupportedError
 from tests.reproduce.measures.test_training import SMALL, StopAfter, run
 
 
-def told(folder: Path) -> list[str]:
+def notices_of_a_tick(folder: Path) -> list[str]:
     """Return the notices of another tick."""
     stop, notices = StopAfter(1), []
     stop.notice = notices.append
@@ -33,9 +33,11 @@ def ran_on(folder: Path, *threads: int, device: str = "cpu") -> None:
 
 
 def test_going_on_with_another_number_of_threads_is_told_where_a_bit_depends_on_it(tmp_path: Path) -> None:
-    assert told(tmp_path) == told(tmp_path) == []  # begun and resumed in one thread, as in all tests
+    assert (
+        notices_of_a_tick(tmp_path) == notices_of_a_tick(tmp_path) == []
+    )  # begun and resumed in one thread, as in all tests
     ran_on(tmp_path, 3)
-    [words] = told(tmp_path)
+    [words] = notices_of_a_tick(tmp_path)
     assert words.startswith(
         f"WARNING: {tmp_path} resumes with --threads 1, after 3: its result will differ in the last bits"
     )
@@ -43,14 +45,14 @@ def test_going_on_with_another_number_of_threads_is_told_where_a_bit_depends_on_
     file = tmp_path / "environment.json"
     values = json.loads(file.read_text())
     file.write_text(json.dumps(values | {"entries": [{}, *values["entries"]]}))  # a damaged entry is ignored
-    [words] = told(tmp_path)  # the notice is repeated
+    [words] = notices_of_a_tick(tmp_path)  # the notice is repeated
     assert "resumes with --threads 1, after 3 and 1: " in words
     ran_on(tmp_path, 3, device="an accelerator")
-    [words] = told(tmp_path)
+    [words] = notices_of_a_tick(tmp_path)
     assert "continues in another environment (device 'an accelerator', now 'cpu'" in words
     ran_on(tmp_path, 3)
     (tmp_path / "checkpoint.pt").unlink()  # the training then starts from the beginning
-    assert told(tmp_path) == []
+    assert notices_of_a_tick(tmp_path) == []
 
 
 @pytest.mark.parametrize("tf32", [False, True])

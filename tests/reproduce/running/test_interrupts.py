@@ -52,10 +52,10 @@ def test_the_exit_code_is_that_of_the_first_signal_and_of_sigterm_without_any() 
 def test_a_process_that_is_started_while_signals_are_ignored_ignores_them_from_its_birth() -> None:
     """Without Python's handler, which would end it with a traceback on Ctrl-C during its imports."""
     before = [signal.getsignal(number) for number in SIGNALS]
-    said = "import signal; print([signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGTERM)])"
+    script = "import signal; print([signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGTERM)])"
     with ignored():
         signal.raise_signal(signal.SIGTERM)
-        run = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+        run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[True, True]"
     assert [signal.getsignal(number) for number in SIGNALS] == before
 

@@ -17,15 +17,15 @@ import pytest
 import torch
 
 from reproduce.grids import recipes
-from reproduce.measures.how import How
 from reproduce.records import volumes
 from reproduce.records.record import Record, State, Status, scan
 from reproduce.records.storage import StorageError, StorageFullError
 from reproduce.running import runner, worker
+from reproduce.running.grid_options import GridOptions
 from reproduce.running.interrupts import Interrupt
 from reproduce.running.messages import Alive, DiskFull, Finished, Notice, Problem, Progress, Waiting
 from reproduce.running.runner import GridOutcome, run_grid
-from reproduce.running.worker import Settings, work
+from reproduce.running.worker import work
 from tests.fake_records import begin, in_folder, train
 from tests.processes import Command, children, wait_for
 from tests.reproduce.measures.test_training import SMALL, records
@@ -35,7 +35,7 @@ CELLS = [dataclasses.replace(SMALL, method=method) for method in ("PETRA", "BACK
 
 
 def settings(root, **changes):
-    return Settings(**{"root": root, "jobs": 1, **changes})
+    return GridOptions(**{"root": root, "jobs": 1, **changes})
 
 
 def lines(root):
@@ -70,8 +70,8 @@ def command(tmp_path):
     """Start the grid as a command in a new process group."""
     with contextlib.ExitStack() as started:
 
-        def start(cells=CELLS, **how):
-            arguments = (cells, tmp_path, how.get("jobs", 1))
+        def start(cells=CELLS, **options):
+            arguments = (cells, tmp_path, options.get("jobs", 1))
             return started.enter_context(contextlib.closing(Command(grid, *arguments)))
 
         yield start
@@ -85,9 +85,9 @@ def test_after_kill_9_the_same_command_ends_with_the_same_records(tmp_path, whol
     assert len(records(tmp_path)) < 3, "the kill came too late to test anything"
     killed.stderr()
     again = command(jobs=2)
-    said = again.stderr()
-    assert again.returncode == 0, said
-    assert "[3/3]" in said
+    output = again.stderr()
+    assert again.returncode == 0, output
+    assert "[3/3]" in output
     assert records(tmp_path) == records(whole)
     assert not list(tmp_path.glob("*/*/checkpoint.pt"))
 
@@ -120,11 +120,11 @@ def test_a_signal_to_every_process_saves(tmp_path, whole, command, number, code)
     process = command()
     wait_for(lambda: lines(tmp_path) >= 1)
     os.killpg(process.pid, number)
-    said = process.stderr()
+    output = process.stderr()
     assert process.returncode == code
-    assert "a worker died" not in said
-    assert "stopping: every worker finishes its tick" in said
-    assert "Traceback" not in said
+    assert "a worker died" not in output
+    assert "stopping: every worker finishes its tick" in output
+    assert "Traceback" not in output
     assert len(records(tmp_path)) < 3
     reports(CELLS, tmp_path)
     assert records(tmp_path) == records(whole)
@@ -144,11 +144,11 @@ def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, comm
     process = command(cells, jobs=2)
     wait_for((first / "metrics.jsonl").exists)
     os.kill(next(pid for pid in children(process.pid) if holds(pid)), signal.SIGKILL)
-    said = process.stderr()
+    output = process.stderr()
     # The surviving worker also takes over the dead worker's cell, from its checkpoint.
-    assert process.returncode == 0, said
+    assert process.returncode == 0, output
     assert all(Record.for_cell(cell, tmp_path).state().status is Status.DONE for cell in cells)
-    assert f"a worker died while it ran {cells[0].slug} (exit code -9" in said
+    assert f"a worker died while it ran {cells[0].slug} (exit code -9" in output
 
 
 def grid_with_a_broken_device(cells, root):
@@ -168,11 +168,11 @@ def grid_with_a_broken_device(cells, root):
 def test_a_worker_whose_device_is_broken_is_followed_by_another(tmp_path):
     """The worker once continued, and every later cell became a problem: the device repeats its error there."""
     with contextlib.closing(Command(grid_with_a_broken_device, CELLS, tmp_path)) as process:
-        said = process.stderr()
+        output = process.stderr()
     assert process.returncode == 1
-    assert f"PROBLEM {CELLS[1].slug}: Traceback" in said
-    assert "an illegal memory access was encountered" in said
-    assert "a worker died" not in said
+    assert f"PROBLEM {CELLS[1].slug}: Traceback" in output
+    assert "an illegal memory access was encountered" in output
+    assert "a worker died" not in output
     assert sorted(file.read_text() for file in tmp_path.iterdir() if file.is_file()) == ["01", "02"]
 
 
@@ -180,7 +180,7 @@ def test_a_worker_whose_device_is_broken_is_followed_by_another(tmp_path):
 def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(tmp_path, whole, capsys):
     """The worker is a process that starts Python, as outside of tests."""
     cells = [recipes.cell("small"), CELLS[0], recipes.cell("small", seed=1), *CELLS[1:]]
-    result = run_grid(cells, settings(tmp_path, how=How(data_root=tmp_path / "data")))
+    result = run_grid(cells, settings(tmp_path, data_root=tmp_path / "data"))
     assert result.exit_code == 1
     assert list(result.problems) == [cells[0], cells[2]]
     assert capsys.readouterr().err.count("python -m reproduce data prepare cifar10") == 1
@@ -260,11 +260,11 @@ def test_exit_codes_and_what_many_cells_have_to_say_is_told_once():
     assert GridOutcome({a: done, b: partial}, signal=signal.SIGINT).exit_code == 130
     assert GridOutcome({a: done}, signal=signal.SIGINT).exit_code == 0
     assert GridOutcome({a: done}, {b: "damaged"}).exit_code == 1
-    told = []
-    listener = runner._Listener(CELLS, GridOutcome(), SimpleNamespace(notice=told.append), None, None)
+    notices = []
+    listener = runner._Listener(CELLS, GridOutcome(), SimpleNamespace(notice=notices.append), None, None)
     for index in range(3):
         listener.handle(0, Notice(index, "ticks of DSP cannot be recorded"))
-    assert told == ["NOTE ticks of DSP cannot be recorded"]
+    assert notices == ["NOTE ticks of DSP cannot be recorded"]
 
 
 def test_finished_cells_start_no_worker_and_failed_ones_only_if_asked(tmp_path, whole, monkeypatch):
@@ -322,11 +322,11 @@ def test_a_worker_that_gives_no_sign_of_life_is_named_and_killed_once_the_run_is
     process.start()
     theirs.close()
     os.kill(process.pid, signal.SIGSTOP) if wait_for(lambda: ours.poll()) else None
-    said, stop = [], multiprocessing.RawValue(ctypes.c_bool, False)
+    notices, stop = [], multiprocessing.RawValue(ctypes.c_bool, False)
     interrupt = SimpleNamespace(received=0)
 
     def notice(text):
-        said.append(text)
+        notices.append(text)
         if "no sign of life" in text:
             interrupt.received = signal.SIGTERM
 
@@ -335,8 +335,8 @@ def test_a_worker_that_gives_no_sign_of_life_is_named_and_killed_once_the_run_is
     listener = runner._Listener(CELLS, outcome, bar, stop, None)
     listener.listen({ours: (0, process)}, interrupt)
     named = f"worker 0 (process {process.pid}), which runs {CELLS[0].slug}, "
-    assert any(f"{named}has given no sign of life" in text for text in said)
-    assert any(f"{named}does not respond and is killed" in text for text in said)
+    assert any(f"{named}has given no sign of life" in text for text in notices)
+    assert any(f"{named}does not respond and is killed" in text for text in notices)
     assert "exit code -9" in outcome.problems[CELLS[0]]
 
 
@@ -357,15 +357,15 @@ def test_a_grid_says_for_whom_it_waits_unless_that_is_its_own_worker(tmp_path, m
     assert messages, "nothing was said"
     assert set(kinds(messages)) == {(Waiting, 0)}
     assert f"{CELLS[0].slug} is held by process {os.getpid()} on " in messages[0].text
-    told = []
-    bar = SimpleNamespace(notice=told.append, show=lambda *_: None)
+    notices = []
+    bar = SimpleNamespace(notice=notices.append, show=lambda *_: None)
     listener = runner._Listener(CELLS, GridOutcome(), bar, None, None)
     listener.handle(0, messages[0])
     listener.handle(0, messages[0])
-    assert told == [f"NOTE {messages[0].text}"]
+    assert notices == [f"NOTE {messages[0].text}"]
     listener.handle(1, Progress(1, 0.5))
     listener.handle(0, Waiting(1, "another worker has it"))
-    assert len(told) == 1
+    assert len(notices) == 1
 
 
 def test_a_folder_that_cannot_be_looked_into_is_a_problem_of_its_cell(tmp_path, monkeypatch):

@@ -9,12 +9,12 @@ import torch
 from petra_core import methods
 from reproduce.cells.kinds import GradientsCell
 from reproduce.grids import recipes
-from reproduce.measures.how import How
 from reproduce.records.locks import LockLostError
 from reproduce.records.record import Record, State, Status
 from reproduce.running import worker
+from reproduce.running.grid_options import GridOptions
 from reproduce.running.messages import DeviceLost, Finished, Notice, Problem, Progress
-from reproduce.running.worker import Settings, work
+from reproduce.running.worker import work
 from tests.fake_records import complexity_cell
 from tests.reproduce.measures.test_probed_cells import probed
 from tests.reproduce.measures.test_training import CHAIN, records
@@ -23,10 +23,10 @@ CELLS = [dataclasses.replace(CHAIN, method=method) for method in ("PETRA", "BACK
 PROBED = probed(GradientsCell, model="chain5", stem="stride2", width=4)
 
 
-def reports(cells, root, should_stop=lambda: False, **how):
+def reports(cells, root, should_stop=lambda: False, **options):
     """Return the reports of one worker in this process, without its progress."""
     messages = []
-    settings = Settings(root, jobs=1, how=How(data_root=root / "data", **how))
+    settings = GridOptions(root=root, jobs=1, data_root=root / "data", **options)
     work(cells, settings, messages.append, should_stop, torch.device("cpu"))
     return [message for message in messages if not isinstance(message, Progress)]
 
@@ -108,7 +108,7 @@ def test_records_say_how_many_workers_shared_a_gpu(tmp_path):
 def test_each_worker_trains_on_its_own_device_with_its_share_of_it(tmp_path, monkeypatch):
     monkeypatch.setattr(worker.devices, "take", lambda *given: given)
     worked = []
-    monkeypatch.setattr(worker, "work", lambda _, settings, *given: worked.append((settings.how.sharing, given[2])))
+    monkeypatch.setattr(worker, "work", lambda _, options, *given: worked.append((options.sharing, given[2])))
     for number in range(3):
-        worker.main(CELLS, Settings(tmp_path, jobs=3, devices=("cuda:0", "cuda:1")), number, None, None, 0)
+        worker.main(CELLS, GridOptions(root=tmp_path, jobs=3, devices=("cuda:0", "cuda:1")), number, None, None, 0)
     assert worked == [(2, ("cuda:0", 2)), (1, ("cuda:1", 1)), (2, ("cuda:0", 2))]

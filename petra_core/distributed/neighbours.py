@@ -1,0 +1,217 @@
+"""Send messages to and receive messages from one neighbour over torch.distributed.
+
+A header before the first message contains its layout (`petra_core.distributed.layout`); later messages are only
+tensors, until `close`. Headers are sent from CPU to CPU over Gloo.
+
+No rank waits for a send. A sent tensor is held until a message arrives that the neighbour computed after receiving it,
+which proves that the send has completed. Over Gloo receives are posted early, so that a message can arrive while its
+receiver computes: the receives of a step at its beginning, and one forward receive for the next step. `Receiver.close`
+and `Sender.close` complete the last of these.
+
+Internal to `petra_core.distributed`.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from petra_core.distributed.groups import CPU, ChannelError
+from petra_core.distributed.layout import HEADER_BYTES, Layouts, dense, flat, header_of, layout_of, layouts_in
+from petra_core.distributed.transfers import NO_MICRO_BATCH, Neighbour, Transfer
+from petra_core.messages import Message
+from petra_core.tape import Streams
+
+__all__ = ["Receiver", "Sender"]
+
+EVALUATION_TAG = 1  # tag of evaluation messages, so that receives posted for training do not match them
+
+
+@dataclass
+class _Pending:
+    """Message in flight."""
+
+    micro_batch: int
+    streams: Streams | None = None
+    gradients: Streams | None = None
+    transfers: list[Transfer] | None = None  # None until the receive is posted
+
+    def wait(self) -> None:
+        assert self.transfers is not None
+        for transfer in self.transfers:
+            transfer.wait()
+        self.transfers = []
+
+
+class Sender:
+    """Sender of messages to one neighbour, in order.
+
+    Args:
+        neighbour: Neighbour.
+        comm_device: Device from which messages are sent.
+
+    Attributes:
+        layouts: Layouts of all messages, or None before the first message and before the first one after `close`.
+
+    """
+
+    def __init__(self, neighbour: Neighbour, comm_device: torch.device) -> None:
+        self._neighbour, self._comm_device = neighbour, comm_device
+        self.layouts: Layouts | None = None
+        self._sending: deque[Transfer] = deque()
+
+    def send(self, message: Message) -> None:
+        """Send a message. Its layout must be that of the first message.
+
+        Raises:
+            ChannelError: If the layout differs, or the neighbour has died.
+
+        """
+        streams, gradients = dense(message.streams, self._comm_device), dense(message.gradients, self._comm_device)
+        layouts: Layouts = (layout_of(streams), layout_of(gradients))
+        if self.layouts is None:
+            self.layouts = layouts
+            self._sending.append(self._neighbour.send(header_of(layouts), message.micro_batch))
+        elif layouts != self.layouts:
+            raise ChannelError(
+                f"the message of micro-batch {message.micro_batch} from stage {self._neighbour.own_stage} to stage "
+                f"{self._neighbour.stage} has the layout {layouts}, earlier messages had {self.layouts}; drain the "
+                f"pipeline before micro-batches of other shapes or dtypes"
+            )
+        for tensor in (*(streams or ()), *(gradients or ())):
+            self._sending.append(self._neighbour.send(flat(tensor), message.micro_batch))
+
+    def release(self, last: int) -> None:
+        """Release the messages of all micro-batches up to `last`, which are known to have arrived."""
+        while self._sending and self._sending[0].micro_batch <= last:
+            self._sending.popleft().wait()
+
+    def send_evaluation(self, streams: Streams) -> None:
+        """Send an evaluation message with its layout, and wait until it has arrived."""
+        whole = dense(streams, self._comm_device)
+        assert whole is not None
+        sent = [self._neighbour.send(header_of((layout_of(whole), None)), NO_MICRO_BATCH, EVALUATION_TAG)]
+        sent += [self._neighbour.send(flat(stream), NO_MICRO_BATCH, EVALUATION_TAG) for stream in whole]
+        for transfer in sent:
+            transfer.wait()
+
+    def close(self, *, ahead: bool) -> None:
+        """Wait until all messages have arrived. The next message may have another layout.
+
+        Args:
+            ahead: Whether the neighbour has posted a receive for the next step, which a dummy message then completes.
+
+        """
+        if ahead and self.layouts is not None:
+            for layout in (layout for side in self.layouts for layout in side or ()):
+                self._sending.append(self._neighbour.send(flat(layout.empty(self._comm_device)), NO_MICRO_BATCH))
+        while self._sending:
+            self._sending.popleft().wait()
+        self.layouts = None
+
+
+class Receiver:
+    """Receiver of messages from one neighbour, in order.
+
+    Args:
+        neighbour: Neighbour.
+        comm_device: Device on which messages arrive.
+        answers: For gradients, the sender of the corresponding streams. None for streams from below.
+
+    """
+
+    def __init__(self, neighbour: Neighbour, comm_device: torch.device, answers: Sender | None = None) -> None:
+        self._neighbour, self._comm_device, self._answers = neighbour, comm_device, answers
+        self._posts_early = comm_device.type == "cpu"
+        self._layouts: Layouts | None = None
+        self._pending: deque[_Pending] = deque()
+        self._ahead: _Pending | None = None  # the receive posted for the next step
+
+    def expect(self, micro_batch: int) -> None:
+        """Expect the message of a micro-batch in this step, and post its receive if receives are posted early."""
+        pending, self._ahead = self._ahead or _Pending(micro_batch), None
+        pending.micro_batch = micro_batch
+        self._pending.append(pending)
+        if self._posts_early and self._layouts is not None:
+            self._post(pending, self._layouts)
+            self._post_ahead(self._layouts)
+
+    def take(self, last: int | None) -> list[Message]:
+        """Wait for expected messages and return them.
+
+        Args:
+            last: Last micro-batch whose message is returned. None returns all expected messages.
+
+        Raises:
+            ChannelError: If the neighbour has died or timed out, or its messages have an unexpected layout.
+
+        """
+        messages = []
+        while self._pending and (last is None or self._pending[0].micro_batch <= last):
+            pending = self._pending[0]
+            if self._layouts is None:
+                self._layouts = self._agreed(self._header(pending.micro_batch))
+            self._post(pending, self._layouts)
+            if self._posts_early:
+                for later in self._pending:
+                    self._post(later, self._layouts)
+                self._post_ahead(self._layouts)
+            pending.wait()
+            self._pending.popleft()
+            messages.append(Message(pending.micro_batch, pending.streams, pending.gradients))
+        return messages
+
+    def take_evaluation(self) -> Streams:
+        """Receive an evaluation message, which comes with its layout, and return its streams."""
+        layouts = self._header(NO_MICRO_BATCH, EVALUATION_TAG)
+        streams = tuple(layout.empty(self._comm_device) for layout in layouts[0] or ())
+        for transfer in [self._neighbour.receive(flat(stream), NO_MICRO_BATCH, EVALUATION_TAG) for stream in streams]:
+            transfer.wait()
+        return streams
+
+    def close(self) -> None:
+        """Receive all expected messages, and the dummy message for the receive that was posted for the next step.
+
+        The next message comes with a header.
+        """
+        self.take(None)
+        if self._ahead is not None:
+            self._ahead.wait()
+        self._ahead = self._layouts = None
+
+    def _header(self, micro_batch: int, tag: int = 0) -> Layouts:
+        header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device=CPU)
+        self._neighbour.receive(header, micro_batch, tag).wait()
+        return layouts_in(header)
+
+    def _agreed(self, layouts: Layouts) -> Layouts:
+        """Return the layouts that the neighbour announced, if gradients have the dtypes and shapes of their streams.
+
+        Raises:
+            ChannelError: If they differ.
+
+        """
+        sent = None if self._answers is None or self._answers.layouts is None else self._answers.layouts[0]
+        for side in layouts if sent is not None else ():
+            if side is not None and [(t.dtype, t.shape) for t in side] != [(t.dtype, t.shape) for t in sent or ()]:
+                raise ChannelError(
+                    f"{self._neighbour.describe_own()} sends {self._neighbour} streams of the layout {sent}, but "
+                    f"receives gradients of the layout {side}; build the same network in all processes"
+                )
+        return layouts
+
+    def _post(self, pending: _Pending, layouts: Layouts) -> None:
+        if pending.transfers is not None:
+            return
+        pending.streams, pending.gradients = (
+            None if side is None else tuple(layout.empty(self._comm_device) for layout in side) for side in layouts
+        )
+        tensors: tuple[Tensor, ...] = (*(pending.streams or ()), *(pending.gradients or ()))
+        pending.transfers = [self._neighbour.receive(flat(tensor), pending.micro_batch) for tensor in tensors]
+
+    def _post_ahead(self, layouts: Layouts) -> None:
+        """Post the forward receive of the next step. Gradients do not need it: they arrive at least a step early."""
+        if self._answers is None and self._ahead is None:
+            self._ahead = _Pending(NO_MICRO_BATCH)
+            self._post(self._ahead, layouts)

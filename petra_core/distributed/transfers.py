@@ -1,0 +1,121 @@
+"""Transfer one tensor between two neighbouring ranks with torch.distributed.
+
+A rank waits only for the message that its next action needs, and never for a message that it has sent. With a barrier
+after every step, each step would take as long as the slowest forward plus the slowest backward. Therefore every
+transfer starts immediately and independently of the others, and each direction of a pipeline has a separate process
+group: outputs go up, gradients go down. NCCL's `isend` and `irecv` then use a separate communicator and CUDA stream for
+each pair of ranks and each direction, so a kernel that waits for its counterpart blocks no other message. Over NCCL a
+receive is enqueued only when its message is used, because its kernel occupies part of the GPU until the counterpart
+arrives.
+
+The tests cover Gloo. NCCL has not been run, for lack of a machine with several GPUs.
+
+Internal to `petra_core.distributed`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from petra_core.distributed.groups import ChannelError
+
+__all__ = ["NO_MICRO_BATCH", "Neighbour", "Transfer"]
+
+NO_MICRO_BATCH = -1  # micro-batch number of messages outside training: evaluation, handshake and shutdown
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Neighbour in one direction: the rank that has the stage below or above this rank's stages.
+
+    Attributes:
+        place: Rank of the neighbour in the pipeline.
+        stage: The neighbour's stage at the boundary.
+        own_stage: This rank's stage at the boundary.
+        timeout: Timeout of a transfer.
+        group: Process group of the direction.
+
+    """
+
+    place: int
+    stage: int
+    own_stage: int
+    timeout: timedelta
+    group: dist.ProcessGroup
+
+    def send(self, tensor: Tensor, micro_batch: int, tag: int = 0) -> "Transfer":
+        """Start to send a dense one-dimensional tensor.
+
+        Raises:
+            ChannelError: If the neighbour has died.
+
+        """
+        return self._start(partial(dist.isend, tensor, group_dst=self.place, tag=tag), tensor, micro_batch)
+
+    def receive(self, tensor: Tensor, micro_batch: int, tag: int = 0) -> "Transfer":
+        """Start to receive a tensor. Tensors with equal tags arrive in the order in which they were sent.
+
+        Raises:
+            ChannelError: If the neighbour has died.
+
+        """
+        return self._start(partial(dist.irecv, tensor, group_src=self.place, tag=tag), tensor, micro_batch)
+
+    def _start(self, operation: Callable[..., Any], tensor: Tensor, micro_batch: int) -> "Transfer":
+        try:
+            work = operation(group=self.group)
+        except RuntimeError as error:
+            raise self.lost(micro_batch, error) from error
+        return Transfer(self, tensor, micro_batch, work)
+
+    def lost(self, micro_batch: int, error: RuntimeError) -> ChannelError:
+        """Return the error of a failed transfer, which names both stages, their ranks and the message."""
+        subject = f"micro-batch {micro_batch}" if micro_batch != NO_MICRO_BATCH else "an evaluation or the handshake"
+        return ChannelError(
+            f"{self.describe_own()} lost {self} while waiting for the message of {subject}: that process has died, or "
+            f"has not answered for {self.timeout.total_seconds():g} s ({error})"
+        )
+
+    def describe_own(self) -> str:
+        """Describe this side of the boundary."""
+        return f"stage {self.own_stage} on rank {dist.get_rank()}"
+
+    def __str__(self) -> str:
+        return f"stage {self.stage} on rank {dist.get_global_rank(self.group, self.place)}"
+
+
+@dataclass(eq=False)
+class Transfer:
+    """Transfer in flight, to or from a neighbour.
+
+    Attributes:
+        neighbour: Neighbour.
+        tensor: Tensor to transfer. Do not read or write it before `wait` has returned.
+        micro_batch: Number of the micro-batch of the message.
+        work: Handle of torch.distributed.
+
+    """
+
+    neighbour: Neighbour
+    tensor: Tensor
+    micro_batch: int
+    work: Any
+
+    def wait(self) -> None:
+        """Wait until the transfer has completed. With Gloo this may be called only once.
+
+        On a GPU the host does not wait, but kernels that are enqueued afterwards do.
+
+        Raises:
+            ChannelError: If the neighbour has died or timed out.
+
+        """
+        try:
+            self.work.wait()
+        except RuntimeError as error:
+            raise self.neighbour.lost(self.micro_batch, error) from error

@@ -1,0 +1,88 @@
+"""RevViT: a two-stream vision transformer (Mangalam et al. 2022, "Reversible Vision Transformers").
+
+    patch embedding     [B, 3, S, S] -> tokens [B, T, C] with a learned position embedding, the same in both streams
+    blocks              y1 = x1 + attention(LayerNorm(x2)),  y2 = x2 + MLP(LayerNorm(y1))
+    head                streams concatenated, LayerNorm of 2C channels, mean over tokens (no class token), linear
+
+A stream has the width of a ViT, and a block has the parameters of a ViT block. Only the head reads twice the channels.
+Sizes are those of ViT and DeiT: Rev-ViT-S has 22M and Rev-ViT-B 87M parameters for ImageNet, as published. `micro` is
+meant for images of about ten pixels on a CPU.
+"""
+
+from torch import nn
+
+from petra_core.errors import check_number
+from petra_core.models.streams import DuplicateStreams
+from petra_core.stages import BufferedStage, Stage
+from reproduce.models.sizes import REVVIT as SIZES
+from reproduce.models.sizes import TransformerSize, find_size, patch_grid
+from reproduce.models.transformer import (
+    PatchEmbedding,
+    PositionEmbedding,
+    SelfAttention,
+    block_functions,
+    drop_rates,
+    initialise,
+    pooled_head,
+    reversible_blocks,
+)
+
+__all__ = ["SIZES", "revvit"]
+
+
+def flat_block(size: TransformerSize, *, dropout: float, drop_path: float) -> tuple[nn.Module, nn.Module]:
+    """Return the functions (F, G) of a block on tokens [B, T, C]."""
+    attention = SelfAttention(size.width, size.heads, dropout)
+    return block_functions(size.width, attention, dropout=dropout, drop_path=drop_path, mlp_ratio=size.mlp_ratio)
+
+
+def revvit(
+    size: str | TransformerSize,
+    *,
+    num_classes: int,
+    image_size: int = 224,
+    patch: int = 16,
+    in_channels: int = 3,
+    dropout: float = 0.0,
+    drop_path: float = 0.0,
+    split_blocks: bool = False,
+) -> list[Stage]:
+    """Build a RevViT.
+
+    Args:
+        size: Name of a size in `SIZES`, or a `TransformerSize`.
+        num_classes: Number of logits, at least 2.
+        image_size: Height and width of the images in pixels.
+        patch: Height and width of a patch in pixels; divides `image_size`.
+        in_channels: Channels of the images.
+        dropout: Dropout rate after the embedding, of attention probabilities and after every residual function.
+        drop_path: Rate of stochastic depth of the last block. The rates grow linearly from 0 at the first block.
+        split_blocks: Whether attention and MLP of a block are separate stages.
+
+    Returns:
+        The J = depth + 2 stages, 2 depth + 2 with `split_blocks`. They take images
+        [B, in_channels, image_size, image_size].
+
+    Raises:
+        ValueError: If the size is unknown, `patch` does not divide `image_size` or a number is out of range.
+        TypeError: If a number has the wrong type.
+
+    """
+    size = find_size("RevViT", SIZES, size)
+    check_number("dropout", dropout, below=1.0)
+    grid = patch_grid(image_size, patch)
+    stem = nn.Sequential(
+        PatchEmbedding(in_channels, size.width, image_size, patch),
+        PositionEmbedding((grid, grid), size.width),
+        nn.Flatten(1, 2),  # [B, T, C]
+        *([nn.Dropout(dropout)] if dropout else []),
+        DuplicateStreams(),
+    )
+    blocks = (flat_block(size, dropout=dropout, drop_path=rate) for rate in drop_rates(drop_path, size.depth))
+    return initialise(
+        [
+            BufferedStage(stem),
+            *reversible_blocks(blocks, split=split_blocks),
+            pooled_head(size.width, num_classes),
+        ]
+    )

@@ -1,0 +1,143 @@
+"""Test messages between processes: the order of waiting, layouts that do not match, and lost processes."""
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from petra_core import Pipeline, methods
+from petra_core.distributed import ProcessChannel
+from petra_core.distributed.groups import ChannelError
+from petra_core.messages import Message
+from petra_core.staleness import Action, Kind
+from tests import toys
+from tests.compare import assert_bitwise_equal
+from tests.petra_core.distributed.test_distributed import in_processes
+
+
+def ahead_of_the_rank_above(rank: int, staleness: tuple[int, ...]) -> None:
+    """Let rank 0 end step m + gap - 1 before rank 1 begins step m: waiting for any further message would deadlock."""
+    gap, count = staleness[1] - staleness[2], 9
+    channel = ProcessChannel((2, 1), compare_every=None)  # a comparison waits for all ranks
+    pipeline = Pipeline(
+        toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=7, channel=channel, staleness=staleness
+    )
+    data = toys.batches(count)
+    for step in range(count + gap):
+        if rank == 1 and step >= gap:
+            pipeline.step(*data[step - gap])
+        dist.barrier()
+        if rank == 0 and step < count:
+            pipeline.step(*data[step])
+        dist.barrier()
+    pipeline.drain()
+    alone = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=7, staleness=staleness)
+    toys.train(alone, data)
+    own_stages = channel.stages
+    for index in own_stages:
+        assert_bitwise_equal(pipeline.state_dict()["workers"][index], alone.state_dict()["workers"][index])
+    channel.close()
+
+
+@pytest.mark.parametrize("staleness", [(4, 2, 0), (2, 1, 0), (5, 4, 0)], ids=str)
+@pytest.mark.slow
+def test_a_rank_waits_for_the_message_that_its_next_action_needs_and_for_nothing_else(
+    staleness: tuple[int, ...],
+) -> None:
+    in_processes(2, ahead_of_the_rank_above, staleness)
+
+
+def on_a_gpu(rank: int) -> None:
+    backends, made = [], dist.new_group
+
+    def new_group(ranks: list[int], patience: timedelta, backend: str, **settings: Any) -> dist.ProcessGroup:
+        backends.append(backend)
+        return made(ranks, patience, "gloo", **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "new_group", new_group)
+        patch.setattr(ProcessChannel, "_handshake", lambda channel, senders, receivers: None)
+        channels = [ProcessChannel((1, 1), comm_device=torch.device(wire)) for wire in ("cuda", "cpu")]
+    assert backends == [*["cpu:gloo,cuda:nccl"] * 2, *["gloo"] * 2], "upwards and downwards"
+    for channel, early in zip(channels, (False, True), strict=True):
+        inlet = channel._from_below or channel._from_above
+        assert inlet is not None
+        assert inlet._posts_early is early
+
+
+@pytest.mark.slow
+def test_each_direction_has_a_group_and_layouts_that_do_not_agree_are_both_named() -> None:
+    in_processes(2, on_a_gpu)
+    in_processes(2, disagree)
+
+
+def disagree(rank: int) -> None:
+    """Check that the error for a later message or an answer of another layout names both layouts."""
+    first = torch.zeros(2, 3)
+    others = ((torch.zeros(2, 4), r"\(2, 3\)", r"\(2, 4\)"), (first.double(), "float32", "float64"))
+    for other, had, has in others:
+        channel = ProcessChannel((1, 1))
+        channel.staleness = (2, 0)
+        if rank == 0:
+            channel.expect(None, 0)
+            channel.send(1, Message(0, (first,)))
+            later = f"micro-batch 1 from stage 0 to stage 1 has the layout .*{has}.*, earlier messages had .*{had}"
+            with pytest.raises(ChannelError, match=later):
+                channel.send(1, Message(1, (other,)))
+            answer = f"stage 0 on rank 0 sends stage 1 on rank 1 .*{had}.*, but receives gradients .*{has}"
+            with pytest.raises(ChannelError, match=answer):
+                channel.collect(0, Action(Kind.BACKWARD, 0))
+        else:
+            channel.expect(0, None)
+            [message] = channel.collect(1, Action(Kind.FORWARD, 0))
+            assert_bitwise_equal(message.streams, (first,))
+            channel.send(0, Message(0, (first,), (other,)))
+        dist.barrier()
+
+
+class Failing:
+    """A `dist.Work` that times out."""
+
+    def wait(self) -> None:
+        raise RuntimeError("timed out")
+
+
+def second_row(rank: int) -> None:
+    if rank:
+        channel = ProcessChannel((1, 1), ranks=[1, 2], timeout=timedelta(seconds=9))
+        inlet = channel._from_below or channel._from_above
+        assert inlet is not None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dist, "irecv", lambda *_, **__: Failing())
+            transfer = inlet._peer.receive(torch.zeros(1), 5)
+        words = (
+            rf"on rank {rank} lost stage {2 - rank} on rank {3 - rank} while waiting for .* micro-batch 5: .* for 9 s"
+        )
+        with pytest.raises(ChannelError, match=words):
+            transfer.wait()
+        channel.close()
+
+
+@pytest.mark.slow
+def test_who_is_lost_is_named_by_the_rank_that_everybody_knows() -> None:
+    in_processes(3, second_row)
+
+
+def close_while_it_travels(rank: int) -> None:
+    """Close the channel after sending more than a connection buffers before the receiver reads."""
+    channel = ProcessChannel((1, 1))
+    channel.staleness = (2, 0)
+    if rank == 0:
+        channel.send(1, Message(0, (torch.zeros(20_000_000),)))
+    else:
+        channel.expect(0, None)
+        time.sleep(0.5)
+    channel.close()
+
+
+@pytest.mark.slow
+def test_a_channel_is_closed_when_the_last_message_has_arrived() -> None:
+    in_processes(2, close_while_it_travels)

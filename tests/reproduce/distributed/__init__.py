@@ -1,0 +1,1 @@
+"""Test `reproduce/distributed`."""

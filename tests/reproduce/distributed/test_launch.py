@@ -1,0 +1,393 @@
+"""Test `train --processes`: the weights of one process, after any kill, and an end with one clear message."""
+
+import atexit
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from petra_core import checkpoint
+from reproduce.distributed import launch
+from reproduce.distributed.group import UnsupportedError
+from reproduce.distributed.launch import LOST, MARKS, exit_without_shutdown, first_to_report
+from reproduce.distributed.processes import DistributedGroup
+from reproduce.records.locks import LockedError
+from reproduce.records.record import Record
+from tests.compare import assert_bitwise_equal
+from tests.petra_core.distributed.test_distributed import in_processes
+from tests.processes import PATIENCE, ROOT, Command, children, free_port, reproduce, wait_for
+
+CELL = ("--model", "chain4", "--stem", "stride2", "--width", "4", "--batch-size", "48", "--epochs", "3", "-k", "2")
+#: Without --threads: the promise for results of several processes includes the default.
+OPTIONS = (*CELL, "--learning-rate", "0.02", "--checkpoint-minutes", "0")
+
+pytestmark = pytest.mark.slow
+
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start `python -m reproduce` with arguments, in forked processes."""
+    with contextlib.ExitStack() as started:
+
+        def begin(*arguments: str, **environment: str) -> Command:
+            return started.enter_context(contextlib.closing(Command(reproduce, *arguments, **environment)))
+
+        yield begin
+
+
+def python(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Start Python as from a shell, for tests that need it, since each process takes seconds to import."""
+    return subprocess.Popen(
+        [sys.executable, *arguments], cwd=ROOT, env=os.environ | environment, text=True, stderr=subprocess.PIPE
+    )
+
+
+def stderr_of(process: subprocess.Popen[str]) -> str:
+    return process.communicate(timeout=PATIENCE)[1]
+
+
+def outcome(output: Path) -> tuple[Any, Any]:
+    """Return weights, and metrics without times.
+
+    Peak bytes are excluded, too: a process counts a message from another one when it takes it, so fewer wait in its
+    inbox.
+    """
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    timed = ("train_seconds", "evaluation_seconds", "images_per_second", "peak_bytes")
+    metrics = [{name: value for name, value in line.items() if name not in timed} for line in lines]
+    return checkpoint.load(output / "model.pt"), metrics
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    output = tmp_path_factory.mktemp("one_process") / "run"
+    with contextlib.closing(Command(reproduce, "train", *OPTIONS, "--output", str(output))) as process:
+        text = process.stderr()
+        assert process.returncode == 0, text
+        assert f" -> {output} (1 thread)\n" in text
+    return outcome(output)
+
+
+def assert_same(output: Path, expected: tuple[Any, Any]) -> None:
+    weights, metrics = outcome(output)
+    assert_bitwise_equal(weights, expected[0])
+    assert metrics == expected[1]
+    assert not (output / "checkpoint").exists()
+    assert not (output / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_after_one_is_killed_all_start_again_and_end_the_same(
+    tmp_path: Path, start: Start, alone: tuple[Any, Any], victim: int
+) -> None:
+    process = start("train", *OPTIONS, "--output", str(tmp_path), "--processes", "2", "--partition", "2,4")
+    wait_for((tmp_path / "checkpoint" / "latest.json").exists)
+    os.kill(children(process.pid)[victim], signal.SIGKILL)
+    text = process.stderr()
+    assert process.returncode == 0, text
+    assert f" -> {tmp_path} (2 processes with 1 thread each)\n" in text
+    assert "all restart from the last checkpoint (1 of 3)" in text
+    [message] = [line for line in text.splitlines() if "lost" in line and "all restart" not in line]
+    assert message.startswith(f"rank {1 - victim}: ")
+    assert_same(tmp_path, alone)
+    [environment] = Record.load(tmp_path).environments()
+    assert (environment["processes"], environment["partition"], environment["threads"]) == (2, [2, 4], 1)
+
+
+def test_stopped_with_two_processes_it_goes_on_with_three_and_ends_with_one(
+    tmp_path: Path, start: Start, alone: tuple[Any, Any]
+) -> None:
+    for processes, partition in (("2", "3,3"), ("3", "2,2,2")):
+        sharing = ("--processes", processes, "--partition", partition)
+        running = start("train", *OPTIONS, "--output", str(tmp_path), *sharing)
+        before = (tmp_path / "checkpoint" / "latest.json").read_text() if processes == "3" else ""
+        latest = tmp_path / "checkpoint" / "latest.json"
+        wait_for(lambda: latest.exists() and latest.read_text() != before)  # noqa: B023  # is called immediately
+        running.send_signal(signal.SIGINT)
+        text = running.stderr()
+        assert running.returncode == 130, text
+        assert "saved, and the same command resumes from there" in text
+    last = start("train", *OPTIONS, "--output", str(tmp_path))
+    text = last.stderr()
+    assert last.returncode == 0, text
+    assert_same(tmp_path, alone)
+
+
+def test_torchrun(tmp_path: Path, alone: tuple[Any, Any]) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "reproduce")
+    process = python(*torchrun, "train", *OPTIONS, "--output", str(tmp_path))
+    text = stderr_of(process)
+    assert process.returncode == 0, text
+    assert_same(tmp_path, alone)
+
+
+def test_two_replicas_of_two_processes_go_on_after_a_kill_and_end_as_two_of_one(tmp_path: Path, start: Start) -> None:
+    undisturbed = start("train", *OPTIONS, "--output", str(tmp_path / "a"), "--replicas", "2")
+    text = undisturbed.stderr()
+    assert undisturbed.returncode == 0, text
+    assert text.count("epoch 3/3") == 1, "one of the processes reports"
+    other = tmp_path / "b"
+    sharing = ("--replicas", "2", "--processes", "2", "--partition", "3,3")
+    process = start("train", *OPTIONS, "--output", str(other), *sharing)
+    wait_for((other / "checkpoint" / "latest.json").exists)
+    os.kill(children(process.pid)[2], signal.SIGKILL)
+    text = process.stderr()
+    assert process.returncode == 0, text
+    assert "all restart from the last checkpoint (1 of 3)" in text
+    assert_same(other, outcome(tmp_path / "a"))
+    assert json.loads((other / "config.json").read_text())["cell"]["replicas"] == 2
+    assert json.loads((other / "result.json").read_text())["micro_batches"] == 3 * (1437 // 48 // 2)
+
+
+FAULTY = """
+from petra_core.worker import Worker
+whole = Worker.backward
+def backward(self, micro_batch):
+    if micro_batch == 20 and self.index == 4:
+        raise KeyError("a fault")
+    return whole(self, micro_batch)
+Worker.backward = backward
+"""
+
+
+def test_an_exception_in_one_process_ends_all_and_is_the_only_message(tmp_path: Path) -> None:
+    """The processes are those of Python, as a user starts them."""
+    (tmp_path / "sitecustomize.py").write_text(FAULTY)
+    where = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    more = ("--output", str(tmp_path / "run"), "--processes", "2")
+    process = python("-m", "reproduce", "train", *OPTIONS, *more, **where)
+    started = wait_for(lambda: len(processes := children(process.pid)) == 2 and processes)
+    text = stderr_of(process)
+    assert process.returncode == 1, text
+    assert text.count("Traceback") == 1
+    last = [line.removeprefix("[rank1]: ") for line in text.splitlines()[-3:]]  # torch puts the rank before each line
+    assert last == ["KeyError: 'a fault'", "in backward 20 of stage 4", "on rank 1"]
+    assert "lost" not in text
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+
+
+def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path, start: Start) -> None:
+    wild = (*CELL, "--learning-rate", "1e30", "--warmup-epochs", "0", "--threads", "1")
+    sharing = ("--processes", "2", "--replicas", "2", "--partition", "3,3")
+    process = start("train", *wild, "--output", str(tmp_path), *sharing)
+    first = wait_for(lambda: children(process.pid))
+    text = process.stderr()
+    assert process.returncode == 1
+    assert re.search(r"Error: rank [13]: diverged \(epoch 1 of 3\): the loss of micro-batch \d+ is ", text), text
+    assert "it comes from stage " in text
+    assert "Traceback" not in text
+    assert text.count("Error") == 1
+    assert not any(Path(f"/proc/{pid}").exists() for pid in first)
+
+
+def test_ranks_that_differ_are_refused(tmp_path: Path, start: Start) -> None:
+    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started = [
+        start("train", *OPTIONS, *differing, "--output", str(tmp_path), RANK=str(rank), **where)
+        for rank, differing in enumerate([(), ("--seed", "1", "--threads", "2")])
+    ]
+    texts = [process.stderr() for process in started]
+    assert [process.returncode for process in started] == [1, 1]
+    for text in texts:
+        assert "rank 1 differs from rank 0, so nothing was trained: cell" in text
+        assert "; threads 2, rank 0 has 1\n" in text
+
+
+def end(last: str, group: bool) -> None:
+    atexit.register(os.abort)  # threads of the group may do this while Python ends
+    if group:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with exit_without_shutdown():
+        exec(last)
+
+
+def test_a_process_in_a_group_leaves_without_the_end_of_python() -> None:
+    for last, code, text in (
+        ("pass", 0, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(75)", 75, ""),
+        ("sys.exit('a message')", 1, "a message\n"),
+        ("raise KeyError('a fault')", 1, "[rank0]: KeyError: 'a fault'\n"),
+    ):
+        with contextlib.closing(Command(end, last, True, GLOO_SOCKET_IFNAME="lo")) as process:
+            output = process.stderr()
+            assert process.returncode == code, output
+            assert output.endswith(text)
+        with contextlib.closing(Command(end, last, False)) as process:
+            output = process.stderr()
+            assert process.returncode == -signal.SIGABRT, output
+            assert text.removeprefix("[rank0]: ") in output
+
+
+def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path, start: Start) -> None:
+    """One process is killed while all connect. The others lose it, and all start again."""
+    where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
+    process = start("train", *OPTIONS, "--timeout-minutes", "0.05", "--output", str(tmp_path / "run"), **where)
+    text = process.stderr()
+    assert process.returncode == LOST, text
+    assert text.startswith("the processes of the run did not all connect: one of them has died, or has not responded")
+    assert "Traceback" not in text
+
+
+def meet(rank: int) -> None:
+    group = object.__new__(DistributedGroup)
+    group.check_same_position("3 epochs and 5 micro-batches")
+    with pytest.raises(UnsupportedError, match=r"rank 1 would resume from 1 epochs, rank 0 from 0 epochs: .* all "):
+        group.check_same_position(f"{rank} epochs")
+    if rank == 0:
+        for go in (None, None, True):
+            group.announce(go=go)
+    else:
+        assert group.wait_for_leader()
+
+
+def test_all_go_on_from_one_place_and_wait_as_long_as_the_leader_says_so() -> None:
+    in_processes(2, meet)
+
+
+def test_one_exit_code_for_all() -> None:
+    for codes, received, verdict in (
+        ([0, 0], [], 0),
+        ([0, 0], [signal.SIGTERM], 0),  # the signal came when all had finished
+        ([130, 143], [signal.SIGINT], 130),
+        ([-9, LOST], [], LOST),
+        ([LOST, 1], [], 1),
+        ([None, 2], [], 2),
+    ):
+        assert launch._verdict(codes, received) == verdict
+
+
+class Polled:
+    """Stand in for a process that returns these exit codes one after the other, and then the last one."""
+
+    def __init__(self, *codes: int | None) -> None:
+        self._codes, self.signals = list(codes), list[int]()
+
+    def poll(self) -> int | None:
+        return self._codes.pop(0) if len(self._codes) > 1 else self._codes[0]
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+def test_how_long_processes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "POLL_SECONDS", 0)
+    monkeypatch.setattr(launch, "GRACE_SECONDS", 0)
+
+    def watched(received: list[int], *started: Polled) -> int:
+        return launch._watch(started, received)  # type: ignore[arg-type]  # stand-ins
+
+    for received, code in (([signal.SIGINT, signal.SIGINT], 130), ([signal.SIGTERM, signal.SIGINT], 143)):
+        assert watched(received, hangs := Polled(None)) == code, "Ctrl-C once more ends the waiting"
+        assert hangs.signals == received[:1]
+    saves = Polled(*[None] * 9, 143)
+    assert watched([signal.SIGTERM, signal.SIGTERM], saves, Polled(143)) == 143
+    assert saves.poll() == 143, "a process that receives a stop has time to save, although another one has ended"
+    assert saves.signals == [signal.SIGTERM], "once"
+    assert watched([], Polled(None), Polled(1)) == 1
+
+
+def test_a_terminal_that_is_closed_ends_all() -> None:
+    waiting = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print(flush=True); "
+    command = [sys.executable, "-c", waiting + "time.sleep(600)"]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+    for process in started:
+        assert process.stdout is not None
+        process.stdout.readline()  # until it is ready
+        process.stdout.close()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # CI may run all tests with `nohup`
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGHUP)).start()
+        with launch._signals() as received:
+            assert launch._watch(started, received) == 128 + signal.SIGHUP
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert [process.wait() for process in started] == [7, 7]
+
+
+def test_a_team_whose_launcher_is_killed_saves_and_ends(tmp_path: Path, start: Start) -> None:
+    """Otherwise it would hold the cell against a repeated command."""
+    process = start("train", *OPTIONS, "--epochs", "1000", "--output", str(tmp_path), "--processes", "2")
+    wait_for((tmp_path / "checkpoint" / "latest.json").exists)
+    process.send_signal(signal.SIGKILL)
+
+    def free() -> bool:
+        with contextlib.suppress(LockedError), Record.load(tmp_path).lock():
+            return True
+        return False
+
+    wait_for(free)
+    assert "saved, and the same command resumes from there" in process.stderr()
+
+
+def test_a_process_that_cannot_be_started_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def popen(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise OSError("no more processes")
+        started.append(subprocess.Popen(["sleep", "600"], **options))
+        return started[0]
+
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(Popen=popen))
+    with pytest.raises(OSError, match="no more processes"):
+        launch.launch(2, ["train"], restarts=0)
+    assert started[0].poll() == -signal.SIGKILL
+
+
+def test_a_signal_between_two_starts_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attempt(*_: Any) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return LOST
+
+    monkeypatch.setattr(launch, "_attempt", attempt)
+    assert launch.launch(2, ["train"], restarts=3) == 128 + signal.SIGTERM
+
+
+def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "file").write_text("")
+    for wrong, message in (
+        (("--cuda-graphs", "4"), "needs a CUDA device"),
+        (("--output", str(tmp_path / "file" / "run")), "--output: cannot write to"),
+    ):
+        process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", *wrong)
+        text = process.stderr()
+        assert process.returncode == 2
+        assert " ".join(text.split()).count(message) == 1
+
+
+def test_under_torchrun_one_process_tells_in_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # by the agent
+    monkeypatch.delenv(MARKS, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(kept.port))
+    assert first_to_report()
+    assert first_to_report()  # nothing indicates that torchrun keeps a store there
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert [first_to_report() for _ in range(3)] == [True, False, False]
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert [first_to_report() for _ in range(2)] == [True, False]
+    monkeypatch.setenv("MASTER_PORT", "no port")
+    assert first_to_report()
+
+
+def test_a_failure_is_told_though_there_is_no_place_for_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems remove files that have been in their folder for temporary files for days."""
+    monkeypatch.setenv(MARKS, str(tmp_path / "gone"))
+    assert first_to_report()
+    monkeypatch.setenv(MARKS, str(tmp_path))
+    assert [first_to_report() for _ in range(2)] == [True, False]

@@ -1,0 +1,222 @@
+"""Test checkpoints of several processes: they are complete or absent, and any number of processes reads them."""
+
+import contextlib
+import hashlib
+import json
+import os
+import pickle
+import resource
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from petra_core import CheckpointError
+from reproduce.distributed import sharded
+from reproduce.distributed.sharded import ShardedCheckpoint
+from reproduce.records.storage import StorageFullError, explain_full_disk
+from tests.compare import assert_bitwise_equal
+from tests.petra_core.distributed.test_distributed import in_processes
+
+PARTS = {"stage_0": {"weight": torch.arange(3.0), "steps": 7}, "stage_1": [torch.ones(2, 2), None]}
+
+
+def test_what_is_saved_is_loaded_part_by_part(tmp_path: Path) -> None:
+    folder = ShardedCheckpoint(tmp_path / "checkpoint")
+    assert not folder.exists
+    folder.save(1, PARTS)
+    assert folder.exists
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
+    assert_bitwise_equal(folder.load(["stage_1"]), {"stage_1": PARTS["stage_1"]})
+    folder.save(2, {"stage_0": 5})
+    assert folder.load(["stage_0"]) == {"stage_0": 5}
+    assert sorted(path.name for path in folder.path.iterdir()) == ["latest.json", "step-000000002"]
+    half = folder.path / "step-000000003"  # as a kill left it
+    half.mkdir()
+    (half / "__0_0.distcp").write_bytes(b"half of it")
+    assert folder.load(["stage_0"]) == {"stage_0": 5}
+    folder.save(3, PARTS)
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
+    folder.remove()
+    assert not folder.path.exists()
+
+
+@contextlib.contextmanager
+def killed_at(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> Iterator[None]:
+    """Kill the work of the context where it calls this function."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+def test_a_kill_in_a_second_save_of_one_number_leaves_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of an epoch, a checkpoint is saved after its last micro-batch, and after its evaluation."""
+    folder = ShardedCheckpoint(tmp_path)
+    for _ in range(2):
+        folder.save(16, PARTS)
+        with killed_at(monkeypatch, sharded, "save_state_dict"):
+            folder.save(16, {"stage_0": 5})
+        assert_bitwise_equal(folder.load(PARTS), PARTS)
+    folder.save(16, {"stage_0": 6})
+    assert folder.load(["stage_0"]) == {"stage_0": 6}
+    assert len(list(tmp_path.iterdir())) == 2, "the pointer, and what it names"
+
+
+def test_folders_of_somebody_else_are_kept(tmp_path: Path) -> None:
+    """Other programs name checkpoints step-100, too."""
+    for name in ("step-100", "step-000000001.bak", "step-size"):
+        (tmp_path / name).mkdir()
+    folder = ShardedCheckpoint(tmp_path)
+    for number in (1, 2):
+        folder.save(number, PARTS)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"latest.json", "step-000000002", "step-100", "step-000000001.bak", "step-size"}
+
+
+def full(rank: int, path: Path, room: int) -> None:
+    folder = ShardedCheckpoint(path)
+    folder.save(1, {f"stage_{rank}": 1})
+    if rank == 1:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+    with pytest.raises(StorageFullError, match="no room to write it"), explain_full_disk("to write it"):
+        folder.save(2, {f"stage_{rank}": torch.ones(10_000)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [0, 20_000])
+def test_a_disk_that_is_full_for_one_rank_is_an_error_of_its_kind_on_all(tmp_path: Path, room: int) -> None:
+    in_processes(2, full, tmp_path, room)
+    assert ShardedCheckpoint(tmp_path).load(["stage_0", "stage_1"]) == {"stage_0": 1, "stage_1": 1}
+
+
+def refused(rank: int, path: Path) -> None:
+    with pytest.raises(CheckpointError, match="rank 1 does not see it"):
+        ShardedCheckpoint(path / str(rank)).save(1, {f"stage_{rank}": 1})
+    assert not list((path / "1").glob("step-*"))
+    (path / "file").touch()
+    with pytest.raises(NotADirectoryError):  # only on rank 0, which makes the folder
+        ShardedCheckpoint(path / "file" / "below").save(1, {f"stage_{rank}": 1})
+    folder = ShardedCheckpoint(path / "one")
+    with pytest.raises(CheckpointError, match=r"could not be encoded: .*local object"):
+        folder.save(1, {f"stage_{rank}": (lambda: None) if rank else 1})
+    folder.save(1, {f"stage_{rank}": 1})
+    if rank == 0:
+        (path / "one" / "latest.json").unlink()
+        (path / "one" / "latest.json").mkdir()  # rank 0 cannot write the pointer
+    with pytest.raises(IsADirectoryError):
+        folder.save(2, {f"stage_{rank}": 1})
+
+
+@pytest.mark.slow
+def test_what_fails_on_one_rank_is_raised_on_all_and_none_waits(tmp_path: Path) -> None:
+    in_processes(2, refused, tmp_path)
+
+
+def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ShardedCheckpoint(tmp_path / "checkpoint")
+    with pytest.raises(CheckpointError, match="contains no complete checkpoint"):
+        folder.load(["stage_0"])
+    folder.save(1, PARTS)
+    with pytest.raises(CheckpointError, match="has no part stage_9; it has stage_0, stage_1"):
+        folder.load(["stage_9"])
+    file = folder.path / "step-000000001" / "__0_0.distcp"
+    data = bytearray(file.read_bytes())
+    data[bytes(data).index(torch.arange(3.0).numpy().tobytes()) + 5] ^= 1  # a bit of a weight
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"__0_0\.distcp is damaged: its SHA-256 is [0-9a-f]{64}, expected"):
+        folder.load(["stage_0"])
+    file.unlink()
+    with pytest.raises(CheckpointError, match="damaged or incomplete"):
+        folder.load(["stage_0"])
+    monkeypatch.chdir(tmp_path)
+    table = folder.path / "step-000000001" / ".metadata"
+    table.write_bytes(pickle.dumps(MakesFolder()))
+    with pytest.raises(CheckpointError, match=r"\.metadata is damaged: its SHA-256 is"):
+        folder.load(["stage_0"])
+    pointer = json.loads((folder.path / "latest.json").read_text())
+    pointer["sha256"][".metadata"] = hashlib.sha256(table.read_bytes()).hexdigest()  # a forged one too runs nothing
+    (folder.path / "latest.json").write_text(json.dumps(pointer))
+    with pytest.raises(CheckpointError, match=r"posix\.mkdir, which no checkpoint needs"):
+        folder.load(["stage_0"])
+    assert not (tmp_path / "evil").exists()
+    for text, reason in (
+        ("{", "Expecting property name"),
+        ('{"checkpoint": "step-000000001"}', "'sha256' is missing"),
+        (
+            '{"checkpoint": "../step-000000001", "sha256": {}}',
+            r"it names '\.\./step-000000001', expected a folder next to it",
+        ),
+    ):
+        (folder.path / "latest.json").write_text(text)
+        with pytest.raises(CheckpointError, match=rf"latest\.json is damaged: {reason}"):
+            folder.load(["stage_0"])
+
+
+def test_a_flipped_bit_anywhere_is_found_by_the_name_of_its_file(tmp_path: Path) -> None:
+    """Damage in the table of contents once caused a MemoryError, an AttributeError, or no error."""
+    folder = ShardedCheckpoint(tmp_path)
+    folder.save(1, PARTS)
+    for file in (tmp_path / "step-000000001").iterdir():
+        data = file.read_bytes()
+        for place in range(0, len(data), max(1, len(data) // 50)):
+            file.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+            with pytest.raises(CheckpointError, match=rf"{file.name} is damaged"):
+                folder.load(PARTS)
+        file.write_bytes(data)
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
+
+
+class MakesFolder:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("evil",)
+
+
+def write(rank: int, path: Path) -> None:
+    """Save the second number twice: all ranks write into the folder that the first rank chose."""
+    folder = ShardedCheckpoint(path)
+    for turn, number in enumerate((1, 2, 2)):
+        folder.save(number, {f"stage_{rank}": torch.full((2,), float(10 * turn + rank))})
+        dist.barrier()
+        assert folder.load(["stage_0", "stage_2"])["stage_2"].tolist() == [10 * turn + 2] * 2
+        dist.barrier()
+
+
+@pytest.mark.slow
+def test_every_rank_writes_its_own_and_one_process_reads_all(tmp_path: Path) -> None:
+    in_processes(3, write, tmp_path)
+    parts = ShardedCheckpoint(tmp_path).load([f"stage_{rank}" for rank in range(3)])
+    assert [part[0].item() for part in parts.values()] == [20, 21, 22]
+
+
+def test_a_kill_while_the_pointer_is_written_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ShardedCheckpoint(tmp_path)
+    folder.save(1, PARTS)
+    with killed_at(monkeypatch, Path, "replace"):
+        folder.save(2, {"stage_0": 5})
+    assert_bitwise_equal(folder.load(PARTS), PARTS)
+
+
+def test_a_kill_while_it_is_removed_leaves_no_pointer_to_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ShardedCheckpoint(tmp_path)
+    folder.save(1, PARTS)
+    with killed_at(monkeypatch, shutil, "rmtree"):
+        folder.remove()
+    assert not folder.exists

@@ -1,0 +1,94 @@
+"""Test `train --trace`: a Chrome trace of the full pipeline, and the same weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from petra_core import checkpoint
+from petra_core.prediction.tracing import TracingExecutor
+from reproduce.commands.cli import main
+from reproduce.distributed import trace_file
+from reproduce.distributed.group import SINGLE_PROCESS
+from reproduce.distributed.trace_file import TraceFile
+from reproduce.records.storage import StorageFullError
+from tests import toys
+from tests.compare import assert_bitwise_equal
+from tests.reproduce.distributed.test_launch import Start, start
+
+__all__ = ["start"]  # the fixture
+
+STAGES, TRACED = 4, 5
+OPTIONS = [
+    *("train", "--model", "chain2", "--stem", "stride2", "--width", "2", "--batch-size", "64", "--epochs", "1"),
+    *("--threads", "1", "-k", "2", "--learning-rate", "0.02"),
+]
+
+
+def trained(output: Path, *more: str) -> Any:
+    outcome = CliRunner().invoke(main, [*OPTIONS, "--output", str(output), *more])
+    assert outcome.exit_code == 0, outcome.output
+    return checkpoint.load(output / "model.pt")
+
+
+def test_it_begins_when_the_pipeline_is_full_and_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "deeper" / "trace.json"
+    traced = trained(tmp_path / "traced", "--trace", str(file), "--trace-micro-batches", str(TRACED))
+    assert_bitwise_equal(traced, trained(tmp_path / "plain"))
+    events = json.loads(file.read_text())["traceEvents"]
+    first = 2 * STAGES
+    assert [event["name"] for event in events if (event["cat"], event["args"]["stage"]) == ("F", 0)] == [
+        f"F{m}" for m in range(first, first + TRACED)
+    ]
+    assert sum(event["cat"] == "B" for event in events) == STAGES * TRACED
+
+
+def test_nothing_is_noted_any_more_when_the_file_is_written(tmp_path: Path) -> None:
+    """Otherwise it would stay in memory until the end of the run."""
+    pipeline, traced = toys.pipeline(toys.network(3)), []
+    file = TraceFile(tmp_path / "trace.json", 2, SINGLE_PROCESS)
+    for x, y in toys.batches(12):
+        file.before_step(pipeline)
+        traced.append(isinstance(pipeline.executor, TracingExecutor))
+        pipeline.step(x, y)
+    assert traced.count(True) == 2
+    assert not traced[-1]
+
+
+def test_a_run_that_is_shorter_leaves_what_there_is_or_says_that_nothing_was_traced(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    trained(tmp_path / "run", "--trace", str(file), "--trace-micro-batches", "1000")
+    numbers = {event["args"]["micro_batch"] for event in json.loads(file.read_text())["traceEvents"]}
+    assert max(numbers) == 1797 * 4 // 5 // 64 - 1  # the last complete micro-batch of the training set
+    more = ("--batch-size", "600", "--output", str(tmp_path / "short"), "--trace", str(tmp_path / "none.json"))
+    outcome = CliRunner().invoke(main, [*OPTIONS, *more])
+    assert outcome.exit_code == 0, outcome.output
+    assert "--trace: nothing was traced: the run ended before its pipeline was full" in outcome.output
+    assert not (tmp_path / "none.json").exists()
+
+
+@pytest.mark.slow
+def test_several_processes_are_in_one_file(tmp_path: Path, start: Start) -> None:
+    file = tmp_path / "trace.json"
+    sharing = ("--processes", "2", "--partition", "2,2")
+    more = ("--output", str(tmp_path / "run"), "--trace", str(file), "--trace-micro-batches", "3")
+    process = start(*OPTIONS, *sharing, *more)
+    text = process.stderr()
+    assert process.returncode == 0, text
+    events = json.loads(file.read_text())["traceEvents"]
+    assert {(event["tid"], event["args"]["stage"]) for event in events} == {(0, 0), (0, 1), (1, 2), (1, 3)}
+    assert any(event["cat"] == "wait" for event in events)
+
+
+def test_a_trace_that_cannot_be_written_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise StorageFullError(28, "no room to write the trace")
+
+    monkeypatch.setattr(trace_file, "write_json", full)
+    more = ("--output", str(tmp_path / "run"), "--trace", str(tmp_path / "trace.json"))
+    outcome = CliRunner().invoke(main, [*OPTIONS, *more])
+    assert outcome.exit_code == 0, outcome.output
+    assert "WARNING: --trace: no trace was written" in outcome.output
+    assert (tmp_path / "run" / "result.json").exists()

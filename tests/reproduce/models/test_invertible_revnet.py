@@ -1,0 +1,94 @@
+"""Test the RevNet with invertible down-sampling: the paper's size, no inner buffers, exact inversion, training."""
+
+import pytest
+import torch
+
+from petra_core import methods, models
+from petra_core.prediction.memory import predict
+from petra_core.tape import as_streams
+from reproduce.models.invertible_revnet import AverageChannels, invertible_revnet
+from tests.compare import assert_close
+
+pytestmark = pytest.mark.convolutions
+
+
+@pytest.mark.parametrize(
+    ("depth", "num_classes", "stem", "parameters"),
+    [(18, 10, "cifar", 11_163_313), (34, 1000, "imagenet", 22_288_433), (50, 1000, "imagenet", 30_372_889)],
+)
+def test_it_is_as_large_as_the_papers_network(depth: int, num_classes: int, stem: str, parameters: int) -> None:
+    with torch.device("meta"):
+        ours, papers = (make(depth, num_classes=num_classes, stem=stem) for make in (invertible_revnet, models.revnet))
+    counts = [sum(parameter.numel() for stage in net for parameter in stage.parameters()) for net in (ours, papers)]
+    assert counts[0] == parameters
+    assert 0 <= 1 - counts[0] / counts[1] < 0.0021
+    assert len(ours) == len(papers)
+    assert [j for j, stage in enumerate(ours) if not stage.invertible] == [0, len(ours) - 1]
+
+
+@pytest.mark.parametrize(("depth", "stem"), [(18, "cifar"), (34, "imagenet"), (50, "imagenet")])
+def test_the_elements_of_a_stream_stay_as_many(depth: int, stem: str) -> None:
+    with torch.device("meta"):
+        stages = invertible_revnet(depth, num_classes=1000, stem=stem)
+        value = torch.empty(2, 3, 224, 224) if stem == "imagenet" else torch.empty(2, 3, 32, 32)
+    side = 56 if stem == "imagenet" else 32
+    shapes = set()
+    for stage in stages[:-1]:
+        value = stage(value)
+        shapes |= {tuple(stream.shape) for stream in as_streams(value)}
+    assert shapes == {(2, 64 * 4**group, side >> group, side >> group) for group in range(4)}
+    assert stages[-1](value).shape == (2, 1000)
+
+
+def test_channels_are_averaged_in_groups_of_neighbours() -> None:
+    assert AverageChannels(2)(torch.tensor([[1.0, 3.0, 10.0, 20.0]])).tolist() == [[2.0, 15.0]]
+    assert repr(AverageChannels(2)) == "AverageChannels(features=2)"
+
+
+def test_under_petra_no_inner_stage_holds_inputs() -> None:
+    # At the paper's size, where the buffers of the inner stages are most of the memory that the paper's network holds.
+    with torch.device("meta"):
+        networks = [make(18, num_classes=10) for make in (invertible_revnet, models.revnet)]
+        x, y = torch.empty(64, 3, 32, 32), torch.empty(64, dtype=torch.int64)
+    ours, papers = (predict(stages, methods.PETRA, x, y) for stages in networks)
+    for stage in ours[1:-1]:
+        assert stage.held["inputs"] == stage.peak["inputs"] == stage.held["graph"] == stage.held["stashed_weights"] == 0
+    assert ours[0].held["inputs"] == papers[0].held["inputs"]  # the images at the stem
+    inner = sum(stage.held["inputs"] for stage in papers[1:-1])
+    rest = sum(stage.held["messages"] + stage.held["parameters"] for stage in papers)
+    assert inner > rest
+    # DSP stashes the inputs of reversible stages too, so its buffers remain: inversion is what removes them.
+    assert all(stage.held["inputs"] > 0 for stage in predict(networks[0], methods.DSP, x, y)[1:-1])
+
+
+@pytest.mark.parametrize("depth", [18, 34, 50])
+def test_every_stage_is_inverted_to_rounding(depth: int) -> None:
+    torch.manual_seed(0)
+    stages = [stage.double() for stage in invertible_revnet(depth, num_classes=4, width=2)]
+    with torch.no_grad():
+        value = as_streams(stages[0](torch.randn(3, 3, 16, 16, dtype=torch.float64)))
+        for stage in stages[1:-1]:
+            given = value
+            for part in stage.parts():
+                value = as_streams(part(value if len(value) > 1 else value[0]))
+            reconstructed = value
+            for part in reversed(stage.parts()):
+                inputs = part.reconstruct(reconstructed).inputs
+                assert inputs is not None
+                reconstructed = inputs
+            assert_close(reconstructed, given, 1e-12)
+
+
+def test_images_that_cannot_be_halved_three_times_are_refused() -> None:
+    stages = invertible_revnet(18, num_classes=4, width=1)
+    with pytest.raises(ValueError, match=r"divisible by 2, got \(2, 4, 6, 9\)"):
+        models.sequential(stages)(torch.ones(2, 3, 12, 18))
+
+
+@pytest.mark.parametrize(
+    ("depth", "stem", "message"),
+    [(20, "cifar", "no invertible RevNet of depth 20"), (18, "cifer", "did you mean 'cifar'")],
+)
+def test_unknown_depths_and_stems_are_refused(depth: int, stem: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        invertible_revnet(depth, num_classes=10, stem=stem)

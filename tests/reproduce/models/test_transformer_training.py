@@ -1,0 +1,100 @@
+"""Test training of transformers: exactness, resuming, predicted bytes and the error of inversion."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from petra_core import Pipeline, methods
+from petra_core.methods import Method
+from petra_core.optimizers import adamw
+from reproduce.measures.reconstruction import rounding_errors
+from reproduce.models.revvit import revvit
+from reproduce.models.sizes import TransformerSize
+from reproduce.models.transformer import DropPath, drop_rates
+from tests import toys
+from tests.compare import assert_bitwise_equal, assert_close, relative_error
+from tests.properties import (
+    assert_bytes_are_as_predicted,
+    assert_resumes_bitwise,
+    engine_gradients,
+    plain_gradients,
+)
+from tests.transformers import FAMILIES, batches, every_family, network, random_network
+
+pytestmark = pytest.mark.convolutions
+
+
+def comparable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors without gradients that are zero up to rounding and biases that therefore stay zero."""
+    zero = {name for name in tensors if name.endswith("pool_k.norm.bias")}
+    assert all(tensors[name].abs().max() < 1e-14 for name in zero)
+    return {name: tensor for name, tensor in tensors.items() if name not in zero}
+
+
+@every_family
+@pytest.mark.parametrize("split", [False, True])
+def test_gradients_equal_autograd(family: str, split: bool) -> None:
+    net, data = network(family, split_blocks=split), batches(family, 2)
+    gradients, expected = engine_gradients(net, methods.REVERSIBLE_BACKPROPAGATION, data, 2), plain_gradients(net, data)
+    assert_close(comparable(gradients), comparable(expected), 1e-10)
+
+
+@every_family
+def test_dropout_is_plain_trainings(family: str) -> None:
+    net, data = random_network(family), batches(family, 2)
+    torch.manual_seed(11)
+    expected = plain_gradients(net, data)
+    state = torch.get_rng_state()
+    without = plain_gradients(network(family), data)
+    torch.manual_seed(11)
+    gradients = engine_gradients(net, methods.REVERSIBLE_BACKPROPAGATION, data, 2)
+    assert_bitwise_equal(torch.get_rng_state(), state)
+    assert_close(comparable(gradients), comparable(expected), 1e-10)
+    assert any(relative_error(without[name], expected[name]) > 1e-2 for name in expected), "nothing was dropped"
+
+
+def test_stochastic_depth_drops_samples_and_keeps_the_mean() -> None:
+    drop, x = DropPath(0.25), torch.ones(4000, 2, 3)
+    torch.manual_seed(0)
+    y = drop(x)
+    assert set(y.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+    assert torch.equal(y, y[:, :1, :1].expand_as(y))  # whole samples are dropped
+    assert y.mean().item() == pytest.approx(1, abs=0.03)
+    assert torch.equal(drop.eval()(x), x)
+    assert drop_rates(0.2, 3) == [0.0, 0.1, 0.2]
+
+
+FAMILIES_AND_METHODS = [*((family, methods.PETRA) for family in FAMILIES), ("RevRoBERTa", methods.DELAYED_GRADIENTS)]
+
+
+@pytest.mark.parametrize(("family", "method"), FAMILIES_AND_METHODS, ids=str)
+def test_resume_with_a_full_pipeline_is_bitwise(family: str, method: Method, tmp_path: Path) -> None:
+    def fresh() -> Pipeline:
+        optimizer = adamw(0.01, weight_decay=0.05)
+        return toys.pipeline(random_network(family), method, accumulation=2, seed=5, optimizer=optimizer)
+
+    assert_resumes_bitwise(fresh, batches(family, 11, size=2), 6, tmp_path)
+
+
+@pytest.mark.parametrize(("family", "method"), FAMILIES_AND_METHODS, ids=str)
+def test_predicted_bytes_equal_measured(family: str, method: Method) -> None:
+    assert_bytes_are_as_predicted(network(family), method, batches(family, 1, size=2)[0], 2, adamw(0.01))
+
+
+def test_reconstruction_error_with_depth() -> None:
+    """Errors stay small for 48 blocks with float32 streams. bfloat16 loses digits, both inside and between blocks."""
+    torch.manual_seed(0)
+    depth = 48
+    size = TransformerSize(width=32, depth=depth, heads=2)
+    net, images = revvit(size, num_classes=10, image_size=8, patch=2), torch.randn(4, 3, 8, 8)
+    single, narrow = (rounding_errors(net, images, streams) for streams in (None, torch.bfloat16))
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        mixed = rounding_errors(net, images)
+    bounds = {"float32": (1e-7, 1e-4), "autocast": (1e-4, 0.2), "bfloat16 streams": (1e-3, 1.0)}
+    for (least, most), errors in zip(bounds.values(), (single, mixed, narrow), strict=True):
+        assert sorted(errors) == list(range(1, depth + 1))
+        assert least < errors[1]["input"] < most
+        assert errors[depth]["input"] < errors[depth // 2]["input"] < errors[1]["input"]
+    assert single[1]["input"] < mixed[1]["input"] < narrow[1]["input"]

@@ -1,0 +1,11 @@
+"""Test the message of every wrong command line and of every wrong setting of a cell."""
+
+import pytest
+
+from tests.reproduce.errors import FILE, cases, message_of
+
+
+@pytest.mark.parametrize("case", cases())
+def test_the_message_of_a_wrong_input(case: str) -> None:
+    """`python -m tests.reproduce.errors` rewrites the messages if a difference is intended."""
+    assert message_of(case) == cases()[case], f"run `python -m tests.reproduce.errors` and review {FILE.name}"
