@@ -384,9 +384,9 @@ def line(
                 markeredgewidth=0,
             )
             if band:
-                ends = {at: known for at, rows in places if None not in (known := _band(rows, panel.y, band))}
-                xs = every if gaps else list(ends)
-                low, high = ([float(ends[at][end]) if at in ends else math.nan for at in xs] for end in (0, 1))
+                ends = {at: known for at, rows in places if (known := _band(rows, panel.y, band))}
+                xs: Any = every if gaps else list(ends)
+                low, high = ([ends[at][end] if at in ends else math.nan for at in xs] for end in (0, 1))
                 with _limits_later(panel.axes):
                     panel.axes.fill_between(xs, low, high, color=look.colour, alpha=0.14, linewidth=0)
 
@@ -401,11 +401,12 @@ def _limits_later(axes: Axes) -> Iterator[None]:
     yield
     axes.set_autoscalex_on(automatic[0])
     axes.set_autoscaley_on(automatic[1])
-    axes.autoscale(None)
 
 
-def _band(rows: DataFrame, y: str, band: str) -> tuple[float | None, float | None]:
-    return (rows[y].min(), rows[y].max()) if band == "range" else interval(rows, y)
+def _band(rows: DataFrame, y: str, band: str) -> tuple[float, float] | None:
+    """Return the ends of the band at one place; None if a mean has no interval."""
+    low, high = (rows[y].min(), rows[y].max()) if band == "range" else interval(rows, y)
+    return None if low is None or high is None else (float(low), float(high))
 
 
 def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str = "") -> Layer:
@@ -464,9 +465,8 @@ def rows(names: Sequence[str] = (), *, bounded: bool = False) -> Layer:
                 style: dict[str, Any] = {"color": look.colour, "markersize": 4.5, "alpha": 0.75, "markeredgewidth": 0}
                 panel.axes.plot(points[panel.x], [place] * len(points), look.marker, **style)
                 panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
-                low, high = _band(points, panel.x, "interval") if bounded else (None, None)
-                if low is not None and high is not None:
-                    panel.axes.plot([low, high], [place] * 2, color=look.colour, linewidth=1, alpha=0.6)
+                if bounded and (ends := _band(points, panel.x, "interval")):
+                    panel.axes.plot(ends, [place] * 2, color=look.colour, linewidth=1, alpha=0.6)
         labels = list(names) or [look.label for look in panel.looks.values()]
         panel.axes.set(ylim=(len(places) - 0.4, -0.6), yticks=range(len(places)), yticklabels=labels)
         panel.axes.grid(visible=True, axis="x")
@@ -633,14 +633,18 @@ def labelled(column: str, shaded: Collection[str] = ()) -> Layer:
     return labelled
 
 
-def cut_to(frame: DataFrame, y: str) -> Layer:
+def cut_to(frame: DataFrame | None = None) -> Layer:
     """Scale the y-axis, in percent, to the rows: with three seeds the band of a mean is wider than all other content.
 
     The margin is half the range of the rows, at least half a point.
+
+    Args:
+        frame: The rows; None for those of the figure.
+
     """
 
     def cut_to(panel: Panel) -> None:
-        values = frame[y].astype(float).dropna()
+        values = (panel.figure if frame is None else frame)[panel.y].astype(float).dropna()
         if len(values):
             spare = max(0.5, (values.max() - values.min()) / 2)
             panel.axes.set_ylim(max(0.0, values.min() - spare), min(100.0, values.max() + spare))
