@@ -26,7 +26,7 @@ WORK = (
     "reproduce.running.runner.run_grid",
     "reproduce.commands.process.train_here",
     "reproduce.commands.train.launch",
-    "reproduce.modelling.balance.measured",
+    "reproduce.commands.partition.time_network",
 )
 CELLS = {"training": TRAINING, "forward": FORWARD}
 

@@ -237,14 +237,14 @@ def test_a_number_of_stages_is_cut_by_predicted_costs(capsys):
 
 def test_fewer_stages_are_advised_for_several_processes():
     cell = train.cell_by_hand({"method": "PETRA"})
-    output = fewer_stages.sentence(cell, 4)
+    output = fewer_stages.describe(cell, 4)
     assert output.startswith("one stage per process (--timing 1f1b --stages 3,2,2,3) would change the staleness of ")
     assert "from 18 to 3 micro-batches" in output
     assert "up to 11% of" in output
-    assert "(--timing 1f1b) would" in fewer_stages.sentence(cell, 10)
+    assert "(--timing 1f1b) would" in fewer_stages.describe(cell, 10)
     chosen = dataclasses.replace(cell, timing="1f1b")
     for other, processes in ((cell, 1), (chosen, 4), (train.cell_by_hand({"method": "backpropagation"}), 4)):
-        assert not fewer_stages.sentence(other, processes)
+        assert not fewer_stages.describe(other, processes)
 
 
 def test_forward_gradients_by_hand_have_separate_defaults():
