@@ -254,7 +254,7 @@ def test_a_lease_that_changes_between_the_look_and_the_renaming_is_put_back(tmp_
     process.kill()
     process.join()
     be_machine("alpha", stale=1000)
-    monkeypatch.setattr(locks, "_untouched", lambda *_: 1000)
+    monkeypatch.setattr(locks, "_seconds_unchanged", lambda *_: 1000)
     lease, rename = tmp_path / "record.lease", Path.rename
     stale = lease.read_text()
     newer, third = (stale.replace(locks._lease(tmp_path).owner.token, digit * 32) for digit in "12")
