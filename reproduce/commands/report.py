@@ -37,8 +37,7 @@ def report(context: click.Context, root: Path, output: Path, jobs: int, readme: 
     check_writable(output.parent, "--output")
     if readme is not None and not readme.is_file():
         raise click.UsageError(f"--readme: there is no file {readme}")
-    from reproduce.report import build  # pandas, seaborn and jinja2 take seconds to import
-    from reproduce.report.readme import ReadmeError
+    from reproduce.report import ReadmeError, build
 
     try:
         build(root, output, jobs=jobs, readme=readme)

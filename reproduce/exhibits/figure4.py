@@ -51,7 +51,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             facets.hline(accuracy(fixed).estimate, f"Backpropagation, {fixed.batch_size} images per update"),
             facets.line("interval"),
             facets.dots(apart=0.08),
-            facets.cut_to(run_set.done, "final_accuracy"),
+            facets.cut_to(run_set.done),
         ],
         key=key,
         caption=f"Accuracy against k ({setting}), {measure}. Dot: a seed, line: mean, band: 95 % interval, cut where "

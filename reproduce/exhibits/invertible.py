@@ -6,19 +6,19 @@ stay as large as those of the lowest. This exhibit shows both effects.
 
 from collections.abc import Iterator
 
-from petra_core import methods
 from reproduce.cells.networks import HELD
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits.comparison import Compared, Comparison, change, label, method_name, reached
 from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
 from reproduce.grids.plans.table3 import BATCH
-from reproduce.modelling.invertible import DEPTHS, predicted
+from reproduce.modelling.invertible import DEPTHS, predict_bytes
 from reproduce.presentation import facets
-from reproduce.presentation.compare import means, summarize
-from reproduce.presentation.content import GIGABYTE, MEGABYTE, Finding
-from reproduce.presentation.tables import amount, difference, judged, mean, method, table, words
-from reproduce.records.frames import Frames, RunSet
+from reproduce.presentation.content import GIGABYTE, MEGABYTE
+from reproduce.presentation.tables import Field, amount, difference, table, words
+from reproduce.records.frames import Frames
 from reproduce.text import conjunction
 
+BY = ("k", "method", "model")
 SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages together, each kind at its largest"
 INTRODUCTION = (
     "In the paper's RevNets the down-sampling stages cannot be inverted and keep their inputs, one for every "
@@ -31,7 +31,7 @@ INTRODUCTION = (
 def whole(_: Frames) -> Iterator[Shown]:
     """Yield the memory at the paper's size."""
     gigabytes = {
-        (depth, kind): [predicted(family, depth)["peak"][kind] / GIGABYTE for family in (PAPERS, OURS)]
+        (depth, kind): [predict_bytes(family, depth)["peak"][kind] / GIGABYTE for family in (PAPERS, OURS)]
         for depth in DEPTHS
         for kind in (*HELD, "sum")
     }
@@ -79,36 +79,38 @@ def whole(_: Frames) -> Iterator[Shown]:
     )
 
 
-def each(run_set: RunSet) -> Iterator[Shown]:
-    """Yield accuracy and memory of the runs."""
-    by = ["k", "method", "model"]
-    accuracy = means(run_set.runs, "test_accuracy", by)
-    peak = run_set.done.groupby(by)["peak_bytes"].max() / MEGABYTE
-    titles = dict(zip(run_set.runs["model"], run_set.runs["network"], strict=True))
-    ours, theirs = NETWORKS
-    less = {p: accuracy[p] - accuracy[*p[:2], theirs] for p in accuracy if p[-1] == ours}
-    yield table(
-        key=f"invertible-{run_set.key}",
-        caption=f"Accuracy and measured memory of both networks ({run_set.described()}).",
-        rows=sorted(accuracy, key=lambda place: place[0]),
-        fields=[
-            words("k", lambda place: f"k = {place[0]}"),
-            method("method", lambda place: methods.by_name(place[1])),
-            words("network", lambda place: titles[place[2]]),
-            mean("last epoch, %", lambda place: accuracy[place]),
-            judged("to the paper's", lambda place: less.get(place)),
-            amount("peak, MB", lambda place: peak.get(place), 1),
-        ],
-        notes=["Peak: the most bytes that a stage held at one moment, counted by the engine, summed over the stages."],
-        grouped=True,
-    )
-    if said := summarize(less.values()):
-        yield Finding(
-            f"Invertible down-sampling: {run_set.described()}. Accuracy against the paper's network with the same "
-            f"method and k: {said}."
-        )
+def _network(compared: Compared) -> Field:
+    titles = dict(zip(compared.run_set.runs["model"], compared.run_set.runs["network"], strict=True))
+    return words("network", lambda place: titles[place[-1]])
+
+
+def _peak(compared: Compared) -> Field:
+    peak = compared.run_set.done.groupby(list(BY))["peak_bytes"].max() / MEGABYTE
+    return amount("peak, MB", lambda place: peak.get(place), 1)
+
+
+COMPARISON = Comparison(
+    by=BY,
+    reference={"model": NETWORKS[1]},
+    key="invertible-{run_set}",
+    caption="Accuracy and measured memory of both networks ({setting}).",
+    rows=lambda compared: sorted(compared.samples, key=lambda place: place[0]),
+    columns=[
+        label("k", "k = {k}"),
+        method_name(),
+        _network,
+        reached("last epoch, %"),
+        change("to the paper's"),
+        _peak,
+    ],
+    notes=lambda _: [
+        "Peak: the most bytes that a stage held at one moment, counted by the engine, summed over the stages."
+    ],
+    finding="Invertible down-sampling: {setting}. Accuracy against the paper's network with the same method and k: "
+    "{summary}.",
+)
 
 
 EXHIBIT = Exhibit(
-    "invertible", "Invertible down-sampling", INTRODUCTION, each=each, whole=whole, folded="Memory by kind"
+    "invertible", "Invertible down-sampling", INTRODUCTION, each=COMPARISON, whole=whole, folded="Memory by kind"
 )

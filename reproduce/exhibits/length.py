@@ -6,16 +6,28 @@ a lower accuracy, or the same accuracy later? And is the cause delay or reconstr
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 from petra_core import methods
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Shown
+from reproduce.exhibits.comparison import (
+    Chart,
+    Compared,
+    Comparison,
+    Headline,
+    Place,
+    change,
+    plain_change,
+    reached,
+    setting,
+)
 from reproduce.grids.plans.length import AGAINST, FOR, PETRA, SEEDS, VARIANTS, Variant
 from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import CHOSEN, Difference, bounded, means
+from reproduce.presentation.compare import CHOSEN, Difference
 from reproduce.presentation.content import Finding
-from reproduce.presentation.tables import compared, judged, mean, number, table, words
+from reproduce.presentation.statistics import Estimate
+from reproduce.presentation.tables import words
 from reproduce.records.frames import AVERAGED, RunSet
-from reproduce.text import conjunction
 
 INTRODUCTION = (
     "The same network is trained for several lengths, each with its whole schedule: the same warm-up in epochs, drops "
@@ -29,85 +41,91 @@ INTRODUCTION = (
     f"the step from three seeds to six, after the first two pairs of {AGAINST[0]} epochs."
 )
 EXACT = methods.BACKPROPAGATION.name
-OUTCOMES = ("final_accuracy", "best_test_accuracy", "final_loss")
+VARIANTS_BY_PLACE = {(variant.method.name, variant.k): variant for variant in VARIANTS}
 
 
 def gaps(run_set: RunSet, value: str) -> dict[tuple[Variant, int], Difference]:
-    """Subtract a column of backpropagation at the same k from that of each variant, by variant and length."""
-    reached = means(run_set.runs, value, ["method", "k", "epochs"])
-    return {
-        (variant, epochs): reached[variant.method.name, variant.k, epochs] - reached[EXACT, variant.k, epochs]
+    """Return the differences of a column to backpropagation at the same k, by variant and length."""
+    compared = Compared(COMPARISON, run_set)
+    differences = {(_variant(place), place[-1]): compared.difference(place, value) for place in _places(compared)}
+    return {place: gap for place, gap in differences.items() if gap}
+
+
+def _variant(place: Place) -> Variant:
+    method, k, _ = place
+    return VARIANTS_BY_PLACE[method, k]
+
+
+def _places(compared: Compared) -> list[Place]:
+    """Return the places of the table: every variant at each length for which it is planned."""
+    lengths = SEEDS[compared.run_set.scale]
+    return [
+        (variant.method.name, variant.k, epochs)
         for variant in VARIANTS
-        for epochs, variants in SEEDS[run_set.scale].items()
+        for epochs, variants in lengths.items()
         if variant in variants
-    }
+    ]
+
+
+def _differences(compared: Compared) -> list[facets.Layer]:
+    """Draw the differences to backpropagation, a line for each variant."""
+    by_variant: dict[str, dict[int, Estimate | None]] = {}
+    for place in _places(compared):
+        gap = compared.difference(place)
+        by_variant.setdefault(_variant(place).title, {})[place[-1]] = gap.estimate if gap else None
+    return [facets.differences(by_variant, {variant.title: plots.COLOURS[variant.method] for variant in VARIANTS})]
+
+
+COMPARISON = Comparison(
+    by=("method", "k", "epochs"),
+    reference={"method": EXACT},
+    value="final_accuracy",
+    key="length-{run_set}",
+    setting=partial(RunSet.described, network=True, length=False),
+    headline=Headline(
+        known=f"PETRA − backpropagation at k = {PETRA.k} is {{differences}} epochs, in points (scale “{{scale}}”).",
+        unknown="PETRA and backpropagation have not both been trained yet (scale “{scale}”).",
+        each="{difference} after {epochs}",
+        where={"method": PETRA.method.name, "k": PETRA.k},
+    ),
+    chart=Chart(
+        caption=f"Accuracy over the last epochs against the length of the training, k = {PETRA.k} ({{setting}}). Dot: "
+        "a run; line: mean; band: 95 % interval; a method has a point only where it was run. Right: the difference to "
+        "backpropagation at the same k; shaded: the margin of the verdicts.",
+        x="epochs",
+        layers=[facets.line("interval", gaps=True), facets.dots(apart=0.08), facets.cut_to()],
+        where={"k": PETRA.k},
+        beside=_differences,
+        options={"height": 3.6, "beside_label": "points above backpropagation"},
+    ),
+    caption="Differences to backpropagation by the length of the training ({setting}).",
+    rows=_places,
+    columns=[
+        lambda _: words("method", lambda place: _variant(place).title),
+        setting("epochs", "epochs"),
+        reached("accuracy, %"),
+        reached("backpropagation, %", method=EXACT),
+        change("points", group="accuracy, last epochs"),
+        change("points", "best_test_accuracy", group=f"accuracy, best{CHOSEN}"),
+        plain_change("difference", "final_loss", 4, group="training loss, last epochs"),
+        lambda compared: words("the paper's claim", lambda place: _decide(compared, place)),
+    ],
+)
 
 
 def each(run_set: RunSet) -> Iterator[Shown]:
-    """Yield a figure, its numbers, and the verdict by the rule."""
-    by = {value: gaps(run_set, value) for value in OUTCOMES}
-    last = gaps(run_set, "test_accuracy")
-    gap = by["final_accuracy"]
-    late = means(run_set.runs, "final_accuracy", ["method", "k", "epochs"])
-    places = list(gap)
-    decided = {
-        (variant, epochs): _decided(run_set.scale, variant, epochs, of) for (variant, epochs), of in last.items()
-    }
-    setting = run_set.described(network=True, length=False)
-    known = {epochs: of for (variant, epochs), of in gap.items() if variant == PETRA and of.estimate}
-    said = [f"{bounded(of)} after {epochs}" for epochs, of in known.items()]
-    yield Sentence(
-        f"PETRA − backpropagation at k = {PETRA.k} is {conjunction(said)} epochs, in points (scale “{run_set.scale}”)."
-        if said
-        else f"PETRA and backpropagation have not both been trained yet (scale “{run_set.scale}”).",
-        known=bool(said),
-    )
-    runs = run_set.done[run_set.done["k"] == PETRA.k]
-    yield facets.facet(
-        runs,
-        [facets.line("interval", gaps=True), facets.dots(apart=0.08), facets.cut_to(runs, "final_accuracy")],
-        key=f"length-{run_set.key}",
-        caption=f"Accuracy over the last epochs against the length of the training, k = {PETRA.k} ({setting}). Dot: a "
-        "run; line: mean; band: 95 % interval; a method has a point only where it was run. Right: the difference to "
-        "backpropagation at the same k; shaded: the margin of the verdicts.",
-        x="epochs",
-        y="final_accuracy",
-        height=3.6,
-        beside=[
-            facets.differences(
-                {
-                    variant.title: {epochs: gap[of, epochs].estimate for of, epochs in places if of == variant}
-                    for variant in dict.fromkeys(variant for variant, _ in places)
-                },
-                {variant.title: plots.COLOURS[variant.method] for variant in VARIANTS},
-            )
-        ],
-        beside_label="points above backpropagation",
-    )
-    yield table(
-        key=f"length-{run_set.key}",
-        caption=f"Differences to backpropagation by the length of the training ({setting}).",
-        rows=places,
-        fields=[
-            words("method", lambda place: place[0].title),
-            number("epochs", lambda place: place[1]),
-            mean("accuracy, %", lambda place: late[place[0].method.name, place[0].k, place[1]]),
-            mean("backpropagation, %", lambda place: late[EXACT, place[0].k, place[1]]),
-            judged("points", gap.get, group="accuracy, last epochs"),
-            judged("points", by["best_test_accuracy"].get, group=f"accuracy, best{CHOSEN}"),
-            compared("difference", by["final_loss"].get, 4, group="training loss, last epochs"),
-            words("the paper's claim", decided.get),
-        ],
-        grouped=True,
-    )
-    if by_rule := "; ".join(filter(None, decided.values())):
+    """Yield the comparison, and the verdict by the rule."""
+    yield from COMPARISON(run_set)
+    compared = Compared(COMPARISON, run_set)
+    if by_rule := "; ".join(filter(None, (_decide(compared, place) for place in _places(compared)))):
         yield Finding(f"Training length: PETRA, k = {PETRA.k}, the paper's claim by the rule: {by_rule}.")
 
 
-def _decided(scale: str, variant: Variant, epochs: int, gap: Difference) -> str:
-    """Apply the rule to a gap; return an empty text for gaps that the rule does not cover."""
-    points, limit = gap.estimate, dict([AGAINST, FOR]).get(epochs)
-    if (scale, variant) != ("small", PETRA) or limit is None or points is None:
+def _decide(compared: Compared, place: Place) -> str:
+    """Apply the rule to the last epoch; return an empty text for places that the rule does not cover."""
+    epochs, gap = place[-1], compared.difference(place, "test_accuracy")
+    points, limit = gap.estimate if gap else None, dict([AGAINST, FOR]).get(epochs)
+    if (compared.run_set.scale, _variant(place)) != ("small", PETRA) or limit is None or points is None:
         return ""
     low = -math.inf if points.low is None else points.low
     high = math.inf if points.high is None else points.high

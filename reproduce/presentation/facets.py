@@ -7,14 +7,15 @@ deterministic. Hues are methods, kinds of tensors, or any values with a `Look`. 
 in all figures.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
-import seaborn as sns
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -86,6 +87,8 @@ RECONSTRUCTION_LOOKS = {
 
 def rising(values: Sequence[float]) -> dict[Any, Look]:
     """Return looks for a quantity, such as a number of stages, with darker colours for larger values."""
+    import seaborn as sns  # takes longer to import than pandas and matplotlib together, and few figures need it
+
     colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
     return {value: Look(f"{value:g}", colour) for value, colour in zip(sorted(values), colours, strict=True)}
 
@@ -107,8 +110,9 @@ class Panel:
     @cached_property
     def by_hue(self) -> list[tuple[Look, DataFrame]]:
         """The looks that occur in the panel, each with its rows."""
-        parts = [(look, self.part[self.part[self.hue] == value]) for value, look in self.looks.items()]
-        return [(look, part) for look, part in parts if not part.empty]
+        hues = self.part[self.hue]
+        known = set(hues)
+        return [(look, self.part[hues == value]) for value, look in self.looks.items() if value in known]
 
 
 Layer = Callable[[Panel], object]
@@ -380,20 +384,29 @@ def line(
                 markeredgewidth=0,
             )
             if band:
-                ends = DataFrame(
-                    [(at, *_band(rows, panel.y, band)) for at, rows in places], columns=["at", "low", "high"]
-                )
-                ends = ends.astype({"low": float, "high": float}).dropna().set_index("at")
-                ends = ends.reindex(every) if gaps else ends
-                panel.axes.fill_between(
-                    ends.index, ends["low"], ends["high"], color=look.colour, alpha=0.14, linewidth=0
-                )
+                ends = {at: known for at, rows in places if (known := _band(rows, panel.y, band))}
+                xs: Any = every if gaps else list(ends)
+                low, high = ([ends[at][end] if at in ends else math.nan for at in xs] for end in (0, 1))
+                with _limits_later(panel.axes):
+                    panel.axes.fill_between(xs, low, high, color=look.colour, alpha=0.14, linewidth=0)
 
     return line
 
 
-def _band(rows: DataFrame, y: str, band: str) -> tuple[float | None, float | None]:
-    return (rows[y].min(), rows[y].max()) if band == "range" else interval(rows, y)
+@contextmanager
+def _limits_later(axes: Axes) -> Iterator[None]:
+    """Compute the limits of the axes only when they are drawn: matplotlib computes them for each area that is added."""
+    automatic = axes.get_autoscalex_on(), axes.get_autoscaley_on()
+    axes.set_autoscale_on(False)
+    yield
+    axes.set_autoscalex_on(automatic[0])
+    axes.set_autoscaley_on(automatic[1])
+
+
+def _band(rows: DataFrame, y: str, band: str) -> tuple[float, float] | None:
+    """Return the ends of the band at one place; None if a mean has no interval."""
+    low, high = (rows[y].min(), rows[y].max()) if band == "range" else interval(rows, y)
+    return None if low is None or high is None else (float(low), float(high))
 
 
 def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str = "") -> Layer:
@@ -411,13 +424,11 @@ def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: s
     def dots(panel: Panel) -> None:
         shift = -apart * (len(panel.looks) - 1) / 2
         for look, part in panel.by_hue:
-            kinds = part[broken].fillna("").astype(bool).map({True: "x", False: look.marker}) if broken else look.marker
-            rings = part[hollow].astype(bool) if hollow else False
-            for (marker, ring), rows in part.assign(_marker=kinds, _ring=rings).groupby(["_marker", "_ring"]):
+            for marker, ring, rows in _by_mark(part, look.marker, broken, hollow):
                 panel.axes.plot(
                     rows[panel.x] + (shift if even else shift * rows[panel.x]),
                     rows[panel.y],
-                    str(marker),
+                    marker,
                     color=look.colour,
                     markersize=size * (1.4 if marker == "x" else 1),
                     alpha=0.8,
@@ -427,6 +438,16 @@ def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: s
             shift += apart
 
     return dots
+
+
+def _by_mark(part: DataFrame, marker: str, broken: str, hollow: str) -> list[tuple[str, bool, DataFrame]]:
+    """Return the rows of each kind of mark: its shape and whether it is a ring."""
+    if not broken and not hollow:
+        return [(marker, False, part)]
+    kinds = part[broken].fillna("").astype(bool).map({True: "x", False: marker}) if broken else marker
+    rings = part[hollow].astype(bool) if hollow else False
+    groups = part.assign(_marker=kinds, _ring=rings).groupby(["_marker", "_ring"])
+    return [(str(kind), bool(ring), rows) for (kind, ring), rows in groups]
 
 
 def rows(names: Sequence[str] = (), *, bounded: bool = False) -> Layer:
@@ -444,9 +465,8 @@ def rows(names: Sequence[str] = (), *, bounded: bool = False) -> Layer:
                 style: dict[str, Any] = {"color": look.colour, "markersize": 4.5, "alpha": 0.75, "markeredgewidth": 0}
                 panel.axes.plot(points[panel.x], [place] * len(points), look.marker, **style)
                 panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
-                low, high = _band(points, panel.x, "interval") if bounded else (None, None)
-                if low is not None and high is not None:
-                    panel.axes.plot([low, high], [place] * 2, color=look.colour, linewidth=1, alpha=0.6)
+                if bounded and (ends := _band(points, panel.x, "interval")):
+                    panel.axes.plot(ends, [place] * 2, color=look.colour, linewidth=1, alpha=0.6)
         labels = list(names) or [look.label for look in panel.looks.values()]
         panel.axes.set(ylim=(len(places) - 0.4, -0.6), yticks=range(len(places)), yticklabels=labels)
         panel.axes.grid(visible=True, axis="x")
@@ -613,14 +633,18 @@ def labelled(column: str, shaded: Collection[str] = ()) -> Layer:
     return labelled
 
 
-def cut_to(frame: DataFrame, y: str) -> Layer:
+def cut_to(frame: DataFrame | None = None) -> Layer:
     """Scale the y-axis, in percent, to the rows: with three seeds the band of a mean is wider than all other content.
 
     The margin is half the range of the rows, at least half a point.
+
+    Args:
+        frame: The rows; None for those of the figure.
+
     """
 
     def cut_to(panel: Panel) -> None:
-        values = frame[y].astype(float).dropna()
+        values = (panel.figure if frame is None else frame)[panel.y].astype(float).dropna()
         if len(values):
             spare = max(0.5, (values.max() - values.min()) / 2)
             panel.axes.set_ylim(max(0.0, values.min() - spare), min(100.0, values.max() + spare))

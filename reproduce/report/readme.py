@@ -17,10 +17,11 @@ from typing import NamedTuple
 from reproduce.exhibits.claims import Judged
 from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records.storage import write_atomically
+from reproduce.report.build import ReadmeError
 from reproduce.report.headline import Answer, Headline
 from reproduce.report.reproducibility import counted
 
-__all__ = ["Contents", "ReadmeError", "contents", "update"]
+__all__ = ["Contents", "contents", "update"]
 
 PICTURES = "docs/results"
 BEGIN, END = "<!-- {}: written by `python -m reproduce report --readme README.md` -->", "<!-- {}: end -->"
@@ -28,10 +29,6 @@ LINE = 120  # maximum number of characters in a line of text
 #: Exhibits whose claims the README lists; the report lists all.
 EXHIBITS = ("table2", "table3", "table4", "table5", "figure4", "figure5", "figure6")
 MIXED = "‡: the two sides ran on different devices, processors or versions."
-
-
-class ReadmeError(ValueError):
-    """A README without a place for the results."""
 
 
 class Contents(NamedTuple):

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections import Counter
 from concurrent.futures import Future, ProcessPoolExecutor
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -27,7 +26,7 @@ from reproduce import published
 from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.records.record import Record
-from reproduce.report import build
+from reproduce.report import build, processes, sections
 from tests import fake_records
 from tests.browser import FOLDED, LOOK, PHONE, browse, browse_in_frame, needs_browser, reported, with_script
 from tests.conftest import ROOT
@@ -327,16 +326,15 @@ def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) ->
 def test_a_section_that_fails_says_so_and_the_others_are_there(
     tmp_path: Path, records: Path, tree: Element, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = import_module("reproduce.report.build")
-    assert whole.FAILED not in "".join(element.text for element in tree.walk())
-    section = whole.section
+    assert sections.FAILED not in "".join(element.text for element in tree.walk())
+    section = sections.section
 
     def fail(exhibit: Any, frames: Any) -> Any:
         if exhibit.key == "table1":
             raise OverflowError("int too large")
         return section(exhibit, frames)
 
-    monkeypatch.setattr(whole, "section", fail)
+    monkeypatch.setattr(sections, "section", fail)
     page = parse(build(records, tmp_path / "index.html"))
     text = "".join(element.text for element in page.walk())
     words = "This section could not be made: OverflowError: 'int too large'"
@@ -360,20 +358,18 @@ def _a_helper_that_dies(*_: object) -> None:
 def test_the_sections_of_a_helper_that_died_are_drawn_by_the_others(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = import_module("reproduce.report.build")
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        assert whole._helped(pool.submit(_a_helper_that_dies)) == {}
+        assert sections._wait_for(pool.submit(_a_helper_that_dies)) == {}
     assert "died; this one draws them" in capsys.readouterr().err
-    monkeypatch.setattr(whole, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(sections, "NOTICE_SECONDS", 0.01)
     slow: Future[dict[str, Any]] = Future()
     threading.Timer(0.5, slow.set_result, [{"a": 1}]).start()
-    assert whole._helped(slow) == {"a": 1}
+    assert sections._wait_for(slow) == {"a": 1}
     assert "it is slow, or was stopped" in capsys.readouterr().err
 
 
 def _helper(pipe: Any) -> None:
-    whole = import_module("reproduce.report.build")
-    whole._receive(None, os.getppid())
+    processes._begin(multiprocessing.Array("i", [0, 0]), os.getppid())
     pipe.send(os.getpid())
     threading.Event().wait()
 

@@ -1,0 +1,107 @@
+"""Make one self-contained HTML file, and the verdicts as JSON, from the records.
+
+A report that loads its style, plots or data from another place breaks when that place disappears. Everything is
+therefore inline: style, script, and drawings as SVG. A copy of the file is complete. The page is also complete without
+its script, which only sorts tables, hides what is not selected, and saves a table as CSV or a drawing as a file on
+demand. The page's content security policy forbids all loading and every other script. The same records give the same
+file, byte for byte, because nothing in it depends on when or where it was made. `verdicts.json` next to it contains the
+verdict on every claim of the paper, with its evidence and the cells that it is based on.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+import jinja2
+
+from reproduce import published
+from reproduce.exhibits import claims
+from reproduce.exhibits._exhibit import commands
+from reproduce.presentation.content import Figure, Listing, Table
+from reproduce.presentation.statements import ClaimVerdict
+from reproduce.presentation.statistics import MARGIN_POINTS
+from reproduce.records.results import Results
+from reproduce.report import citing, layout, overview
+from reproduce.report.processes import Helpers
+from reproduce.report.reproducibility import counted
+from reproduce.report.sections import Top, draw
+from reproduce.text import count
+
+SCRIPT_PLACE = "HASH-OF-THE-SCRIPT"  # placeholder in the page for the hash of its script
+
+
+class Report(NamedTuple):
+    """The page as HTML, the verdicts as JSON, and the content of the top of the page."""
+
+    html: str
+    verdicts: str
+    top: Top
+
+
+def render(results: Results, helpers: Helpers | None = None) -> Report:
+    """Return the report on the results. Helpers draw some of its sections."""
+    sections, top = draw(results, helpers)
+    claims_of = claims.by_exhibit(top.judged)
+    sections = [replace(section, status=claims.summarize(claims_of.get(section.key, []))) for section in sections]
+    parts = overview.parts(sections)
+    in_order = [section for part in parts for section in part.sections]
+    page = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            script_place=SCRIPT_PLACE,
+            paper_title=published.PAPER_TITLE,
+            paper_reference=published.PAPER_REFERENCE,
+            begun=results.begun,
+            newest=overview.newest(results),
+            answers=top.answers,
+            headlines=top.headlines,
+            judged=top.judged,
+            claims_of=claims_of,
+            claims_sentence=counted(top.judged),
+            titles={section.key: overview.label(section) for section in sections},
+            reproducibility=top.reproducibility,
+            verdict_meanings=list(ClaimVerdict),
+            parts=parts,
+            attention=overview.attention(in_order),
+            marks=published.Mark,
+            margin=MARGIN_POINTS,
+            citation=citing.entries(results),
+        )
+    )
+    script = page.rpartition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    verdicts = (
+        json.dumps({"verdicts": [judged.to_dict() for judged in top.judged]}, indent=2, ensure_ascii=False) + "\n"
+    )
+    return Report(page.replace(SCRIPT_PLACE, digest, 1), verdicts, top)
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("reproduce.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["prose"] = _prose
+    environment.filters["label"] = overview.label
+    environment.filters["sentence"] = overview.sentence
+    environment.filters["count"] = count
+    environment.filters["commands"] = lambda section: commands(section.key)
+    environment.filters |= {name: getattr(layout, name) for name in layout.__all__}
+    environment.filters["first_is_code"] = lambda table: any(row[0].code for row in table.rows[:1])
+    environment.tests["table"] = lambda block: isinstance(block, Table)
+    environment.tests["figure"] = lambda block: isinstance(block, Figure)
+    environment.tests["listing"] = lambda block: isinstance(block, Listing)
+    return environment
+
+
+def _prose(words: str) -> str:
+    """Use typographic apostrophes, and keep percent signs on the line of their numbers."""
+    words = re.sub(r"(?<=\w)'(?=\w)", "\N{RIGHT SINGLE QUOTATION MARK}", words)
+    return words.replace(" %", "\N{NO-BREAK SPACE}%")

@@ -1,0 +1,141 @@
+"""Draw the sections of the report and compute the content of its top, with the help of other processes."""
+
+import gc
+import sys
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from reproduce.exhibits import claims
+from reproduce.exhibits._exhibit import Exhibit, section
+from reproduce.exhibits.registry import EXHIBITS
+from reproduce.presentation.content import Finding, Role, Section
+from reproduce.records import reading
+from reproduce.records.frames import Frames
+from reproduce.records.results import Results
+from reproduce.report import processes
+from reproduce.report.headline import Answer, Headline, first_screen
+from reproduce.report.processes import Helpers, Queue
+from reproduce.report.reproducibility import Reproducibility, reproducibility
+
+FAILED = "This section could not be made"
+NOTICE_SECONDS = 60.0  # how long to wait for a helper process before printing a notice
+#: Exhibits that need torch, those that also run the engine or predict memory first. This process starts with them,
+#: since it has imported torch for the first screen, and importing it in a helper takes longer than most drawings.
+WITH_TORCH = (
+    *("scale_study", "staleness", "invertible", "table5", "table6", "schedules", "tradeoff"),
+    *("table3", "table4", "figure5", "figure6"),
+)
+#: Exhibits that take longest. Helpers start with them, so that all processes end at about the same time. The last two
+#: need seaborn.
+LONGEST = ("couplings", "depth", "table1", "corrections", "benchmarks", "stability", "forward_gradients")
+
+
+class Top(NamedTuple):
+    """Content that is computed from all records together."""
+
+    answers: list[Answer]
+    headlines: list[Headline]
+    judged: list[claims.Judged]
+    reproducibility: Reproducibility
+
+
+def draw(results: Results, helpers: Helpers | None = None) -> tuple[list[Section], Top]:
+    """Return all sections in the order of the report, and the content of the top."""
+    frames = Frames(results)
+    made: dict[str, Section] = {}
+    with _uncollected():
+        started = [helpers.pool.submit(_help, results) for _ in range(helpers.number)] if helpers else []
+        answers, headlines = _first_screen(frames)
+        judged = claims.judge(frames)
+        top = Top(answers, headlines, judged, reproducibility(judged, frames))
+        if helpers:
+            made = _sections(frames, helpers.queue, last=False)
+        for helper in started:
+            made |= _wait_for(helper)
+        for exhibit in EXHIBITS:  # all without helpers, and the sections of helpers that died
+            if exhibit.key not in made:
+                made[exhibit.key] = _section(exhibit, frames)
+    return [made[exhibit.key] for exhibit in EXHIBITS], top
+
+
+def _wait_for(helper: "Future[dict[str, Section]]") -> dict[str, Section]:
+    """Return the sections of a helper, or none if it died."""
+    while True:
+        try:
+            return helper.result(NOTICE_SECONDS)
+        except TimeoutError:
+            print("waiting for a process that draws sections: it is slow, or was stopped", file=sys.stderr, flush=True)
+        except BrokenProcessPool:
+            print("a process that draws sections died; this one draws them", file=sys.stderr, flush=True)
+            return {}
+
+
+def _first_screen(frames: Frames) -> tuple[list[Answer], list[Headline]]:
+    try:
+        return first_screen(frames)
+    except Exception:
+        traceback.print_exc()
+        return [], []
+
+
+def _section(exhibit: Exhibit, frames: Frames) -> Section:
+    """Return the section of an exhibit; if it fails, a section with the error, since the others are still useful."""
+    try:
+        return section(exhibit, frames)
+    except Exception as error:
+        traceback.print_exc()
+        words = f"{FAILED}: {type(error).__name__}: {reading.short(str(error))}."
+        advice = "`python -m reproduce records check` names damaged records; the traceback is on the terminal."
+        return Section(
+            key=exhibit.key,
+            title=exhibit.title,
+            blocks=[f"{words} {advice}"],
+            findings=[Finding(f"{exhibit.title.partition(':')[0]}: {words}", Role.ALERT)],
+            sentence=words,
+        )
+
+
+def _order(exhibit: Exhibit) -> int:
+    """Return the position of an exhibit in the common order of work: this process begins in front."""
+    if exhibit.key in WITH_TORCH:
+        return WITH_TORCH.index(exhibit.key) - len(WITH_TORCH)
+    return 1 + LONGEST.index(exhibit.key) if exhibit.key in LONGEST else 0
+
+
+def _sections(frames: Frames, queue: Queue, *, last: bool) -> dict[str, Section]:
+    """Make the sections that no other process has started, one after the other.
+
+    Args:
+        frames: The records.
+        queue: Places in the order of work.
+        last: Whether to take the last remaining section each time instead of the first.
+
+    Returns:
+        Sections by their keys.
+
+    """
+    in_order = sorted(EXHIBITS, key=_order)
+    exhibits = (in_order[place] for place in queue.places(len(in_order), last=last))
+    return {exhibit.key: _section(exhibit, frames) for exhibit in exhibits}
+
+
+def _help(results: Results) -> dict[str, Section]:
+    with _uncollected():
+        return _sections(Frames(results), processes.queue_of_helper, last=True)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Disable the cyclic garbage collector, which took a third of the time.
+
+    Simulations create hundreds of thousands of small objects without cycles. The figures keep only 60 MB in total.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
