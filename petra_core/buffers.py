@@ -47,7 +47,7 @@ class FrozenBuffers:
 
     @contextlib.contextmanager
     def freeze(self, copies: Sequence[Tensor] | None = None) -> Iterator[Sequence[Tensor]]:
-        """Return a context in which evaluating the function does not change its buffers. Contexts cannot be nested.
+        """Protect the buffers from evaluations inside the context. Contexts cannot be nested.
 
         Args:
             copies: Copies of the buffers from an earlier context; None for new copies.

@@ -34,10 +34,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from triton.backends.compiler import GPUTarget
 
-from petra_core import Pipeline, checks, methods, models
+from petra_core import Pipeline, methods, models
 from petra_core.devices.compiled_steps import CompiledSteps
 from petra_core.devices.operations import BranchFunction
-from petra_core.inspection import modules
+from petra_core.inspection import modules, values
 from petra_core.optimizers import sgd
 from petra_core.randomness import RandomStream
 from petra_core.staleness import lockstep, one_f_one_b
@@ -234,8 +234,8 @@ def tick(
     """Return the functions of a tick of PETRA, from steps on fake tensors. `staleness` maps J to the vector."""
     # Checks of contents do not work on tensors without contents.
     modules.check_residual = lambda residual: None
-    checks.PendingLosses.add = lambda *_, **__: None
-    checks.PendingLosses.look = lambda *_, **__: None
+    values.PendingLosses.add = lambda *_, **__: None
+    values.PendingLosses.look = lambda *_, **__: None
     RandomStream.__enter__ = lambda self: None
     RandomStream.__exit__ = lambda self, *error: None
     with FakeTensorMode():
