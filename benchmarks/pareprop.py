@@ -39,7 +39,7 @@ from benchmarks.tick import time_call
 from petra_core import Pipeline, Stage, methods
 from petra_core.execution import SequentialExecutor
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION, Method
-from petra_core.prediction.footprint import graphs_at_once, of_footprints
+from petra_core.prediction.footprint import Footprint, predict_stages
 from petra_core.prediction.memory import footprints
 from petra_core.settings import Settings
 from reproduce.cells import transformers
@@ -139,6 +139,28 @@ def measure_allocations(run: ParepropRun, device: torch.device) -> int:
     return allocations.peak
 
 
+def peak_of_graphs(footprints: Sequence[Footprint], method: Method) -> int:
+    """Return the peak bytes of the graphs of all stages, for a method that processes one micro-batch at a time.
+
+    If graphs are kept, all of them exist when the head's has been recorded. If they are reconstructed, one exists at a
+    time. If the method overlaps, two exist: the graph of a backward, and that of the concurrent reconstruction in the
+    stage below.
+
+    Raises:
+        ValueError: If the method is pipelined. The peak then depends on a timeline.
+
+    """
+    if method.pipelined:
+        raise ValueError(
+            f"under {method} several micro-batches are in flight: follow a timeline (petra_core.prediction.peak_memory)"
+        )
+    if method.keeps_graph:
+        return sum(footprint.lasting for footprint in footprints)
+    graphs = [max(footprint.lasting, footprint.passing) for footprint in footprints]
+    beside = [*graphs[1:], 0] if method.overlapped else [0] * len(graphs)
+    return max(map(sum, zip(graphs, beside, strict=True)))
+
+
 def predict_peak(run: ParepropRun) -> int:
     """Predict the allocated peak from shapes.
 
@@ -149,9 +171,9 @@ def predict_peak(run: ParepropRun) -> int:
         stages, batch = run.stages(), run.micro_batch()
     per_stage = footprints(stages, run.method, *batch, optimizer=SGD)
     lasting = sum(f.always - f.trainable + f.kept for f in per_stage) + max(f.trainable for f in per_stage)
-    messages = [stage.peak["messages"] for stage in of_footprints(per_stage, Settings(method=run.method))]
+    messages = [stage.peak["messages"] for stage in predict_stages(per_stage, Settings(method=run.method))]
     beside = [*messages[1:], 0] if run.method.overlapped else [0] * len(messages)
-    return lasting + max(map(sum, zip(messages, beside, strict=True))) + graphs_at_once(per_stage, run.method)
+    return lasting + max(map(sum, zip(messages, beside, strict=True))) + peak_of_graphs(per_stage, run.method)
 
 
 def measure_throughput(recorder: Recorder, run: ParepropRun, device: torch.device, threads: int, rounds: int) -> None:

@@ -36,7 +36,7 @@ from benchmarks.tick import sgd
 from petra_core import Pipeline, Stage, merge, methods, models
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
-from petra_core.prediction.partition import plan
+from petra_core.prediction.partition import find_partition
 from petra_core.prediction.stage_alone import StageAlone, feeds
 from petra_core.tape import as_streams, as_value
 from reproduce.records.benchmarks import Benchmark, Comparison
@@ -303,7 +303,7 @@ def best_cut(setting: PipeliningSetting, method: Method) -> Cut:
         stage_alone = StageAlone(stage, index, method, feed, waiting=waiting, optimizer=sgd)
         turns = [stage_alone.turn() for _ in range(TURNS + 1)][1:]
         seconds.append(statistics.median(turn.forward + turn.backward for turn in turns))
-    return plan(seconds, PROCESSES).partition
+    return find_partition(seconds, PROCESSES).sizes
 
 
 def compete(setting: PipeliningSetting, rounds: int, seconds: float, recorder: Recorder) -> None:

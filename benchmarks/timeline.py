@@ -31,11 +31,11 @@ from benchmarks.tick import sgd
 from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
-from petra_core.prediction.orders import of_method
+from petra_core.prediction.schedules import make_schedule
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.prediction.stage_alone import StageAlone, TurnSeconds, feeds
 from petra_core.prediction.timeline import Event, Timeline
-from petra_core.prediction.tracing import gathered, timeline, tracing
+from petra_core.prediction.tracing import gather_events, make_timeline, tracing
 from reproduce.records.benchmarks import Benchmark, Comparison
 
 TITLE = "The timeline model against the engine"
@@ -80,7 +80,7 @@ def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[
         """Return the timeline of all processes."""
         with tracing(pipelines[method], rank) as trace_here:
             train(method, micro_batches)
-        return timeline(gathered(trace_here))
+        return make_timeline(gather_events(trace_here))
 
     orders: dict[str, Callable[..., Any]] = {"costs": costs, "train": train, "trace": trace, "ping": ping}
     return lambda order, *arguments: orders[order](*arguments)
@@ -168,7 +168,7 @@ def predict_timeline(
     The run ends with backwards only, which are faster, so its last micro-batches are excluded.
     """
     filling = 2 * len(costs) if method.pipelined else 2
-    model = simulate(of_method(method, costs, partition, 3 * filling), link)
+    model = simulate(make_schedule(method, partition, 3 * filling), costs, link)
     return model, model.seconds_per_micro_batch(skip=filling, drop=filling)
 
 

@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> float:
     # Times differ between ranks, so one rank measures and the others receive the result.
     partition: list[tuple[int, ...] | None] = [None]
     if rank == 0:
-        partition[0] = prediction.balanced(stages, methods.PETRA, *samples(32, 1), last + 1).partition
+        partition[0] = prediction.balance(stages, methods.PETRA, *samples(32, 1), last + 1).sizes
     dist.broadcast_object_list(partition)
     assert partition[0] is not None
     channel = ProcessChannel(partition[0])

@@ -86,6 +86,7 @@ class Block:
         device: Device of the block's parameters.
         rules: Rules for delay of the stage.
         sums: Sums of the gradients since the last update of the stage, by parameter.
+        stream: Source of the stage's random numbers.
         index: Number of the stage that the block belongs to.
         inspection: Inspection of the pipeline's first micro-batches; None for no inspection.
 
@@ -104,6 +105,7 @@ class Block:
         device: torch.device,
         rules: StageRules,
         sums: dict[Tensor, Tensor],
+        stream: RandomStream,
         *,
         index: int = 0,
         inspection: Inspection | None = None,
@@ -117,7 +119,7 @@ class Block:
         )
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
         self.parameters = list(self.weights.trained.values())
-        self._sums = sums
+        self._sums, self._stream = sums, stream
         self.structure = Structure(stage, index)
         if self.weights.replaces:
             self.structure.check_replaceable()
@@ -138,14 +140,7 @@ class Block:
         self._device = device
         self._autocast = settings.autocast
 
-    def forward(
-        self,
-        micro_batch: int,
-        inputs: Streams,
-        target: Target,
-        version: WeightVersion,
-        stream: RandomStream,
-    ) -> Streams:
+    def forward(self, micro_batch: int, inputs: Streams, target: Target, version: WeightVersion) -> Streams:
         """Evaluate the block, and keep the data that the method needs for the backward.
 
         Args:
@@ -153,7 +148,6 @@ class Block:
             inputs: Input of the block.
             target: Target of the loss, at the head.
             version: Version of the weights: the current one, the one before (double-buffered), or a prediction.
-            stream: Source of random numbers.
 
         Returns:
             The output of the block.
@@ -169,15 +163,15 @@ class Block:
         kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
         self._ledger.add(self._kept_as, payload(kept))
         tape: Tape | None = None
-        weights = self.weights.of_forward(version)
+        weights = self.weights.select_for_forward(version)
         predicted = weights if version.ahead else None
         if self.keeps_tape and weights is None:
-            weights = self.weights.of_graph(version)
-        with stream, inspected.evaluation(inputs):
+            weights = self.weights.select_for_graph(version)
+        with self._stream, inspected.watch_forward(inputs):
             if self.keeps_tape:
                 with (
                     self._precision(),
-                    self.weights.replaced(weights),
+                    self.weights.replace(weights),
                     torch.enable_grad(),
                     refuse_input_writes(self.stage.function, inputs),
                     self._measuring(*inputs, *(weights or {}).values()),
@@ -195,10 +189,10 @@ class Block:
                 with torch.no_grad():
                     outputs = detach(self.evaluate(inputs, weights))
         if inspected.evaluates:
-            self._inspect(inspected, inputs, outputs, stream, tape, weights)
+            self._inspect(inputs, outputs, tape, weights)
         outputs = self._owned(outputs, inputs)
         version = self.weights.keep_prediction(version, predicted)
-        entry = _InFlight(micro_batch, version, kept, stream.drawn, tape, weights if self.keeps_tape else None)
+        entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, weights if self.keeps_tape else None)
         entry.projections = inspected.projections
         self._memory.append(entry)
         return outputs
@@ -210,19 +204,12 @@ class Block:
             ValueError: If the block wrote to its input in place.
 
         """
-        with self._precision(), self.weights.replaced(weights), refuse_input_writes(self.stage.function, inputs):
+        with self._precision(), self.weights.replace(weights), refuse_input_writes(self.stage.function, inputs):
             return as_streams(self.stage(as_value(inputs)))
 
-    def _inspect(
-        self,
-        inspected: NoInspection,
-        inputs: Streams,
-        outputs: Streams,
-        stream: RandomStream,
-        tape: Tape | None,
-        weights: StageWeights | None,
-    ) -> None:
+    def _inspect(self, inputs: Streams, outputs: Streams, tape: Tape | None, weights: StageWeights | None) -> None:
         """Inspect a forward. If the backward will evaluate the block a second time, do so now and compare."""
+        stream = self._stream
         end = stream.state or capture(self._device)
         begin = stream.drawn or capture(self._device)
         if tape is None and self.weights.replaces:
@@ -231,7 +218,7 @@ class Block:
         def again() -> tuple[Tape, bool]:
             with (
                 self._precision(),
-                self.weights.replaced(weights),
+                self.weights.replace(weights),
                 torch.enable_grad(),
                 self.frozen.freeze(),
                 replay(begin, self._device),
@@ -239,7 +226,8 @@ class Block:
                 second = self.stage.record(inputs)
                 return second, not differ(begin if stream.drawn is None else end, capture(self._device))
 
-        inspected.evaluated(inputs, outputs, tape, self.weights.trained if weights is None else weights, again)
+        leaves = self.weights.trained if weights is None else weights
+        self._inspected.inspect_forward(inputs, outputs, tape, leaves, again)
 
     def delay(self, version: int) -> int:
         """Return the number of updates since the forward of the oldest entry, if `version` updates have been made."""
@@ -259,9 +247,9 @@ class Block:
         entry = self._memory[0]
         if entry.tape is not None:
             return entry.tape.inputs
-        entry.weights = self.weights.of_backward(entry.version, delay)
+        entry.weights = self.weights.select_for_backward(entry.version, delay)
         comparable = delay == 0 and entry.weights is None
-        compared = self._inspected.evaluation_of_backward(
+        compared = self._inspected.compare_backward(
             entry.projections if comparable else (), reconstructs=self.reconstructs
         )
         with (
@@ -276,7 +264,7 @@ class Block:
                 assert outputs is not None  # the stage above sends its input down (`return_input`)
                 entry.tape = self._invert(outputs, entry)
             else:
-                with self.weights.replaced(entry.weights):
+                with self.weights.replace(entry.weights):
                     entry.tape = self.stage.recompute(entry.kept)
                 entry.tape.outputs = None  # already sent; the graph keeps what it needs
             entry.buffers = copies
@@ -295,7 +283,6 @@ class Block:
         *,
         input_gradient: bool,
         gradients_by_parameter: dict[Tensor, Tensor] | None = None,
-        stream: RandomStream | None = None,
     ) -> tuple[Streams | None, Streams | None]:
         """Backpropagate through the oldest entry, accumulate its gradients and release it.
 
@@ -304,7 +291,6 @@ class Block:
             grad_outputs: Gradient with respect to each output stream.
             input_gradient: Whether to compute the gradient of the input.
             gradients_by_parameter: Dictionary that receives each parameter's gradient of this micro-batch.
-            stream: Source of the random numbers that a backward draws.
 
         Returns:
             The block's input for the stage below to invert (None if only a part of it was kept) and the gradient with
@@ -315,17 +301,17 @@ class Block:
         assert entry.micro_batch == micro_batch
         assert entry.tape is not None
         if self._evaluates_again or self._watched_backwards:
-            grad_inputs, gradients = self._differentiate_with_care(entry, grad_outputs, input_gradient, stream)
+            grad_inputs, gradients = self._differentiate_with_care(entry, grad_outputs, input_gradient)
         else:
             grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
         if entry.weights is not None:
-            gradients = tuple(map(_hooked, self.parameters, gradients))
-        self._inspected.differentiated(self.weights.trained, gradients)
+            gradients = tuple(map(_apply_hooks, self.parameters, gradients))
+        self._inspected.check_gradients(self.weights.trained, gradients)
         if self._inspected.done:
             self._inspected = NO_INSPECTION
         if gradients_by_parameter is not None:
             gradients_by_parameter |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
-        gradients = self.weights.corrected(entry.version, gradients)
+        gradients = self.weights.correct(entry.version, gradients)
         self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
         inputs = entry.tape.inputs
         self._ledger.add("graph", -(self._graph_bytes or 0))
@@ -341,13 +327,13 @@ class Block:
         leaves = self.parameters if entry.weights is None else list(entry.weights.values())
         recorded_late = entry.buffers is not None
         with (
-            self.weights.replaced(entry.weights),
+            self.weights.replace(entry.weights),
             self.frozen.freeze(entry.buffers) if recorded_late else contextlib.nullcontext(),
         ):
             return entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
 
     def _differentiate_with_care(
-        self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool, stream: RandomStream | None
+        self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
         """Differentiate a graph whose backward evaluates the function again, or may do so.
 
@@ -356,7 +342,7 @@ class Block:
         gradients.
         """
         with (
-            contextlib.nullcontext() if stream is None else stream,
+            self._stream,
             self._scratch.freeze() if entry.buffers is None else contextlib.nullcontext(),
             torch.no_grad(),  # so that only an evaluation enables gradients, not the engine
             BackwardWatch() as watch,
@@ -427,12 +413,12 @@ class Block:
     def _invert(self, outputs: Streams, entry: _InFlight) -> Tape:
         """Invert the block. One evaluation also records the graph, unless the graph has stashed weights."""
         if entry.weights is None or not self.weights.stashes:
-            with self.weights.replaced(entry.weights):
+            with self.weights.replace(entry.weights):
                 return self.stage.reconstruct(outputs, entry.kept)
         with torch.no_grad(), replay(entry.random, self._device):
             inputs = self.stage.reconstruct(outputs, entry.kept).inputs
         assert inputs is not None
-        with self.weights.replaced(entry.weights):
+        with self.weights.replace(entry.weights):
             tape = self.stage.recompute(self.stage.keep(inputs))
         tape.inputs = inputs
         return tape
@@ -461,10 +447,10 @@ class Block:
 
     def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
         """Return a context that measures the bytes of the graph recorded inside, unless they are known."""
-        return contextlib.nullcontext() if self._graph_bytes is not None else self._measured(inputs)
+        return contextlib.nullcontext() if self._graph_bytes is not None else self._measure(inputs)
 
     @contextlib.contextmanager
-    def _measured(self, inputs: Streams) -> Iterator[None]:
+    def _measure(self, inputs: Streams) -> Iterator[None]:
         function = self.stage.function
         accounted = [*inputs, *function.parameters(), *function.buffers(), *self.weights.stashed]
         with SavedTensors(accounted) as saved:
@@ -483,7 +469,7 @@ class Block:
         return torch.autocast(kind, dtype=self._autocast or torch.get_autocast_dtype(kind), cache_enabled=False)
 
 
-def _hooked(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+def _apply_hooks(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
     """Return the gradient after the hooks of the parameter, which autograd does not call for a substitute leaf."""
     if gradient is not None and parameter._backward_hooks:
         for hook in tuple(parameter._backward_hooks.values()):

@@ -18,7 +18,7 @@ Micro-batches either pass the network one at a time or are pipelined:
 of Table 4.)
 
 PaReprop (arXiv 2306.09342) is reversible backpropagation in another order: while a stage differentiates, the stage
-below already reconstructs its input and graph (`petra_core.execution`). The arithmetic is the same.
+below already reconstructs its input and graph (`petra_core.devices.overlapped`). The arithmetic is the same.
 
 PipeDream-2BW (arXiv 2006.09503) delays the gradients of every stage by exactly one update. All micro-batches of an
 update use the weights before the last update, and a stage keeps one copy of these in addition to the current weights.

@@ -78,7 +78,7 @@ def sgd(
         raise ValueError("Nesterov's method needs a momentum above 0, got 0; set nesterov=False for plain SGD")
     # A partial and not a closure, because spawned processes receive it pickled.
     return functools.partial(
-        _made, kind="SGD", lr=learning_rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
+        _make, kind="SGD", lr=learning_rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
     )
 
 
@@ -98,7 +98,7 @@ def adamw(
     check_number("learning_rate", learning_rate)
     betas = check_number("beta1", beta1, below=1.0), check_number("beta2", beta2, below=1.0)
     check_number("weight_decay", weight_decay)
-    return functools.partial(_made, kind="AdamW", lr=learning_rate, betas=betas, weight_decay=weight_decay)
+    return functools.partial(_make, kind="AdamW", lr=learning_rate, betas=betas, weight_decay=weight_decay)
 
 
 def nadam(
@@ -124,7 +124,7 @@ def nadam(
     check_number("momentum_decay", momentum_decay)
     check_number("weight_decay", weight_decay)
     return functools.partial(
-        _made,
+        _make,
         kind="NAdam",
         lr=learning_rate,
         betas=betas,
@@ -166,7 +166,7 @@ def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float, ratios: S
             setattr(rate, "written", (new, rate._version))  # noqa: B010  # Tensor does not declare it
 
 
-def _made(
+def _make(
     parameters: "Iterable[Tensor]", *, kind: str, weight_decay: float, **settings: Any
 ) -> "torch.optim.Optimizer":
     import torch

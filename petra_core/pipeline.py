@@ -306,7 +306,8 @@ class Pipeline:
         self.channel.wait_all()
         self.shapes.first = None
         for worker in self.workers:
-            worker.forget_shapes()
+            for part in worker.parts:
+                part.forget_shapes()
 
     def evaluate(self, inputs: Value) -> Value:
         """Return the network's output (logits) with the current weights, in evaluation mode.

@@ -98,7 +98,7 @@ class Stage(nn.Module, abc.ABC):
             TypeError: If the stage is not invertible.
 
         """
-        raise TypeError(f"{type(self).__name__} cannot be inverted; keep its input and use retrace()")
+        raise TypeError(f"{type(self).__name__} cannot be inverted; keep its input and use recompute()")
 
     def parts(self) -> tuple["Stage", ...]:
         """Return the blocks that a backward processes one at a time. There is more than one only after `merge`."""

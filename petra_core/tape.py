@@ -140,13 +140,13 @@ def _differentiate(
         seeds = [grad if grad.dtype is end.dtype else grad.to(end.dtype) for end, grad in reached]
         gradients = torch.autograd.grad([end.edge for end, _ in reached], wanted, seeds, allow_unused=True)
     grad_leaves = tuple(
-        torch.zeros_like(leaf) if grad is None else _owned(grad, leaf)
+        torch.zeros_like(leaf) if grad is None else _copy_if_shared(grad, leaf)
         for leaf, grad in zip(leaves, gradients[: len(leaves)], strict=True)
     )
     return grad_leaves, gradients[len(leaves) :]
 
 
-def _owned(gradient: Tensor, leaf: Tensor) -> Tensor:
+def _copy_if_shared(gradient: Tensor, leaf: Tensor) -> Tensor:
     """Return the gradient in a storage that it does not share.
 
     Autograd may return a view, for example of a concatenation or an expanded scalar. As a message the view would keep

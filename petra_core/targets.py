@@ -60,6 +60,6 @@ def unflatten(keys: Keys, tensors: Sequence[Tensor]) -> Target:
 
 
 def convert_tensors(target: Any, convert: Callable[[Tensor], Tensor]) -> Target:
-    """Return a target with each of its tensors converted."""
+    """Convert each tensor of a target."""
     keys, tensors = flatten(target)
     return unflatten(keys, [convert(tensor) for tensor in tensors])

@@ -91,7 +91,7 @@ class BlockWeights:
         ]
 
     @contextlib.contextmanager
-    def replaced(self, weights: StageWeights | None) -> Iterator[None]:
+    def replace(self, weights: StageWeights | None) -> Iterator[None]:
         """Replace the parameters of the function by `weights` in a context. None replaces nothing."""
         if weights is None:
             yield
@@ -105,21 +105,21 @@ class BlockWeights:
             for (parameters, key, _), parameter in zip(self._places, own, strict=True):
                 parameters[key] = parameter
 
-    def of_forward(self, version: WeightVersion) -> StageWeights | None:
+    def select_for_forward(self, version: WeightVersion) -> StageWeights | None:
         """Return the weights of a forward: a version that is kept, or a prediction. None for the current weights."""
         if version in self._versions or not version.ahead:
             return self._versions.get(version)
         with torch.no_grad():
             return self._rules.forward_weights(self.trained, int(version.ahead[0]))
 
-    def of_graph(self, version: WeightVersion) -> StageWeights | None:
+    def select_for_graph(self, version: WeightVersion) -> StageWeights | None:
         """Return the weights that a graph of this version is recorded on. None for the parameters of the module."""
         if not self.stashes or version in self._versions or not self._keeps_graph:
             return self._versions.get(version) if self.stashes else None
         self._current = self._current or self.leaves()  # so that the next update does not invalidate the graph
         return self._current
 
-    def of_backward(self, version: WeightVersion, delay: int) -> StageWeights | None:
+    def select_for_backward(self, version: WeightVersion, delay: int) -> StageWeights | None:
         """Return the weights that a backward evaluates and differentiates with. None for the current weights.
 
         Args:
@@ -128,13 +128,13 @@ class BlockWeights:
 
         """
         if not self._rules.replaces:
-            return self.of_graph(version)
+            return self.select_for_graph(version)
         with torch.no_grad():
             weights = self._rules.backward_weights(self.trained, delay)
         self._ledger.add("stashed_weights", payload((weights or {}).values()))
         return weights
 
-    def corrected(self, version: WeightVersion, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    def correct(self, version: WeightVersion, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """Return the gradients of a micro-batch, corrected if its forward did not use the current weights."""
         weights = self._versions.get(version)
         if weights is None or not self._rules.corrects:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from petra_core.block import Block, Move
 from petra_core.inspection import Inspection
+from petra_core.inspection.guards import refuse_foreign_gradients
 from petra_core.inspection.modules import check_optimizer
 from petra_core.inspection.states import check_optimizer_state
 from petra_core.ledger import Ledger, StageMemory, payload
@@ -135,10 +136,9 @@ class Worker:
         method = settings.method
         delayed = method.double_buffered or not self.is_head
         self.rules = StageRules(settings.delay if delayed else (), self.optimizer)
-        self.parts = [
-            Block(part, settings, self.ledger, device, self.rules, self.gradients, index=index, inspection=inspection)
-            for part in stage.parts()
-        ]
+        self.stream = RandomStream(device, settings.seed, index)
+        shared = (settings, self.ledger, device, self.rules, self.gradients, self.stream)
+        self.parts = [Block(part, *shared, index=index, inspection=inspection) for part in stage.parts()]
         self.version = 0
         self.from_below: deque[Message] = deque()
         self.from_above: deque[Message] = deque()
@@ -150,7 +150,6 @@ class Worker:
         self._accumulation = settings.accumulation
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._prepared = False  # whether `.grad` holds the mean gradients of the next update
-        self.stream = RandomStream(self.device, settings.seed, index)
         self.return_input = return_input
         self._overlapped = method.overlapped
         self.before_update = before_update
@@ -200,10 +199,9 @@ class Worker:
         version = self._version_for(micro_batch)
         for part in self.parts:
             goal = target if part is self.parts[-1] else None
-            streams = part.forward(micro_batch, streams, goal, version, self.stream)
+            streams = part.forward(micro_batch, streams, goal, version)
         if self.is_head:
             self.from_above.append(Message(micro_batch, None, (torch.ones_like(streams[0]),)))  # of the loss itself
-            return Message(micro_batch, streams)
         return Message(micro_batch, streams)
 
     def reconstruct(self, micro_batch: int) -> Message | None:
@@ -260,7 +258,7 @@ class Worker:
             RuntimeError: If other code has written gradients of the parameters.
 
         """
-        self._refuse_foreign_gradients()
+        refuse_foreign_gradients(self.stage, self.index, self.parameters)
         if not self.gradients:
             for part in self.parts:
                 part.structure.check()
@@ -279,7 +277,6 @@ class Worker:
                 gradients,
                 input_gradient=self.index > 0 or part is not self.parts[0],
                 gradients_by_parameter=by_parameter,
-                stream=self.stream,
             )
             gradients = input_gradients if input_gradients is not None else ()
         if self.after_backward is not None and by_parameter is not None:
@@ -291,11 +288,6 @@ class Worker:
             return None
         below = streams if self.return_input and not self._overlapped else None
         return Message(micro_batch, below, gradients)
-
-    def forget_shapes(self) -> None:
-        """Measure the sizes of graphs again, because the shapes may change. No micro-batch may be in flight."""
-        for part in self.parts:
-            part.forget_shapes()
 
     def prepare_update(self) -> list[Tensor]:
         """Put the mean gradients of the next update into `.grad`, call `before_update`, and return the gradients."""
@@ -342,7 +334,7 @@ class Worker:
             version, drawn_next = self._version_for(micro_batch), self.stream.state
         with replay(drawn_next, self.device):
             for part in self.parts:
-                streams = part.evaluate(streams, part.weights.of_forward(version))
+                streams = part.evaluate(streams, part.weights.select_for_forward(version))
         return streams
 
     def memory(self) -> StageMemory:
@@ -438,17 +430,6 @@ class Worker:
                 message = Message(entry["micro_batch"] + steps, entry["streams"], entry["gradients"]).to(self.device)
                 self.ledger.add("messages", message.bytes())
                 inbox.append(message)
-
-    def _refuse_foreign_gradients(self) -> None:
-        """Raise RuntimeError if other code has written a gradient of the stage, which would enter an update."""
-        if any(parameter.grad is not None for parameter in self.parameters):
-            names = {parameter: name for name, parameter in self.stage.named_parameters()}
-            name = next(names[parameter] for parameter in self.parameters if parameter.grad is not None)
-            raise RuntimeError(
-                f"stage {self.index}: the gradient of parameter {name} was changed from outside between two backwards "
-                f"of the pipeline, and would enter an update; for gradients of other losses use torch.autograd.grad "
-                f"or a copy of the model, or set .grad to None after their use"
-            )
 
     def _version_for(self, micro_batch: int) -> WeightVersion:
         """Return the version of the weights of a forward.

@@ -36,6 +36,7 @@ COPIED = (PACKAGE, "reproduce", "tests", "benchmarks", "pyproject.toml")
 #: Tests of the engine in one process, which take about a minute. Mutants of other folders would need other tests.
 TESTS = ("tests/petra_core",)
 LEFT_OUT = ("distributed", "models", "prediction", "devices")  # folders of tests/petra_core
+CHECKS = ("guards.py", "states.py", "values.py")  # files of petra_core/inspection
 NUMBER, SEED, SECONDS = 200, 0, 120.0
 CAUGHT = 0.95  # share of the mutants that are not equivalent
 
@@ -170,8 +171,9 @@ def _changes(node: ast.AST) -> Iterator[ast.AST | str]:
 
 
 def engine_files(root: Path = ROOT) -> list[Path]:
-    """Return the files of the engine: the top of the package."""
-    return sorted(path for path in (root / PACKAGE).glob("*.py") if path.name != "__init__.py")
+    """Return the files of the engine: the top of the package, and the checks that run in every step."""
+    top = [path for path in (root / PACKAGE).glob("*.py") if path.name != "__init__.py"]
+    return sorted([*top, *(root / PACKAGE / "inspection" / name for name in CHECKS)])
 
 
 def chosen(number: int, seed: int, root: Path = ROOT) -> list[Mutant]:

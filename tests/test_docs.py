@@ -85,6 +85,7 @@ def check_module(words: list[str]) -> None:
             "tests.mutants",
             "tests.test_first_run",
             "tests.golden.dump",
+            "tests.reproduce.errors",
             "venv",
             f"benchmarks.{ELLIPSIS}",
         }
@@ -133,7 +134,9 @@ def test_commands_exist_with_their_options() -> None:
 def test_options_that_are_named_alone_exist() -> None:
     commands = [*reproduce.commands.values()]
     commands += [part for group in commands if isinstance(group, click.Group) for part in group.commands.values()]
-    known = {option for command in commands for parameter in command.params for option in parameter.opts} | FOREIGN
+    parameters = [parameter for command in commands for parameter in command.params]
+    known = {option for parameter in parameters for option in parameter.opts} | FOREIGN
+    known |= {getattr(parameter, "old", "") for parameter in parameters}  # the changelog names former spellings
     programs = (ROOT / "reproduce" / "drawing" / "__main__.py", ROOT / "tests" / "bitwise.py")
     for source in (*(ROOT / "benchmarks").rglob("*.py"), *programs):
         known |= set(re.findall(r'"(--[\w-]+)"', source.read_text("utf-8")))

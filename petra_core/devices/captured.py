@@ -39,14 +39,15 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from petra_core.devices.overlapped import shared_stream
 from petra_core.devices.static_buffers import StaticBuffers, period
-from petra_core.execution import Act, Sent, SequentialExecutor, shared_stream
+from petra_core.execution import Act, Sent, SequentialExecutor
 from petra_core.inspection import INSPECTED, values
+from petra_core.messages import Channel
 from petra_core.pipeline import Pipeline
 from petra_core.prediction.tracing import TracingExecutor
 from petra_core.stages import ReversibleStage
@@ -97,14 +98,11 @@ class CapturedSteps:
 
     Attributes:
         period: Number of recordings. Step n uses recording n modulo `period`.
-        logs: Whether each recording gets one more rehearsal, by `log`.
 
     Raises:
         UnrecordableError: If the method, the optimizer, a hook, a trace or several processes prevent recording.
 
     """
-
-    logs: ClassVar[bool] = False
 
     def __init__(self, pipeline: Pipeline, record: Record, executor: SequentialExecutor | None = None) -> None:
         _check(pipeline)
@@ -112,9 +110,7 @@ class CapturedSteps:
         k, pipelined = pipeline.accumulation, pipeline.method.pipelined
         self.period = period(k) if pipelined else k
         staleness = pipeline.staleness
-        self._still_to_log = self.period if self.logs else 0  # remaining rehearsals that `log` runs
-        filling = staleness[0] + self.period if pipelined else max(INSPECTED, k + 1)
-        self._rehearsals = filling + self._still_to_log
+        self._rehearsals = staleness[0] + self.period if pipelined else max(INSPECTED, k + 1)  # that remain
         self._record = record
         self._executor = executor or SequentialExecutor()
         self._buffers = StaticBuffers(self.period)
@@ -189,7 +185,7 @@ class CapturedSteps:
         try:
             if not pipeline.full:
                 return pipeline.step(*batch())
-            if self._rehearsals > self._still_to_log:
+            if self._rehearsals:
                 return self._rehearsed(batch)
             return self._in_place(batch, given)
         finally:
@@ -210,7 +206,7 @@ class CapturedSteps:
         return loss
 
     def _in_place(self, batch: Batch, given: Streams) -> Tensor:
-        """Log, record or replay a step that reads and writes at the fixed addresses of its recording."""
+        """Replay a step that reads and writes at the fixed addresses of its recording, or prepare the recording."""
         pipeline = self._pipeline
         number = pipeline.micro_batches
         phase = number % self.period
@@ -219,14 +215,11 @@ class CapturedSteps:
             if pipeline.metrics:
                 raise UnrecordableError("a loss with metrics makes them by Python, which a recorded step does without")
         self._take(number, batch, given)
-        if self._rehearsals > 0:
-            self._by_python(phase, lambda: self.log(phase, self._step_in_buffers))
-            self._rehearsals = self._still_to_log = self._rehearsals - 1
-        elif phase in self._recordings:
+        if phase in self._recordings:
             pipeline.repeat(self._recordings[phase], self._snapshots[phase])
         else:
             self._buffers.freeze()
-            self._first(phase)
+            self.prepare(phase)
         assert self._loss is not None
         if not len(self._last_losses):
             self._last_losses = self._loss.new_empty(values.LOOKED_AT_TOGETHER)
@@ -235,21 +228,14 @@ class CapturedSteps:
         pipeline.note_loss(loss)
         return loss
 
-    def log(self, phase: int, step: Callable[[SequentialExecutor], None]) -> None:
-        """Run the last rehearsal of a phase. Called if `logs` is set. A subclass can log the operations.
+    def prepare(self, phase: int) -> None:
+        """Run the step of a phase that is not recorded, and record it. A subclass may do so in several rounds.
 
         Args:
             phase: Number of the step modulo `period`.
-            step: Function that runs the step with a given executor.
 
         """
-        del phase
-        step(SequentialExecutor())
-
-    def work(self, phase: int) -> Callable[[], None] | None:
-        """Return the function to record for a phase, or None to record Python's step. Subclasses override this."""
-        del phase
-        return None
+        self.run_by_python(phase, lambda: self._record_as(phase, lambda: self.step_in_buffers(self._executor)))
 
     def _take(self, number: int, batch: Batch, given: Streams) -> None:
         """Set the source of micro-batches of recorded steps: `batch`, or the caller's tensors `given`.
@@ -285,24 +271,21 @@ class CapturedSteps:
         inputs = len(self._enters) - self._targets
         return self._enters[:inputs], unflatten(self._target_keys, self._enters[inputs:])
 
-    def _first(self, phase: int) -> None:
-        """Record a phase. This also runs its step."""
-        if (work := self.work(phase)) is None:
-            self._by_python(phase, lambda: self._record_as(phase, lambda: self._step_in_buffers(self._executor)))
-        else:
-            self._pipeline.repeat(partial(self._record_as, phase, work), self._snapshots[phase])
+    def record_work(self, phase: int, work: Callable[[], None]) -> None:
+        """Record work that does the same as the step of a phase that Python has run. This also runs the work."""
+        self._pipeline.repeat(partial(self._record_as, phase, work), self._snapshots[phase])
 
     def _record_as(self, phase: int, work: Callable[[], None]) -> None:
         self._recordings[phase] = self._record(work)
 
-    def _by_python(self, phase: int, step: Callable[[], None]) -> None:
+    def run_by_python(self, phase: int, step: Callable[[], None]) -> None:
         """Run a step by Python without host reads, and store a snapshot of the pipeline's state after it."""
         self._buffers.step = self._pipeline.micro_batches
         with self._pipeline.without_host_reads():
             step()
         self._snapshots[phase] = self._pipeline.snapshot()
 
-    def _step_in_buffers(self, executor: SequentialExecutor) -> None:
+    def step_in_buffers(self, executor: SequentialExecutor) -> None:
         """Run a step with `executor`, and copy all tensors that outlive it to their static buffers."""
         assert self._batch is not None
         inputs, target = self._batch()
@@ -420,7 +403,7 @@ def _check(pipeline: Pipeline) -> None:
             "a rule for delay follows the stage's count of updates, which a recorded step does not see; take plain "
             "steps"
         )
-    if method.overlapped or not pipeline.channel.owns_all:
+    if method.overlapped or type(pipeline.channel) is not Channel:  # others compare micro-batches on the host
         raise UnrecordableError(
             f"steps are recorded of one process that works in order; {method} or a channel is in the way"
         )
@@ -486,15 +469,9 @@ class OverStreams(SequentialExecutor):
         self._forwards: dict[int, torch.cuda.Event] = {}  # by stage: end of its F in this step
         self._backwards: dict[int, torch.cuda.Event] = {}  # by stage: end of its B
 
-    @contextlib.contextmanager
-    def step(self) -> Iterator[None]:
-        """Fork all streams from the caller's stream at the beginning of a step, and join them at its end."""
-        caller = torch.cuda.current_stream(self._streams[0].device)
-        for stream in self._streams:
-            stream.wait_stream(caller)
-        yield
-        for stream in self._streams:
-            caller.wait_stream(stream)
+    def step(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a step, in which all streams work concurrently."""
+        return fork(self._streams)
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
         stage = worker.index
@@ -514,6 +491,17 @@ class OverStreams(SequentialExecutor):
             elif action.kind is Kind.BACKWARD:
                 self._backwards[stage] = stream.record_event()
         return result
+
+
+@contextlib.contextmanager
+def fork(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
+    """Fork streams from the caller's stream at the beginning of a context, and join them at its end."""
+    caller = torch.cuda.current_stream(streams[0].device)
+    for stream in streams:
+        stream.wait_stream(caller)
+    yield
+    for stream in streams:
+        caller.wait_stream(stream)
 
 
 def waiting(staleness: Sequence[int], lags: Sequence[int]) -> tuple[set[int], set[int]]:

@@ -26,11 +26,13 @@ from petra_core.devices.captured import (
     OverStreams,
     Record,
     cuda_device,
+    fork,
     recorder,
     waiting,
 )
 from petra_core.devices.operations import BranchFunction, OperationLog, branch_functions, key_of
-from petra_core.execution import Act, Sent, SequentialExecutor, shared_stream
+from petra_core.devices.overlapped import shared_stream
+from petra_core.execution import Act, Sent, SequentialExecutor
 from petra_core.pipeline import Pipeline
 from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker
@@ -83,7 +85,6 @@ class CompiledSteps(CapturedSteps):
     """
 
     uncompiled: str | None = None
-    logs = True
 
     def __init__(
         self,
@@ -109,24 +110,31 @@ class CompiledSteps(CapturedSteps):
         """Number of compiled functions."""
         return len(self._compiled)
 
-    def log(self, phase: int, step: Callable[[SequentialExecutor], None]) -> None:
-        """Run a step by Python, and compile its operations."""
+    def prepare(self, phase: int) -> None:
+        """Run the step of a phase: compile its operations in the first round, and record the functions in the second.
+
+        Args:
+            phase: Number of the step modulo `period`.
+
+        """
         if self.uncompiled:
-            super().log(phase, step)
-            return
+            super().prepare(phase)
+        elif phase in self._calls:
+            self.record_work(phase, partial(self._run, self._calls.pop(phase)))
+        else:
+            self.run_by_python(phase, partial(self._compile, phase))
+
+    def _compile(self, phase: int) -> None:
+        """Run a step by Python, and compile its operations."""
         log = OperationLog("before")
         with log:
-            step(_ByBranch(log, by_stage=self._stages_work_alone))
+            self.step_in_buffers(_ByBranch(log, by_stage=self._stages_work_alone))
         try:
             self._calls[phase] = [(self._function(branch), branch) for branch in branch_functions(log)]
         except Exception as error:  # compilers raise anything; the plain step can still be recorded
             self.uncompiled = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             self._calls.clear()
             self._compiled.clear()
-
-    def work(self, phase: int) -> Callable[[], None] | None:
-        """Return a function that calls the compiled functions of a phase, or None if they could not be compiled."""
-        return None if self.uncompiled else partial(self._run, self._calls.pop(phase))
 
     def _function(self, branch: BranchFunction) -> Function:
         """Return the compiled function of a branch. Phases share it: they differ only in the memory that they use."""
@@ -146,19 +154,15 @@ class CompiledSteps(CapturedSteps):
             for function, branch in calls:
                 _call(function, branch)
             return
-        caller = torch.cuda.current_stream(self._streams[0].device)
-        for stream in self._streams:
-            stream.wait_stream(caller)
         ends: dict[Hashable, torch.cuda.Event] = {}
-        for place, (function, branch) in enumerate(calls):
-            stream = self._streams[place % len(self._streams)]
-            with torch.cuda.stream(stream):
-                for source in branch.after:
-                    stream.wait_event(ends[source])
-                _call(function, branch)
-                ends[branch.branch] = stream.record_event()
-        for stream in self._streams:
-            caller.wait_stream(stream)
+        with fork(self._streams):
+            for place, (function, branch) in enumerate(calls):
+                stream = self._streams[place % len(self._streams)]
+                with torch.cuda.stream(stream):
+                    for source in branch.after:
+                        stream.wait_event(ends[source])
+                    _call(function, branch)
+                    ends[branch.branch] = stream.record_event()
 
 
 def _call(function: Function, branch: BranchFunction) -> None:

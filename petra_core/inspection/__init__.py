@@ -4,12 +4,12 @@
     evaluations   in the first micro-batches: rejects blocks that are not pure functions (`Inspection`)
     structure     at every update: rejects parameters that were frozen, added or replaced
     ownership     in the first micro-batches: copies outputs that share memory with other tensors
-    guards        in every forward: rejects writes to the input; in the first backwards: notices evaluations
+    guards        in every step: rejects writes to inputs and gradients; in the first backwards: notices evaluations
     values        in every step: rejects micro-batches of other shapes, and losses and weights that are not finite
     states        when a state is loaded: rejects the state of another pipeline or optimizer
     preflight     all inspections without training (`petra_core.check`)
 
-The engine uses `Inspection.block`, `NoInspection` (`interface`), `Structure` and `OwnedOutputs`. After the first
+The engine uses `BlockInspection`, `NoInspection` (`interface`), `Structure` and `OwnedOutputs`. After the first
 micro-batches every block has `NO_INSPECTION`, which does nothing.
 """
 

@@ -173,7 +173,7 @@ class BlockInspection(NoInspection):
         return max(self._tolerance, ROUNDING * torch.finfo(dtype).eps if dtype.is_floating_point else 0.0)
 
     @contextlib.contextmanager
-    def evaluation(self, inputs: Streams) -> Iterator[None]:
+    def watch_forward(self, inputs: Streams) -> Iterator[None]:
         reads = _Reads(self._whole, self, inputs)
         reading = contextlib.nullcontext() if self._compiled else reads
         if not self.evaluates:  # tensors that return from a later stage are read only after some forwards
@@ -236,7 +236,7 @@ class BlockInspection(NoInspection):
             handle.remove()
 
     @contextlib.contextmanager
-    def evaluation_of_backward(self, before: Projections, *, reconstructs: bool) -> Iterator[None]:
+    def compare_backward(self, before: Projections, *, reconstructs: bool) -> Iterator[None]:
         if not before:
             yield
             return
@@ -264,7 +264,7 @@ class BlockInspection(NoInspection):
                     PURE + "; pass what another stage needs to it as a stream",
                 )
 
-    def evaluated(
+    def inspect_forward(
         self,
         inputs: Streams,
         outputs: Streams,
@@ -280,7 +280,7 @@ class BlockInspection(NoInspection):
         Args:
             inputs: Input of the block.
             outputs: Output of the first evaluation.
-            again: Function that evaluates the block, as in `evaluated`.
+            again: Function that evaluates the block, as in `inspect_forward`.
 
         """
         # A module may count its evaluations if its output does not depend on the count. If an attribute has changed, a
@@ -293,9 +293,8 @@ class BlockInspection(NoInspection):
         try:
             with contextlib.nullcontext() if self._compiled else reads:
                 tape, same_draws = again()
-            self._whole.origins |= dict.fromkeys(
-                reads.made, self
-            )  # replaces the tensors that the first evaluation kept
+            # These replace the tensors that the first evaluation kept.
+            self._whole.origins |= dict.fromkeys(reads.made, self)
             drew = generators.moved() & self._drew
             changed = {
                 place: value for place, value in _attributes(self._function).items() if attributes.get(place) != value
@@ -304,7 +303,7 @@ class BlockInspection(NoInspection):
             if changed and difference is None:
                 for (module, key), value in changed.items():
                     setattr(module, key, _far(attributes.get((module, key)), value))
-                difference = self._difference(outputs, _attempted(again))
+                difference = self._difference(outputs, _try_again(again))
         finally:
             for (module, key), value in attributes.items():
                 setattr(module, key, value)
@@ -359,7 +358,7 @@ class BlockInspection(NoInspection):
             if not is_own:
                 self._report_leaf(leaf)
 
-    def differentiated(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
+    def check_gradients(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
         self._backwards += 1
         for name, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None and gradient.layout is not torch.strided:
@@ -513,7 +512,7 @@ def _is_global(generator: torch.Generator) -> bool:
     return generator is torch.default_generator
 
 
-def _attempted(again: Callable[[], tuple[Tape, bool]]) -> Tape | None:
+def _try_again(again: Callable[[], tuple[Tape, bool]]) -> Tape | None:
     """Return the tape of an evaluation; None if it fails, for example because a counter exceeds a list."""
     try:
         return again()[0]

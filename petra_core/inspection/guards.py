@@ -1,16 +1,17 @@
-"""Guard the evaluations of a block: reject writes to its input, and notice evaluations in a backward."""
+"""Guard a block in every step: reject writes to its input or gradients, and notice evaluations in a backward."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from petra_core.stages import Stage
 from petra_core.tape import Streams
 
-__all__ = ["BackwardWatch", "refuse_input_writes"]
+__all__ = ["BackwardWatch", "refuse_foreign_gradients", "refuse_input_writes"]
 
 
 @contextlib.contextmanager
@@ -35,6 +36,25 @@ def refuse_input_writes(function: nn.Module, inputs: Streams) -> Iterator[None]:
             f"{type(function).__name__} wrote to its input in place, but other stages still need it; "
             f"use the out-of-place form of its first operation, for example nn.ReLU(inplace=False)"
         ) from reason
+
+
+def refuse_foreign_gradients(stage: Stage, index: int, parameters: Sequence[nn.Parameter]) -> None:
+    """Raise RuntimeError if other code has written a gradient of a stage, which would enter an update.
+
+    Args:
+        stage: The stage.
+        index: Number of the stage.
+        parameters: Trained parameters of the stage.
+
+    """
+    if any(parameter.grad is not None for parameter in parameters):
+        names = {parameter: name for name, parameter in stage.named_parameters()}
+        name = next(names[parameter] for parameter in parameters if parameter.grad is not None)
+        raise RuntimeError(
+            f"stage {index}: the gradient of parameter {name} was changed from outside between two backwards of the "
+            f"pipeline, and would enter an update; for gradients of other losses use torch.autograd.grad or a copy of "
+            f"the model, or set .grad to None after their use"
+        )
 
 
 class BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types

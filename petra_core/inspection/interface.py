@@ -29,13 +29,11 @@ class NoInspection:
     evaluates: bool = False
     projections: Projections = ()
 
-    def evaluation(self, inputs: Streams) -> contextlib.AbstractContextManager[None]:
+    def watch_forward(self, inputs: Streams) -> contextlib.AbstractContextManager[None]:
         """Return a context for a forward that detects reads of other blocks' tensors, or writes to input or weights."""
         return contextlib.nullcontext()
 
-    def evaluation_of_backward(
-        self, before: Projections, *, reconstructs: bool
-    ) -> contextlib.AbstractContextManager[None]:
+    def compare_backward(self, before: Projections, *, reconstructs: bool) -> contextlib.AbstractContextManager[None]:
         """Return a context for the evaluation in a backward that compares its output with that of the forward.
 
         Args:
@@ -45,7 +43,7 @@ class NoInspection:
         """
         return contextlib.nullcontext()
 
-    def evaluated(
+    def inspect_forward(
         self,
         inputs: Streams,
         outputs: Streams,
@@ -65,7 +63,7 @@ class NoInspection:
 
         """
 
-    def differentiated(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
+    def check_gradients(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
         """Check the gradients of one backward.
 
         Args:

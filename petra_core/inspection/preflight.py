@@ -123,7 +123,7 @@ def _check(
     pipeline.drain()
     torch.random.set_rng_state(state)
     wanted = _plain_gradients(plain, inputs, target, accumulation, autocast)
-    findings += _compared(first, wanted, autocast)
+    findings += _compare(first, wanted, autocast)
 
 
 def _static_findings(pipeline: Pipeline) -> list[Finding]:
@@ -166,7 +166,7 @@ def _plain_gradients(
     }
 
 
-def _compared(
+def _compare(
     first: dict[tuple[int, str], Tensor], wanted: dict[tuple[int, str], Tensor], autocast: torch.dtype | None
 ) -> list[Finding]:
     """Return findings for parameters whose first mean gradient differs from that of plain autograd."""

@@ -3,8 +3,8 @@
 For the stages of any network:
 
     predict(stages, method, inputs, target)              bytes that each stage will hold, from shapes
-    measured(stages, method, inputs, target)             seconds and message sizes of each stage, timed now
-    balanced(stages, method, inputs, target, devices)    the partition whose slowest device is fastest
+    measure(stages, method, inputs, target)              seconds and message sizes of each stage, timed now
+    balance(stages, method, inputs, target, devices)     the partition whose slowest device is fastest
 
 These three need torch and are imported on first use. The modules that only do arithmetic do not import torch.
 """
@@ -13,12 +13,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from petra_core.prediction.measuring import balanced, measured
+    from petra_core.prediction.measuring import balance, measure
     from petra_core.prediction.memory import predict
 
-__all__ = ["balanced", "measured", "predict"]
+__all__ = ["balance", "measure", "predict"]
 
-_LATER = {"balanced": "measuring", "measured": "measuring", "predict": "memory"}
+_LATER = {"balance": "measuring", "measure": "measuring", "predict": "memory"}
 
 
 def __getattr__(name: str) -> Any:

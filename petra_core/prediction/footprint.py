@@ -14,7 +14,7 @@ Rules for delay (`petra_core.delay`) may need more: stashed weights under any me
 prediction instead of each version, buffers in addition to the optimizer's, or weights for one evaluation of one block.
 
 A stage's `Footprint` has the numbers that depend only on the network and the method, not on staleness. Together with
-the timeline of any schedule it determines the peak memory (`petra_core.prediction.holding`).
+the timeline of any schedule it determines the peak memory (`petra_core.prediction.peak_memory`).
 `petra_core.prediction.memory` computes the footprints of a network.
 """
 
@@ -22,11 +22,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from petra_core.ledger import KINDS
-from petra_core.methods import Method
 from petra_core.settings import Settings
 from petra_core.update_rule import UpdateRule
 
-__all__ = ["Footprint", "StagePrediction", "graphs_at_once", "joined", "of_footprints"]
+__all__ = ["Footprint", "StagePrediction", "merge_footprints", "predict_stages"]
+
+HOOKS = ("gradient", "forward_weights", "backward_weights")  # of a rule for delay, if they change bytes
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Footprint:
         return self.parameters + self.buffers + self.optimizer + self.trainable
 
 
-def of_footprints(footprints: Sequence[Footprint], settings: Settings) -> tuple[StagePrediction, ...]:
+def predict_stages(footprints: Sequence[Footprint], settings: Settings) -> tuple[StagePrediction, ...]:
     """Predict what each stage of a pipeline will hold, from the footprints of its stages.
 
     Raises:
@@ -99,40 +100,18 @@ def of_footprints(footprints: Sequence[Footprint], settings: Settings) -> tuple[
     last = len(footprints) - 1
     vector = (*settings.vector(len(footprints)), 0)
     return tuple(
-        _Stage(
+        _predict(
             footprint,
             settings,
-            staleness=vector[index],
+            stale=vector[index],
             above=vector[index] - vector[index + 1],
             rules=tuple(settings.delay) if index < last or settings.method.double_buffered else (),
-        ).prediction()
+        )
         for index, footprint in enumerate(footprints)
     )
 
 
-def graphs_at_once(footprints: Sequence[Footprint], method: Method) -> int:
-    """Return the peak bytes of the graphs of all stages, for a method that processes one micro-batch at a time.
-
-    If graphs are kept, all of them exist when the head's has been recorded. If they are reconstructed, one exists at a
-    time. If the method overlaps, two exist: the graph of a backward, and that of the concurrent reconstruction in the
-    stage below.
-
-    Raises:
-        ValueError: If the method is pipelined. The peak then depends on a timeline (`petra_core.prediction.holding`).
-
-    """
-    if method.pipelined:
-        raise ValueError(
-            f"under {method} several micro-batches are in flight: follow a timeline (petra_core.prediction.holding)"
-        )
-    if method.keeps_graph:
-        return sum(footprint.lasting for footprint in footprints)
-    graphs = [max(footprint.lasting, footprint.passing) for footprint in footprints]
-    beside = [*graphs[1:], 0] if method.overlapped else [0] * len(graphs)
-    return max(map(sum, zip(graphs, beside, strict=True)))
-
-
-def joined(footprints: Sequence[Footprint]) -> Footprint:
+def merge_footprints(footprints: Sequence[Footprint]) -> Footprint:
     """Return the footprint of stages merged by `petra_core.merge`, which reconstructs one graph at a time."""
     sums = {
         name: sum(getattr(footprint, name) for footprint in footprints)
@@ -147,81 +126,58 @@ def joined(footprints: Sequence[Footprint]) -> Footprint:
     )
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """Stage with the settings that determine its bytes.
+def _predict(
+    footprint: Footprint, settings: Settings, *, stale: int, above: int, rules: Sequence[UpdateRule]
+) -> StagePrediction:
+    """Return the bytes of a stage in steady state.
 
-    Attributes:
+    Args:
         footprint: Bytes of one micro-batch.
         settings: Settings of the pipeline.
-        staleness: Number of steps from a forward to its backward.
+        stale: Number of steps from a forward to its backward.
         above: Number of steps that a message from above waits.
         rules: Rules for delay of this stage.
 
     """
+    method, accumulation = settings.method, settings.accumulation
+    overridden = {hook for hook in HOOKS if any(rule.overrides(hook) for rule in rules)}
+    stashes = method.stashes_weights or "gradient" in overridden
+    # Whether a block is evaluated with weights that are neither the current ones nor kept.
+    evaluates_others = "backward_weights" in overridden or ("forward_weights" in overridden and not stashes)
 
-    footprint: Footprint
-    settings: Settings
-    staleness: int
-    above: int
-    rules: tuple[UpdateRule, ...]
-
-    def _has(self, hook: str) -> bool:
-        """Return whether a rule overrides a hook."""
-        return any(rule.overrides(hook) for rule in self.rules)
-
-    @property
-    def _stashes(self) -> bool:
-        """True if the weights of a forward are kept until its backward."""
-        return self.settings.method.stashes_weights or self._has("gradient")
-
-    @property
-    def _evaluates_others(self) -> bool:
-        """True if a block is evaluated with weights that are neither the current ones nor kept."""
-        return self._has("backward_weights") or (self._has("forward_weights") and not self._stashes)
-
-    def _copies(self, micro_batches: int) -> int:
+    def copies(in_flight: int) -> int:
         """Return the number of stashed copies of the weights for this many micro-batches in flight."""
-        if self.settings.method.double_buffered:
+        if method.double_buffered:
             return 1
-        if not self._stashes:
+        if not stashes:
             return 0
-        if self._has("forward_weights"):
-            return self._predictions(micro_batches)
-        return -(-self.staleness // self.settings.accumulation)
+        if "forward_weights" in overridden:
+            return _predictions(in_flight, stale, accumulation)
+        return -(-stale // accumulation)
 
-    def _predictions(self, count: int) -> int:
-        """Return the maximum number of predictions (pairs of versions) among `count` consecutive micro-batches."""
-        k = self.settings.accumulation
-        pairs = [((m - self.staleness) // k, m // k) for m in range(count + k)]
-        return max(len({(now, due) for now, due in pairs[start : start + count] if now != due}) for start in range(k))
-
-    def prediction(self) -> StagePrediction:
-        """Return the bytes of the stage in steady state."""
-        footprint, stale, in_turn = self.footprint, self.staleness, self.staleness + 1  # in a step F runs before B
-        buffers = sum(rule.parameter_buffers for rule in self.rules)
-        always = {
+    def kept(in_flight: int) -> dict[str, int]:
+        """Return the bytes that are kept for this many micro-batches in flight."""
+        return {
             "parameters": footprint.parameters,
             "buffers": footprint.buffers,
-            "optimizer": footprint.optimizer + buffers * footprint.trainable,
+            "optimizer": footprint.optimizer + sum(rule.parameter_buffers for rule in rules) * footprint.trainable,
+            "inputs": in_flight * footprint.kept,
+            "graph": in_flight * footprint.lasting,
+            "side_bits": in_flight * footprint.side,
+            "stashed_weights": copies(in_flight) * footprint.trainable,
+            "messages": above * footprint.above,
         }
-        held = {
-            **always,
-            "inputs": stale * footprint.kept,
-            "graph": stale * footprint.lasting,
-            "side_bits": stale * footprint.side,
-            "stashed_weights": self._copies(stale) * footprint.trainable,
-            "messages": self.above * footprint.above,
-        }
-        peak = {
-            **always,
-            "gradients": footprint.trainable,
-            "inputs": in_turn * footprint.kept,
-            "graph": max(in_turn * footprint.lasting, footprint.passing),
-            "side_bits": in_turn * footprint.side,
-            "stashed_weights": self._copies(in_turn) * footprint.trainable + self._evaluates_others * footprint.block,
-            "messages": self.above * footprint.above + max(footprint.below + footprint.target, footprint.above),
-        }
-        return StagePrediction(
-            {kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS}
-        )
+
+    held, peak = kept(stale), kept(stale + 1)  # in a step, F runs before B
+    peak["gradients"] = footprint.trainable
+    peak["graph"] = max(peak["graph"], footprint.passing)
+    peak["stashed_weights"] += evaluates_others * footprint.block
+    peak["messages"] += max(footprint.below + footprint.target, footprint.above)
+    return StagePrediction({kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS})
+
+
+def _predictions(in_flight: int, stale: int, accumulation: int) -> int:
+    """Return the maximum number of predictions (pairs of versions) among consecutive micro-batches in flight."""
+    versions = [((m - stale) // accumulation, m // accumulation) for m in range(in_flight + accumulation)]
+    windows = (versions[start : start + in_flight] for start in range(accumulation))
+    return max(len({(now, due) for now, due in window if now != due}) for window in windows)

@@ -18,7 +18,7 @@ from math import ceil, inf
 
 from petra_core.prediction.simulation import INSTANT, Cost, Link
 
-__all__ = ["TOLERANCE", "hidden_latency", "period", "smallest"]
+__all__ = ["TOLERANCE", "hidden_latency", "period", "smallest_staleness"]
 
 TOLERANCE = 0.005  # relative tolerance within which a period counts as the best
 
@@ -27,7 +27,7 @@ def period(costs: Sequence[Cost], staleness: Sequence[int], link: Link = INSTANT
     """Return the seconds between two micro-batches in steady state.
 
     Args:
-        costs: Costs of each device (`petra_core.prediction.orders.merged`).
+        costs: Costs of each device (`petra_core.prediction.simulation.merge_costs`).
         staleness: Staleness of each device.
         link: Link between neighbours.
         accumulation: Number of micro-batches per update, k.
@@ -41,7 +41,7 @@ def period(costs: Sequence[Cost], staleness: Sequence[int], link: Link = INSTANT
     return max([_best(costs, link, accumulation), *trips])
 
 
-def smallest(costs: Sequence[Cost], link: Link = INSTANT, accumulation: int = 1) -> tuple[int, ...]:
+def smallest_staleness(costs: Sequence[Cost], link: Link = INSTANT, accumulation: int = 1) -> tuple[int, ...]:
     """Return the smallest staleness of each device that reaches the best period up to `TOLERANCE`.
 
     The arguments are those of `period`.
@@ -90,5 +90,5 @@ def _best(costs: Sequence[Cost], link: Link, accumulation: int) -> float:
 def _round_trip(costs: Sequence[Cost], first: int, last: int, link: Link, accumulation: int) -> float:
     """Return the seconds of work and messages of a round trip from device `first` up to device `last` and back."""
     turns = sum(cost.forward + cost.backward for cost in costs[first : last + 1]) + costs[first].update / accumulation
-    sizes = (cost.up for cost in costs[first:last]), (cost.down for cost in costs[first + 1 : last + 1])
-    return turns + 2 * (last - first) * link.latency + sum(link.seconds(size) for of in sizes for size in of)
+    sizes = [cost.up for cost in costs[first:last]] + [cost.down for cost in costs[first + 1 : last + 1]]
+    return turns + 2 * (last - first) * link.latency + sum(map(link.seconds, sizes))

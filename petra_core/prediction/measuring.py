@@ -13,6 +13,7 @@ import copy
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ from petra_core.ledger import payload
 from petra_core.methods import REVERSIBLE_BACKPROPAGATION, Method
 from petra_core.optimizers import OptimizerFactory
 from petra_core.prediction.memory import predict
-from petra_core.prediction.partition import Cut, plan
+from petra_core.prediction.partition import Partition, find_partition
 from petra_core.prediction.simulation import Cost
 from petra_core.prediction.stage_alone import StageAlone, feeds
 from petra_core.stages import Stage
@@ -29,7 +30,7 @@ from petra_core.tape import Value
 from petra_core.targets import Target
 from petra_core.worker import devices_of
 
-__all__ = ["StageTimes", "balanced", "measured", "timed"]
+__all__ = ["StageTimes", "balance", "measure", "time_stages"]
 
 WARM_UP = 2  # turns that are not timed
 
@@ -62,7 +63,7 @@ class StageTimes:
         return Cost(forward, backward, update, self.up, self.down, self.weights)
 
 
-def timed(
+def time_stages(
     stages: Sequence[Stage],
     method: Method,
     inputs: Value,
@@ -73,7 +74,22 @@ def timed(
     autocast: torch.dtype | None = None,
     repetitions: int = 5,
 ) -> Iterator[StageTimes]:
-    """Time one stage after the other and yield the times. The arguments are those of `measured`."""
+    """Time one stage after the other, as `method` would run it on a separate device, and yield the times.
+
+    Args:
+        stages: Stages of a pipeline; they are not changed.
+        method: Training method, except PAREPROP.
+        inputs: Inputs of a micro-batch.
+        target: Target of the micro-batch.
+        accumulation: Number of micro-batches per update, k, as in `Pipeline`.
+        optimizer: As in `Pipeline`; None times no updates.
+        autocast: As in `Pipeline`.
+        repetitions: Number of timed turns of each stage, at least k.
+
+    Raises:
+        ValueError: If k or the repetitions are below 1, or the method overlaps stages.
+
+    """
     check_int("accumulation", accumulation, 1)
     check_int("repetitions", repetitions, 1)
     if method.overlapped:
@@ -110,16 +126,8 @@ def timed(
         )
 
 
-def measured(
-    stages: Sequence[Stage],
-    method: Method,
-    inputs: Value,
-    target: Target,
-    *,
-    accumulation: int = 1,
-    optimizer: OptimizerFactory | None = None,
-    autocast: torch.dtype | None = None,
-    repetitions: int = 5,
+def measure(
+    stages: Sequence[Stage], method: Method, inputs: Value, target: Target, **settings: Any
 ) -> tuple[Cost, ...]:
     """Time every stage as `method` would run it on a separate device, and return the cost of each stage.
 
@@ -128,30 +136,20 @@ def measured(
         method: Training method, except PAREPROP.
         inputs: Inputs of a micro-batch.
         target: Target of the micro-batch.
-        accumulation: Number of micro-batches per update, k, as in `Pipeline`.
-        optimizer: As in `Pipeline`; None times no updates.
-        autocast: As in `Pipeline`.
-        repetitions: Number of timed turns of each stage, at least k.
+        **settings: `accumulation`, `optimizer`, `autocast` and `repetitions`, as in `time_stages`.
 
     Returns:
-        Costs for `petra_core.prediction.simulation`, `petra_core.prediction.orders` and
-        `petra_core.prediction.full_speed`.
+        Costs for `petra_core.prediction.simulation` and `petra_core.prediction.full_speed`.
 
     Raises:
+        TypeError: If a setting is unknown.
         ValueError: If k or the repetitions are below 1, or the method overlaps stages.
 
     """
-    times = timed(
-        *(stages, method, inputs, target),
-        accumulation=accumulation,
-        optimizer=optimizer,
-        autocast=autocast,
-        repetitions=repetitions,
-    )
-    return tuple(stage.cost for stage in times)
+    return tuple(stage.cost for stage in time_stages(stages, method, inputs, target, **settings))
 
 
-def balanced(
+def balance(
     stages: Sequence[Stage],
     method: Method,
     inputs: Value,
@@ -160,37 +158,34 @@ def balanced(
     *,
     accumulation: int = 1,
     staleness: Sequence[int] | None = None,
-    optimizer: OptimizerFactory | None = None,
-    autocast: torch.dtype | None = None,
     repetitions: int = 5,
     limit: int | None = None,
-) -> Cut:
-    """Time every stage now and return the cut over devices whose slowest device is fastest.
+    **settings: Any,
+) -> Partition:
+    """Time every stage now and return the partition over devices whose slowest device is fastest.
 
-    `Cut.partition` is the argument of `petra_core.distributed.ProcessChannel`. Call this in one process and send the
-    partition to the others: two processes would measure different times. Print the cut to see times and bytes.
+    `Partition.sizes` is the argument of `petra_core.distributed.ProcessChannel`. Call this in one process and send the
+    sizes to the others: two processes would measure different times. Print the partition to see times and bytes.
 
     Args:
-        stages: As in `measured`.
-        method: As in `measured`.
-        inputs: As in `measured`.
-        target: As in `measured`.
+        stages: As in `measure`.
+        method: As in `measure`.
+        inputs: As in `measure`.
+        target: As in `measure`.
         devices: Number of devices, each of which gets at least one stage.
-        accumulation: As in `measured`.
+        accumulation: As in `time_stages`.
         staleness: As in `Pipeline`, for the prediction of memory.
-        optimizer: As in `measured`.
-        autocast: As in `measured`.
-        repetitions: As in `measured`.
+        repetitions: As in `time_stages`.
         limit: Maximum predicted bytes of a device, or None.
+        **settings: `optimizer` and `autocast`, as in `time_stages`.
 
     Raises:
-        ValueError: As in `measured`, and if there are fewer stages than devices, or no cut stays below the limit.
+        TypeError: If a setting is unknown.
+        ValueError: As in `measure`, and if there are fewer stages than devices, or no partition stays below the limit.
 
     """
     network = stages, method, inputs, target
-    held = predict(*network, accumulation=accumulation, staleness=staleness, optimizer=optimizer, autocast=autocast)
-    costs = measured(
-        *network, accumulation=accumulation, optimizer=optimizer, autocast=autocast, repetitions=repetitions
-    )
+    held = predict(*network, accumulation=accumulation, staleness=staleness, **settings)
+    costs = measure(*network, accumulation=accumulation, repetitions=repetitions, **settings)
     seconds = [cost.forward + cost.backward + cost.update / accumulation for cost in costs]
-    return plan(seconds, devices, held=[stage.total for stage in held], limit=limit)
+    return find_partition(seconds, devices, held=[stage.total for stage in held], limit=limit)

@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from petra_core.ledger import SavedTensors, payload
 from petra_core.methods import Method
 from petra_core.optimizers import OptimizerFactory, optimizer_of
-from petra_core.prediction.footprint import Footprint, StagePrediction, joined, of_footprints
+from petra_core.prediction.footprint import Footprint, StagePrediction, merge_footprints, predict_stages
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams
@@ -67,7 +67,7 @@ def footprints(
                 of_optimizer = _optimizer_bytes(fake, optimizer, index, _name_of(part, stage))
                 block = replace(block, optimizer=of_optimizer)
             blocks.append(block)
-        whole = joined(blocks)
+        whole = merge_footprints(blocks)
         if method.overlapped and not isinstance(stage.parts()[-1], HeadStage):  # R makes the graphs of all blocks
             whole = replace(whole, passing=sum(block.passing for block in blocks))
         per_stage.append(whole)
@@ -104,7 +104,7 @@ def predict(
     """
     given = Settings(method=method, **settings)
     per_stage = footprints(stages, method, inputs, target, optimizer=optimizer, autocast=given.autocast, device=device)
-    return of_footprints(per_stage, given)
+    return predict_stages(per_stage, given)
 
 
 def _places(stages: Sequence[Stage], device: torch.device | None) -> list[torch.device]:

@@ -14,22 +14,22 @@ from math import inf
 
 from petra_core.shares import run_name, runs, stage_ranges
 
-__all__ = ["Cut", "assess", "plan"]
+__all__ = ["Partition", "assess", "find_partition"]
 
 
 @dataclass(frozen=True)
-class Cut:
+class Partition:
     """Partition of stages over devices, with its expected speed and memory.
 
     Attributes:
-        partition: Number of stages of each device.
+        sizes: Number of stages of each device.
         seconds: Seconds that each device needs for one micro-batch.
         bytes: Bytes that each device holds.
         work: Seconds for one micro-batch on a single device.
 
     """
 
-    partition: tuple[int, ...]
+    sizes: tuple[int, ...]
     seconds: tuple[float, ...]
     bytes: tuple[int, ...]
     work: float
@@ -37,7 +37,7 @@ class Cut:
     @property
     def devices(self) -> int:
         """Number of devices."""
-        return len(self.partition)
+        return len(self.sizes)
 
     @property
     def slowest(self) -> float:
@@ -56,29 +56,34 @@ class Cut:
 
     def __str__(self) -> str:
         lines = ["device  stages      time, ms   share   memory, MB"]
-        devices = zip(runs(self.partition), self.seconds, self.bytes, strict=True)
+        devices = zip(runs(self.sizes), self.seconds, self.bytes, strict=True)
         for device, (stages, seconds, held) in enumerate(devices):
             share = seconds / self.slowest if self.slowest else 1.0
             lines.append(f"{device:>6}  {run_name(stages):<10} {1e3 * seconds:>9.3f} {share:>6.0%} {held / 1e6:>12.1f}")
         return "\n".join([*lines, f"expected: {self.speedup:.2f} times one device, efficiency {self.efficiency:.0%}"])
 
 
-def assess(seconds: Sequence[float], partition: Sequence[int], *, held: Sequence[int] | None = None) -> Cut:
-    """Return the expected speed and memory of a given partition. The other arguments are those of `plan`.
+def assess(seconds: Sequence[float], sizes: Sequence[int], *, held: Sequence[int] | None = None) -> Partition:
+    """Return the expected speed and memory of a given partition. The other arguments are those of `find_partition`.
 
     Raises:
         ValueError: If the partition does not match the stages.
 
     """
     held = _same_stages(seconds, held)
-    parts = stage_ranges(partition, len(seconds))
-    times = tuple(sum(seconds[stage] for stage in part) for part in parts)
-    sizes = tuple(sum(held[stage] for stage in part) for part in parts)
-    return Cut(tuple(partition), times, sizes, sum(seconds))
+    parts = stage_ranges(sizes, len(seconds))
+    return Partition(
+        tuple(sizes),
+        tuple(sum(seconds[stage] for stage in part) for part in parts),
+        tuple(sum(held[stage] for stage in part) for part in parts),
+        sum(seconds),
+    )
 
 
-def plan(seconds: Sequence[float], devices: int, *, held: Sequence[int] | None = None, limit: int | None = None) -> Cut:
-    """Return the cut whose slowest device is fastest. Among equally fast cuts, the peak memory of a device is smallest.
+def find_partition(
+    seconds: Sequence[float], devices: int, *, held: Sequence[int] | None = None, limit: int | None = None
+) -> Partition:
+    """Return the partition whose slowest device is fastest. Of equally fast ones, the largest device holds least.
 
     Args:
         seconds: Seconds of each stage for one micro-batch: forward, backward, and its share of an update.
@@ -87,7 +92,7 @@ def plan(seconds: Sequence[float], devices: int, *, held: Sequence[int] | None =
         limit: Maximum bytes of a device, or None.
 
     Raises:
-        ValueError: If there are fewer stages than devices, or no cut stays below the limit.
+        ValueError: If there are fewer stages than devices, or no partition stays below the limit.
 
     """
     count = len(seconds)

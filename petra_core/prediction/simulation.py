@@ -3,7 +3,7 @@
 The time of a pipelined run is often estimated as the number of ticks times the time of the slowest stage. This ignores
 waiting and the transfer of messages, which determine whether a schedule is useful. Here each device executes its
 operations in order, each as soon as the device is free and its inputs have arrived. A link transfers one message at a
-time in each direction. This simulates any schedule: those of the engine (`petra_core.prediction.orders`) and
+time in each direction. This simulates any schedule: those of the engine (`petra_core.prediction.schedules`) and
 synchronous ones. The result is a `Timeline` like the trace of a real run (`petra_core.prediction.tracing`), so the two
 can be compared.
 
@@ -13,12 +13,13 @@ Times are in seconds, sizes in bytes.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from petra_core.errors import ScheduleError
+from petra_core.prediction.schedules import Schedule
 from petra_core.prediction.timeline import Event, Name, Timeline
+from petra_core.shares import stage_ranges
 
-__all__ = ["INSTANT", "Cost", "Link", "Operation", "simulate"]
+__all__ = ["INSTANT", "Cost", "Link", "merge_costs", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -78,85 +79,109 @@ class Link:
 
 
 INSTANT = Link()
+DIRECTIONS = {"F": 1, "B": -1}  # results are sent to the same operation of the stage above or below
+OWN = {"B": "F", "W": "B"}  # operation of the same stage and micro-batch that must be complete before
 
 
-class Operation(NamedTuple):
-    """Operation of a device, with its duration and dependencies.
+def merge_costs(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
+    """Return the costs of stages merged by `petra_core.merge` into one per device, so that J is the number of devices.
 
-    Attributes:
-        name: Kind, stage and micro-batch. The kind is `F`, `B`, `W` (gradients of weights only) or `U`. An update has
-            its number instead of a micro-batch, counted over all replicas of the stage. Names are unique.
-        seconds: Duration.
-        needs: Operations that must be complete before, on any device, with the bytes to transfer if it is another
-            device.
+    In lockstep, gradients return sooner: after 2(P - 1 - p) micro-batches instead of 2(J - 1 - j). The unmerged stages
+    with the staleness of `petra_core.staleness.per_device` compute the same.
+
+    Raises:
+        ValueError: If the partition does not match the costs.
 
     """
+    return [
+        Cost(
+            sum(costs[stage].forward for stage in part),
+            sum(costs[stage].backward for stage in part),
+            sum(costs[stage].update for stage in part),
+            costs[part[-1]].up,
+            costs[part[0]].down,
+            sum(costs[stage].weights for stage in part),
+        )
+        for part in stage_ranges(partition, len(costs))
+    ]
 
-    name: Name
-    seconds: float
-    needs: tuple[tuple[Name, int], ...] = ()
 
-
-def simulate(devices: Sequence[Sequence[Operation]], link: Link = INSTANT) -> Timeline:
+def simulate(schedule: Schedule, costs: Sequence[Cost], link: Link = INSTANT) -> Timeline:
     """Simulate the operations of all devices, each as early as possible.
 
     Args:
-        devices: Operations of each device in the order of execution.
+        schedule: Operations of each device in the order of execution: `F` (forward), `B` (backward), `W` (gradients of
+            weights only) and `U` (update). A schedule with `W` divides backwards into two halves, `B` and `W`.
+        costs: Cost of each stage.
         link: Link between any two devices.
 
     Raises:
+        ValueError: If the schedule and the costs have different numbers of stages.
         ScheduleError: If a device waits for an operation that no device runs, or for one that depends on the waiting
             one (a deadlock).
 
     """
-    receivers = _receivers(devices)
-    known: list[dict[Name, float]] = [{} for _ in devices]  # by device: when each result is available there
-    free = [0.0] * len(devices)
+    device_of = {name: device for device, names in enumerate(schedule) for name in names}
+    stages = {stage for _, stage, _ in device_of}
+    if stages != set(range(len(costs))):
+        raise ValueError(f"a schedule of {len(stages)} stages needs the costs of each of them, got {len(costs)} costs")
+    halves = 2 if any(kind == "W" for kind, _, _ in device_of) else 1
+    backwards = [cost.backward / halves for cost in costs]
+    seconds = {
+        "F": [cost.forward for cost in costs],
+        "B": backwards,
+        "W": backwards,
+        "U": [cost.update for cost in costs],
+    }
+    sizes = {"F": [cost.up for cost in costs], "B": [cost.down for cost in costs]}
+    arrived: dict[Name, float] = {}  # when the result of an operation is on the device of the stage that it is sent to
+    free = [0.0] * len(schedule)
     link_free: dict[tuple[int, int], float] = {}
-    queues = [deque(operations) for operations in devices]
-    events: list[list[Event]] = [[] for _ in devices]
+    queues = [deque(names) for names in schedule]
+    events: list[list[Event]] = [[] for _ in schedule]
     waiting: dict[Name, list[int]] = {}  # by operation: the devices that wait for it
-    able = list(range(len(devices)))
+    able = list(range(len(schedule)))
     while able:
         device = able.pop()
-        queue, here = queues[device], known[device]
+        queue = queues[device]
         while queue:
-            operation = queue[0]
-            missing = next((need for need, _ in operation.needs if need not in here), None)
+            name = queue[0]
+            needs = _needs(name, len(costs))
+            missing = next((need for need in needs if need not in arrived), None)
             if missing is not None:
                 waiting.setdefault(missing, []).append(device)
                 break
             queue.popleft()
-            begin = max(free[device], *[here[need] for need, _ in operation.needs]) if operation.needs else free[device]
-            end = free[device] = here[operation.name] = begin + operation.seconds
-            events[device].append(Event(device, operation.name, begin, end))
-            for receiver, size in receivers.get(operation.name, {}).items():
-                gone = max(end, link_free.get((device, receiver), 0.0)) + link.seconds(size)
-                link_free[device, receiver] = gone
-                known[receiver][operation.name] = gone + link.latency
-            able += waiting.pop(operation.name, ())
+            kind, stage, number = name
+            begin = max([free[device], *(arrived[need] for need in needs if need[1] != stage)])
+            arrived[name] = end = free[device] = begin + seconds[kind][stage]
+            events[device].append(Event(device, name, begin, end))
+            if kind in DIRECTIONS:
+                receiver = device_of.get((kind, stage + DIRECTIONS[kind], number), device)
+                if receiver != device:
+                    gone = max(end, link_free.get((device, receiver), 0.0)) + link.seconds(sizes[kind][stage])
+                    link_free[device, receiver] = gone
+                    arrived[name] = gone + link.latency
+            able += waiting.pop(name, ())
     stuck = {device: queue[0] for device, queue in enumerate(queues) if queue}
     if stuck:
         raise ScheduleError(
             "; ".join(
-                f"device {device} waits before {_text(operation.name)} for "
-                + ", ".join(_text(need) for need, _ in operation.needs if need not in known[device])
-                for device, operation in stuck.items()
+                f"device {device} waits before {_text(name)} for "
+                + ", ".join(_text(need) for need in _needs(name, len(costs)) if need not in arrived)
+                for device, name in stuck.items()
             )
         )
-    return Timeline(tuple(event for of_device in events for event in of_device), len(devices))
+    return Timeline(tuple(event for on_device in events for event in on_device), len(schedule))
 
 
-def _receivers(devices: Sequence[Sequence[Operation]]) -> dict[Name, dict[int, int]]:
-    """Return the devices that receive each operation's result from another device: operation -> device -> bytes."""
-    place = {operation.name: device for device, operations in enumerate(devices) for operation in operations}
-    receivers: dict[Name, dict[int, int]] = {}
-    for device, operations in enumerate(devices):
-        for operation in operations:
-            for need, size in operation.needs:
-                if place.get(need, device) != device:
-                    receivers.setdefault(need, {})[device] = size
-    return receivers
+def _needs(name: Name, stages: int) -> list[Name]:
+    """Return the operations that must be complete before an operation."""
+    kind, stage, number = name
+    needs = [(OWN[kind], stage, number)] if kind in OWN else []
+    if kind in DIRECTIONS and 0 <= stage - DIRECTIONS[kind] < stages:
+        needs.append((kind, stage - DIRECTIONS[kind], number))
+    return needs
 
 
 def _text(name: Name) -> str:

@@ -124,8 +124,7 @@ class StageAlone:
         self._sent: deque[Message] = deque()  # sent upwards; the stage above holds them until it returns them
         self._gradients: Streams | None = None
         for _ in range(waiting):
-            self._receive_from_below()
-            self._forward()
+            self.forward()
 
     def turn(self) -> TurnSeconds:
         """Run one turn: the forward of a new micro-batch, the backward of the oldest and, if due, an update."""
@@ -135,7 +134,10 @@ class StageAlone:
 
     def forward(self) -> float:
         """Run the forward of a new micro-batch and return its seconds, without the time to receive messages."""
-        self._receive_from_below()
+        self.worker.receive(Message(self._forwards, self._feed.inputs))
+        if self.worker.is_head:
+            keys, tensors = flatten(self._feed.target)
+            self.worker.receive_target(keys, Message(self._forwards, tensors))
         return self._timed(self._forward)
 
     def backward(self) -> tuple[float, float | None]:
@@ -145,12 +147,6 @@ class StageAlone:
         seconds = self._timed(self._backward)
         due = self._backwards % self._accumulation == 0
         return seconds, self._timed(self.worker.update) if due else None
-
-    def _receive_from_below(self) -> None:
-        self.worker.receive(Message(self._forwards, self._feed.inputs))
-        if self.worker.is_head:
-            keys, tensors = flatten(self._feed.target)
-            self.worker.receive_target(keys, Message(self._forwards, tensors))
 
     def _receive_from_above(self) -> None:
         sent = self._sent.popleft()

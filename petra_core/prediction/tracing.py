@@ -7,7 +7,7 @@ pipeline's executor, so a pipeline that is not traced has no overhead. Tracing d
     with tracing(pipeline) as trace:
         for x, y in batches:
             pipeline.step(x, y)
-    timeline([trace]).chrome_trace()
+    make_timeline(trace.events).chrome_trace()
 
 On the CPU, times come from `time.perf_counter`. On a GPU the host runs ahead, so the trace records CUDA events and
 reads them only when its times are requested. It does not synchronise before that. As in the simulation
@@ -15,8 +15,8 @@ reads them only when its times are requested. It does not synchronise before tha
 sending a message. In a method that overlaps reconstructions (PAREPROP), they are separate events, concurrent with the
 backward of the stage above.
 
-The processes of one Linux machine share a clock. The clocks of several machines differ: `gathered` aligns them at a
-barrier, which is accurate to within the duration of the barrier.
+The processes of one Linux machine share a clock. The clocks of several machines differ: `gather_events` aligns them at
+a barrier, which is accurate to within the duration of the barrier.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from petra_core.prediction.timeline import Event, Timeline
 from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker
 
-__all__ = ["WAIT", "Trace", "TracingExecutor", "gathered", "timeline", "tracing"]
+__all__ = ["WAIT", "Trace", "TracingExecutor", "gather_events", "make_timeline", "tracing"]
 
 WAIT = "wait"  # kind of an event in which a stage waits for messages; the event's number is the step
 
@@ -168,42 +168,36 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch gives it no types
 
 
-def timeline(traces: Sequence[Trace], *, waits: bool = False) -> Timeline:
-    """Combine the traces of all processes into one timeline, which begins at 0.
+def make_timeline(events: Sequence[Event], *, waits: bool = False) -> Timeline:
+    """Combine the events of one trace, or of several processes, into one timeline, which begins at 0.
 
     Args:
-        traces: One trace per process.
+        events: Events of a trace, or the result of `gather_events`.
         waits: Whether to include waits for messages. Measures of the timeline, such as its bubble, would count them as
             work.
 
     """
-    events = [event for trace in traces for event in trace.events if waits or event.name[0] != WAIT]
-    start = min((event.begin for event in events), default=0.0)
-    events.sort(key=lambda event: (event.device, event.begin, event.end))
+    chosen = [event for event in events if waits or event.name[0] != WAIT]
+    start = min((event.begin for event in chosen), default=0.0)
+    chosen.sort(key=lambda event: (event.device, event.begin, event.end))
     return Timeline(
-        tuple(Event(event.device, event.name, event.begin - start, event.end - start) for event in events),
-        max((trace.device for trace in traces), default=-1) + 1,
+        tuple(event._replace(begin=event.begin - start, end=event.end - start) for event in chosen),
+        max((event.device for event in events), default=-1) + 1,
     )
 
 
-def gathered(trace: Trace) -> list[Trace]:
-    """Return the traces of all ranks of torch.distributed's default group. Collective: all ranks must call it.
+def gather_events(trace: Trace) -> list[Event]:
+    """Return the events of all ranks of torch.distributed's default group. Collective: all ranks must call it.
 
     Times of other machines are converted to the clock of rank 0's machine.
     """
     dist.barrier()
-    local = (platform.node(), time.perf_counter(), trace.device, trace.events)
+    local = (platform.node(), time.perf_counter(), trace.events)
     all_ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(all_ranks, local)
-    first_machine, first_clock, _, _ = all_ranks[0]
-    return [
-        _read(device, events, 0.0 if machine == first_machine else first_clock - clock)
-        for machine, clock, device, events in all_ranks
-    ]
-
-
-def _read(device: int, events: Sequence[Event], shift: float) -> Trace:
-    trace = Trace(device)
-    cpu = torch.device("cpu")
-    trace._spans = [(*event.name, cpu, event.begin + shift, event.end + shift) for event in events]
-    return trace
+    first_machine, first_clock, _ = all_ranks[0]
+    gathered: list[Event] = []
+    for machine, clock, events in all_ranks:
+        shift = 0.0 if machine == first_machine else first_clock - clock
+        gathered += [event._replace(begin=event.begin + shift, end=event.end + shift) for event in events]
+    return gathered

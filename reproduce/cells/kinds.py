@@ -270,7 +270,7 @@ class GradientsCell(ProbedCell):
         if (self.forward_weights, self.correction) != ("current", "none"):
             raise CellError(
                 "gradients are compared with uncorrected ones at the same weights; got forward weights "
-                f"{self.forward_weights}, correction {self.correction}"
+                f"{self.forward_weights}, correction {self.correction}: leave both out"
             )
         if self.coupling != transformers.OWN:
             raise CellError(
@@ -546,10 +546,14 @@ def _check_delay(cell: TrainedCell) -> None:
         raise CellError(f"correction {cell.correction}, forward weights {cell.forward_weights}: {error}") from None
     if cell.correction_value and (correction is None or not correction.meaning):
         raise CellError(
-            f"the correction {cell.correction} has no constant, got correction_value {cell.correction_value}"
+            f"the correction {cell.correction} has no constant, got correction_value {cell.correction_value}: leave it "
+            f"out"
         )
     if cell.forward_weights != "current" and cell.optimizer == "nadam":
-        raise CellError("nadam already looks ahead: predicted forward weights require sgd or adamw")
+        raise CellError(
+            f"forward weights {cell.forward_weights} require the optimizer sgd or adamw, got nadam, which looks ahead "
+            f"itself"
+        )
     if correction is None:
         return
     if correction.momentum and (cell.optimizer != "sgd" or not cell.momentum):

@@ -76,7 +76,7 @@ def settings_of(kind: Any) -> Mapping[str, Setting]:
         documented |= dict(re.findall(r"^    (\w+): (.+(?:\n {5,}.+)*)", section, re.MULTILINE))
     described = {field.name: field.metadata[KEY] for field in dataclasses.fields(kind) if KEY in field.metadata}
     return {
-        name: dataclasses.replace(setting, text=" ".join([*documented[name].split(), *_one_of(setting)]))
+        name: dataclasses.replace(setting, text=" ".join([*documented.get(name, "").split(), *_one_of(setting)]))
         for name, setting in described.items()
     }
 

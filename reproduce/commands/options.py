@@ -161,7 +161,8 @@ class ListOption(Option):
         given: tuple[str, ...] = super().type_cast_value(ctx, value) or ()
         values = tuple(part.strip() for text in given for part in text.split(",") if part.strip())
         if given and not values:
-            raise click.BadParameter(f"no value in {' '.join(given)!r}", ctx, self)
+            text = " ".join(given)
+            raise click.BadParameter(f"expected one or more values separated by commas, got {text!r}", ctx, self)
         return values
 
 
@@ -197,12 +198,18 @@ class Command(click.Command):
 
     def _in_new_spelling(self, words: Iterable[str]) -> Iterable[str]:
         """Yield the words of a command line with former spellings of options replaced, and print a notice for each."""
-        old = {option.old: option.opts[-1] for option in self.params if isinstance(option, Option) and option.old}
+        renamed = {option.old: option for option in self.params if isinstance(option, Option) and option.old}
         for word in words:
             flag, equals, value = word.partition("=")
-            if flag in old and is_first_process():
-                click.echo(f"NOTE: {flag} is now {old[flag]}; the old spelling works until the next release", err=True)
-            yield f"{old.get(flag, flag)}{equals}{value}"
+            if flag not in renamed:
+                yield word
+                continue
+            option = renamed[flag]
+            if is_first_process():
+                values = f" ({', '.join(option.type.values)})" if isinstance(option.type, Spelling) else ""
+                new = f"{option.opts[-1]}{values}"
+                click.echo(f"NOTE: {flag} is now {new}; the old spelling works until the next release", err=True)
+            yield f"{option.opts[-1]}{equals}{value}"
 
 
 def options_of(

@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from petra_core import methods
-from petra_core.prediction.partition import Cut
+from petra_core.prediction import full_speed
+from petra_core.prediction.partition import Partition
+from petra_core.prediction.peak_memory import find_peaks
 from petra_core.prediction.simulation import Link
 from petra_core.staleness import lockstep
 from reproduce.cells import catalogue, networks, own, timing
@@ -17,8 +19,7 @@ from reproduce.cells.setting import HOW, PROCESSES
 from reproduce.commands.options import Command, Option, options_of, quantity
 from reproduce.commands.train import CONSTANT, TrainOptions, cell_by_hand
 from reproduce.distributed.partitioning import format_partition
-from reproduce.modelling import balance
-from reproduce.modelling.balance import Balance
+from reproduce.modelling.network import REPETITIONS, TimedNetwork, time_network, timing_cell
 from reproduce.running import devices
 
 MEMORY = quantity("memory", "8GB", {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20})
@@ -51,7 +52,7 @@ def _option(*arguments: Any, **settings: Any) -> Callable[[Any], Any]:
     "--repetitions",
     group=HOW,
     type=click.IntRange(1),
-    default=balance.REPETITIONS,
+    default=REPETITIONS,
     help="Timed repetitions of each stage, after some warm-up.",
 )
 @click.help_option("-h", "--help")
@@ -80,7 +81,7 @@ def partition(
         )
     if own.is_own(training.model) and own.micro_batch(training.model) is None:
         own.check_samples(training.model, catalogue.by_name(training.dataset), training.image_size)
-    cell = balance.of_training(training, repetitions)
+    cell = timing_cell(training, repetitions)
     vector = timing.vector(training)
     method = methods.by_name(cell.method)
     if method.overlapped:
@@ -100,7 +101,7 @@ def partition(
             bar.length = count
             bar.update(index - bar.pos)
 
-        measured = replace(balance.measured(cell, where, begin), staleness=vector)
+        measured = replace(time_network(cell, where, begin), staleness=vector)
         bar.update((bar.length or 0) - bar.pos)
     plans = {
         "even": measured.even(processes),
@@ -117,16 +118,18 @@ def partition(
         click.echo("\n".join(["", *staleness_lines(measured, best, link)]))
 
 
-def _options_of(plan: Cut, threads: int) -> str:
+def _options_of(plan: Partition, threads: int) -> str:
     chosen = f" --threads {threads}" if threads != TrainOptions.threads else ""
-    return f"--processes {plan.devices} --partition {format_partition(plan.partition)}{chosen}"
+    return f"--processes {plan.devices} --partition {format_partition(plan.sizes)}{chosen}"
 
 
-def staleness_lines(measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
+def staleness_lines(measured: TimedNetwork, plan: Partition, link: Link) -> Iterator[str]:
     """Yield the smallest staleness with full speed if each process is one stage, and the options that select it."""
-    vector, seconds = measured.full_speed(plan, link)
+    costs, accumulation = measured.merge(plan.sizes), measured.accumulation
+    vector = full_speed.smallest_staleness(costs, link, accumulation)
+    seconds = full_speed.period(costs, vector, link, accumulation)
     stages, devices = len(measured.costs), plan.devices
-    sizes = format_partition(plan.partition)
+    sizes = format_partition(plan.sizes)
     yield (
         f"full speed over such links, {1e3 * seconds:.3f} ms per micro-batch, with {devices} stages of {sizes} blocks "
         f"requires the staleness {', '.join(map(str, vector))}"
@@ -137,7 +140,7 @@ def staleness_lines(measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
     yield f"to train with it (changes the result): --timing {timing.covering(vector)}{options}"
 
 
-def stage_lines(measured: Balance) -> Iterator[str]:
+def stage_lines(measured: TimedNetwork) -> Iterator[str]:
     """Yield the costs of every stage as a table."""
     cell = measured.cell
     samples = f"{catalogue.by_name(cell.dataset).describe_size(cell.image_size)}, batch {cell.batch_size}"
@@ -156,28 +159,28 @@ def stage_lines(measured: Balance) -> Iterator[str]:
         yield f"{stage:>5}  {times} {held / 1e6:>11.1f} {cost.up / 1e6:>8.2f} {cost.down / 1e6:>9.2f}"
 
 
-def plan_lines(name: str, measured: Balance, plan: Cut, link: Link) -> Iterator[str]:
+def plan_lines(name: str, measured: TimedNetwork, plan: Partition, link: Link) -> Iterator[str]:
     """Yield a partition, its arithmetic prediction, and what simulation adds: waiting, messages, memory over time."""
-    yield f"{name}: {format_partition(plan.partition)}"
+    yield f"{name}: {format_partition(plan.sizes)}"
     yield str(plan)
     filling, count = _micro_batches(measured)
-    timeline = measured.simulated(plan, link, count)
+    timeline = measured.simulate(plan.sizes, link, count)
     pace = timeline.seconds_per_micro_batch(skip=filling, drop=filling)
     yield (
         f"simulated: {1e3 * pace:.3f} ms per micro-batch, {plan.work / pace:.2f} times one device, "
         f"efficiency {plan.work / pace / plan.devices:.0%}"
     )
-    for device, peak in enumerate(measured.peaks(timeline)):
+    for device, peak in enumerate(find_peaks(timeline, measured.footprints, measured.method)):
         share = timeline.idle(device) / timeline.seconds
         yield f"  device {device}: idle {share:.0%} of {count} micro-batches, at most {peak / 1e6:.1f} MB"
 
 
-def _micro_batches(measured: Balance) -> tuple[int, int]:
+def _micro_batches(measured: TimedNetwork) -> tuple[int, int]:
     """Return the number of micro-batches that fill the pipeline, and the number that is simulated.
 
     The pipeline is full when the first backward of the first stage is done. The simulation runs 8 updates between
     filling and draining.
     """
-    k = measured.cell.accumulation
+    k = measured.accumulation
     filling = -(-(max(lockstep(len(measured.costs))[0], *(measured.staleness or [0])) + 1) // k) * k
     return filling, 2 * filling + 8 * k + 1

@@ -31,7 +31,8 @@ from reproduce.distributed import launch_env, partitioning
 from reproduce.distributed.launch import launch
 from reproduce.grids import recipes
 from reproduce.measures.run_options import RunOptions
-from reproduce.modelling import balance, fewer_stages, work
+from reproduce.modelling import fewer_stages, work
+from reproduce.modelling.network import balance
 from reproduce.running import devices
 
 DEFAULTS = recipes.cell("smoke", method=methods.PETRA, accumulation=4)
@@ -95,18 +96,18 @@ def train(context: click.Context, settings: dict[str, Any], options: TrainOption
     devices.check_graphs(options.cuda_graphs, [options.device])
     processes, partition = options.processes, options.partition
     if processes > 1 and isinstance(cell, ForwardGradientCell):
-        raise click.UsageError(f"--processes {processes}: forward gradients are trained in one process")
+        raise click.UsageError(f"--processes {processes}: forward gradients are trained in one process; leave it out")
     if processes * cell.replicas > 1 and not launch_env.is_distributed():
         arguments = sys.argv[1:]
         if partition == "balanced":
             partitioning.parse_partition(cell, "even", processes)  # check the number before timing the stages
-            cut = balance.balanced(cell, processes, devices.take(options.device), threads=options.threads)
+            cut = balance(cell, processes, devices.take(options.device), threads=options.threads)
             partition = ",".join(map(str, cut))
             click.echo(f"--partition balanced is {partition}, from the measured costs of the stages", err=True)
             arguments += ["--partition", partition]  # the last one wins: all processes agree, also after a restart
         # Report an error once, not in every process.
         partitioning.parse_partition(cell, partition, processes)
-        if advice := fewer_stages.sentence(cell, processes):
+        if advice := fewer_stages.describe(cell, processes):
             click.echo(advice, err=True)
         check_files(*options.files_of(cell))
         sys.exit(launch(processes * cell.replicas, arguments, restarts=options.max_restarts))
@@ -194,7 +195,7 @@ def _sizes(values: dict[str, Any], stages: tuple[int, ...]) -> tuple[int, ...]:
         return stages
     plain = {name: getattr(DEFAULTS, name) for name in ("forward_weights", "correction", "correction_value", "timing")}
     network = TrainingCell(**values | plain | {"method": methods.BACKPROPAGATION.name, "stages": ()})
-    sizes = work.sizes(network, stages[0])
+    sizes = work.choose_sizes(network, stages[0])
     if not launch_env.is_distributed():
         cut = "every block" if set(sizes) == {1} else partitioning.format_partition(sizes)
         click.echo(f"--stages {stages[0]} is {cut}: blocks of each stage, by predicted costs", err=True)

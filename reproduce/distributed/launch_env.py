@@ -10,38 +10,25 @@ def is_distributed() -> bool:
     return world_size() > 1
 
 
-def _number(name: str) -> int:
-    """Return the number in an environment variable, or 1 if it is not set.
+def _number(name: str, least: int) -> int:
+    """Return the number in an environment variable, or `least` if it is not set.
 
     Raises:
-        CellError: If it is not a positive number, or if it is above 1 and RANK is not set.
+        CellError: If it is not a number of at least `least`, or if it is above 1 and RANK is not set.
 
     """
-    text = os.environ.get(name, "1")
+    text = os.environ.get(name, str(least))
     fix = "unset it, unless torchrun or another launcher of several processes has set it"
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise CellError(f"the environment variable {name} is {text!r}, expected a number of at least 1: {fix}")
+    if not (text.isascii() and text.isdigit() and int(text) >= least):
+        raise CellError(f"the environment variable {name} is {text!r}, expected a number of at least {least}: {fix}")
     if int(text) > 1 and "RANK" not in os.environ:
         raise CellError(f"the environment variable {name} is {text}, but RANK is not set: {fix}")
     return int(text)
 
 
-def _local_rank() -> int:
-    """Return the number of this process on its machine.
-
-    Raises:
-        CellError: LOCAL_RANK is not a number.
-
-    """
-    text = os.environ.get("LOCAL_RANK", "0")
-    if not (text.isascii() and text.isdigit()):
-        raise CellError(f"the environment variable LOCAL_RANK is {text!r}, expected a number of at least 0: unset it")
-    return int(text)
-
-
 def world_size() -> int:
     """Return the number of processes of the run."""
-    return _number("WORLD_SIZE")
+    return _number("WORLD_SIZE", 1)
 
 
 def processes_of_replica(processes: int, replicas: int) -> int:
@@ -67,7 +54,7 @@ def processes_of_replica(processes: int, replicas: int) -> int:
 
 def local_world_size() -> int:
     """Return the number of processes of the run on this machine."""
-    return _number("LOCAL_WORLD_SIZE")
+    return _number("LOCAL_WORLD_SIZE", 1)
 
 
 def local_device(name: str) -> str:
@@ -78,4 +65,4 @@ def local_device(name: str) -> str:
 
     if not torch.cuda.is_available():
         return name
-    return f"cuda:{_local_rank() % torch.cuda.device_count()}"
+    return f"cuda:{_number('LOCAL_RANK', 0) % torch.cuda.device_count()}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from petra_core import Pipeline
-from petra_core.prediction.tracing import Trace, gathered, timeline, tracing
+from petra_core.prediction.tracing import Trace, gather_events, make_timeline, tracing
 from reproduce.distributed.group import Group
 from reproduce.records.storage import write_json
 
@@ -52,11 +52,11 @@ class TraceFile:
             click.echo(f"--trace: nothing was traced: the run ended before its pipeline was full{first}", err=True)
         if self._trace is None or self._written:
             return
-        traces = gathered(self._trace) if self._group.size > 1 else [self._trace]
+        events = gather_events(self._trace) if self._group.size > 1 else self._trace.events
         self._written = True
         if self._group.is_leader:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_json(self._path, timeline(traces, waits=True).chrome_trace())
+                write_json(self._path, make_timeline(events, waits=True).chrome_trace())
             except OSError as error:
                 click.echo(f"WARNING: --trace: no trace was written ({error}); the run continues", err=True)

@@ -9,7 +9,7 @@ from petra_core.files import replacing
 from petra_core.methods import Method
 from petra_core.shares import even_partition, run_name, runs
 from petra_core.staleness import lockstep, one_f_one_b, per_device
-from reproduce.drawing.execution import executed, laid_out
+from reproduce.drawing.execution import execute, lay_out
 from reproduce.drawing.gantt import stacked, to_svg
 
 WINDOW = 64  # forwards, of the axis of time
@@ -72,8 +72,8 @@ def pictures(method: Method, stages: int, devices: int, micro_batches: int, accu
         ]
     drawn = []
     for name, partition, staleness in ways:
-        actions = executed(method, stages, micro_batches, accumulation, staleness)
-        timeline = laid_out(actions, partition)
+        actions = execute(method, stages, micro_batches, accumulation, staleness)
+        timeline = lay_out(actions, partition)
         labels = {
             device: f"stages {run_name(run)}" if len(run) > 1 else f"stage {run.start}"
             for device, run in enumerate(runs(partition))

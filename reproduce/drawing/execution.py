@@ -1,8 +1,8 @@
 """Record the actions of a real pipeline and lay them out in time.
 
 A schedule drawn from a formula shows the intended actions. This module runs a small pipeline, records the executed
-actions, and simulates devices that execute the actions of their stages in this order, as early as the messages allow
-(`petra_core.prediction.simulation`).
+actions, and lays them out in time: devices execute the actions of their stages in this order, as early as the messages
+allow.
 """
 
 import contextlib
@@ -10,19 +10,19 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from petra_core.errors import ScheduleError
 from petra_core.methods import Method
 from petra_core.models import chain
 from petra_core.pipeline import Pipeline
-from petra_core.prediction.simulation import Operation, simulate
-from petra_core.prediction.timeline import Timeline
-from petra_core.prediction.units import UNITS
-from petra_core.shares import stage_ranges
+from petra_core.prediction.timeline import Event, Name, Timeline
+from petra_core.shares import runs
 from petra_core.staleness import Action, Kind
+from reproduce.published.units import UNITS
 
-__all__ = ["executed", "laid_out"]
+__all__ = ["execute", "lay_out"]
 
 
-def executed(
+def execute(
     method: Method, stages: int, micro_batches: int, accumulation: int = 1, staleness: Sequence[int] | None = None
 ) -> list[tuple[int, Action]]:
     """Run a pipeline, drain it, and return the executed actions, each with its stage.
@@ -62,7 +62,7 @@ def executed(
     return recording
 
 
-def laid_out(actions: Sequence[tuple[int, Action]], partition: Sequence[int]) -> Timeline:
+def lay_out(actions: Sequence[tuple[int, Action]], partition: Sequence[int]) -> Timeline:
     """Return executed actions as a timeline. Durations are the units of Table 1 in seconds; messages take no time.
 
     Args:
@@ -73,37 +73,38 @@ def laid_out(actions: Sequence[tuple[int, Action]], partition: Sequence[int]) ->
         ScheduleError: If the executed actions break a dependency.
 
     """
-    stages, last = sum(partition), sum(partition) - 1
-    # A reconstruction needs the reconstructed input of the stage above. If it overlaps with that stage's backward, it
-    # depends on that stage's reconstruction, else on its backward.
+    device_of = {stage: device for device, run in enumerate(runs(partition)) for stage in run}
     reconstructing = {(stage, action.number) for stage, action in actions if action.kind is Kind.RECONSTRUCT}
     ahead = _reconstructs_ahead(actions)
 
-    def needs(stage: int, action: Action) -> tuple[tuple[tuple[str, int, int], int], ...]:
+    def needs(stage: int, action: Action) -> list[Name]:
+        """Return the actions that must be complete before an action."""
         number = action.number
+        if action.kind is Kind.UPDATE or (action.kind is Kind.FORWARD and stage == 0):
+            return []
         if action.kind is Kind.FORWARD:
-            return ((("F", stage - 1, number), 0),) if stage else ()
-        if action.kind is Kind.UPDATE:
-            return ()
-        forward: tuple[tuple[str, int, int], int] = (("F", stage, number), 0)
-        if stage == last:
-            return (forward,)
-        above: tuple[str, int, int] = ("B", stage + 1, number)
-        if action.kind is Kind.RECONSTRUCT and ahead:
-            if (stage + 1, number) not in reconstructing:  # below the head the stage uses its output
-                return (forward,)
-            above = ("R", stage + 1, number)
-        return (forward, (above, 0))
+            return [("F", stage - 1, number)]
+        # A reconstruction needs the reconstructed input of the stage above. If it overlaps with that stage's backward,
+        # it depends on that stage's reconstruction, else on its backward. Below the head it uses the head's output.
+        overlaps = action.kind is Kind.RECONSTRUCT and ahead
+        names: list[Name] = [("F", stage, number)]
+        if stage < len(device_of) - 1 and (not overlaps or (stage + 1, number) in reconstructing):
+            names.append(("R" if overlaps else "B", stage + 1, number))
+        return names
 
-    devices = [
-        [
-            Operation((action.kind.value, stage, action.number), float(UNITS[action.kind]), needs(stage, action))
-            for stage, action in actions
-            if stage in own
-        ]
-        for own in stage_ranges(partition, stages)
-    ]
-    return simulate(devices)
+    ends: dict[Name, float] = {}
+    free = [0.0] * len(partition)
+    events: list[list[Event]] = [[] for _ in partition]
+    for stage, action in actions:
+        device, name = device_of[stage], (action.kind.value, stage, action.number)
+        before = needs(stage, action)
+        for kind, other, number in before:
+            if (kind, other, number) not in ends:
+                raise ScheduleError(f"stage {stage} executed {action} before {kind}{number} of stage {other}")
+        begin = max([free[device], *(ends[need] for need in before)])
+        ends[name] = free[device] = begin + UNITS[action.kind]
+        events[device].append(Event(device, name, begin, ends[name]))
+    return Timeline(tuple(event for on_device in events for event in on_device), len(partition))
 
 
 def _reconstructs_ahead(actions: Sequence[tuple[int, Action]]) -> bool:

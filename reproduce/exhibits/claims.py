@@ -16,16 +16,16 @@ from petra_core import methods
 from reproduce import published
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import run_sets
-from reproduce.modelling import gradients
 from reproduce.modelling.complexity import Measured, measured
 from reproduce.modelling.held import held, with_rules
-from reproduce.modelling.modelled import timed_networks
+from reproduce.modelling.network import timed_networks
 from reproduce.presentation.compare import Difference, SeedSample, bounded, means
 from reproduce.presentation.compare import measured as measured_in_runs
 from reproduce.presentation.content import GIGABYTE, ExhibitStatus, signless, with_sign
 from reproduce.presentation.statements import PREDICATES, ClaimVerdict, compare, is_above, is_below, is_equal
 from reproduce.presentation.statistics import Estimate
 from reproduce.published import Claim
+from reproduce.records import gradients
 from reproduce.records.benchmarks import THROUGHPUT
 from reproduce.records.frames import Frames, RunSet
 from reproduce.text import count
@@ -283,10 +283,10 @@ def _of_memory(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Eviden
 
 
 def _of_speed(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
-    timed = [m for m in timed_networks(run_set) if m.run.cell.model == test["cells"]["model"]]
+    timed = [m for m in timed_networks(run_set) if m.cell.model == test["cells"]["model"]]
     if not timed:
         return None
-    ours, cell = Estimate(timed[0].speedup, None, None, (1,)), timed[0].run.cell
+    ours, cell = Estimate(timed[0].speedup, None, None, (1,)), timed[0].cell
     setting = f"{timed[0].title}, width {cell.width}, batch {cell.batch_size}, one device per stage"
     remarks = ("modelled from stages timed on one device, not measured",)
     return Evidence(run_set.scale, setting, _shown(claim, ours), (cell.name,), ours, remarks=remarks)

@@ -18,13 +18,13 @@ from reproduce.exhibits.gradients import (
     extents,
     quality,
 )
-from reproduce.modelling import gradients
-from reproduce.modelling.gradients import CLOSENESS
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import measured
 from reproduce.presentation.content import Entry, none
 from reproduce.presentation.tables import number, table, words
+from reproduce.records import gradients
 from reproduce.records.frames import RunSet
+from reproduce.records.gradients import CLOSENESS
 from reproduce.text import conjunction, count
 
 INTRODUCTION = (

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, extents, quality
-from reproduce.modelling import gradients
-from reproduce.modelling.gradients import METHOD
 from reproduce.presentation import facets
 from reproduce.presentation.compare import measured
 from reproduce.presentation.content import Entry
 from reproduce.presentation.tables import entry, table, words
+from reproduce.records import gradients
 from reproduce.records.frames import RunSet
+from reproduce.records.gradients import METHOD
 
 INTRODUCTION = (
     "The gradients and measures of Figure 5 over training: a point is the mean over an equal part of it, or over an "

@@ -11,12 +11,12 @@ from pandas import DataFrame
 
 from petra_core import methods
 from reproduce import published
-from reproduce.modelling.gradients import BETWEEN, CLOSENESS, DELAYED, METHOD
 from reproduce.presentation.compare import SeedSample, means, measured
 from reproduce.presentation.content import Column, Entry, estimate, none
 from reproduce.presentation.facets import METHOD_LOOKS, Look
 from reproduce.presentation.tables import Field, estimated
 from reproduce.records.frames import RunSet
+from reproduce.records.gradients import BETWEEN, CLOSENESS, DELAYED, METHOD
 from reproduce.text import count
 
 STATEMENTS = published.quoted("figure5")

@@ -11,7 +11,7 @@ from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.exhibits.comparison import Compared, Comparison, change, label, method_name, reached
 from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
 from reproduce.grids.plans.table3 import BATCH
-from reproduce.modelling.invertible import DEPTHS, predicted
+from reproduce.modelling.invertible import DEPTHS, predict_bytes
 from reproduce.presentation import facets
 from reproduce.presentation.content import GIGABYTE, MEGABYTE
 from reproduce.presentation.tables import Field, amount, difference, table, words
@@ -31,7 +31,7 @@ INTRODUCTION = (
 def whole(_: Frames) -> Iterator[Shown]:
     """Yield the memory at the paper's size."""
     gigabytes = {
-        (depth, kind): [predicted(family, depth)["peak"][kind] / GIGABYTE for family in (PAPERS, OURS)]
+        (depth, kind): [predict_bytes(family, depth)["peak"][kind] / GIGABYTE for family in (PAPERS, OURS)]
         for depth in DEPTHS
         for kind in (*HELD, "sum")
     }

@@ -4,16 +4,18 @@ No machine here has ten devices. Both questions are therefore answered by simula
 (`reproduce.modelling.rivals`), which needs only the cells of Table 5.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pandas import DataFrame
 
 from petra_core import methods
-from petra_core.prediction.simulation import Cost, Link
+from petra_core.prediction.full_speed import period
+from petra_core.prediction.simulation import INSTANT, Cost, Link, merge_costs
+from petra_core.staleness import lockstep
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.table5 import largest
-from reproduce.modelling.modelled import seconds_when_full, timed_networks
-from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, GIGABIT, RIVALS, SIMULATED, RivalChain
+from reproduce.modelling.network import timed_networks
+from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, GIGABIT, RIVALS, SIMULATED, compare, make_chain
 from reproduce.presentation import facets, plots
 from reproduce.presentation.content import GIGABYTE, MEGABYTE, Finding, Role
 from reproduce.presentation.facets import Look
@@ -42,9 +44,11 @@ def whole(frames: Frames) -> Iterator[Shown]:
         return
     timed, modelled = timed_networks(run_set), f"modelled, “{run_set.scale}”"
     timing = f"Stages were timed on {timed[0].machine}; for a faster device a link has to be as much faster."
-    chains = [RivalChain(timed[0], devices) for devices in DEVICES]
+    chains = {devices: make_chain(timed[0], devices) for devices in DEVICES}
     ways = DataFrame(
-        {"devices": chain.devices, **vars(way), **way.over_links} for chain in chains for way in chain.outcomes()
+        {"devices": devices, **vars(way), **way.over_links}
+        for devices, chain in chains.items()
+        for way in compare(chain)
     )
     for devices, outcomes in list(ways.groupby("devices"))[:1]:
         petra, best = outcomes.iloc[1], outcomes[outcomes["staleness"] == 0].nlargest(1, "efficiency").iloc[0]
@@ -55,7 +59,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         )
     yield (
         f"Modelled, event by event, from the measured stage costs of Table 5, with k = {BATCH} micro-batches of "
-        f"{timed[0].run.cell.batch_size} images an update unless stated. On P devices lie 2P blocks, two each: the "
+        f"{timed[0].cell.batch_size} images an update unless stated. On P devices lie 2P blocks, two each: the "
         f"stem and head of {timed[0].title} and between them its stage 1 again and again, so that balance hides "
         "nothing."
     )
@@ -108,18 +112,23 @@ def whole(frames: Frames) -> Iterator[Shown]:
         grouped=True,
     )
 
-    def shares(row: tuple[str, tuple[Cost, ...], float, int]) -> dict[str, float]:
-        return {name: 100 * row[2] / seconds_when_full(row[1], link, BATCH) for name, link in LINKS.items()}
+    def seconds(costs: Sequence[Cost], link: Link) -> float:
+        return period(costs, lockstep(len(costs)), link, BATCH)
 
-    networks = [(m.title, m.costs) for m in timed]
-    networks += [(f"chain of {2 * chain.devices} blocks", chain.reconstructing) for chain in chains]
+    def shares(row: tuple[str, Sequence[Cost], float, int]) -> dict[str, float]:
+        return {name: 100 * row[2] / seconds(row[1], link) for name, link in LINKS.items()}
+
+    networks: list[tuple[str, Sequence[Cost]]] = [(m.title, m.costs) for m in timed]
+    networks += [
+        (f"chain of {2 * devices} blocks", merge_costs(chain.costs, [2] * devices)) for devices, chain in chains.items()
+    ]
     latencies = ", ".join(f"{1e6 * link.latency:.0f}" for link in LINKS.values())
     needs = "below this the largest message takes longer than the slowest stage"
     yield table(
         key="scale-links",
         caption=f"Speed of PETRA in lockstep over a link, as share of that over links that take no time; {modelled}.",
         rows=[
-            (name, costs, seconds_when_full(costs, accumulation=BATCH), max(max(cost.up, cost.down) for cost in costs))
+            (name, costs, seconds(costs, INSTANT), max(max(cost.up, cost.down) for cost in costs))
             for name, costs in networks
         ],
         fields=[

@@ -42,11 +42,11 @@ def whole(_: Frames) -> Iterator[Shown]:
 @cache
 def drawn(method: Method, accumulation: int) -> Figure:
     """Draw the schedule of a method. It does not depend on records, so each process draws it only once."""
-    from reproduce.drawing.execution import executed, laid_out  # imports torch, which only some exhibits need
+    from reproduce.drawing.execution import execute, lay_out  # imports torch, which only some exhibits need
 
     entered = MICRO_BATCHES[method.pipelined]
-    actions = executed(method, STAGES, entered, accumulation)
-    timeline = laid_out(actions, (1,) * STAGES)
+    actions = execute(method, STAGES, entered, accumulation)
+    timeline = lay_out(actions, (1,) * STAGES)
     title = f"{method.title}, J = {STAGES}, k = {accumulation}"
     idle = sum(timeline.idle(device) for device in range(STAGES)) / STAGES / timeline.seconds
     caption = (

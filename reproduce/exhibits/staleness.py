@@ -13,6 +13,7 @@ from pandas import DataFrame, concat
 from petra_core import methods
 from petra_core.prediction.simulation import Cost, Link
 from petra_core.shares import runs as parts_of
+from petra_core.staleness import per_device
 from reproduce.cells import timing
 from reproduce.cells.base import Cell
 from reproduce.cells.kinds import TrainedCell
@@ -20,8 +21,8 @@ from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.exhibits.stability import stable_rate
 from reproduce.grids import recipes
 from reproduce.grids.plans import staleness as plan
-from reproduce.modelling import one_stage_per_device, tradeoff
-from reproduce.modelling.modelled import Modelled, timed_networks
+from reproduce.modelling.network import TimedNetwork, timed_networks
+from reproduce.modelling.strategies import PIPELINES, Outcome, Sharing, Strategy, evaluate, evaluate_best, run_full
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import Difference, SeedSample, SeedSamples, bounded, means
 from reproduce.presentation.content import MEGABYTE, TIMES, Entry, Role, Table, short_title
@@ -83,7 +84,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     places = _places(run_set, runs)
     yield _lost(run_set, places, accuracy)
     yield _reconstruction(run_set, places, accuracy)
-    timed = [network for network in timed_networks(run_set) if network.run.cell.width == run_set.example.width]
+    timed = [network for network in timed_networks(run_set) if network.cell.width == run_set.example.width]
     if rows := _device_rows(run_set, timed):
         yield _of_devices(run_set, rows)
     if figure := _curve(run_set, runs, places):
@@ -272,18 +273,17 @@ class Used(NamedTuple):
     megabytes: float | None  # of the fullest device
 
 
-def _device_rows(run_set: RunSet, timed: list[Modelled]) -> list[Used]:
+def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
     """Return PETRA and its rivals on each number of devices; empty if the plan has no such cells."""
     if run_set.scale != "small" or not (cells := _trained(run_set, plan.devices)):
         return []
     runs = _runs(run_set, cells)
     accuracy = means(runs, OUTCOME, ["k", "method", "timing", "stages"])
-    network = next((candidate for candidate in timed if candidate.run.cell.model == plan.NETWORK), None)
+    network = next((candidate for candidate in timed if candidate.cell.model == plan.NETWORK), None)
     alone = 0.0
     if network:
-        exact = tradeoff.Way(methods.BACKPROPAGATION.title, methods.BACKPROPAGATION)
-        alone = tradeoff.taken(network.balance, network.invertible, exact, 1, 1).seconds
-    ways = {way.title: way for way in tradeoff.PIPELINES}
+        alone = evaluate_best(network, Strategy(EXACT, methods.BACKPROPAGATION), 1, 1).seconds
+    ways = {way.title: way for way in PIPELINES}
     rows: list[Used] = []
     for devices, (sizes, most) in plan.DEVICES.items():
         stages = ",".join(map(str, sizes))
@@ -294,14 +294,15 @@ def _device_rows(run_set: RunSet, timed: list[Modelled]) -> list[Used]:
                     continue
                 cost = None
                 if network:
-                    cost = one_stage_per_device.taken(network, method, sizes or (1,) * devices, k)
+                    way = Strategy(method.title, method, sharing=Sharing.STALENESS, slack=0)
+                    cost = evaluate(network, way, sizes or (1,) * devices, k)
                 title = TITLES.get(method.name, method.title)
                 sample = accuracy[k, method.name, timing.ONE_F_ONE_B, stages]
                 rows.append(_used(devices, title, k, devices - 1, sample, reached, cost, alone))
         for name, title in SYNCHRONOUS.items():
             cost = None
             if network:
-                cost = tradeoff.taken(network.balance, network.invertible, ways[name], devices, most)
+                cost = evaluate_best(network, ways[name], devices, most)
             reached = accuracy[most, EXACT, timing.LOCKSTEP, ""]
             rows.append(_used(devices, title, most, 0, reached, reached, cost, alone))
     return rows
@@ -314,7 +315,7 @@ def _used(
     staleness: int,
     accuracy: SeedSample,
     exact: SeedSample,
-    cost: tradeoff.Taken | None,
+    cost: Outcome | None,
     alone: float,
 ) -> Used:
     speed, megabytes = (alone / cost.seconds, cost.peak / MEGABYTE) if cost else (None, None)
@@ -337,7 +338,7 @@ def _of_devices(run_set: RunSet, rows: list[Used]) -> Sentence:
     return Sentence(text, Role.PLAIN if known else Role.MISSING, known=bool(known))
 
 
-def _devices(run_set: RunSet, rows: list[Used], timed: list[Modelled]) -> Table:
+def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Table:
     machines = [f"Stages were timed on {network.machine}." for network in timed[:1]]
     return table(
         key=f"staleness-{run_set.key}-devices",
@@ -458,14 +459,14 @@ def _stable(run_set: RunSet) -> Table:
     )
 
 
-def _latencies(run_set: RunSet, networks: list[Modelled]) -> Table:
+def _latencies(run_set: RunSet, networks: list[TimedNetwork]) -> Table:
     """Return a table of the time for a micro-batch over links with latency, relative to the slowest device's time."""
     rows: list[tuple[str, tuple[Cost, ...], tuple[int, ...], float]] = []
     for network in networks:
-        title = f"{network.title}, width {network.run.cell.width}"
+        title = f"{network.title}, width {network.cell.width}"
         alone = (1,) * len(network.costs)
         rows += [(title, network.costs, alone, slack) for slack in (1.0, 0.0)]
-        rows.append((title, network.costs, network.balance.best(4).partition, 0.0))
+        rows.append((title, network.costs, network.best(4).sizes, 0.0))
     rows.append(("two equal stages", (Cost(1.0, 2.0),) * 2, (1, 1), 0.0))
 
     def ticks(latency: float) -> Callable[[Any], float]:
@@ -473,7 +474,8 @@ def _latencies(run_set: RunSet, networks: list[Modelled]) -> Table:
             _, costs, sizes, slack = row
             turns = [cost.forward + cost.backward + cost.update for cost in costs]
             tick = max(sum(turns[stage] for stage in part) for part in parts_of(sizes))
-            return one_stage_per_device.period(costs, plan.PETRA, sizes, slack, Link(latency=latency * tick)) / tick
+            link = Link(latency=latency * tick)
+            return run_full(plan.PETRA, costs, sizes, 1, per_device(sizes, slack), link)[1] / tick
 
         return in_ticks
 

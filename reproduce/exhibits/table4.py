@@ -11,13 +11,13 @@ from petra_core import methods
 from reproduce import published
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.table4 import METHODS
-from reproduce.modelling.gradients import kinds_of
 from reproduce.presentation import facets
 from reproduce.presentation.compare import Difference, bounded, means
 from reproduce.presentation.content import none
 from reproduce.presentation.statements import UNKNOWN
 from reproduce.presentation.tables import entry, judged, mean, table, words
 from reproduce.records.frames import RunSet
+from reproduce.records.gradients import kinds_of
 
 FULL, INPUTS, WEIGHTS, PETRA = (
     m.name for m in (methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS, methods.DSP, methods.PETRA)

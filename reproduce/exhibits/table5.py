@@ -10,8 +10,8 @@ from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
-from reproduce.modelling.arrangements import DEVICES, arrangements
-from reproduce.modelling.modelled import Modelled, timed_networks
+from reproduce.modelling.network import TimedNetwork, timed_networks
+from reproduce.modelling.strategies import DEVICES, arrange
 from reproduce.presentation import facets
 from reproduce.presentation.content import MEGABYTE, TIMES, Entry, Table, missing
 from reproduce.presentation.tables import amount, entry, number, published_value, table, words
@@ -42,13 +42,13 @@ def whole(frames: Frames) -> Iterator[Shown]:
     timed_sets = run_sets(frames, "table5")
     states = timed_sets[0].runs.set_index("model")["state"]
     timed = [m for run_set in reversed(timed_sets) for m in timed_networks(run_set) if _of_the_papers_size(m)]
-    modelled = {m.run.cell.model: m for m in timed}
+    modelled = {m.cell.model: m for m in timed}
 
     def speedup(row: Row) -> float | Entry:
         model = modelled.get(row["model"])
         return model.speedup if model else missing(states[row["model"]])
 
-    used = dict.fromkeys(m.run.cell.scale for m in modelled.values()) or ("paper",)
+    used = dict.fromkeys(m.cell.scale for m in modelled.values()) or ("paper",)
     yield table(
         key="table5",
         caption="Time of an iteration without overlap over that of PETRA, CIFAR-10, one device a stage; modelled at "
@@ -66,8 +66,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield _arrangements(run_set)
 
 
-def _of_the_papers_size(network: Modelled) -> bool:
-    cell = network.run.cell
+def _of_the_papers_size(network: TimedNetwork) -> bool:
+    cell = network.cell
     return (cell.width, cell.batch_size) == (PAPER_WIDTH, SETTINGS["paper"][1])
 
 
@@ -76,17 +76,17 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     timed = timed_networks(run_set)
     if not timed:
         return
-    first, cell = timed[0], timed[0].run.cell
+    first, cell = timed[0], timed[0].cell
     setting = (
         f"scale “{cell.scale}”, images like {catalogue.by_name(cell.dataset).title}'s, batch {cell.batch_size}, "
         f"width {cell.width}, k = {cell.accumulation}"
     )
     rows = published_tables.read("table5_speed") if cell.width == PAPER_WIDTH else []
     stated = {row["model"]: row for row in rows}
-    chosen = [m for m in timed if m is first or m.run.cell.model in stated]
+    chosen = [m for m in timed if m is first or m.cell.model in stated]
     listed = [
         f"{m.speedup:.1f} times for {m.title}, J = {len(m.costs)}"
-        + (f" ({published.mark.value}: {published[SPEEDUP]})" if (published := stated.get(m.run.cell.model)) else "")
+        + (f" ({published.mark.value}: {published[SPEEDUP]})" if (published := stated.get(m.cell.model)) else "")
         for m in chosen
     ]
     yield Sentence(
@@ -118,10 +118,10 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             words("network", lambda m: m.title),
             number("J", lambda m: len(m.costs)),
             amount("without overlap, ms", lambda m: 1e3 * m.without_overlap, 1),
-            amount("PETRA, ms", lambda m: 1e3 * m.pace, 1),
+            amount("PETRA, ms", lambda m: 1e3 * m.full, 1),
             amount("speed-up", lambda m: m.speedup, 2),
-            amount("stage j", lambda m: m.slowest, 0, group="slowest stage"),
-            amount("share of all work, %", lambda m: 100 * m.share_of_slowest, 1, group="slowest stage"),
+            amount("stage j", lambda m: m.seconds.index(max(m.seconds)), 0, group="slowest stage"),
+            amount("share of all work, %", lambda m: 100 * max(m.seconds) / sum(m.seconds), 1, group="slowest stage"),
             amount("idle, %", lambda m: 100 * m.idle, 1, hint="mean over the devices, while the slowest works"),
             amount("devices enough", lambda m: m.devices_enough, 0, hint=at_pace),
         ],
@@ -129,30 +129,31 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
 
 
-def _missed(chosen: Sequence[Modelled], stated: Mapping[str, Row]) -> str:
+def _missed(chosen: Sequence[TimedNetwork], stated: Mapping[str, Row]) -> str:
     """State that the published speed-up falls with J while the modelled one grows, if that is so."""
-    both = [(m.speedup, stated[m.run.cell.model].number(SPEEDUP)) for m in chosen if m.run.cell.model in stated]
+    both = [(m.speedup, stated[m.cell.model].number(SPEEDUP)) for m in chosen if m.cell.model in stated]
     if len(both) < 2 or both[-1][0] <= both[0][0] or both[-1][1] >= both[0][1]:
         return ""
     return " The published speed-up falls with J where the model grows: it misses what limits the paper's machines."
 
 
 def _arrangements(run_set: RunSet) -> Table:
+    hint = "micro-batches from forward to backward at stage 0"
     return table(
         key="table5-arrangements",
         caption=f"Ways to use {DEVICES} devices for PETRA, and before them one a stage; modelled from measured stage "
         f"costs, scale “{run_set.scale}”.",
-        rows=[way for network in timed_networks(run_set) for way in arrangements(network)],
+        rows=[way for network in timed_networks(run_set) for way in arrange(network)],
         fields=[
             words("network", lambda way: way.network.title),
             words("way", lambda way: way.name),
-            words("stages of each device", lambda way: ", ".join(map(str, way.plan.partition))),
-            number("devices", lambda way: way.plan.devices),
-            number("k", lambda way: way.accumulation),
-            amount("staleness", lambda way: way.staleness, 0, hint="micro-batches from forward to backward at stage 0"),
+            words("stages of each device", lambda way: ", ".join(map(str, way.sizes))),
+            number("devices", lambda way: len(way.sizes)),
+            number("k", lambda way: way.network.accumulation),
+            amount("staleness", lambda way: way.outcome.staleness, 0, hint=hint),
             amount("speed-up", lambda way: way.speedup, 2),
             amount("idle, %", lambda way: 100 * way.idle, 1, hint="mean over the devices"),
-            amount("peak memory, MB", lambda way: way.peak / MEGABYTE, 0, hint="of the device that holds most"),
+            amount("peak memory, MB", lambda way: way.outcome.peak / MEGABYTE, 0, hint="of the device that holds most"),
         ],
         notes=[
             "Balanced: the cut that makes the slowest device fastest; merged: the stages of a device as one. In "

@@ -13,8 +13,8 @@ from pandas import DataFrame
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.tradeoff import ACCUMULATION
-from reproduce.modelling.modelled import Modelled, timed_networks
-from reproduce.modelling.tradeoff import WAYS, Way, front, taken
+from reproduce.modelling.network import TimedNetwork, timed_networks
+from reproduce.modelling.strategies import STRATEGIES, Strategy, evaluate_best, find_front
 from reproduce.presentation import facets
 from reproduce.presentation.compare import SeedSamples, bounded, means
 from reproduce.presentation.content import MEGABYTE
@@ -42,13 +42,13 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     accuracy = means(run_set.runs[run_set.runs["kind"] == "training"], "test_accuracy", ["method"])
     k = ACCUMULATION[run_set.scale]
     setting = f"{run_set.described(network=True)}, k = {k}"
-    ways = [way for way in WAYS if accuracy[way.trains_as.name].values]
+    ways = [way for way in STRATEGIES if accuracy[way.trains_as.name].values]
     if not (timed and ways):
         yield f"At the scale “{run_set.scale}” stage costs and accuracies are not both there yet."
         return
     points = _points(timed[0], ways, accuracy, k)
     totals = run_set.parts().query("kind == 'total'").groupby("method")["value"].max() / MEGABYTE
-    in_process = {way.title: totals.get(way.method.name) for way in ways if way.order is None}
+    in_process = {way.title: totals.get(way.method.name) for way in ways if way.schedule is None}
 
     def measured(point: Any) -> float | None:
         return in_process.get(point.way) if point.devices == len(timed[0].costs) else None  # one stage per device
@@ -93,7 +93,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
 
 
-def _points(network: Modelled, ways: list[Way], accuracy: SeedSamples, k: int) -> DataFrame:
+def _points(network: TimedNetwork, ways: list[Strategy], accuracy: SeedSamples, k: int) -> DataFrame:
     """Return the costs and results of each way on each number of devices; `beaten` is empty on the front."""
     names = [way.trains_as.name for way in ways]
     reached = [estimate.mean for name in names if (estimate := accuracy[name].estimate)]
@@ -106,8 +106,10 @@ def _points(network: Modelled, ways: list[Way], accuracy: SeedSamples, k: int) -
 
     rows: list[tuple[int | str | float, ...]] = []
     for devices in DEVICES:
-        costs = [taken(network.balance, network.invertible, way, devices, k) for way in ways]
-        on = front([(-percent, cost.peak, cost.seconds) for percent, cost in zip(reached, costs, strict=True)], stands)
+        costs = [evaluate_best(network, way, devices, k) for way in ways]
+        on = find_front(
+            [(-percent, cost.peak, cost.seconds) for percent, cost in zip(reached, costs, strict=True)], stands
+        )
         for way, percent, cost, unbeaten in zip(ways, reached, costs, on, strict=True):
             amounts = percent, cost.peak / MEGABYTE, 1e3 * cost.seconds
             rows.append((devices, way.title, way.trains_as.name, *amounts, "" if unbeaten else "beaten"))

@@ -128,7 +128,7 @@ def _condition(text: str, grid: Sequence[Cell]) -> tuple[str, str, list[str]]:
     name, equals, values = text.partition("=")
     names = {key: None for cell in grid for key in _settings(cell)}
     if not equals or name not in names:
-        raise CellError(f"--only {text}: {near_matches(name, names)} (as SETTING=VALUE)")
+        raise CellError(f"--only {text}: expected SETTING=VALUE with a setting of a cell; {near_matches(name, names)}")
     return f"--only {text}", name, values.split(",")
 
 
@@ -203,7 +203,7 @@ def _cells_of(exhibits: Sequence[str], scale: str) -> dict[Cell, None]:
     chosen: dict[Cell, None] = {}
     for exhibit in exhibits:
         if _comparable(exhibit) not in plans:
-            raise CellError(f"--exhibits {exhibit}: {near_matches(exhibit.lower(), PLANS)}")
+            raise CellError(f"--exhibits {exhibit}: no such exhibit has cells; {near_matches(exhibit.lower(), PLANS)}")
         cells = plans[_comparable(exhibit)](scale)
         if not cells:
             with_cells = [name for name, plan in PLANS.items() if plan(scale)]

@@ -13,7 +13,7 @@ measured quantities are:
                   the staleness; with one micro-batch at a time, the maximum that a stage has received.
     FLOPs         torch's counter over the k turns of one update of the first inner stage, run in isolation in its
                   steady state (`petra_core.prediction.stage_alone`)
-    time          ticks in lockstep, units (`petra_core.prediction.units`), and median seconds of the first inner
+    time          ticks in lockstep, units (`reproduce.published.units`), and median seconds of the first inner
                   stage's forward, backward and update
 """
 
@@ -30,7 +30,6 @@ from petra_core.ledger import MemoryReport
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
 from petra_core.prediction.stage_alone import Feed, StageAlone, feeds
-from petra_core.prediction.units import units_per_micro_batch
 from petra_core.stages import Stage
 from petra_core.tape import as_value
 from reproduce.cells.kinds import Cell, ComplexityCell
@@ -38,6 +37,7 @@ from reproduce.cells.networks import HELD
 from reproduce.grids.plans.table1 import FIRST_INNER
 from reproduce.measures.context import Context
 from reproduce.measures.synthetic import SGD, synthetic
+from reproduce.published.units import units_per_micro_batch
 from reproduce.records.record import Record
 
 CLASSES = 10

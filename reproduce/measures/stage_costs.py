@@ -65,7 +65,7 @@ def timed(
     method = methods.by_name(cell.method)
     classes = catalogue.by_name(cell.dataset).num_classes
     with synthetic(cell, classes, device) as (stages, images, labels):
-        times = measuring.timed(
+        times = measuring.time_stages(
             *(stages, method, images, labels),
             accumulation=cell.accumulation,
             optimizer=SGD,

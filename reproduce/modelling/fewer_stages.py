@@ -8,10 +8,10 @@ from reproduce.cells.kinds import TrainedCell
 from reproduce.distributed.partitioning import format_partition
 from reproduce.modelling import work
 
-__all__ = ["sentence"]
+__all__ = ["describe"]
 
 
-def sentence(cell: TrainedCell, processes: int) -> str:
+def describe(cell: TrainedCell, processes: int) -> str:
     """Describe the effect of one stage per process on a training at the default timing; empty for other timings.
 
     Args:
@@ -29,8 +29,8 @@ def sentence(cell: TrainedCell, processes: int) -> str:
     assert vector is not None
     if vector[0] <= processes - 1:
         return ""
-    sizes = work.sizes(cell, processes)
-    costs = work.of_stages(cell, sizes)
+    sizes = work.choose_sizes(cell, processes)
+    costs = work.costs_of_stages(cell, sizes)
     latency = hidden_latency(costs, one_f_one_b(processes))
     turn = max(cost.forward + cost.backward for cost in costs)
     options = f"--timing {timing.ONE_F_ONE_B}" + (f" --stages {format_partition(sizes)}" if set(sizes) != {1} else "")

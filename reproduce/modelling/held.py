@@ -44,13 +44,14 @@ def held(run_set: RunSet, unit: float) -> DataFrame:
     runs["images"] = titles + ", batch " + runs["batch_size"].astype(str)
     runs["subject"] = runs["network"].str.removesuffix(", width 64") + ", " + runs["images"]
     parts = run_set.frames.parts(runs["cell"])
-    for name, of, kinds in (("counted", "peak", COUNTED), ("held", "peak", KINDS), ("predicted", "predicted", KINDS)):
-        chosen = parts[(parts["of"] == of) & parts["kind"].isin(kinds)]
+    columns = [("counted", "peak", COUNTED), ("held", "peak", KINDS), ("predicted", "predicted", KINDS)]
+    for name, source, kinds in columns:
+        chosen = parts[(parts["of"] == source) & parts["kind"].isin(kinds)]
         runs[name] = runs["cell"].map(chosen.groupby("cell")["value"].sum()).astype(float) / unit
     results = {cell: run_set.frames.by_name[cell].result for cell in run_set.done["cell"]}
     runs["at_once"] = runs["cell"].map({cell: result["at_once"] / unit for cell, result in results.items()})
     grown = {cell: result["process"] for cell, result in results.items()}  # None if the system does not report it
-    runs["process"] = runs["cell"].map({cell: of["peak"] / unit for cell, of in grown.items() if of})
+    runs["process"] = runs["cell"].map({cell: growth["peak"] / unit for cell, growth in grown.items() if growth})
     return runs
 
 

@@ -8,18 +8,18 @@ from functools import cache
 
 from petra_core import methods
 from petra_core.ledger import KINDS
-from petra_core.prediction.footprint import of_footprints
+from petra_core.prediction.footprint import predict_stages
 from petra_core.settings import Settings
 from reproduce.grids.plans import table3
-from reproduce.modelling.balance import footprints
+from reproduce.modelling.network import predict_footprints
 
-__all__ = ["DEPTHS", "predicted"]
+__all__ = ["DEPTHS", "predict_bytes"]
 
 DEPTHS = (18, 50)
 
 
 @cache
-def predicted(family: str, depth: int) -> Mapping[str, Mapping[str, int]]:
+def predict_bytes(family: str, depth: int) -> Mapping[str, Mapping[str, int]]:
     """Predict the memory of PETRA in the setting of Table 3, in float32, all stages together.
 
     Args:
@@ -32,7 +32,8 @@ def predicted(family: str, depth: int) -> Mapping[str, Mapping[str, int]]:
 
     """
     cell = table3.held("paper", "imagenet", f"{family}{depth}", methods.PETRA)
-    stages = of_footprints(footprints(cell), Settings(method=methods.PETRA, accumulation=cell.accumulation))
+    settings = Settings(method=methods.PETRA, accumulation=cell.accumulation)
+    stages = predict_stages(predict_footprints(cell, methods.PETRA), settings)
     bytes_of = {}
     for when in ("held", "peak"):
         kinds = {kind: sum(getattr(stage, when).get(kind, 0) for stage in stages) for kind in KINDS}

@@ -53,14 +53,14 @@ def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1, 
     from_below, from_above = np.zeros(count), np.zeros(count)  # arrival of what a stage needs in this turn
     ends = np.zeros(steps)  # of the backwards at stage 0
     for turn in range(2 * (last + steps)):
-        forwards = _stages(turn, 0, count, fall)
+        forwards = _active_stages(turn, 0, count, fall)
         busy, leaving = free[forwards], link_up[forwards]
         np.maximum(busy, from_below[forwards], out=busy)
         busy += forward[forwards]
         np.maximum(busy, leaving, out=leaving)
         leaving += up[forwards]
         # Stage j does the backward of m - d_j in its step m, in turn 2m + f j + 1: j is at least d_0 less half of that.
-        backwards = _stages(turn - 1, max(0, -(-(2 * last - turn + 1) // fall)), count, fall)
+        backwards = _active_stages(turn - 1, max(0, -(-(2 * last - turn + 1) // fall)), count, fall)
         busy, leaving = free[backwards], link_down[backwards]
         np.maximum(busy, from_above[backwards], out=busy)
         busy += backward[backwards]
@@ -76,7 +76,7 @@ def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1, 
     return float(ends[-1] - ends[-1 - measured]) / measured
 
 
-def _stages(turn: int, first: int, count: int, fall: int) -> slice:
+def _active_stages(turn: int, first: int, count: int, fall: int) -> slice:
     """Return the stages from `first` on that are in an even turn of theirs, which begin at turn `fall` times j."""
     if fall % 2 == 0:
         return slice(first, min(count, turn // fall + 1)) if turn % 2 == 0 and turn >= 0 else slice(0, 0)

@@ -1,24 +1,20 @@
 """Simulate PETRA and competing pipelines on a chain of equal work."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import TypeVar
 
 from petra_core import methods
-from petra_core.prediction.footprint import Footprint, joined, of_footprints
-from petra_core.prediction.holding import peaks
-from petra_core.prediction.orders import merged
-from petra_core.prediction.simulation import INSTANT, Cost, Link, simulate
-from petra_core.prediction.timeline import Timeline
+from petra_core.prediction.footprint import merge_footprints, predict_stages
+from petra_core.prediction.simulation import INSTANT, Link, merge_costs
 from petra_core.settings import Settings
 from petra_core.staleness import per_device
 from reproduce.grids import recipes
-from reproduce.modelling.modelled import Modelled, keeping_graphs, seconds_when_full
-from reproduce.modelling.synchronous_orders import CHUNKS, interleaved, zero_bubble
-from reproduce.modelling.tradeoff import PIPELINES, Way, costs_of
+from reproduce.modelling.network import TimedNetwork
+from reproduce.modelling.pace import pace
+from reproduce.modelling.strategies import PIPELINES, Sharing, Strategy, evaluate, merge_stages
+from reproduce.modelling.synchronous_schedules import CHUNKS, interleaved, zero_bubble
 
-__all__ = ["BATCH", "DATA_PARALLEL", "GIGABIT", "RIVALS", "SIMULATED", "RivalChain", "RivalOutcome"]
+__all__ = ["BATCH", "DATA_PARALLEL", "GIGABIT", "RIVALS", "SIMULATED", "RivalOutcome", "compare", "make_chain"]
 
 BATCH = max(recipes.ACCUMULATIONS)  # micro-batches per update
 GIGABIT = 1e9 / 8  # bytes
@@ -29,144 +25,125 @@ SIMULATED = {
 
 DATA_PARALLEL = "Data parallelism"
 
-T = TypeVar("T")
-Efficiency = Callable[[int, Link], float]  # (micro-batches per update, link) -> efficiency
+Seconds = Callable[[int, Link], float]  # (micro-batches per update, link) -> seconds per micro-batch
 
+INTERLEAVED = Strategy("Interleaved 1F1B", methods.DELAYED_GRADIENTS, interleaved)
 RIVALS = (
-    Way("PETRA, lockstep", methods.PETRA),
-    Way("PETRA, asynchronous 1F1B", methods.PETRA, fall=1),
-    Way("PipeDream (asynchronous 1F1B)", methods.DELAYED_GRADIENTS, fall=1),
+    Strategy("PETRA, lockstep", methods.PETRA, sharing=Sharing.EVERYTHING),
+    Strategy("PETRA, asynchronous 1F1B", methods.PETRA, sharing=Sharing.EVERYTHING, slack=0),
+    Strategy("PipeDream (asynchronous 1F1B)", methods.DELAYED_GRADIENTS, sharing=Sharing.EVERYTHING, slack=0),
     *PIPELINES,
-    Way("Interleaved 1F1B", methods.DELAYED_GRADIENTS, interleaved, chunks=CHUNKS),
-    Way("Zero-bubble (ZB-H1)", methods.DELAYED_GRADIENTS, zero_bubble),
+    INTERLEAVED,
+    Strategy("Zero-bubble (ZB-H1)", methods.DELAYED_GRADIENTS, zero_bubble, Sharing.EVERYTHING),
 )
 
 
 @dataclass(frozen=True)
 class RivalOutcome:
-    """Speed, memory and staleness of a rival on a chain."""
-
-    title: str
-    #: Speed relative to one device that keeps its graphs, divided by the number of devices; over links that take no
-    #: time,
-    #: at `BATCH` micro-batches per update.
-    efficiency: float
-    with_4p: float  # with four micro-batches per update and device
-    over_links: Mapping[str, float]  # the efficiency at `BATCH` over each of `SIMULATED`
-    peak: int  # bytes on the device that holds most
-    staleness: int  # micro-batches between forward and backward at device 0 that see another version of the weights
-
-
-class RivalChain:
-    """A chain of two blocks per device: a network's stem, its stage 1 repeated, its head.
-
-    Args:
-        network: Network whose stages were timed. Its stage 1 is reversible.
-        devices: Number of devices P.
+    """Speed, memory and staleness of a rival on a chain.
 
     Attributes:
-        blocks: Cost of each block if graphs are reconstructed and inputs sent back.
-        blocks_keeping: Cost of each block if graphs are kept.
+        title: Name of the rival.
+        efficiency: Speed relative to one device that keeps its graphs, divided by the number of devices, over links
+            that take no time, at `BATCH` micro-batches per update.
+        with_4p: The same with four micro-batches per update and device.
+        over_links: The efficiency at `BATCH` over each of `SIMULATED`.
+        peak: Bytes of the device that holds most.
+        staleness: Micro-batches between forward and backward at device 0 that see another version of the weights.
 
     """
 
-    def __init__(self, network: Modelled, devices: int) -> None:
-        self.network, self.devices = network, devices
-        costs = self._row(network.costs)
-        # A block sends a gradient of the size of its input, and also its input if the block below inverts.
-        self.blocks = tuple(
-            replace(cost, down=0 if not index else costs[index - 1].up * (2 if index > 1 else 1))
-            for index, cost in enumerate(costs)
-        )
-        self.blocks_keeping = tuple(keeping_graphs(self.blocks))
+    title: str
+    efficiency: float
+    with_4p: float
+    over_links: Mapping[str, float]
+    peak: int
+    staleness: int
 
-    @property
-    def reconstructing(self) -> tuple[Cost, ...]:
-        """Costs of each device if graphs are reconstructed and inputs sent back."""
-        return self._on_devices(self.blocks)
 
-    def outcomes(self) -> list[RivalOutcome]:
-        """Return the outcomes of all rivals, PETRA first."""
-        return [
-            *(self._pipelined(r) if r.order is None else self._synchronous(r) for r in RIVALS),
-            self._data_parallel(),
-        ]
+def make_chain(network: TimedNetwork, devices: int) -> TimedNetwork:
+    """Return a chain of two blocks per device: the network's stem, its stage 1 repeated, its head.
 
-    def _outcome(self, title: str, efficiency: Efficiency, peak: int, staleness: int = 0) -> RivalOutcome:
-        return RivalOutcome(
-            title,
-            efficiency(BATCH, INSTANT),
-            efficiency(4 * self.devices, INSTANT),
-            {name: efficiency(BATCH, link) for name, link in SIMULATED.items()},
-            peak,
-            staleness,
-        )
+    Args:
+        network: Network with the costs of its stages under PETRA. Its stage 1 is reversible.
+        devices: Number of devices P.
 
-    def _synchronous(self, rival: Way) -> RivalOutcome:
-        order, costs = rival.order, self._costs(rival)
-        assert order is not None
-        ordered = cache(lambda batch: order(costs, (1,) * len(costs), batch))
+    """
+    stages = (0, *[1] * (2 * devices - 2), len(network.costs) - 1)
+    costs = [network.costs[stage] for stage in stages]
+    # A block sends a gradient of the size of its input, and also its input if the block below inverts.
+    downs = [0, *(cost.up * (2 if block else 1) for block, cost in enumerate(costs[:-1]))]
+    costs = [replace(cost, down=down) for cost, down in zip(costs, downs, strict=True)]
+    return replace(network, costs=tuple(costs), invertible=(True,) * len(costs), stages=stages)
 
-        @cache
-        def run(batch: int, link: Link) -> tuple[int, Timeline]:
-            """Return size and run of one batch. For interleaved stages the size is a multiple of the devices."""
-            batch = self._multiple(batch) if rival.chunks > 1 else batch
-            return batch, simulate(ordered(batch), link)
 
-        def efficiency(batch: int, link: Link) -> float:
-            """Measure from an empty pipeline to an empty one, including the update."""
-            batch, timeline = run(batch, link)
-            return self._efficiency(batch, timeline.seconds / batch)
+def compare(chain: TimedNetwork) -> list[RivalOutcome]:
+    """Return the outcomes of all rivals on a chain, PETRA first, data parallelism last."""
+    sizes = (CHUNKS,) * (len(chain.costs) // CHUNKS)
+    pipelines = (
+        _synchronous(chain, rival, sizes) if rival.schedule else _pipelined(chain, rival, sizes) for rival in RIVALS
+    )
+    return [*pipelines, _data_parallel(chain, len(sizes))]
 
-        peak = max(peaks(run(BATCH, INSTANT)[1], self._footprints(rival)))
-        return self._outcome(rival.title, efficiency, peak)
 
-    def _pipelined(self, rival: Way) -> RivalOutcome:
-        costs, vector = self._costs(rival), per_device([1] * self.devices, slack=rival.fall - 1)
-        stages = of_footprints(
-            self._footprints(rival), Settings(method=rival.method, accumulation=BATCH, staleness=vector)
-        )
+def _outcome(
+    chain: TimedNetwork, title: str, seconds: Seconds, peak: int, *, staleness: int = 0, multiple: int = 1
+) -> RivalOutcome:
+    """Return an outcome from the seconds per micro-batch.
 
-        def efficiency(batch: int, link: Link) -> float:
-            return self._efficiency(batch, seconds_when_full(costs, link, batch, rival.fall))
+    Args:
+        chain: The chain.
+        title: Name of the rival.
+        seconds: Seconds per micro-batch.
+        peak: Bytes of the device that holds most.
+        staleness: Staleness at device 0.
+        multiple: Numbers of micro-batches are rounded up to a multiple of this number.
 
-        return self._outcome(rival.title, efficiency, max(stage.total for stage in stages), vector[0])
+    """
+    devices = len(chain.costs) // CHUNKS
 
-    def _data_parallel(self) -> RivalOutcome:
-        """Return the outcome of data parallelism: every device has all blocks and sums gradients once per batch."""
-        whole = joined(self._row(self.network.footprints(methods.DELAYED_GRADIENTS)))
-        weights = sum(cost.weights for cost in self.blocks)
-        work = sum(cost.forward + cost.backward for cost in self.blocks_keeping)
+    def efficiency(batch: int, link: Link) -> float:
+        batch = _round_up(batch, multiple)
+        single = sum(chain.under(methods.DELAYED_GRADIENTS, batch).seconds)
+        return single / devices / seconds(batch, link)
 
-        def efficiency(batch: int, link: Link) -> float:
-            batch = self._multiple(batch)
-            update = sum(cost.update for cost in self.blocks) + link.all_reduce(weights, self.devices)
-            return self._efficiency(batch, work / self.devices + update / batch)
+    over_links = {name: efficiency(BATCH, link) for name, link in SIMULATED.items()}
+    ideal, with_4p = efficiency(BATCH, INSTANT), efficiency(4 * devices, INSTANT)
+    return RivalOutcome(title, ideal, with_4p, over_links, peak, staleness)
 
-        peak = whole.always + whole.kept + whole.lasting
-        return self._outcome(DATA_PARALLEL, efficiency, peak)
 
-    def _efficiency(self, batch: int, seconds: float) -> float:
-        """Return the efficiency of `seconds` per micro-batch, relative to one device that keeps its graphs."""
-        alone = sum(cost.forward + cost.backward + cost.update / batch for cost in self.blocks_keeping)
-        return alone / self.devices / seconds
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
-    def _costs(self, rival: Way) -> tuple[Cost, ...]:
-        costs = costs_of(rival.method, self.blocks, [True] * len(self.blocks))
-        return costs if rival.chunks > 1 else self._on_devices(costs)
 
-    def _footprints(self, rival: Way) -> tuple[Footprint, ...]:
-        blocks = self._row(self.network.footprints(rival.method))
-        if rival.chunks > 1:
-            return blocks
-        return tuple(joined(blocks[2 * device : 2 * device + 2]) for device in range(self.devices))
+def _synchronous(chain: TimedNetwork, rival: Strategy, sizes: tuple[int, ...]) -> RivalOutcome:
+    def seconds(batch: int, link: Link) -> float:
+        return evaluate(chain, rival, sizes, batch, link).seconds
 
-    def _multiple(self, batch: int) -> int:
-        """Return the next multiple of the number of devices."""
-        return -(-batch // self.devices) * self.devices
+    multiple = len(sizes) if rival is INTERLEAVED else 1
+    peak = evaluate(chain, rival, sizes, _round_up(BATCH, multiple), INSTANT).peak
+    return _outcome(chain, rival.title, seconds, peak, multiple=multiple)
 
-    def _on_devices(self, blocks: Sequence[Cost]) -> tuple[Cost, ...]:
-        return tuple(merged(blocks, (2,) * self.devices))
 
-    def _row(self, stages: Sequence[T]) -> tuple[T, ...]:
-        return (stages[0], *[stages[1]] * (2 * self.devices - 2), stages[-1])
+def _pipelined(chain: TimedNetwork, rival: Strategy, sizes: tuple[int, ...]) -> RivalOutcome:
+    costs, footprints = merge_stages(chain.under(rival.method, BATCH), sizes)
+    vector = per_device((1,) * len(sizes), rival.slack)
+    stages = predict_stages(footprints, Settings(method=rival.method, accumulation=BATCH, staleness=vector))
+    peak = max(stage.total for stage in stages)
+
+    def seconds(batch: int, link: Link) -> float:
+        return pace(costs, link, accumulation=batch, fall=1 + int(rival.slack))
+
+    return _outcome(chain, rival.title, seconds, peak, staleness=vector[0])
+
+
+def _data_parallel(chain: TimedNetwork, devices: int) -> RivalOutcome:
+    """Return the outcome of data parallelism: every device has all blocks and sums gradients once per batch."""
+    keeping = chain.under(methods.DELAYED_GRADIENTS, BATCH)
+    whole, cost = merge_footprints(keeping.footprints), merge_costs(keeping.costs, [len(keeping.costs)])[0]
+
+    def seconds(batch: int, link: Link) -> float:
+        update = cost.update + link.all_reduce(cost.weights, devices)
+        return (cost.forward + cost.backward) / devices + update / batch
+
+    return _outcome(chain, DATA_PARALLEL, seconds, whole.always + whole.kept + whole.lasting, multiple=devices)

@@ -9,20 +9,19 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from petra_core.prediction.orders import merged
-from petra_core.prediction.partition import plan
-from petra_core.prediction.simulation import Cost
+from petra_core.prediction.partition import find_partition
+from petra_core.prediction.simulation import Cost, merge_costs
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import CellError, TrainedCell
 from reproduce.cells.timing import blocks
 
-__all__ = ["of_stages", "predicted", "sizes"]
+__all__ = ["choose_sizes", "costs_of_stages", "predict_costs"]
 
 #: Settings of a cell that determine its network and its micro-batches.
 NETWORK = ("model", "stem", "width", "image_size", "coupling", "dataset", "batch_size")
 
 
-def sizes(cell: TrainedCell, stages: int) -> tuple[int, ...]:
+def choose_sizes(cell: TrainedCell, stages: int) -> tuple[int, ...]:
     """Return the number of blocks of each of `stages` stages, so that the most expensive stage is as cheap as possible.
 
     Args:
@@ -43,15 +42,15 @@ def sizes(cell: TrainedCell, stages: int) -> tuple[int, ...]:
         )
     if stages == count:
         return (1,) * count
-    return plan([cost.forward + cost.backward for cost in predicted(cell)], stages).partition
+    return find_partition([cost.forward + cost.backward for cost in predict_costs(cell)], stages).sizes
 
 
-def of_stages(cell: TrainedCell, partition: tuple[int, ...]) -> list[Cost]:
+def costs_of_stages(cell: TrainedCell, partition: tuple[int, ...]) -> list[Cost]:
     """Return the predicted cost of each stage of a cell, for stages of `partition` blocks."""
-    return merged(predicted(cell), partition)
+    return merge_costs(predict_costs(cell), partition)
 
 
-def predicted(cell: TrainedCell) -> tuple[Cost, ...]:
+def predict_costs(cell: TrainedCell) -> tuple[Cost, ...]:
     """Return the cost of each block: FLOPs instead of seconds, for one forward and its backward."""
     return _predicted(tuple((name, getattr(cell, name)) for name in NETWORK))
 

@@ -26,14 +26,14 @@ from reproduce.grids.plans import PLANS
 from reproduce.grids.plans import staleness as plan
 from reproduce.grids.plans.length import NETWORK
 from reproduce.grids.plans.length import PETRA as VARIANT
-from reproduce.modelling.gradients import kinds_of
-from reproduce.modelling.modelled import Modelled, timed_networks
-from reproduce.modelling.tradeoff import WAYS, Way, taken
+from reproduce.modelling.network import TimedNetwork, timed_networks
+from reproduce.modelling.strategies import STRATEGIES, Sharing, Strategy, evaluate_best
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import Difference, bounded, means
 from reproduce.presentation.content import MEGABYTE, Figure, in_prose, short_title
 from reproduce.presentation.statistics import Verdict
 from reproduce.records.frames import Frames, RunSet, settings_key
+from reproduce.records.gradients import kinds_of
 from reproduce.text import conjunction, count
 
 __all__ = ["Answer", "Headline", "first_screen"]
@@ -259,12 +259,12 @@ SPEED_K = (1, 4, 16, 32)
 OURS, MERGED, PIPELINE = methods.PETRA.title, "PETRA, merged stages", "1F1B"
 
 
-def _timed(frames: Frames) -> Modelled | None:
+def _timed(frames: Frames) -> TimedNetwork | None:
     """Return the network of the first screen with its timed stages; None if its stages are not timed."""
     networks = [
         n for run_set in run_sets(frames, "tradeoff") if run_set.scale == SCALE for n in timed_networks(run_set)
     ]
-    return next((network for network in networks if network.run.cell.model == NETWORK), None)
+    return next((network for network in networks if network.cell.model == NETWORK), None)
 
 
 class Pace(NamedTuple):
@@ -284,15 +284,16 @@ def _speeds(frames: Frames) -> Speeds:
     """
     if (network := _timed(frames)) is None:
         return {}
-    ways = {way.title: way for way in WAYS} | {MERGED: Way(MERGED, methods.PETRA, merged=True)}
+    ways = {way.title: way for way in STRATEGIES}
+    ways[MERGED] = Strategy(MERGED, methods.PETRA, sharing=Sharing.EVERYTHING)
     most = len(network.costs)
-    alone = taken(network.balance, network.invertible, ways["Backpropagation"], 1, 1).seconds
+    alone = evaluate_best(network, ways["Backpropagation"], 1, 1).seconds
     return {
         (title, k, devices): Pace(alone / cost.seconds, cost.peak)
         for title in (OURS, MERGED, PIPELINE)
         for k in SPEED_K
         for devices in sorted({1, 2, 4, 7, most})
-        for cost in [taken(network.balance, network.invertible, ways[title], devices, k)]
+        for cost in [evaluate_best(network, ways[title], devices, k)]
     }
 
 
@@ -568,11 +569,11 @@ def _speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
             [facets.line("range", marked=True)],
             key="headline-speed",
             caption="Speed over one device that backpropagates, modelled from the stage costs of the trade-off "
-            f"({network.title}, width {network.run.cell.width}, micro-batches of {network.run.cell.batch_size}; timed "
+            f"({network.title}, width {network.cell.width}, micro-batches of {network.cell.batch_size}; timed "
             f"on {network.machine}; links take no time). Band of PETRA: k = {low} to {high}; "
             f"merging the stages of a device changes its speed by {at_most}. Measured stage costs vary by about "
             "15 %.",
-            title=f"{network.title}, width {network.run.cell.width}: speed against devices",
+            title=f"{network.title}, width {network.cell.width}: speed against devices",
             x="devices",
             y="speed",
             hue="line",

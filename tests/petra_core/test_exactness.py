@@ -118,11 +118,6 @@ def test_accumulation_beyond_the_range_of_the_paper() -> None:
     assert_trains_as_plain_training(toys.network(3), methods.PETRA, 64, toys.batches(64))
 
 
-@pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_one_stage_alone_is_plain_training_under_every_method(method: Method) -> None:
-    assert_trains_as_plain_training(toys.network(1), method, 1, toys.batches(6))
-
-
 class Counting(nn.Module):
     """A module that counts its evaluations."""
 

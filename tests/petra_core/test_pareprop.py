@@ -17,11 +17,12 @@ from petra_core import (
     Pipeline,
     ReversibleStage,
     Stage,
-    execution,
     methods,
     models,
 )
-from petra_core.execution import OverlappedExecutor, Sent, SequentialExecutor, executor_of
+from petra_core.devices import overlapped
+from petra_core.devices.overlapped import OverlappedExecutor
+from petra_core.execution import Sent, SequentialExecutor, executor_of
 from petra_core.messages import Channel
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
 from petra_core.staleness import Action, Kind
@@ -208,7 +209,7 @@ def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_in_betw
         def __exit__(self, *error: object) -> None:
             current.pop()
 
-    monkeypatch.setattr(execution, "shared_stream", functools.cache(execution.shared_stream.__wrapped__))
+    monkeypatch.setattr(overlapped, "shared_stream", functools.cache(overlapped.shared_stream.__wrapped__))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(next(names)))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
     monkeypatch.setattr(torch.cuda, "stream", Entered)

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -277,6 +278,20 @@ def test_a_loss_that_is_not_finite_names_stage_and_micro_batch() -> None:
     with pytest.raises(NonFiniteError) as caught:
         toys.train(p, [(data[12][0] * float("nan"), data[12][1]), *data[13:]])
     assert (caught.value.stage, caught.value.micro_batch) == (0, 12)
+
+
+def test_a_state_may_have_an_infinite_mask_but_no_nan() -> None:
+    """The state was refused although `check_finite` accepted the pipeline."""
+    net = toys.network(3)
+    net[1].function.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+    p = toys.pipeline(net)
+    toys.train(p, toys.batches(3), drain=False)
+    resumed = toys.pipeline(net)
+    resumed.load_state_dict(p.state_dict())
+    assert_bitwise_equal(resumed.state_dict(), p.state_dict())
+    p.stages[1].function.mask[0] = math.nan
+    with pytest.raises(NonFiniteError, match=r"buffer residual\.mask of stage 1 is not finite after 1 updates"):
+        p.state_dict()
 
 
 @pytest.mark.parametrize("look", [Pipeline.drain, Pipeline.state_dict, Pipeline.check_finite])

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,18 @@ from tests.properties import assert_resumes_bitwise
 pytestmark = pytest.mark.convolutions
 
 
-def fresh(method: Method, k: int, *, seed: int | None = 7) -> Pipeline:
+def fresh(method: Method, k: int, *, seed: int | None = 7, staleness: Sequence[int] | None = None) -> Pipeline:
     net = toys.network(6, dropout=0.2)
-    return toys.pipeline([net[0], merge(net[1:3]), *net[3:]], method, accumulation=k, seed=seed)
+    return toys.pipeline([net[0], merge(net[1:3]), *net[3:]], method, accumulation=k, seed=seed, staleness=staleness)
 
 
-@pytest.mark.parametrize(
-    ("method", "k", "stop"),
-    [
-        *((method, 3, 11) for method in (*methods.PAPER, methods.PAREPROP)),
-        (methods.PETRA, 1, 1),
-        (methods.PETRA, 1, 4),
-        (methods.DELAYED_GRADIENTS, 1, 11),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+@pytest.mark.parametrize(("k", "stop"), [(1, 1), (2, 6), (3, 11)])
 def test_resume_is_bitwise(method: Method, k: int, stop: int, tmp_path: Path) -> None:
-    assert_resumes_bitwise(lambda: fresh(method, k), toys.batches(20), stop, tmp_path)
+    """The pipeline fills at the first stop. Stages of equal and of different staleness have messages in flight."""
+    vector = (5, 5, 3, 1, 0) if method.pipelined else None
+    k = max(k, 5) if method.double_buffered else k
+    assert_resumes_bitwise(lambda: fresh(method, k, staleness=vector), toys.batches(16), stop, tmp_path)
 
 
 def test_resume_keeps_the_strides_of_every_message(tmp_path: Path) -> None:

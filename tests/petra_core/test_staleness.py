@@ -4,13 +4,12 @@ import copy
 import itertools
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from petra_core import CheckpointError, Pipeline, checkpoint, methods
+from petra_core import CheckpointError, methods
 from petra_core.methods import Method
 from petra_core.models import group
 from petra_core.optimizers import sgd
@@ -128,31 +127,6 @@ def test_merged_stages_are_equal_numbers(method: Method, sizes: Sequence[int]) -
     merged.drain()
     for one, other in zip(apart.model.parameters(), merged.model.parameters(), strict=True):
         assert_bitwise_equal(one, other)
-
-
-@pytest.mark.parametrize("method", [*PIPELINED, methods.PIPEDREAM_2BW], ids=str)
-def test_a_run_is_resumed_bitwise_at_any_micro_batch(method: Method, tmp_path: Path) -> None:
-    vector, k = (5, 5, 3, 1, 1, 0), 5 if method.double_buffered else 2
-    data = toys.batches(14)
-
-    def fresh() -> Pipeline:
-        return toys.pipeline(toys.network(6, dropout=0.3), method, accumulation=k, staleness=vector, seed=4)
-
-    whole = fresh()
-    expected = toys.train(whole, data)
-    for stop in (1, 4, 5, 6, 9):
-        stopped, resumed = fresh(), fresh()
-        losses = toys.train(stopped, data[:stop], drain=False)
-        state = stopped.state_dict()
-        for worker, of_worker in zip(stopped.workers, state["workers"], strict=True):
-            above = worker.index + 1
-            gap = vector[worker.index] - vector[above] if above < 6 else 0
-            assert len(of_worker["from_above"]) == min(gap, max(stop - (vector[above] if above < 6 else 0), 0))
-            assert len(of_worker["parts"][0]["memory"]) == min(vector[worker.index], stop)
-        checkpoint.save(tmp_path / "state.pt", state)
-        resumed.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
-        assert losses + toys.train(resumed, data[stop:]) == expected
-        assert_bitwise_equal(resumed.state_dict(), whole.state_dict())
 
 
 def test_vectors_of_known_schedules() -> None:

@@ -26,7 +26,7 @@ WORK = (
     "reproduce.running.runner.run_grid",
     "reproduce.commands.process.train_here",
     "reproduce.commands.train.launch",
-    "reproduce.modelling.balance.measured",
+    "reproduce.commands.partition.time_network",
 )
 CELLS = {"training": TRAINING, "forward": FORWARD}
 
@@ -60,9 +60,11 @@ def message_of(case: str) -> str:
         stack.enter_context(contextlib.chdir(folder))
         result = CliRunner().invoke(main, shlex.split(case))
         left = [path.name for path in Path(folder).rglob("*")]
-    assert result.exit_code == 2, f"{case}: exit code {result.exit_code}: {result.output} {result.exception!r}"
+    assert isinstance(result.exception, SystemExit), f"{case}: {result.output} {result.exception!r}"
     assert not left, f"{case}: left {left}"
-    return result.stderr.partition("Error: ")[2].strip()
+    message = (result.stderr.partition("Error: ")[2] or result.stderr).strip()
+    message = message.replace(f"{Path(folder).resolve()}/", "")
+    return message if result.exit_code == 2 else f"exit code {result.exit_code}: {message}"
 
 
 if __name__ == "__main__":

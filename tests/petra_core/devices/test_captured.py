@@ -320,7 +320,7 @@ def test_what_may_run_at_once_shares_no_memory_that_one_of_it_writes(
     assert len(tick) >= 3 * 5 + 2
 
 
-def copied_home(ticks: CapturedSteps, recording: Interpreter) -> int:
+def copied_bytes(ticks: CapturedSteps, recording: Interpreter) -> int:
     """Return the number of bytes that a recorded step copies to fixed buffers."""
     return sum(
         args[0].nbytes
@@ -337,7 +337,7 @@ def test_a_tick_copies_what_is_no_sum_of_streams_and_a_kept_input_once(method: M
     ticks = CapturedSteps(pipeline, recorder)
     while not ticks.recorded:
         ticks.step(torch.randn(2, 3, 16, 16), torch.randint(0, 10, (2,)))
-    copied = sum(copied_home(ticks, recording) for recording in recorder.recorded) / ticks.period
+    copied = sum(copied_bytes(ticks, recording) for recording in recorder.recorded) / ticks.period
     held = pipeline.memory()
     if k > 1:  # the first of the k gradients of a parameter, to which the others are added
         copied -= held.now("parameters") / k

@@ -58,7 +58,7 @@ def test_a_part_of_a_home_lies_well_too_and_a_copy_has_the_layout_of_what_is_cop
     assert buffers.keep("half", (half,), 3)[0] is half
 
 
-def test_a_lone_home_is_copied_to_unless_it_is_meant_and_one_nobody_rehearsed_is_an_error() -> None:
+def test_a_fixed_buffer_is_copied_to_and_one_that_was_not_rehearsed_is_an_error() -> None:
     assert [period(k) for k in (1, 2, 3, 4, 5, 6, 8, 16, 32)] == [12, 12, 12, 12, 20, 12, 16, 16, 32]
     buffers = StaticBuffers(PLACES)
     buffer = buffers.keep_fixed("loss", number(1))

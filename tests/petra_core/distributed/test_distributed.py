@@ -218,12 +218,12 @@ def send_many(rank: int) -> None:
         channel = ProcessChannel((2, 1))
         pipeline = make(3, method, 1, channel)
         toys.train(pipeline, toys.batches(20), drain=False)
-        outlet = channel._to_above if rank == 0 else channel._to_below
-        assert outlet is not None
-        under_way = {transfer.micro_batch for transfer in outlet._sending}
+        sender = channel._to_above if rank == 0 else channel._to_below
+        assert sender is not None
+        under_way = {transfer.micro_batch for transfer in sender._sending}
         assert len(under_way) <= (3 if method.pipelined else 1), "of 20"
-        sending = list(outlet._sending)
+        sending = list(sender._sending)
         for _ in range(5):
             pipeline.evaluate(toys.batches(1)[0][0])
-        assert list(outlet._sending) == sending
+        assert list(sender._sending) == sending
         channel.close()

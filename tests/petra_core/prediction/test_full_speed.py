@@ -5,8 +5,8 @@ import random
 import pytest
 
 from petra_core import methods
-from petra_core.prediction import orders
-from petra_core.prediction.full_speed import TOLERANCE, hidden_latency, period, smallest
+from petra_core.prediction.full_speed import TOLERANCE, hidden_latency, period, smallest_staleness
+from petra_core.prediction.schedules import make_schedule
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.staleness import lockstep, one_f_one_b
 
@@ -30,9 +30,8 @@ def made_up(seed: int) -> tuple[list[Cost], Link, int]:
 
 def simulated(costs: list[Cost], staleness: tuple[int, ...], link: Link, k: int = 1) -> float:
     """Return the seconds of a micro-batch in a long run, because the reserve of the filling phase is used up slowly."""
-    devices = (1,) * len(costs)
-    order = orders.of_method(methods.PETRA, costs, devices, 900, k, staleness)
-    return simulate(order, link).seconds_per_micro_batch(skip=600, drop=60)
+    schedule = make_schedule(methods.PETRA, (1,) * len(costs), 900, k, staleness)
+    return simulate(schedule, costs, link).seconds_per_micro_batch(skip=600, drop=60)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -48,23 +47,25 @@ def test_the_period_is_that_of_a_long_run(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_no_smaller_staleness_keeps_full_speed(seed: int) -> None:
     costs, link, k = made_up(seed)
-    vector, plenty = smallest(costs, link, k), tuple(20 * stage for stage in reversed(range(len(costs))))
+    vector, plenty = smallest_staleness(costs, link, k), tuple(20 * stage for stage in reversed(range(len(costs))))
     best = simulated(costs, plenty, link, k)
     assert simulated(costs, vector, link, k) <= best * (1 + TOLERANCE) * 1.001
     for stage, number in enumerate(vector[:-1]):  # lower one number at a time, where the vector stays monotonic
         if number > vector[stage + 1]:
-            less = (*vector[:stage], number - 1, *vector[stage + 1 :])
-            assert period(costs, less, link, k) > best * (1 + TOLERANCE)
+            smaller = (*vector[:stage], number - 1, *vector[stage + 1 :])
+            assert period(costs, smaller, link, k) > best * (1 + TOLERANCE)
 
 
 def test_equal_stages_need_one_micro_batch_per_device_and_latency_needs_more() -> None:
     equal = [Cost(1, 2)] * 4
-    assert smallest(equal) == one_f_one_b(4)
-    assert smallest([Cost(0, 0)] * 3) == (0, 0, 0)
-    assert smallest([Cost(1, 1)]) == (0,)
-    assert smallest(equal, Link(latency=1.4)) == lockstep(4)
-    assert smallest([Cost(1, 1), Cost(4, 4), Cost(1, 1)]) == (2, 1, 0)
-    assert smallest([Cost(4, 4), Cost(1, 1), Cost(1, 1)]) == (1, 0, 0), "the others wait for the first all the same"
+    assert smallest_staleness(equal) == one_f_one_b(4)
+    assert smallest_staleness([Cost(0, 0)] * 3) == (0, 0, 0)
+    assert smallest_staleness([Cost(1, 1)]) == (0,)
+    assert smallest_staleness(equal, Link(latency=1.4)) == lockstep(4)
+    assert smallest_staleness([Cost(1, 1), Cost(4, 4), Cost(1, 1)]) == (2, 1, 0)
+    assert smallest_staleness([Cost(4, 4), Cost(1, 1), Cost(1, 1)]) == (1, 0, 0), (
+        "the others wait for the first all the same"
+    )
 
 
 def test_latency_up_to_which_messages_are_hidden() -> None:

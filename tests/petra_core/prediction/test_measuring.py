@@ -28,7 +28,7 @@ def made(name: str) -> tuple[list[Stage], Any, Any]:
 def test_costs_have_the_bytes_of_the_pipeline_and_nothing_is_changed(name: str, method: Method) -> None:
     stages, x, y = made(name)
     before = copy.deepcopy([stage.state_dict() for stage in stages]), torch.get_rng_state()
-    costs = prediction.measured(stages, method, x, y, accumulation=2, optimizer=toys.sgd, repetitions=1)
+    costs = prediction.measure(stages, method, x, y, accumulation=2, optimizer=toys.sgd, repetitions=1)
     assert_bitwise_equal(([stage.state_dict() for stage in stages], torch.get_rng_state()), before)
     value = x
     with torch.no_grad():
@@ -47,12 +47,12 @@ def test_the_cut_has_the_predicted_bytes_and_keeps_a_limit() -> None:
     stages, x, y = made("cnn")
     settings: dict[str, Any] = {"optimizer": toys.sgd, "staleness": (6, 5, 4, 3, 2, 1, 0)}
     held = [stage.total for stage in prediction.predict(stages, methods.PETRA, x, y, **settings)]
-    cut = prediction.balanced(stages, methods.PETRA, x, y, 2, repetitions=1, **settings)
-    first = cut.partition[0]
-    assert sum(cut.partition) == 7
+    cut = prediction.balance(stages, methods.PETRA, x, y, 2, repetitions=1, **settings)
+    first = cut.sizes[0]
+    assert sum(cut.sizes) == 7
     assert cut.bytes == (sum(held[:first]), sum(held[first:]))
     with pytest.raises(ValueError, match="no cut of 7 stages over 2 devices stays below 10 bytes"):
-        prediction.balanced(stages, methods.PETRA, x, y, 2, repetitions=1, limit=10, **settings)
+        prediction.balance(stages, methods.PETRA, x, y, 2, repetitions=1, limit=10, **settings)
     Pipeline(stages, methods.PETRA).step(x, y)
 
 
@@ -67,9 +67,9 @@ def test_the_cut_has_the_predicted_bytes_and_keeps_a_limit() -> None:
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     stages, x, y = made("cnn")
     with pytest.raises(ValueError, match=message):
-        prediction.measured(stages, **{"method": methods.PETRA, "inputs": x, "target": y} | settings)
+        prediction.measure(stages, **{"method": methods.PETRA, "inputs": x, "target": y} | settings)
 
 
 def test_the_package_has_no_other_names() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'measure'"):
-        prediction.measure  # type: ignore[attr-defined]  # noqa: B018  # raises
+    with pytest.raises(AttributeError, match="no attribute 'measured'"):
+        prediction.measured  # type: ignore[attr-defined]  # noqa: B018  # raises

@@ -4,13 +4,12 @@ import threading
 
 import pytest
 
+from benchmarks.pareprop import peak_of_graphs
 from petra_core import Pipeline, methods
 from petra_core.ledger import Ledger
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
-from petra_core.prediction.footprint import graphs_at_once
 from petra_core.prediction.memory import footprints
-from petra_core.prediction.orders import of_method
-from petra_core.prediction.simulation import Cost
+from petra_core.prediction.schedules import make_schedule
 from petra_core.staleness import format_actions
 from tests import toys
 from tests.petra_core.prediction.test_memory import NETWORKS, batch
@@ -27,7 +26,7 @@ def test_every_reconstruction_is_done_with_the_backward_above() -> None:
     assert [str(stage) for stage, _ in recording] == STAGES.replace("| ", "").split()
     assert format_actions(recording).splitlines()[0] == "stage 0 | F0 R0 B0 U0"
     with pytest.raises(ValueError, match="PAREPROP overlaps"):  # the model of several devices cannot express it
-        of_method(PAREPROP, [Cost(1, 2)] * 2, [1, 1], 3)
+        make_schedule(PAREPROP, [1, 1], 3)
 
 
 @pytest.mark.parametrize("method", [methods.BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP], ids=str)
@@ -56,12 +55,12 @@ def test_at_most_two_graphs_are_alive_at_once(
     p = Pipeline(stages, method, optimizer=toys.sgd)
     p.step(x, y)
     per_stage = footprints(stages, method, x, y)
-    prediction = graphs_at_once(per_stage, method)
+    prediction = peak_of_graphs(per_stage, method)
     if method is PAREPROP:  # threads decide when each of the two graphs begins and ends
-        one = graphs_at_once(footprints(stages, REVERSIBLE_BACKPROPAGATION, x, y), REVERSIBLE_BACKPROPAGATION)
+        one = peak_of_graphs(footprints(stages, REVERSIBLE_BACKPROPAGATION, x, y), REVERSIBLE_BACKPROPAGATION)
         assert one <= max(sums) <= prediction
         assert prediction <= 2 * one < sum(max(stage.lasting, stage.passing) for stage in per_stage)
     else:
         assert max(sums) == prediction
     with pytest.raises(ValueError, match="follow a timeline"):
-        graphs_at_once(per_stage, methods.PETRA)
+        peak_of_graphs(per_stage, methods.PETRA)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from petra_core.prediction.partition import assess, plan
+from petra_core.prediction.partition import assess, find_partition
 
 
 def all_cuts(count: int, devices: int) -> list[list[tuple[int, int]]]:
@@ -23,27 +23,27 @@ def test_no_cut_is_better(seconds: list[int], devices: int, seed: int) -> None:
         (max(sum(seconds[a:b]) for a, b in cut), max(sum(held[a:b]) for a, b in cut))
         for cut in all_cuts(len(seconds), devices)
     ]
-    best_cut = plan(seconds, devices, held=held)
+    best_cut = find_partition(seconds, devices, held=held)
     assert (best_cut.slowest, max(best_cut.bytes)) == min(worst)
-    assert sum(best_cut.partition) == len(seconds)
+    assert sum(best_cut.sizes) == len(seconds)
     limit = sorted(size for _, size in worst)[len(worst) // 2]
-    limited = plan(seconds, devices, held=held, limit=limit)
+    limited = find_partition(seconds, devices, held=held, limit=limit)
     assert max(limited.bytes) <= limit
     assert (limited.slowest, max(limited.bytes)) == min(pair for pair in worst if pair[1] <= limit)
 
 
 def test_what_a_plan_says_and_refuses() -> None:
-    best_cut = plan([1e-3, 4e-3, 1e-3, 2e-3], 2, held=[1_000_000, 0, 2_000_000, 0])
-    assert (best_cut.partition, best_cut.bytes) == ((2, 2), (1_000_000, 2_000_000))
+    best_cut = find_partition([1e-3, 4e-3, 1e-3, 2e-3], 2, held=[1_000_000, 0, 2_000_000, 0])
+    assert (best_cut.sizes, best_cut.bytes) == ((2, 2), (1_000_000, 2_000_000))
     assert (best_cut.speedup, best_cut.efficiency) == pytest.approx((1.6, 0.8))
     assert str(best_cut).splitlines()[1].split() == ["0", "0..1", "5.000", "100%", "1.0"]
     assert assess([1, 4, 1, 2], (3, 1)).speedup == pytest.approx(8 / 6)
     for make, message in (
         (lambda: assess([1, 1], (1, 2)), r"a partition of 2 stages must have the sum 2, got \(1, 2\)"),
-        (lambda: plan([1, 1], 3), "each of 3 devices needs a stage, and there are 2"),
-        (lambda: plan([1, 1], 1, held=[1]), "of the same stages, got 2 and 1"),
+        (lambda: find_partition([1, 1], 3), "each of 3 devices needs a stage, and there are 2"),
+        (lambda: find_partition([1, 1], 1, held=[1]), "of the same stages, got 2 and 1"),
         (
-            lambda: plan([1, 1], 2, held=[7, 1], limit=5),
+            lambda: find_partition([1, 1], 2, held=[7, 1], limit=5),
             "stays below 5 bytes a device: the largest stage holds 7, all of them 8",
         ),
     ):

@@ -1,4 +1,4 @@
-"""Test timelines and the orders that they simulate against results by hand."""
+"""Test timelines and the schedules that they simulate against results by hand."""
 
 import json
 
@@ -6,8 +6,8 @@ import pytest
 
 from petra_core import methods
 from petra_core.errors import ScheduleError
-from petra_core.prediction import orders
-from petra_core.prediction.simulation import Cost, Link, Operation, simulate
+from petra_core.prediction.schedules import make_schedule
+from petra_core.prediction.simulation import Cost, Link, merge_costs, simulate
 from petra_core.prediction.timeline import Event, Timeline
 from petra_core.staleness import lockstep, one_f_one_b
 
@@ -30,7 +30,7 @@ def picture(timeline: Timeline) -> list[str]:
 
 
 def test_the_order_of_petra_as_drawn_by_hand() -> None:
-    timeline = simulate(orders.of_method(methods.PETRA, [UNIT] * 3, (1, 1, 1), 6))
+    timeline = simulate(make_schedule(methods.PETRA, (1, 1, 1), 6), [UNIT] * 3)
     assert picture(timeline) == ["01234..aa5bb.cc.dd.ee.ff", ".012.aa3bb4cc5dd.ee.ff..", "..0aa1bb2cc3dd4ee5ff...."]
     assert timeline.seconds_per_micro_batch() == 3  # devices are only idle during filling and draining
 
@@ -38,37 +38,32 @@ def test_the_order_of_petra_as_drawn_by_hand() -> None:
 def test_speed_without_latency_needs_one_micro_batch_per_device_and_lockstep_waits_for_no_message() -> None:
     """Each stage is on one device, with F = 1 and B = 2. Two stages of equal staleness work one after the other."""
     for staleness, instant, slow in ((lockstep(4), 3.0, 3.0), (one_f_one_b(4), 3.0, 3.37), ((2, 1, 0, 0), 6.0, 6.5)):
-        order = orders.of_method(methods.PETRA, [UNIT] * 4, (1,) * 4, 200, staleness=staleness)
+        schedule = make_schedule(methods.PETRA, (1,) * 4, 200, staleness=staleness)
         for link, expected in ((Link(), instant), (Link(latency=0.25), slow)):
-            pace = simulate(order, link).seconds_per_micro_batch(skip=80, drop=40)
+            pace = simulate(schedule, [UNIT] * 4, link).seconds_per_micro_batch(skip=80, drop=40)
             assert pace == pytest.approx(expected, rel=0.01), (staleness, link)
 
 
 def test_a_slow_link_is_waited_for_and_carries_one_message_at_a_time() -> None:
     costs = [Cost(1, 1, up=2), Cost(1, 1, down=2)]
-    instant = simulate(orders.of_method(methods.DSP, costs, (1, 1), micro_batches=2))
-    assert picture(instant) == ["01.a.b", ".0a1b."]
-    order = orders.of_method(methods.DSP, costs, (1, 1), micro_batches=2)
-    assert picture(simulate(order, Link(latency=1, bandwidth=1))) == [
-        "01.......a.b",
-        "....0a1b....",
-    ]
+    schedule = make_schedule(methods.DSP, (1, 1), micro_batches=2)
+    assert picture(simulate(schedule, costs)) == ["01.a.b", ".0a1b."]
+    assert picture(simulate(schedule, costs, Link(latency=1, bandwidth=1))) == ["01.......a.b", "....0a1b...."]
 
 
 def test_stages_made_one_wait_less() -> None:
     """Work and speed are equal, but the first gradient returns after two micro-batches instead of six."""
     costs = [Cost(1, 2, 3, up=10 + stage, down=20 + stage, weights=5) for stage in range(4)]
-    assert orders.merged(costs, (1, 3)) == [costs[0], Cost(3, 6, 9, 13, 21, 15)]
-    grouped = orders.of_method(methods.PETRA, [UNIT] * 4, (2, 2), 30)
-    made_one = orders.of_method(methods.PETRA, orders.merged([UNIT] * 4, (2, 2)), (1, 1), 30)
-    for order, before in ((grouped, 7), (made_one, 3)):
-        kinds = [operation.name[0] for operation in order[0] if operation.name[1] == 0]
+    assert merge_costs(costs, (1, 3)) == [costs[0], Cost(3, 6, 9, 13, 21, 15)]
+    grouped, merged = (make_schedule(methods.PETRA, sizes, 30) for sizes in ((2, 2), (1, 1)))
+    for schedule, each, before in ((grouped, [UNIT] * 4, 7), (merged, merge_costs([UNIT] * 4, (2, 2)), 3)):
+        kinds = [kind for kind, stage, _ in schedule[0] if stage == 0]
         assert kinds.index("B") == before
-        assert simulate(order).seconds_per_micro_batch(skip=10, drop=10) == pytest.approx(6)
+        assert simulate(schedule, each).seconds_per_micro_batch(skip=10, drop=10) == pytest.approx(6)
 
 
 def test_a_chrome_trace_is_in_microseconds() -> None:
-    trace = json.loads(json.dumps(simulate(orders.of_method(methods.BACKPROPAGATION, [UNIT], (1,), 1)).chrome_trace()))
+    trace = json.loads(json.dumps(simulate(make_schedule(methods.BACKPROPAGATION, (1,), 1), [UNIT]).chrome_trace()))
     event = trace["traceEvents"][1]
     assert (event["name"], event["ts"], event["dur"], event["tid"]) == ("B0", 1e6, 2e6, 0)
     assert event["args"] == {"stage": 0, "micro_batch": 0}
@@ -90,10 +85,12 @@ def test_measures_of_a_timeline_do_not_depend_on_when_it_begins() -> None:
 
 
 def test_a_deadlock_is_named() -> None:
-    first = [Operation(("F", 0, 0), 1, ((("B", 1, 0), 0),))]
-    second = [Operation(("B", 1, 0), 1, ((("F", 0, 0), 0),))]
-    with pytest.raises(ScheduleError, match="device 0 waits before F0 of stage 0 for B0 of stage 1; device 1 waits"):
-        simulate([first, second])
+    schedule = [[("B", 0, 0), ("F", 0, 0)], [("F", 1, 0), ("B", 1, 0)]]
+    message = (
+        "device 0 waits before B0 of stage 0 for F0 of stage 0, B0 of stage 1; device 1 waits before F0 of stage 1"
+    )
+    with pytest.raises(ScheduleError, match=message):
+        simulate(schedule, [UNIT] * 2)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +98,9 @@ def test_a_deadlock_is_named() -> None:
     [
         (lambda: Cost(-1, 1), "forward must not be negative, got -1"),
         (lambda: Link(bandwidth=0), "bandwidth above 0"),
-        (lambda: orders.of_method(methods.PETRA, [UNIT] * 2, (1, 1), 4, 2, (2,)), "one number per stage: expected 2"),
-        (lambda: orders.of_method(methods.DSP, [UNIT] * 2, (2, 1), 4), "a partition of 2 stages must have the sum 2"),
+        (lambda: make_schedule(methods.PETRA, (1, 1), 4, 2, (2,)), "one number per stage: expected 2"),
+        (lambda: make_schedule(methods.DSP, (2, 0), 4), "at least one stage, got"),
+        (lambda: simulate(make_schedule(methods.DSP, (2, 1), 4), [UNIT] * 2), "of 3 stages needs .* got 2 costs"),
     ],
 )
 def test_bad_input(make, message) -> None:

@@ -10,7 +10,7 @@ from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.messages import Message
 from petra_core.methods import Method
-from petra_core.prediction.tracing import WAIT, gathered, timeline, tracing
+from petra_core.prediction.tracing import WAIT, gather_events, make_timeline, tracing
 from petra_core.tape import Tape
 from tests import toys
 from tests.compare import assert_bitwise_equal
@@ -35,8 +35,8 @@ def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -
     assert_bitwise_equal(traced.state_dict(), plain.state_dict())
     for stage in range(3):
         done = [f"{event.name[0]}{event.name[2]}" for event in trace.events if event.name[1] == stage]
-        assert done == [str(a) for of, a in recording if of == stage and a.kind.value != "R"]
-    recorded = timeline([trace])
+        assert done == [str(a) for at, a in recording if at == stage and a.kind.value != "R"]
+    recorded = make_timeline(trace.events)
     assert min(event.begin for event in recorded.events) == 0
     ends = [0.0, *(event.end for event in recorded.events)]
     assert all(event.begin >= end for event, end in zip(recorded.events, ends, strict=False))
@@ -45,7 +45,7 @@ def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -
     before = len(trace.events)
     toys.train(traced, data)
     assert len(trace.events) == before, "nothing is traced outside the context"
-    assert timeline([]).seconds == 0
+    assert make_timeline([]).seconds == 0
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5], ids=["in two threads", "in one"])
@@ -66,9 +66,9 @@ def test_a_reconstruction_beside_a_backward_is_an_event_of_its_stage(
         toys.train(pipeline, toys.batches(2))
     for stage in range(4):
         done = [f"{event.name[0]}{event.name[2]}" for event in trace.events if event.name[1] == stage]
-        assert done == [str(action) for of, action in recording if of == stage]
+        assert done == [str(action) for at, action in recording if at == stage]
     assert all(event.end - event.begin >= SLOW for event in trace.events if event.name[:2] == ("R", 1))
-    whole = timeline([trace])
+    whole = make_timeline(trace.events)
     assert 0 < whole.busy(0) <= whole.seconds
     assert {event["tid"] for event in whole.chrome_trace()["traceEvents"] if event["cat"] == "R"} == {1}
 
@@ -97,11 +97,10 @@ def trace_two(rank: int) -> None:
         pipeline.stages[1].function.register_forward_pre_hook(lambda *_: time.sleep(SLOW))
         with tracing(pipeline, rank) as trace:
             toys.train(pipeline, toys.batches(6))
-        traces = gathered(trace)
+        events = gather_events(trace)
         channel.close()
         platform.node, time.perf_counter = real_clocks
-        assert [trace.device for trace in traces] == [0, 1]
-        without_waits = timeline(traces)
+        without_waits = make_timeline(events)
         assert {(event.device, event.name[1]) for event in without_waits.events} == {(0, 0), (0, 1), (1, 2)}
         at = {event.name: event for event in without_waits.events}
         for m in range(6):  # the backward includes its reconstruction, which is not waiting
@@ -110,11 +109,11 @@ def trace_two(rank: int) -> None:
         for m in range(6):  # on one clock, a message arrives before it is used
             assert at["F", 2, m].begin + tolerance > at["F", 1, m].begin + DELAY
             assert at["B", 1, m].begin + tolerance > at["B", 2, m].begin
-        waits = [event for trace in traces for event in trace.events if event.name[0] == WAIT]
+        waits = [event for event in events if event.name[0] == WAIT]
         # Most of the delay must appear as waiting of the receiving rank, not as its work.
         assert sum(event.end - event.begin for event in waits if event.device == 1) > 3 * DELAY
         assert without_waits.busy(1) < without_waits.busy(0)
-        with_waits = timeline(traces, waits=True)
+        with_waits = make_timeline(events, waits=True)
         assert len(with_waits.events) == len(without_waits.events) + len(waits)
         assert {event["cat"] for event in with_waits.chrome_trace()["traceEvents"]} == {"F", "B", "U", "wait"}
 

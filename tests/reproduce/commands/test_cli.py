@@ -16,14 +16,16 @@ import torch
 from click.testing import CliRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from reproduce.cells.kinds import CellError, ForwardGradientCell
+from reproduce.cells.kinds import KINDS, CellError, ForwardGradientCell
 from reproduce.cells.setting import flags_of, settings_of
 from reproduce.commands import train
 from reproduce.commands.cli import main
 from reproduce.commands.options import UserPath
+from reproduce.grids.selection import Selection
 from reproduce.modelling import fewer_stages
 from reproduce.records.record import Record, Status
 from reproduce.running import runner
+from reproduce.running.grid_options import GridOptions
 from reproduce.running.progress import EventFiles, GridBar, TrainingBar
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, wait_for
@@ -46,6 +48,12 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
     for name, setting in described.items():
         group = text.partition(f"\n{setting.group}:\n")[2].partition("\n\n")[0]
         assert all(flag in group for flag in flags_of(name, setting)), name
+
+
+@pytest.mark.parametrize("kind", [*KINDS.values(), GridOptions, train.TrainOptions, Selection])
+def test_every_setting_is_described_by_a_sentence_of_its_class(kind):
+    for name, setting in settings_of(kind).items():
+        assert re.fullmatch(r"(?s).+\.", setting.text), f"{kind.__name__} has no sentence on {name} in `Attributes:`"
 
 
 OLD_SPELLINGS = [
@@ -73,7 +81,8 @@ def test_an_old_spelling_means_the_same_and_prints_a_notice(command, old, new, c
     (expected, silence), (actual, notice) = values(new), values(old)
     assert (actual, silence) == (expected, "")
     flags = [re.match(r"[\w-]+", options)[0] for options in (old, new)]
-    assert notice == f"NOTE: {flags[0]} is now {flags[1]}; the old spelling works until the next release\n"
+    values_of = {"--weight-prediction": " (none, momentum, linear)"}.get(flags[1], "")
+    assert notice == f"NOTE: {flags[0]} is now {flags[1]}{values_of}; the old spelling works until the next release\n"
     monkeypatch.setenv("RANK", "1")
     assert values(old) == (expected, ""), "one of several processes prints the notice"
 
@@ -228,14 +237,14 @@ def test_a_number_of_stages_is_cut_by_predicted_costs(capsys):
 
 def test_fewer_stages_are_advised_for_several_processes():
     cell = train.cell_by_hand({"method": "PETRA"})
-    output = fewer_stages.sentence(cell, 4)
+    output = fewer_stages.describe(cell, 4)
     assert output.startswith("one stage per process (--timing 1f1b --stages 3,2,2,3) would change the staleness of ")
     assert "from 18 to 3 micro-batches" in output
     assert "up to 11% of" in output
-    assert "(--timing 1f1b) would" in fewer_stages.sentence(cell, 10)
+    assert "(--timing 1f1b) would" in fewer_stages.describe(cell, 10)
     chosen = dataclasses.replace(cell, timing="1f1b")
     for other, processes in ((cell, 1), (chosen, 4), (train.cell_by_hand({"method": "backpropagation"}), 4)):
-        assert not fewer_stages.sentence(other, processes)
+        assert not fewer_stages.describe(other, processes)
 
 
 def test_forward_gradients_by_hand_have_separate_defaults():

@@ -151,30 +151,6 @@ def test_ctrl_c_leaves_nothing_and_gives_130(source, root, monkeypatch):
     assert [path.name for path in root.iterdir()] == [".cifar10.lock"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["prepare", "cifr10"], 2, "there is no data set 'cifr10'; did you mean cifar10, cifar100?"),
-        (["prepare", "digits"], 2, "come with a dependency and need no preparation"),
-        (["prepare", "cifar10"], 2, "--source is missing: the folder that contains CIFAR-10. Get it with --download"),
-        (["prepare", "imagenet32", "--download"], 2, "ImageNet32 cannot be downloaded without an account.*Log in"),
-        (["prepare", "cifar10", "--source", ".", "--workers", "2"], 2, "--workers apply only to imagenet"),
-        (["prepare", "cifar10", "--source", "nowhere"], 1, "nowhere: there is no such folder"),
-        (["prepare", "imagenet", "--source", "."], 1, "train: there is no such folder"),
-        (["check"], 1, "data contains no prepared data set; `data list` shows the data sets"),
-        (
-            ["check", "cifar10"],
-            1,
-            "^cifar10: not prepared. Get it with --download, or unpack [^ ]+ [^ ]+ https[^ ]+ into a folder [^:]*$",
-        ),
-    ],
-)
-def test_wrong_input_says_what_to_do(arguments, code, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert re.search(message.replace("?", r"\?"), " ".join(invoke(*arguments, code=code).split()))
-    assert not list(tmp_path.iterdir())
-
-
 def test_no_color_is_obeyed(tmp_path, monkeypatch):
     command = ["data", "list", "--data-root", str(tmp_path)]
     assert "\x1b[" in CliRunner().invoke(main, command, color=True).stdout

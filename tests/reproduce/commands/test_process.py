@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from reproduce.commands import process
+from reproduce.commands.train import TrainOptions
 from reproduce.records import locks
 from reproduce.records.locks import LockedError, holder
 from reproduce.records.record import Record
@@ -65,4 +66,5 @@ def test_a_living_process_is_left_alone(train, machine, tmp_path, monkeypatch, n
 
 
 def test_one_process_has_all_stages_however_they_were_to_be_shared():
-    assert process._shares(CHAIN, 1, "balanced") == process._shares(CHAIN, 1, "even")
+    even, balanced = (process._partition(CHAIN, TrainOptions(partition=name)) for name in ("even", "balanced"))
+    assert even == balanced

@@ -126,7 +126,7 @@ def test_one_flipped_bit_is_noticed_before_training_and_of_large_data_sets_only_
             path.write_bytes(whole)
     monkeypatch.setattr(sources, "READ_WHOLE", 1000)
     open_data(CELL, CPU, root)
-    sources._verified_once.cache_clear()
+    sources._verify_once.cache_clear()
     path.write_bytes(damaged[:-1])
     with pytest.raises(DataError, match="bytes, expected"):
         open_data(CELL, CPU, root)

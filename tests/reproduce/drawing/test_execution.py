@@ -9,37 +9,37 @@ from petra_core import methods
 from petra_core.errors import ScheduleError
 from petra_core.staleness import Action, Kind, lockstep, one_f_one_b, program
 from reproduce.drawing.__main__ import main
-from reproduce.drawing.execution import executed, laid_out
+from reproduce.drawing.execution import execute, lay_out
 
 
 @pytest.mark.parametrize("staleness", [lockstep(4), one_f_one_b(4), (2, 2, 1, 0)], ids=str)
 def test_what_ran_are_the_local_programs(staleness: tuple[int, ...]) -> None:
-    actions = executed(methods.PETRA, 4, 9, 2, staleness)
+    actions = execute(methods.PETRA, 4, 9, 2, staleness)
     for stage in range(4):
-        assert [action for of, action in actions if of == stage] == [*program(methods.PETRA, staleness, stage, 9, 2)]
+        assert [action for at, action in actions if at == stage] == [*program(methods.PETRA, staleness, stage, 9, 2)]
     for stages, micro_batches in ((1, 7), (4, 0)):
         with pytest.raises(ValueError, match="at least 2 stages and 1 micro-batch"):
-            executed(methods.PETRA, stages, micro_batches)
+            execute(methods.PETRA, stages, micro_batches)
 
 
 def test_pipelines_of_one_stage_per_device_are_full_at_any_staleness_that_suffices() -> None:
     """A micro-batch takes F 1 + R 1 + B 2 at each stage, if its device does not wait."""
     for staleness, seconds in ((lockstep(4), 4), (one_f_one_b(4), 4), ((2, 2, 1, 0), 8)):
-        timeline = laid_out(executed(methods.PETRA, 4, 40, 1, staleness), (1,) * 4)
+        timeline = lay_out(execute(methods.PETRA, 4, 40, 1, staleness), (1,) * 4)
         assert timeline.seconds_per_micro_batch(skip=10, drop=10) == pytest.approx(seconds), staleness
 
 
 def test_a_reconstruction_that_overlaps_is_beside_the_backward_above() -> None:
-    actions = executed(methods.PAREPROP, 4, 2)
-    timeline = laid_out(actions, (1,) * 4)
+    actions = execute(methods.PAREPROP, 4, 2)
+    timeline = lay_out(actions, (1,) * 4)
     begins = {event.name: event.begin for event in timeline.events}
     ends = {event.name: event.end for event in timeline.events}
     for stage in range(3):
         assert begins["R", stage, 1] < ends["B", stage + 1, 1]
     assert timeline.seconds == 2 * 3 * 4, "3J"
     order = [(0, Action(Kind.BACKWARD, 0)), (0, Action(Kind.FORWARD, 0)), (1, Action(Kind.FORWARD, 0))]
-    with pytest.raises(ScheduleError, match="device 0 waits before B0 of stage 0"):
-        laid_out([*order, (1, Action(Kind.BACKWARD, 0))], (1, 1))
+    with pytest.raises(ScheduleError, match="stage 0 executed B0 before F0 of stage 0"):
+        lay_out([*order, (1, Action(Kind.BACKWARD, 0))], (1, 1))
 
 
 def test_command_draws_what_it_is_asked_for_and_refuses_what_cannot_be_drawn(

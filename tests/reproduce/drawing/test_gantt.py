@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from petra_core import methods
-from petra_core.prediction import orders
+from petra_core.prediction.schedules import make_schedule
 from petra_core.prediction.simulation import Cost, simulate
 from petra_core.prediction.timeline import Event, Timeline
 from reproduce.drawing.gantt import to_svg
@@ -27,7 +27,7 @@ def numbers(box: ElementTree.Element) -> tuple[float, ...]:
 
 
 def test_every_event_is_drawn_in_its_lane_as_long_as_it_took() -> None:
-    timeline = simulate(orders.of_method(methods.PETRA, [UNIT] * 3, (1, 1, 1), 6))
+    timeline = simulate(make_schedule(methods.PETRA, (1, 1, 1), 6), [UNIT] * 3)
     drawn = boxes(to_svg(timeline, title="three devices"))
     assert len(drawn) == len(timeline.events)
     pixels_a_second = 900 / timeline.seconds

@@ -13,10 +13,10 @@ from reproduce.exhibits.claims import Judged, judge
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import recipes
 from reproduce.grids.plans import PLANS
-from reproduce.modelling.gradients import kinds
 from reproduce.presentation.content import ExhibitStatus
 from reproduce.presentation.statements import ClaimVerdict
 from reproduce.records.frames import Frames
+from reproduce.records.gradients import kinds
 from reproduce.records.results import Results, read
 from tests import fake_records, sections
 from tests.golden import dump

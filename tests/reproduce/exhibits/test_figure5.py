@@ -7,9 +7,9 @@ import pytest
 from reproduce.cells.kinds import GradientsCell
 from reproduce.exhibits import figure5, figure6
 from reproduce.grids.plans import gradients as plan
-from reproduce.modelling.gradients import BETWEEN, METHOD
 from reproduce.presentation.content import Figure
 from reproduce.presentation.statements import ClaimVerdict
+from reproduce.records.gradients import BETWEEN, METHOD
 from tests import fake_probes
 from tests.sections import judged as judged_of
 from tests.sections import made, table

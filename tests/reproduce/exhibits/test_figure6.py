@@ -7,8 +7,8 @@ import pytest
 from reproduce.cells.kinds import GradientsCell
 from reproduce.exhibits import figure6
 from reproduce.grids.plans import gradients as plan
-from reproduce.modelling.gradients import BETWEEN, METHOD
 from reproduce.presentation.content import Section
+from reproduce.records.gradients import BETWEEN, METHOD
 from tests import fake_probes
 from tests.sections import made, table
 

@@ -9,7 +9,7 @@ from reproduce.cells.networks import HELD
 from reproduce.exhibits import invertible
 from reproduce.grids import recipes
 from reproduce.grids.plans.invertible import OURS, PAPERS
-from reproduce.modelling.invertible import DEPTHS, predicted
+from reproduce.modelling.invertible import DEPTHS, predict_bytes
 from tests import fake_records
 from tests.sections import entries, made, table
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.convolutions
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_the_buffers_of_the_inner_stages_vanish(depth: int) -> None:
-    theirs, ours = (predicted(family, depth)["held"]["inputs"] for family in (PAPERS, OURS))
+    theirs, ours = (predict_bytes(family, depth)["held"]["inputs"] for family in (PAPERS, OURS))
     stem = (
         4 * 64 * 3 * 224 * 224 * 2 * ({18: 10, 50: 18}[depth] - 1)
     )  # float32 images, one for each micro-batch of staleness
@@ -28,10 +28,10 @@ def test_the_buffers_of_the_inner_stages_vanish(depth: int) -> None:
 
 def test_less_memory_at_depth_50_and_not_at_depth_18_where_messages_double(tmp_path: Path) -> None:
     """Buffers vanish at every depth, but the total memory does not shrink at every depth."""
-    sums = {(f, d): predicted(f, d)["peak"]["sum"] for f in (PAPERS, OURS) for d in (18, 50)}
+    sums = {(f, d): predict_bytes(f, d)["peak"]["sum"] for f in (PAPERS, OURS) for d in (18, 50)}
     assert sums[OURS, 50] < 0.4 * sums[PAPERS, 50]
     assert sums[OURS, 18] > sums[PAPERS, 18]
-    messages = [predicted(f, 18)["held"]["messages"] for f in (OURS, PAPERS)]
+    messages = [predict_bytes(f, 18)["held"]["messages"] for f in (OURS, PAPERS)]
     assert messages[0] / messages[1] == pytest.approx(2.23, abs=0.1)  # two messages down at each hop in lockstep
     said = made(invertible.EXHIBIT, tmp_path).sentence
     assert "takes RevNet-18 from 7.1 to 9.1 GB and RevNet-50 from 42.6 to 16.5 GB" in said

@@ -7,12 +7,13 @@ import pytest
 
 from petra_core import methods
 from petra_core.prediction.simulation import INSTANT, Cost, Link
+from petra_core.staleness import per_device
 from reproduce.cells import timing
 from reproduce.cells.kinds import TrainedCell, TrainingCell
 from reproduce.exhibits import staleness
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans import staleness as plan
-from reproduce.modelling import one_stage_per_device
+from reproduce.modelling.strategies import run_full
 from reproduce.presentation.content import MINUS, Section
 from tests import fake_records, sections
 
@@ -114,13 +115,14 @@ def test_backpropagation_is_the_point_at_0_of_every_line(tmp_path: Path) -> None
 
 def test_one_stage_per_device_pays_for_latency_what_theory_says() -> None:
     costs = (Cost(1.0, 2.0),) * 4
-    free = one_stage_per_device.period(costs, methods.PETRA, (2, 2), 0.0, INSTANT)
-    assert free == pytest.approx(6.0)
+
+    def seconds(slack: float, link: Link) -> float:
+        return run_full(methods.PETRA, costs, (2, 2), 1, per_device((2, 2), slack), link)[1]
+
+    assert seconds(0.0, INSTANT) == pytest.approx(6.0)
     # A round trip of two stages takes the turns of both and two messages, for d + 1 = 2 micro-batches.
-    late = one_stage_per_device.period(costs, methods.PETRA, (2, 2), 0.0, Link(latency=0.6))
-    assert late == pytest.approx((2 * 6.0 + 2 * 0.6) / 2)
-    slack = one_stage_per_device.period(costs, methods.PETRA, (2, 2), 1.0, Link(latency=0.6))
-    assert slack == pytest.approx(6.0)
+    assert seconds(0.0, Link(latency=0.6)) == pytest.approx((2 * 6.0 + 2 * 0.6) / 2)
+    assert seconds(1.0, Link(latency=0.6)) == pytest.approx(6.0)
 
 
 def test_smoke_has_cells_that_differ_in_timing_alone() -> None:

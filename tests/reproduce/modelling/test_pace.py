@@ -5,7 +5,7 @@ import random
 import pytest
 
 from petra_core import methods
-from petra_core.prediction import orders
+from petra_core.prediction.schedules import make_schedule
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.staleness import per_device
 from reproduce.modelling.pace import pace
@@ -23,8 +23,8 @@ def test_the_pace_is_that_of_the_events(stages: int, k: int, link: Link, fall: i
     ]
     measured = -(-32 // k) * k
     staleness = per_device([1] * stages, slack=fall - 1)
-    order = orders.of_method(methods.PETRA, costs, [1] * stages, 2 * measured + 4 * stages, k, staleness)
-    timeline = simulate(order, link)
+    schedule = make_schedule(methods.PETRA, [1] * stages, 2 * measured + 4 * stages, k, staleness)
+    timeline = simulate(schedule, costs, link)
     at_stage_0 = [event.end for event in timeline.events if event.name[:2] == ("B", 0)][: 2 * measured + 2 * stages]
     assert pace(costs, link, accumulation=k, fall=fall) == pytest.approx(
         (at_stage_0[-1] - at_stage_0[-1 - measured]) / measured

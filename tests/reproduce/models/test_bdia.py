@@ -58,7 +58,7 @@ def there_and_back(stages: Sequence[BdiaStage], streams: Streams, *, with_bits: 
         for stage, side, drawn in reversed(kept):
             assert drawn is not None
             with replay(drawn, CPU):
-                bits = side if with_bits else tuple(torch.zeros_like(of) for of in side)
+                bits = side if with_bits else tuple(torch.zeros_like(packed) for packed in side)
                 inputs = stage.reconstruct(streams, bits).inputs
             assert inputs is not None
             streams = inputs

@@ -156,7 +156,7 @@ def test_the_lock_of_a_process_that_died_here_is_taken_over_at_once(shared, mach
 def test_a_lock_given_back_between_the_look_and_the_grip_was_not_taken_over(tmp_path, machine, monkeypatch):
     process, release = machine("beta", stale=1000)
     be_machine("alpha", stale=1000)
-    described = locks._described
+    described = locks._read_holder
 
     def give_back_after_the_look(*arguments, **options):
         seen = described(*arguments, **options)
@@ -164,7 +164,7 @@ def test_a_lock_given_back_between_the_look_and_the_grip_was_not_taken_over(tmp_
         process.join()
         return seen
 
-    monkeypatch.setattr(locks, "_described", give_back_after_the_look)
+    monkeypatch.setattr(locks, "_read_holder", give_back_after_the_look)
     with hold(tmp_path) as held:
         assert held.taken_from is None
 
@@ -254,7 +254,7 @@ def test_a_lease_that_changes_between_the_look_and_the_renaming_is_put_back(tmp_
     process.kill()
     process.join()
     be_machine("alpha", stale=1000)
-    monkeypatch.setattr(locks, "_untouched", lambda *_: 1000)
+    monkeypatch.setattr(locks, "_seconds_unchanged", lambda *_: 1000)
     lease, rename = tmp_path / "record.lease", Path.rename
     stale = lease.read_text()
     newer, third = (stale.replace(locks._lease(tmp_path).owner.token, digit * 32) for digit in "12")

@@ -328,7 +328,7 @@ def test_copies_of_killed_merges_are_removed_and_that_of_one_that_runs_is_not(th
     record = partial(there, 2)
     killed = here / ".merge-killed"
     (killed / "records").mkdir(parents=True)
-    with merging._copied(record.read(), Record.for_cell(CELL, here)) as running:
+    with merging._copy_aside(record.read(), Record.for_cell(CELL, here)) as running:
         assert decisions(there, here) == [Decision.BROUGHT]
         assert not killed.exists()
         assert (running / "checkpoint.pt").exists()

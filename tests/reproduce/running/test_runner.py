@@ -281,7 +281,7 @@ def test_finished_cells_start_no_worker_and_failed_ones_only_if_asked(tmp_path, 
     record.fail("out of memory", "no more")
     assert run_grid(CELLS[:1], settings(tmp_path)).exit_code == 1
     assert started == []
-    run_grid(CELLS[:1], settings(tmp_path, jobs=3), retry_failed=True)
+    run_grid(CELLS[:1], settings(tmp_path, jobs=3, retry_failed=True))
     assert started == [(CELLS[:1], 1)], "a worker for every cell, who share the device"
     assert record.state().status is Status.PARTIAL
 
@@ -393,7 +393,7 @@ def test_a_folder_of_another_user_is_a_problem_of_a_retry_and_none_of_a_finished
         yield
 
     monkeypatch.setattr("reproduce.records.record.hold", forbidden)
-    outcome = run_grid(CELLS[:2], settings(tmp_path), retry_failed=True)
+    outcome = run_grid(CELLS[:2], settings(tmp_path, retry_failed=True))
     assert outcome.problems == {CELLS[0]: "record.lock belongs to another user"}
     assert outcome.states[CELLS[1]].status is Status.DONE
 

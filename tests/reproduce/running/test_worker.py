@@ -47,7 +47,7 @@ def test_a_missing_data_set_says_how_to_get_it_and_the_other_cells_go_on(tmp_pat
 
 def test_a_loader_that_is_not_installed_says_which_others_there_are(tmp_path, monkeypatch):
     monkeypatch.setattr("reproduce.cells.catalogue.ffcv_installed", lambda: False)
-    monkeypatch.setattr("reproduce.data.sources._verified", lambda folder, loader: None)
+    monkeypatch.setattr("reproduce.data.sources._verify", lambda folder, loader: None)
     [message] = reports([recipes.cell("paper")], tmp_path)
     assert kinds([message]) == [(Problem, 0)]
     assert "the loader is ffcv, which is not installed. Choose --loader memory" in message.text

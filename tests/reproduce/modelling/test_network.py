@@ -8,8 +8,8 @@ import torch
 from click.testing import CliRunner
 
 from petra_core import methods
-from petra_core.prediction.footprint import of_footprints
-from petra_core.prediction.holding import peaks
+from petra_core.prediction.footprint import predict_stages
+from petra_core.prediction.peak_memory import find_peaks
 from petra_core.prediction.simulation import Cost, Link
 from petra_core.settings import Settings
 from reproduce.cells.kinds import CellError
@@ -18,7 +18,7 @@ from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.grids.plans import table3
 from reproduce.measures import held_memory, stage_costs
-from reproduce.modelling import balance
+from reproduce.modelling import network
 from tests.reproduce.exhibits.test_table5 import made_up
 
 CELL = dataclasses.replace(
@@ -34,7 +34,7 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_network_really_costs_gives_a_cut() -> None:
     threads = torch.get_num_threads()
-    sizes = balance.balanced(CELL, 2, torch.device("cpu"), threads=1)
+    sizes = network.balance(CELL, 2, torch.device("cpu"), threads=1)
     assert len(sizes) == 2
     assert sum(sizes) == 4
     assert torch.get_num_threads() == threads
@@ -49,26 +49,26 @@ def test_stages_are_timed_with_the_threads_of_training(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(stage_costs, "timed", timed)
     before = torch.get_num_threads()
-    balance.balanced(CELL, 2, torch.device("cpu"), threads=before + 1)
+    network.balance(CELL, 2, torch.device("cpu"), threads=before + 1)
     assert timed_with == [before + 1]
 
 
 @pytest.mark.usefixtures("costs")
 def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
-    timed = balance.measured(balance.of_training(CELL), torch.device("cpu"))
+    timed = network.time_network(network.timing_cell(CELL), torch.device("cpu"))
     assert timed.costs[0] == Cost(3, 6, 0, 10**6, 0, 4000)
     before = torch.get_num_threads()
-    assert balance.balanced(CELL, 2, torch.device("cpu"), threads=before + 1) == (1, 3)
+    assert network.balance(CELL, 2, torch.device("cpu"), threads=before + 1) == (1, 3)
     assert torch.get_num_threads() == before
-    assert (timed.even(2).partition, timed.even(2).slowest) == ((2, 2), 12)
+    assert (timed.even(2).sizes, timed.even(2).slowest) == ((2, 2), 12)
     assert timed.best(2).speedup == 2
     with pytest.raises(CellError, match="each of 5 devices needs a stage"):
         timed.best(5)
     with pytest.raises(CellError, match="stays below 10 bytes a device"):
         timed.best(2, limit=10)
-    timeline = timed.simulated(timed.best(2), Link(), 40)
+    timeline = timed.simulate(timed.best(2).sizes, Link(), 40)
     assert timeline.seconds_per_micro_batch(skip=8, drop=8) == pytest.approx(9)
-    for peak, bound in zip(timed.peaks(timeline), timed.best(2).bytes, strict=True):
+    for peak, bound in zip(find_peaks(timeline, timed.footprints, timed.method), timed.best(2).bytes, strict=True):
         assert 0 < peak <= bound
 
 
@@ -76,36 +76,36 @@ def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
 def test_footprints_that_methods_share_are_those_of_each_method(method: methods.Method) -> None:
     """Methods that keep the same share their footprints, and the optimizer is not asked; a prediction does both."""
     cell = dataclasses.replace(table3.held("smoke", "cifar10", "revnet18", method, 2, width=4), accumulation=32)
-    expected = held_memory.predict_memory(cell)
-    assert of_footprints(balance.footprints(cell), Settings(method=method, accumulation=cell.accumulation)) == expected
+    settings = Settings(method=method, accumulation=cell.accumulation)
+    assert predict_stages(network.predict_footprints(cell, method), settings) == held_memory.predict_memory(cell)
 
 
 @pytest.mark.usefixtures("costs")
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 3), (4,)])
 def test_the_pace_that_is_printed_is_that_of_a_full_pipeline(sizes: tuple[int, ...]) -> None:
-    timed = balance.measured(balance.of_training(dataclasses.replace(CELL, accumulation=4)), torch.device("cpu"))
-    plan = dataclasses.replace(timed.even(len(sizes)), partition=sizes)
+    timed = network.time_network(network.timing_cell(dataclasses.replace(CELL, accumulation=4)), torch.device("cpu"))
+    plan = dataclasses.replace(timed.even(len(sizes)), sizes=sizes)
     text = "\n".join(partition.plan_lines("it", timed, plan, Link()))
     printed = float(re.search(r"simulated: ([\d.]+) ms", text)[1]) / 1e3
-    steady = timed.simulated(plan, Link(), 800).seconds_per_micro_batch(skip=300, drop=300)
+    steady = timed.simulate(sizes, Link(), 800).seconds_per_micro_batch(skip=300, drop=300)
     assert printed == pytest.approx(steady, rel=0.02)
 
 
 @pytest.mark.usefixtures("costs")
 def test_double_buffered_weights_are_two_versions_at_every_moment() -> None:
     cell = dataclasses.replace(CELL, method="PIPEDREAM_2BW", accumulation=6)
-    timed = balance.measured(balance.of_training(cell), torch.device("cpu"))
-    timeline = timed.simulated(timed.even(4), Link(), 40)
-    one_version = peaks(timeline, timed.footprints)
-    two_versions = [peak + of.trainable for peak, of in zip(one_version, timed.footprints, strict=True)]
-    assert list(timed.peaks(timeline)) == two_versions
+    timed = network.time_network(network.timing_cell(cell), torch.device("cpu"))
+    timeline = timed.simulate(timed.even(4).sizes, Link(), 40)
+    one_version = find_peaks(timeline, timed.footprints, methods.DSP)
+    two_versions = [peak + each.trainable for peak, each in zip(one_version, timed.footprints, strict=True)]
+    assert list(find_peaks(timeline, timed.footprints, timed.method)) == two_versions
 
 
 @pytest.mark.usefixtures("costs")
 def test_the_command() -> None:
     arguments = ["partition", "--model", "chain2", "--dataset", "digits", "-k", "2", "--processes", "3"]
-    said = CliRunner().invoke(main, [*arguments, "--memory-limit", "1GB"], catch_exceptions=False)
-    assert said.exit_code == 0
+    result = CliRunner().invoke(main, [*arguments, "--memory-limit", "1GB"], catch_exceptions=False)
+    assert result.exit_code == 0
     for line in (
         "even: 2,1,1",
         "expected: 1.50 times one device, efficiency 50%",
@@ -119,7 +119,7 @@ def test_the_command() -> None:
         "lockstep has 4, 2, 0 with these stages, 6 at stage 0 with one stage per block",
         "to train with it (changes the result): --timing 1f1b --stages 1,1,2",
     ):
-        assert line in said.output.splitlines()
+        assert line in result.output.splitlines()
     more = CliRunner().invoke(main, [*arguments, "--threads", "2"], catch_exceptions=False).output
     assert "to use this partition: --processes 3 --partition 1,1,2 --threads 2" in more.splitlines()
     far = CliRunner().invoke(main, [*arguments, "--latency", "4s", "--bandwidth", "1MB/s"], catch_exceptions=False)
@@ -150,9 +150,9 @@ def test_what_is_timed_is_the_network_that_is_trained() -> None:
 def test_a_limit_of_memory_does_not_refuse_a_transformer_for_the_plain_kernel_of_attention() -> None:
     network = ["--model", "revvit_micro", "--dataset", "cifar10", "--stem", "patch2", "--batch-size", "8"]
     arguments = ["partition", *network, "--processes", "2", "--memory-limit", "30MB", "--repetitions", "1"]
-    said = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert said.exit_code == 0, said.output  # the pipeline holds 8.6 MB at its largest stage, 40.4 MB at all
-    lines = said.output.splitlines()
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output  # the pipeline holds 8.6 MB at its largest stage, 40.4 MB at all
+    lines = result.output.splitlines()
     assert any(line.endswith("memory predicted for cpu") for line in lines)
     held = [float(line.split()[4]) for line in lines if line[:5].strip().isdigit()]
     assert 30 < sum(held) < 45
@@ -167,24 +167,24 @@ def test_training_starts_processes_that_all_know_the_cut(monkeypatch: pytest.Mon
     )
     arguments = ["train", "--model", "chain2", "--processes", "2", "--partition", "balanced"]
     monkeypatch.setattr("sys.argv", ["reproduce", *arguments])
-    said = CliRunner().invoke(main, arguments)
-    assert said.exit_code == 0
-    assert "--partition balanced is 1,3, from the measured costs of the stages" in said.output
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0
+    assert "--partition balanced is 1,3, from the measured costs of the stages" in result.output
     assert started == [(2, [*arguments, "--partition", "1,3"])]
 
 
 def test_with_fewer_turns_than_an_update_takes_there_is_one_all_the_same() -> None:
     tiny = ["--model", "chain2", "--width", "2", "--dataset", "digits", "--image-size", "8", "--batch-size", "2"]
-    said = CliRunner().invoke(main, ["partition", *tiny, "-k", "8", "--repetitions", "1"], catch_exceptions=False)
-    assert said.exit_code == 0
-    assert "to use this partition: --processes 2" in said.output
+    result = CliRunner().invoke(main, ["partition", *tiny, "-k", "8", "--repetitions", "1"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "to use this partition: --processes 2" in result.output
 
 
 def test_a_wrong_command_line_is_told() -> None:
     def fails(*arguments: str) -> str:
-        said = CliRunner().invoke(main, ["partition", *arguments])
-        assert said.exit_code == 2
-        return said.output
+        result = CliRunner().invoke(main, ["partition", *arguments])
+        assert result.exit_code == 2
+        return result.output
 
     assert "--processes 100: the network has only 10 stages" in fails("--processes", "100")
     assert "there is no data set 'cifar11'" in fails("--dataset", "cifar11")

@@ -13,10 +13,9 @@ from reproduce.cells.kinds import GradientsCell
 from reproduce.exhibits._exhibit import run_sets
 from reproduce.grids.plans import gradients as plan
 from reproduce.measures.reconstruction import ReconstructionProbe
-from reproduce.modelling import gradients
-from reproduce.modelling.gradients import DELAYED, METHOD
-from reproduce.records import results
+from reproduce.records import gradients, results
 from reproduce.records.frames import Frames
+from reproduce.records.gradients import DELAYED, METHOD
 from tests import fake_probes, toys
 
 CELLS = {c.model: c for c in plan.cells("small") if isinstance(c, GradientsCell) and (c.accumulation, c.seed) == (1, 0)}

@@ -8,7 +8,8 @@ follows the bytes through the events of any schedule:
     a reconstructed graph    while B runs
     messages                 from the end of their sender's action to the begin of the F, or the end of the B, that
                              uses them
-    stashed weights          from the update that replaces them to the last B of a forward that used them
+    stashed weights          from the update that replaces them to the last B of a forward that used them; one copy
+                             at all times if weights are double-buffered
     weights, their gradients, optimizer state, buffers: always
 
 The engine's ledger counts in the same way (`petra_core.ledger`). Targets of the loss are left out.
@@ -17,45 +18,44 @@ The engine's ledger counts in the same way (`petra_core.ledger`). Targets of the
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 
+from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint
 from petra_core.prediction.timeline import Event, Name, Timeline
 
-__all__ = ["peaks"]
+__all__ = ["find_peaks"]
 
 Change = tuple[float, int]  # seconds, difference in bytes
 
 
-def peaks(timeline: Timeline, footprints: Sequence[Footprint], *, stashes_weights: bool = False) -> tuple[int, ...]:
+def find_peaks(timeline: Timeline, footprints: Sequence[Footprint], method: Method) -> tuple[int, ...]:
     """Return the peak bytes of every device over a timeline, simulated or recorded.
 
     Args:
         timeline: Timeline of a whole run, from the first forward on.
-        footprints: Footprint of each stage.
-        stashes_weights: Whether a backward uses the stashed weights of its forward.
+        footprints: Footprint of each stage under the method.
+        method: Training method.
 
     """
-    devices: list[dict[int, list[Event]]] = [{} for _ in range(timeline.devices)]  # by stage
-    for event in timeline.events:
-        devices[event.device].setdefault(event.name[1], []).append(event)
     ends = {event.name: event.end for event in timeline.events}
-    return tuple(_peak(stages, footprints, ends, stashes_weights=stashes_weights) for stages in devices)
-
-
-def _peak(
-    stages: Mapping[int, Sequence[Event]],
-    footprints: Sequence[Footprint],
-    ends: Mapping[Name, float],
-    *,
-    stashes_weights: bool,
-) -> int:
-    changes: list[Change] = []
+    stages: dict[int, list[Event]] = {}
+    for event in timeline.events:
+        stages.setdefault(event.name[1], []).append(event)
+    always = [0] * timeline.devices
+    changes: list[list[Change]] = [[] for _ in always]
     for stage, events in stages.items():
-        changes += _of_micro_batches(events, stage, footprints[stage], ends)
-        if stashes_weights:
-            changes += _of_weights(events, footprints[stage].trainable)
+        device, footprint = events[0].device, footprints[stage]
+        always[device] += footprint.always + method.double_buffered * footprint.trainable
+        changes[device] += _of_micro_batches(events, stage, footprint, ends)
+        if method.stashes_weights and not method.double_buffered:
+            changes[device] += _of_weights(events, footprint.trainable)
+    return tuple(map(_peak, always, changes))
+
+
+def _peak(always: int, changes: Sequence[Change]) -> int:
+    """Return the largest sum of `always` and all changes up to a time."""
     # Memory that is released at a time is available for allocations at the same time.
-    together = (sum(size for _, size in of) for _, of in groupby(sorted(changes), key=lambda change: change[0]))
-    return max(accumulate(together, initial=sum(footprints[stage].always for stage in stages)))
+    simultaneous = groupby(sorted(changes), key=lambda change: change[0])
+    return max(accumulate((sum(size for _, size in group) for _, group in simultaneous), initial=always))
 
 
 def _of_micro_batches(

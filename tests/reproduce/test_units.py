@@ -3,7 +3,7 @@
 import pytest
 
 from petra_core import methods
-from petra_core.prediction.units import units_per_micro_batch
+from reproduce.published.units import units_per_micro_batch
 
 
 @pytest.mark.parametrize("stages", [2, 3, 7])

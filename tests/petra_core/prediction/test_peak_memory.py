@@ -5,10 +5,10 @@ import torch
 
 from petra_core import merge, methods, models
 from petra_core.methods import Method
-from petra_core.prediction import orders
-from petra_core.prediction.footprint import Footprint, joined
-from petra_core.prediction.holding import peaks
+from petra_core.prediction.footprint import Footprint, merge_footprints
 from petra_core.prediction.memory import footprints, predict
+from petra_core.prediction.peak_memory import find_peaks
+from petra_core.prediction.schedules import make_schedule
 from petra_core.prediction.simulation import Cost, simulate
 
 UNIT = Cost(forward=1, backward=2, update=0.25)
@@ -28,14 +28,14 @@ def test_each_stage_on_a_device_of_its_own_holds_what_is_predicted(method: Metho
     stages = models.chain(3, num_classes=10, channels=2)
     images, labels = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")
     per_stage = footprints(stages, method, images, labels)
-    timeline = simulate(orders.of_method(method, [UNIT] * 5, [1] * 5, 20, k))
+    timeline = simulate(make_schedule(method, [1] * 5, 20, k), [UNIT] * 5)
     predicted = predict(stages, method, images, labels, accumulation=k)
-    for kind, only in (
+    for kind, single_kind in (
         ("inputs", [of_inputs(f.kept) for f in per_stage]),
         ("graph", [Footprint(0, 0, 0, 0, 0, f.lasting, f.passing, 0, 0) for f in per_stage]),
         ("stashed_weights", [Footprint(-f.trainable, 0, 0, f.trainable, 0, 0, 0, 0, 0) for f in per_stage]),
     ):
-        held = peaks(timeline, only, stashes_weights=method.stashes_weights)
+        held = find_peaks(timeline, single_kind, method)
         assert held == tuple(stage.peak[kind] for stage in predicted), kind
     assert [f.always for f in per_stage] == [
         sum(stage.peak[kind] for kind in ("parameters", "buffers", "gradients", "optimizer")) for stage in predicted
@@ -49,12 +49,12 @@ def test_footprints_of_stages_that_are_made_one() -> None:
         apart = footprints(blocks, method, images, labels)
         parts = (blocks[:3], blocks[3:5], blocks[5:])
         merged = footprints([merge(part) for part in parts], method, images, labels)
-        assert merged == (joined(apart[:3]), joined(apart[3:5]), joined(apart[5:]))
+        assert merged == (merge_footprints(apart[:3]), merge_footprints(apart[3:5]), merge_footprints(apart[5:]))
 
 
 def test_messages_are_held_by_who_waits_for_them() -> None:
     """Stage 1 works on micro-batch 0 until 5, when 1 and 2 have arrived from stage 0. A single one never waits."""
     footprints = [Footprint(0, 0, 0, 0, 0, 0, 0, 0, above=10), Footprint(0, 0, 0, 0, 0, 0, 0, below=3, above=0)]
     for micro_batches, held in ((3, (10, 2 * 3)), (1, (10, 0))):
-        timeline = simulate(orders.of_method(methods.PETRA, [Cost(1, 1), Cost(2, 2)], (1, 1), micro_batches))
-        assert peaks(timeline, footprints) == held
+        timeline = simulate(make_schedule(methods.PETRA, (1, 1), micro_batches), [Cost(1, 1), Cost(2, 2)])
+        assert find_peaks(timeline, footprints, methods.PETRA) == held

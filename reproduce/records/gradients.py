@@ -62,11 +62,11 @@ def comparisons(run_set: RunSet, *, single: bool = False) -> DataFrame:
 
     """
     lines = run_set.lines(single=single)
-    of = kinds_of(run_set)
-    stages = [(network, stage) for network, letters in of.items() for stage in range(len(letters))]
+    letters_of = kinds_of(run_set)
+    stages = [(network, stage) for network, letters in letters_of.items() for stage in range(len(letters))]
     structure = DataFrame(stages, columns=["network", "stage"]).assign(
-        kind=[of[network][stage] for network, stage in stages],
-        head=[stage == len(of[network]) - 1 for network, stage in stages],
+        kind=[letters_of[network][stage] for network, stage in stages],
+        head=[stage == len(letters_of[network]) - 1 for network, stage in stages],
     )
     names = {name: name.rpartition("/") for name in lines["measure"].unique()}
     lines = lines.assign(

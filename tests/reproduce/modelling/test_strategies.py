@@ -7,18 +7,23 @@ import pytest
 from petra_core import methods
 from petra_core.prediction.simulation import Cost
 from reproduce.grids.plans.tradeoff import cells
-from reproduce.modelling.balance import Balance
-from reproduce.modelling.tradeoff import WAYS, Way, costs_of, front, taken
+from reproduce.modelling.network import TimedNetwork, convert_costs
+from reproduce.modelling.strategies import STRATEGIES, Outcome, Strategy, evaluate_best, find_front
 
 STAGES = 10  # stages of RevNet-18
 #: Forward 1, backward with recomputation 3, no update. Without recomputation, one device takes 3.
 EQUAL = (Cost(1.0, 3.0, 0.0, 1, 1, 1),) * (STAGES - 1) + (Cost(1.0, 2.0, 0.0, 1, 1, 1),)
-BY_TITLE = {way.title: way for way in WAYS}
+BY_TITLE = {way.title: way for way in STRATEGIES}
 
 
-def seconds(way: Way, devices: int, k: int = 4, costs: tuple[Cost, ...] = EQUAL) -> float:
+def outcome(way: Strategy, devices: int, k: int, costs: tuple[Cost, ...]) -> Outcome:
     cell = replace(cells("smoke")[0], seed=0)
-    return taken(Balance(cell, costs), (True,) * STAGES, way, devices, k).seconds  # type: ignore[arg-type]  # a StageCostCell
+    network = TimedNetwork(cell, methods.PETRA, k, costs, (True,) * STAGES)  # type: ignore[arg-type]  # a StageCostCell
+    return evaluate_best(network, way, devices, k)
+
+
+def seconds(way: Strategy, devices: int, k: int = 4, costs: tuple[Cost, ...] = EQUAL) -> float:
+    return outcome(way, devices, k, costs).seconds
 
 
 def test_one_device_does_the_work_of_all_stages() -> None:
@@ -49,23 +54,19 @@ def test_a_synchronous_pipeline_fills_and_drains_at_every_update(title: str) -> 
 
 
 def test_checkpointing_holds_less_and_takes_longer() -> None:
-    cell = cells("smoke")[0]
-    plain, lean = (
-        taken(Balance(cell, EQUAL), (True,) * STAGES, BY_TITLE[title], 2, 4)  # type: ignore[arg-type]  # a StageCostCell
-        for title in ("GPipe", "GPipe, checkpointing")
-    )
+    plain, lean = (outcome(BY_TITLE[title], 2, 4, EQUAL) for title in ("GPipe", "GPipe, checkpointing"))
     assert lean.peak < plain.peak
     assert lean.seconds > plain.seconds
 
 
 def test_only_what_reconstructs_sends_inputs_down() -> None:
     costs = (Cost(1.0, 3.0, 0.0, 8, 0, 1), Cost(1.0, 3.0, 0.0, 8, 16, 1), Cost(1.0, 2.0, 0.0, 0, 16, 1))
-    assert [cost.down for cost in costs_of(methods.DSP, costs, [True] * 3)] == [0, 8, 8]
-    assert [cost.down for cost in costs_of(methods.PETRA, costs, [True] * 3)] == [0, 16, 16]
+    assert [cost.down for cost in convert_costs(methods.DSP, costs, [True] * 3)] == [0, 8, 8]
+    assert [cost.down for cost in convert_costs(methods.PETRA, costs, [True] * 3)] == [0, 16, 16]
 
 
 def test_the_front_is_what_nothing_beats_in_everything() -> None:
     points = [(1.0, 5.0), (2.0, 4.0), (2.0, 6.0), (1.0, 5.0), (3.0, 4.0)]
-    assert front(points, lambda better, other: points[better] != points[other]) == [True, True, False, True, False]
+    assert find_front(points, lambda better, other: points[better] != points[other]) == [True, True, False, True, False]
     # Being better only in the first coordinate may be chance.
-    assert front(points, lambda better, other: False) == [True, True, False, True, True]
+    assert find_front(points, lambda better, other: False) == [True, True, False, True, True]

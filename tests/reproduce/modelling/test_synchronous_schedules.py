@@ -1,0 +1,75 @@
+"""Test synchronous pipelines: their timelines and bytes against results by hand."""
+
+from collections.abc import Callable
+
+import pytest
+
+from petra_core import methods
+from petra_core.prediction.footprint import Footprint
+from petra_core.prediction.peak_memory import find_peaks
+from petra_core.prediction.schedules import Schedule
+from petra_core.prediction.simulation import Cost, simulate
+from reproduce.modelling.synchronous_schedules import gpipe, interleaved, one_f_one_b, zero_bubble
+from tests.petra_core.prediction.test_peak_memory import of_inputs
+from tests.petra_core.prediction.test_timeline import picture
+
+UNIT = Cost(forward=1, backward=2)
+PICTURES = {
+    "gpipe": (
+        gpipe(3, 4),
+        ["0123......aabbccdd", ".0123...aabbccdd..", "..0123aabbccdd...."],
+    ),
+    # As long as GPipe, with fewer micro-batches in flight.
+    "1f1b": (
+        one_f_one_b(3, 4),
+        ["012....aa3bb.cc.dd", ".01..aa2bb3cc.dd..", "..0aa1bb2cc3dd...."],
+    ),
+    # ZB-H1 waits (P - 1)(F + B - W) = 2 a device where 1F1B waits (P - 1)(F + B + W) = 6.
+    "zero bubble": (
+        zero_bubble(3, 4),
+        ["012..aw3bwcwdw", ".01.a2bw3cwdww", "..0a1b2cw3dwww"],
+    ),
+    # Two chunks halve the bubble: (P - 1)(F + B) of one chunk.
+    "interleaved": (
+        interleaved(6, 3),
+        ["012012....aa.bb.ccaabbcc", ".012012.aa.bb.ccaabbcc..", "..0120aa1bb2ccaabbcc...."],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_schedules_as_drawn_by_hand(name: str) -> None:
+    schedule, lines = PICTURES[name]
+    costs = [UNIT] * len({stage for names in schedule for _, stage, _ in names})
+    assert picture(simulate(schedule, costs)) == lines
+
+
+def peaks(schedule: Schedule, footprint: Footprint) -> tuple[int, ...]:
+    """Return the peak bytes of each device if all stages have the same footprint."""
+    stages = len({stage for names in schedule for _, stage, _ in names})
+    return find_peaks(simulate(schedule, [UNIT] * stages), [footprint] * stages, methods.DSP)
+
+
+def test_bytes_of_micro_batches_in_flight() -> None:
+    one = of_inputs(1, always=100)
+    assert peaks(gpipe(3, 8), one) == (108, 108, 108)
+    assert peaks(one_f_one_b(3, 8), one) == (103, 102, 101)
+    assert peaks(interleaved(6, 9), one) == (208, 206, 204)
+    assert peaks(zero_bubble(3, 8), one) == (103, 103, 103)  # until its W is done
+    # Both inputs wait when the first B begins; its graph is gone when the second does.
+    assert peaks(gpipe(1, 2), of_inputs(5, passing=7, always=1)) == (1 + 2 * 5 + 7,)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: interleaved(4, 3), "a multiple of the 2 devices as micro-batches, got 3"),
+        (lambda: interleaved(3, 3), "even number of stages, got 3"),
+        (lambda: interleaved(2, 0), "micro_batches must be at least 1, got 0"),
+        (lambda: gpipe(1, 0), "micro_batches must be at least 1, got 0"),
+        (lambda: one_f_one_b(1, 0), "micro_batches must be at least 1, got 0"),
+    ],
+)
+def test_bad_input(make: Callable[[], Schedule], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
