@@ -44,7 +44,7 @@ class Evidence:
     Attributes:
         scale: Scale of the runs.
         setting: Network, data set and length in words.
-        shown: The measured value in words.
+        text: The measured value in words.
         cells: Names of the finished cells that it is based on.
         estimate: The value with its interval; None for rules that hold or do not.
         holds: Whether the predicate holds; None if the data do not decide.
@@ -55,7 +55,7 @@ class Evidence:
 
     scale: str
     setting: str
-    shown: str
+    text: str
     cells: tuple[str, ...]
     estimate: Estimate | None = None
     holds: bool | None = None
@@ -79,7 +79,7 @@ class Judged:
     def found(self) -> str:
         """The result in words; empty without runs."""
         return "; ".join(
-            f"{evidence.shown} ({'; '.join((evidence.setting, *evidence.remarks))})" for evidence in self.evidence
+            f"{evidence.text} ({'; '.join((evidence.setting, *evidence.remarks))})" for evidence in self.evidence
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _evidence_dict(evidence: Evidence) -> dict[str, Any]:
     return {
         "scale": evidence.scale,
         "setting": evidence.setting,
-        "found": evidence.shown.replace("\N{NARROW NO-BREAK SPACE}", " "),
+        "found": evidence.text.replace("\N{NARROW NO-BREAK SPACE}", " "),
         **rounded,
         "verdict": evidence.verdict.value,
         "remarks": list(evidence.remarks),
