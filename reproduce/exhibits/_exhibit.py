@@ -73,7 +73,12 @@ def run_sets(frames: Frames, plan: str) -> list[RunSet]:
     """Return the run sets of a plan, the largest scale first, including those without any runs."""
     if plan not in frames.by_plan:
         cells = {scale: cells_of(PLANS[plan], scale) for scale in reversed(scales.SCALES)}
-        frames.by_plan[plan] = [run_set for scale, of in cells.items() if of for run_set in frames.run_sets(scale, of)]
+        frames.by_plan[plan] = [
+            run_set
+            for scale, cells_of_scale in cells.items()
+            if cells_of_scale
+            for run_set in frames.run_sets(scale, cells_of_scale)
+        ]
     return frames.by_plan[plan]
 
 
@@ -86,47 +91,51 @@ def commands(plan: str) -> list[str]:
 
 def first(sentences: Sequence[Sentence]) -> str:
     """Return the summary of the largest scale with a value, or otherwise the first one; empty without summaries."""
-    return next((said.words for said in (*(s for s in sentences if s.known), *sentences)), "")
+    return next((sentence.words for sentence in (*(s for s in sentences if s.known), *sentences)), "")
 
 
 def section(exhibit: Exhibit, frames: Frames) -> Section:
     """Return the section of an exhibit."""
     stream: list[Shown] = [*exhibit.whole(frames)] if exhibit.whole else []
-    every = run_sets(frames, exhibit.key) if exhibit.each else []
+    planned_sets = run_sets(frames, exhibit.key) if exhibit.each else []
     each = exhibit.each or (lambda _: ())
-    made = [[_at_scale(shown, run_set.scale) for shown in each(run_set)] for run_set in every if run_set.begun]
+    made = [[_at_scale(item, run_set.scale) for item in each(run_set)] for run_set in planned_sets if run_set.begun]
     # A run set whose first run has ended, and which compares nothing yet, must not hide a run set that does.
     for of_run_set in sorted(made, key=_compares_nothing):
         stream += of_run_set
-    stream = [shown for shown in stream if not isinstance(shown, Figure) or shown.svg]
-    absent = [run_set for run_set in every if not run_set.begun]
+    stream = [item for item in stream if not isinstance(item, Figure) or item.svg]
+    absent = [run_set for run_set in planned_sets if not run_set.begun]
     for scale in dict.fromkeys(run_set.scale for run_set in absent):
-        datasets = [catalogue.by_name(of.dataset).title for of in absent if of.scale == scale and of.dataset]
+        datasets = [
+            catalogue.by_name(run_set.dataset).title for run_set in absent if run_set.scale == scale and run_set.dataset
+        ]
         stream.append(f"Not run at the scale “{scale}”{f' ({conjunction(datasets)})' if datasets else ''}.")
     label = exhibit.title.partition(":")[0]
-    sentences = [shown for shown in stream if isinstance(shown, Sentence)]
-    said = [Finding(f"{label}: {shown.words}", shown.role) for shown in sentences if shown.role]
-    findings = [*said, *(shown for shown in stream if isinstance(shown, Finding))]
-    planned = sum(len(run_set.runs) for run_set in every)
-    blocks = [shown for shown in stream if isinstance(shown, Table | Figure | Listing | str)]
+    sentences = [item for item in stream if isinstance(item, Sentence)]
+    summaries = [Finding(f"{label}: {item.words}", item.role) for item in sentences if item.role]
+    findings = [*summaries, *(item for item in stream if isinstance(item, Finding))]
+    planned = sum(len(run_set.runs) for run_set in planned_sets)
+    blocks = [item for item in stream if isinstance(item, Table | Figure | Listing | str)]
     return Section(
         key=exhibit.key,
         title=exhibit.title,
         blocks=[*filter(None, [exhibit.introduction]), *blocks],
         findings=findings,
-        folded=[shown.block for shown in stream if isinstance(shown, Folded)],
+        folded=[item.block for item in stream if isinstance(item, Folded)],
         folded_title=exhibit.folded,
         sentence=first(sentences),
-        count=f"{sum(len(run_set.done) for run_set in every)} of {count(planned, 'cell')}" if every else "",
+        count=f"{sum(len(run_set.done) for run_set in planned_sets)} of {count(planned, 'cell')}"
+        if planned_sets
+        else "",
     )
 
 
 def _compares_nothing(of_run_set: Sequence[Shown]) -> bool:
-    return any(isinstance(shown, Sentence) and not shown.known for shown in of_run_set)
+    return any(isinstance(item, Sentence) and not item.known for item in of_run_set)
 
 
-def _at_scale(shown: Shown, scale: str) -> Shown:
+def _at_scale(item: Shown, scale: str) -> Shown:
     """Return a table or figure with the name of its scale; return other content unchanged."""
-    if isinstance(shown, Folded):
-        return Folded(_at_scale(shown.block, scale))  # type: ignore[arg-type]  # a block stays one
-    return replace(shown, scale=scale) if isinstance(shown, Table | Figure) else shown
+    if isinstance(item, Folded):
+        return Folded(_at_scale(item.block, scale))  # type: ignore[arg-type]  # a block stays one
+    return replace(item, scale=scale) if isinstance(item, Table | Figure) else item

@@ -43,7 +43,7 @@ def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
     planned = {place[:2] for place in accuracy}
     rows = [(network, m.name) for network in networks for m in methods.ALL if (network, m.name) in planned]
     rivals = [(network, name) for network, name in rows if name in RIVALS]
-    less = {(n, m, k): accuracy[n, m, k] - accuracy[n, EXACT, k] for n, m, k in accuracy if m != EXACT}
+    gaps = {(n, m, k): accuracy[n, m, k] - accuracy[n, EXACT, k] for n, m, k in accuracy if m != EXACT}
     beside = {(n, m, k): accuracy[n, PETRA, k] - accuracy[n, m, k] for n, m in rivals for k in ks}
     key, setting = f"{run_set.key}-{run_set.dataset}{recipe}", run_set.described(width=False)
     yield from _expected(run_set)
@@ -73,7 +73,7 @@ def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
     )
 
     def of_k(k: int) -> list[Field]:
-        difference = judged("difference", lambda row: less.get((*row, k), ""), digits=1, group=f"k = {k}")
+        difference = judged("difference", lambda row: gaps.get((*row, k), ""), digits=1, group=f"k = {k}")
         return [mean("accuracy, %", lambda row: accuracy.get((*row, k)), 1, group=f"k = {k}"), difference]
 
     def less_rival(k: int) -> Field:

@@ -31,17 +31,21 @@ INTRODUCTION = (
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield published values next to ours: accuracy at the published size, and memory as measured by the benchmark."""
-    every = [(run_set, means(_runs(run_set), "test_accuracy", ["contestant"])) for run_set in run_sets(frames, "bdia")]
-    yield Sentence(_gains(every))
-    papers = [(run_set, accuracy) for run_set, accuracy in every if run_set.scale == "paper"]
+    results = [
+        (run_set, means(_runs(run_set), "test_accuracy", ["contestant"])) for run_set in run_sets(frames, "bdia")
+    ]
+    yield Sentence(_gains(results))
+    papers = [(run_set, accuracy) for run_set, accuracy in results if run_set.scale == "paper"]
     for arithmetic in dict.fromkeys(run_set.arithmetic for run_set, _ in papers):
-        yield from _published([of for of in papers if of[0].arithmetic == arithmetic], arithmetic)
+        yield from _published([result for result in papers if result[0].arithmetic == arithmetic], arithmetic)
     yield _held(frames)
 
 
 def _published(papers: Iterable[tuple[RunSet, SeedSamples]], arithmetic: str) -> Iterator[Shown]:
     """Yield the published accuracies next to ours in one arithmetic."""
-    ours = SeedSamples({(run_set.dataset, title): of for run_set, accuracy in papers for title, of in accuracy.items()})
+    ours = SeedSamples(
+        {(run_set.dataset, title): sample for run_set, accuracy in papers for title, sample in accuracy.items()}
+    )
     rows = published_tables.read("bdia")
     stated = {(row["dataset"], row["network"]): row for row in rows if row["quantity"] == "accuracy"}
     known = {key: (reached, row.number("value")) for key, row in stated.items() if (reached := ours[key].estimate)}
@@ -114,7 +118,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         y="contestant",
         legend="mark",
     )
-    less = {c: accuracy[c.title] - accuracy[c.against.title] for c in CONTESTANTS if c.against}
+    gaps = {c: accuracy[c.title] - accuracy[c.against.title] for c in CONTESTANTS if c.against}
     rows = published_tables.read("bdia")
     stated = {row["network"]: row for row in rows if (row["quantity"], row["dataset"]) == ("accuracy", run_set.dataset)}
     yield table(
@@ -126,7 +130,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             words("trained by", lambda c: c.method.title),
             mean("accuracy, %", lambda c: accuracy[c.title]),
             words("compared with", lambda c: c.against and c.against.title),
-            judged("points", lambda c: less.get(c, "")),
+            judged("points", lambda c: gaps.get(c, "")),
             entry("published points", lambda c: _published_points(c, stated)),
         ],
         notes=["What random steps do by themselves, as regularisation: BDIA-ViT without quantiser beside ViT."],
@@ -142,13 +146,13 @@ def _published_points(contestant: TransformerContestant, stated: Mapping[str, pu
     return published_entry(with_sign(won, 2), row.mark, value=won)
 
 
-def _gains(every: Iterable[tuple[RunSet, SeedSamples]]) -> str:
+def _gains(results: Iterable[tuple[RunSet, SeedSamples]]) -> str:
     """State the gains of RevViT and BDIA-ViT over ViT, at the largest scale at which all three are finished."""
-    for run_set, accuracy in every:
+    for run_set, accuracy in results:
         gains = {c.title: accuracy[c.title] - accuracy[VIT.title] for c in (REVVIT, BDIA)}
         if all(gain.estimate for gain in gains.values()):
-            said = conjunction([f"{title} − ViT is {bounded(gain)}" for title, gain in gains.items()])
-            return f"{run_set.after.capitalize()} {said} points of accuracy (scale “{run_set.scale}”)."
+            listed = conjunction([f"{title} − ViT is {bounded(gain)}" for title, gain in gains.items()])
+            return f"{run_set.after.capitalize()} {listed} points of accuracy (scale “{run_set.scale}”)."
     return "Nothing can be compared with a plain ViT yet; what was published stands below."
 
 
@@ -156,7 +160,7 @@ def _runs(run_set: RunSet) -> DataFrame:
     """Return the runs of a run set with the title of their contestant."""
     families = run_set.runs["model"].str.partition("_")[0]
     settings = zip(families, run_set.runs["coupling"], run_set.runs["method"], strict=True)
-    return run_set.runs.assign(contestant=[BY_SETTINGS[of].title for of in settings])
+    return run_set.runs.assign(contestant=[BY_SETTINGS[key].title for key in settings])
 
 
 EXHIBIT = Exhibit("bdia", "BDIA: exactly reversible transformers", INTRODUCTION, each, whole)

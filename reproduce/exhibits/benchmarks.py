@@ -74,15 +74,16 @@ def _aims(benchmark: Benchmark) -> Iterator[Finding]:
     """Report the aims under the name of the record, since several records can have the same title."""
     aimed = [row for row in benchmark.judge() if row[-1] is not None]
     missed = [
-        f"{of.group}: {of.title}, {of.quantity}, {_form(unit)(spread.median)}{unit} instead of {of.aim}{unit}"
-        for of, spread, holds in aimed
-        for unit in [benchmark.unit(of)]
+        f"{comparison.group}: {comparison.title}, {comparison.quantity}, {_form(unit)(spread.median)}{unit} instead of "
+        f"{comparison.aim}{unit}"
+        for comparison, spread, holds in aimed
+        for unit in [benchmark.unit(comparison)]
         if not holds
     ]
     aims = count(len(aimed), "aim")
     if missed:
-        said = f"{benchmark.name}: {len(missed)} of {aims} not reached. {some(missed)}."
-        yield Finding(f"Benchmarks: {said}", Role.ALERT)
+        text = f"{benchmark.name}: {len(missed)} of {aims} not reached. {some(missed)}."
+        yield Finding(f"Benchmarks: {text}", Role.ALERT)
     elif aimed:
         yield Finding(f"Benchmarks: {benchmark.name}: {aims} reached.", Role.GOOD)
 
@@ -97,8 +98,8 @@ def _shown(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:
         tables.append(_side_by_side(benchmark, plain))
     chosen = "Setting: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in benchmark.setting.items())
     notes = (*benchmark.notes, _where(benchmark), f"Again: {benchmark.command}")
-    for shown in tables[:1]:
-        yield replace(shown, caption=f"{shown.caption} {chosen}.", notes=(*shown.notes, *notes))
+    for first in tables[:1]:
+        yield replace(first, caption=f"{first.caption} {chosen}.", notes=(*first.notes, *notes))
     yield from tables[1:]
     if not tables:
         yield " ".join((f"{chosen}.", *notes))
@@ -161,12 +162,12 @@ def _side_by_side(benchmark: Benchmark, series: DataFrame) -> Table:
     named = str(benchmark.setting.get("contestants", "")).split("; ")
     names = named if any(named) else series["contestant"].unique()
 
-    def shown(quantity: str) -> Field:
-        def of(row: tuple[str, str]) -> Entry:
+    def column(quantity: str) -> Field:
+        def spread_entry(row: tuple[str, str]) -> Entry:
             value = medians.get((*row, quantity))
             return missing("not measured") if value is None else Entry(_digits(value), value, Role.OURS)
 
-        return entry(quantity, of)
+        return entry(quantity, spread_entry)
 
     return table(
         key=f"benchmark-{benchmark.name}-table",
@@ -176,7 +177,7 @@ def _side_by_side(benchmark: Benchmark, series: DataFrame) -> Table:
             words("group", lambda row: row[0]),
             words("contestant", lambda row: row[1]),
             *([words("version", lambda row: benchmark.setting[row[1]])] if any(named) else []),
-            *map(shown, sorted(series["quantity"].unique(), key=lambda name: not name.endswith((", ms", ", MB")))),
+            *map(column, sorted(series["quantity"].unique(), key=lambda name: not name.endswith((", ms", ", MB")))),
         ],
         grouped=True,
     )
@@ -211,9 +212,9 @@ def _timelines(benchmark: Benchmark) -> Iterator[Figure]:
     for place, (title, timeline) in enumerate(drawn):
         labels = {device: f"process {device}" for device in range(timeline.devices)}
         busy = ", ".join(f"{_digits(1e3 * timeline.busy(device))} ms of {name}" for device, name in labels.items())
-        said = f"{len(timeline.events)} actions in {_digits(1e3 * timeline.seconds)} ms; at work: {busy}."
+        text = f"{len(timeline.events)} actions in {_digits(1e3 * timeline.seconds)} ms; at work: {busy}."
         svg = to_svg(timeline, title=title, span=span, labels=labels)
-        yield Figure(f"benchmark-{benchmark.name}-timeline-{place}", title, said, svg, f"{title}. {said}")
+        yield Figure(f"benchmark-{benchmark.name}-timeline-{place}", title, text, svg, f"{title}. {text}")
 
 
 EXHIBIT = Exhibit("benchmarks", "Benchmarks", INTRODUCTION, whole=whole, folded="Differences to commits")

@@ -44,7 +44,7 @@ class Evidence:
     Attributes:
         scale: Scale of the runs.
         setting: Network, data set and length in words.
-        shown: The measured value in words.
+        text: The measured value in words.
         cells: Names of the finished cells that it is based on.
         estimate: The value with its interval; None for rules that hold or do not.
         holds: Whether the predicate holds; None if the data do not decide.
@@ -55,7 +55,7 @@ class Evidence:
 
     scale: str
     setting: str
-    shown: str
+    text: str
     cells: tuple[str, ...]
     estimate: Estimate | None = None
     holds: bool | None = None
@@ -78,7 +78,9 @@ class Judged:
     @property
     def found(self) -> str:
         """The result in words; empty without runs."""
-        return "; ".join(f"{of.shown} ({'; '.join((of.setting, *of.remarks))})" for of in self.evidence)
+        return "; ".join(
+            f"{evidence.text} ({'; '.join((evidence.setting, *evidence.remarks))})" for evidence in self.evidence
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as data, for `reports/verdicts.json`."""
@@ -90,22 +92,22 @@ class Judged:
             "sentence": claim.sentence,
             "source": claim.mark.value,
             "verdict": self.verdict.value,
-            "evidence": [_evidence_dict(of) for of in self.evidence],
+            "evidence": [_evidence_dict(evidence) for evidence in self.evidence],
         }
 
 
-def _evidence_dict(of: Evidence) -> dict[str, Any]:
-    ours = of.estimate
+def _evidence_dict(evidence: Evidence) -> dict[str, Any]:
+    ours = evidence.estimate
     numbers = {} if ours is None else {"mean": ours.mean, "low": ours.low, "high": ours.high, "runs": list(ours.counts)}
     rounded = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in numbers.items()}
     return {
-        "scale": of.scale,
-        "setting": of.setting,
-        "found": of.shown.replace("\N{NARROW NO-BREAK SPACE}", " "),
+        "scale": evidence.scale,
+        "setting": evidence.setting,
+        "found": evidence.text.replace("\N{NARROW NO-BREAK SPACE}", " "),
         **rounded,
-        "verdict": of.verdict.value,
-        "remarks": list(of.remarks),
-        "cells": list(of.cells),
+        "verdict": evidence.verdict.value,
+        "remarks": list(evidence.remarks),
+        "cells": list(evidence.cells),
     }
 
 
@@ -116,13 +118,13 @@ def judge(frames: Frames) -> list[Judged]:
 
 def judge_claim(claim: Claim, frames: Frames) -> Judged:
     """Gather the evidence of all tests of a claim. Runs of the paper's size come first, independent of their result."""
-    known = [of for test in claim.tests for of in _evidence(claim, test, frames)]
+    known = [evidence for test in claim.tests for evidence in _evidence(claim, test, frames)]
     return Judged(claim, tuple(known))
 
 
 def summarize(judged: Iterable[Judged]) -> ExhibitStatus | None:
     """Summarize the verdicts on an exhibit in one term; None if no claim is about it."""
-    verdicts = {of.verdict for of in judged}
+    verdicts = {judgement.verdict for judgement in judged}
     if not verdicts:
         return None
     if verdicts == {ClaimVerdict.UNKNOWN}:
@@ -189,7 +191,7 @@ def _of_runs(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence
     for term in test["terms"]:
         rows = _chosen(runs, term["where"])
         if by := term.get("choose"):
-            samples = {place: of for place, of in means(rows, test["measure"], [by]).items() if of.estimate}
+            samples = {place: sample for place, sample in means(rows, test["measure"], [by]).items() if sample.estimate}
             best = max(samples, key=lambda place: _mean(samples[place]), default=None)
             rows = rows[rows[by] == best]
             if best is not None and rows["status"].eq("done").any():
@@ -220,12 +222,12 @@ def _mean(sample: SeedSample) -> float:
 def _shown(claim: Claim, ours: Estimate, bounded_by: str = "") -> str:
     unit = claim.predicate["unit"]
     digits = DECIMALS[unit]
-    shown = bounded_by
-    if not shown:
+    text = bounded_by
+    if not text:
         value = with_sign(ours.mean, digits) if unit == "cosine" else signless(f"{ours.mean:.{digits}f}")
-        shown = value if ours.half_width is None else f"{value} ± {ours.half_width:.{digits}f}"
+        text = value if ours.half_width is None else f"{value} ± {ours.half_width:.{digits}f}"
     single = ours.counts == (1,) and "digits" not in claim.predicate and unit == "%"
-    return f"{shown} {unit}{' (one run)' * single}"
+    return f"{text} {unit}{' (one run)' * single}"
 
 
 def _setting(run_set: RunSet, runs: DataFrame) -> str:
@@ -233,8 +235,8 @@ def _setting(run_set: RunSet, runs: DataFrame) -> str:
     networks = " and ".join(dict.fromkeys(runs["network"]))
     dataset = next(iter(dict.fromkeys(runs["dataset"].dropna())), "")
     lengths = sorted({int(epochs) for epochs in runs["epochs"].dropna()})
-    said = [networks, catalogue.by_name(dataset).title if dataset else "", *(count(n, "epoch") for n in lengths)]
-    return ", ".join(filter(None, [*said, f"scale “{run_set.scale}”"]))
+    parts = [networks, catalogue.by_name(dataset).title if dataset else "", *(count(n, "epoch") for n in lengths)]
+    return ", ".join(filter(None, [*parts, f"scale “{run_set.scale}”"]))
 
 
 def _of_formula(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
@@ -259,8 +261,8 @@ def _stages(known: Sequence[Measured]) -> str:
 
 
 def _follows(m: Measured, name: str) -> bool:
-    every = m.inner if name in ("activations", "copies") else m.inner[:1]
-    for stage in every:
+    stages = m.inner if name in ("activations", "copies") else m.inner[:1]
+    for stage in stages:
         formula = m.formula(name, stage)
         if not math.isclose(m.values(stage)[name], math.ceil(formula) if name == "copies" else formula):
             return False
@@ -305,11 +307,11 @@ def _of_gradients(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evi
     values = gradients.profiles(lines) if overall else gradients.in_parts(lines, epochs, PARTS)
     by = ["measure"] if overall else ["begin", "end", "measure"]
     gains = measured_in_runs(gradients.over_stages(gradients.gains(values)), "value", by)
-    cosines = [of for place, of in gains.items() if (place if overall else place[-1]) == "cosine" and of.estimate]
+    cosines = [gain for place, gain in gains.items() if (place if overall else place[-1]) == "cosine" and gain.estimate]
     ours = min(cosines, key=_mean).estimate
     assert ours is not None  # samples without an estimate were excluded
-    shown = _shown(claim, ours) + ("" if overall else ", where it is least")
-    return Evidence(run_set.scale, _setting(run_set, rows), shown, tuple(rows["cell"]), ours, _holds(claim, ours))
+    text = _shown(claim, ours) + ("" if overall else ", where it is least")
+    return Evidence(run_set.scale, _setting(run_set, rows), text, tuple(rows["cell"]), ours, _holds(claim, ours))
 
 
 def _of_benchmark(_: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
@@ -320,21 +322,21 @@ def _of_benchmark(_: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evi
             continue
         pair = (methods.PAREPROP.title, methods.REVERSIBLE_BACKPROPAGATION.title, THROUGHPUT)
         gains = [
-            record.spread(of)
-            for of in record.comparisons
-            if (of.first, of.second, of.quantity) == pair and record.ratios(of)
+            record.spread(comparison)
+            for comparison in record.comparisons
+            if (comparison.first, comparison.second, comparison.quantity) == pair and record.ratios(comparison)
         ]
         if not gains:
             continue
-        faster, slower = sum(of.lower > 1 for of in gains), sum(of.upper < 1 for of in gains)
-        ends = [f"{with_sign(100 * (of(gain.median for gain in gains) - 1), 1)} %" for of in (min, max)]
+        faster, slower = sum(gain.lower > 1 for gain in gains), sum(gain.upper < 1 for gain in gains)
+        ends = [f"{with_sign(100 * (end(gain.median for gain in gains) - 1), 1)} %" for end in (min, max)]
         device = str(record.environment.get("device", "cpu"))
         where = record.environment.get("processor", "a CPU") if device == "cpu" else device
         holds = True if faster == len(gains) else None if slower < len(gains) / 2 else False
         verdict = {True: ClaimVerdict.SAME, False: ClaimVerdict.NOT_SO, None: ClaimVerdict.OPEN}[holds]
-        shown = f"faster in {faster} of {count(len(gains), 'setting')}, {ends[0]} to {ends[1]}"
+        text = f"faster in {faster} of {count(len(gains), 'setting')}, {ends[0]} to {ends[1]}"
         setting, cells = f"small networks on {where}", (f"benchmarks/{record.name}",)
-        found.append(Evidence(test["scale"], setting, shown, cells, holds=holds, verdict=verdict))
+        found.append(Evidence(test["scale"], setting, text, cells, holds=holds, verdict=verdict))
     return found
 
 
@@ -352,6 +354,6 @@ _MEASURES: dict[str, _Measure] = {
 def by_exhibit(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
     """Group verdicts by exhibit."""
     groups: dict[str, list[Judged]] = {}
-    for of in judged:
-        groups.setdefault(of.claim.exhibit, []).append(of)
+    for judgement in judged:
+        groups.setdefault(judgement.claim.exhibit, []).append(judgement)
     return groups

@@ -5,6 +5,7 @@ with the columns that form a place, the settings of the reference, a chart, the 
 the sentences:
 
     COMPARISON = Comparison(
+        key="study-{run_set}-{dataset}",
         by=("k", "method"),
         reference={"method": "BACKPROPAGATION"},
         headline=Headline("{after} PETRA trails by {differences}.", "Nothing is known.", "{difference} at k = {k}"),
@@ -19,6 +20,8 @@ in the same way. Templates may use the settings of a place and these names:
 
     after        "after 3 epochs"; capitalized at the beginning of a template
     scale        name of the scale
+    run_set      what distinguishes the run sets of a data set: scale, precision, text
+    dataset      key of the data set
     setting      data set, width, batch, length, learning rate, precision
     differences  the differences to the reference that the headline lists
     difference   one of them
@@ -94,12 +97,12 @@ class Comparison:
     """A comparison of runs with a reference, for each run set. Use it as `each` of an `Exhibit`.
 
     Attributes:
+        key: Template of the key of chart and table, which is unique within the page.
         by: Columns of the runs that form a place. Runs at one place differ only in their seeds.
         reference: Settings of the reference. Its other settings are those of the place that is compared with it.
         caption: Template of the table's caption.
         columns: Columns of the table.
         value: Column of the runs that is averaged.
-        key: Template of the key of chart and table.
         rows: Returns the places of the table in order. The default is all places that are planned, in order.
         headline: The result in one sentence.
         chart: Figure of the runs.
@@ -110,12 +113,12 @@ class Comparison:
 
     """
 
+    key: str
     by: tuple[str, ...]
     reference: Mapping[str, Any]
     caption: str
     columns: Sequence[Column]
     value: str = "test_accuracy"
-    key: str = "{exhibit}-{run_set}"
     rows: Callable[["Compared"], Iterable[Place]] = lambda compared: compared.samples
     headline: Headline | None = None
     chart: Chart | None = None
@@ -158,7 +161,7 @@ class Compared:
     def names(self) -> Mapping[str, Any]:
         """Names that all templates may use."""
         comparison, run_set = self.comparison, self.run_set
-        names = {"after": run_set.after, "scale": run_set.scale, "run_set": run_set.key}
+        names = {"after": run_set.after, "scale": run_set.scale, "run_set": run_set.key, "dataset": run_set.dataset}
         return {**names, "setting": comparison.setting(run_set), **comparison.names(run_set)}
 
     def means(self, value: str) -> SeedSamples:

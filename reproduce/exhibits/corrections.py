@@ -36,7 +36,7 @@ from reproduce.text import conjunction, count
 CHOICE = 0  # the seed that chooses a learning rate
 PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
 Place = tuple[Any, ...]  # network, k, epochs (only for longer trainings), name of the method, title of the correction
-Less = dict[tuple[str, Place], Difference]  # by the comparison, a key of `_compared`, and place
+Gaps = dict[tuple[str, Place], Difference]  # by the comparison, a key of `_compared`, and place
 INTRODUCTION = (
     "Pipelined methods without and with what the field does about delay: weights of the forward predicted along the "
     "momentum (FTPipe; linear: SpecTrain), the learning rate divided by the delay (PipeMare), the backward's weights "
@@ -66,25 +66,25 @@ class _Runs:
 def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield accuracy and memory by method and correction: at the recipe's rate, at the best rate, and for longer."""
     tried = {settings_key(trial.cell): trial for trial in trials(run_set.scale)}
-    every = run_set.runs.assign(
+    all_runs = run_set.runs.assign(
         mitigation=run_set.runs["settings"].map(lambda key: tried[key].mitigation.title),
         rate=run_set.runs["settings"].map(lambda key: tried[key].rate),
         megabytes=run_set.runs["peak_bytes"].astype(float) / MEGABYTE,
     )
-    shortest = every["epochs"].min()
-    runs = every[every["epochs"] == shortest]
+    shortest = all_runs["epochs"].min()
+    runs = all_runs[all_runs["epochs"] == shortest]
     recipes = runs[runs["rate"] == 1]
     by = ["network", "k", "method", "mitigation"]
     plain = _Runs(means(recipes, "test_accuracy", by), means(recipes, "megabytes", by), {}, {}, {})
     best = _at_best_rates(means(runs, "test_accuracy", [*by, "rate"]), means(runs, "megabytes", [*by, "rate"]))
-    less, less_at_best = _compared(plain.accuracy), _compared(best.accuracy)
+    gaps, gaps_at_best = _compared(plain.accuracy), _compared(best.accuracy)
     after = means(
-        every[every["epochs"] > shortest], "test_accuracy", ["network", "k", "epochs", "method", "mitigation"]
+        all_runs[all_runs["epochs"] > shortest], "test_accuracy", ["network", "k", "epochs", "method", "mitigation"]
     )
     longer = _compared(after)
-    yield _sentence(run_set.scale, less, shortest, longer)
-    yield from _findings(less, "at the recipe's rate")
-    yield from _findings(less_at_best, "at best rates")
+    yield _sentence(run_set.scale, gaps, shortest, longer)
+    yield from _findings(gaps, "at the recipe's rate")
+    yield from _findings(gaps_at_best, "at best rates")
     yield from _findings(longer, "for longer")
     setting = run_set.described(recipes, width=False, rate=False)
     yield facets.facet(
@@ -117,8 +117,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     if exactness := sorted(
         (e.mean, mitigation) for (*_, mitigation), sample in errors.items() if (e := sample.estimate)
     ):
-        said = "; ".join(f"{mitigation}: {value:.2g}" for value, mitigation in exactness)
-        yield Finding(f"Corrections: relative error of the inputs that PETRA reconstructs at the bottom: {said}.")
+        text = "; ".join(f"{mitigation}: {value:.2g}" for value, mitigation in exactness)
+        yield Finding(f"Corrections: relative error of the inputs that PETRA reconstructs at the bottom: {text}.")
     place = [
         words("mitigation", lambda place: place[3]),
         words("network", lambda place: place[0]),
@@ -132,7 +132,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         fields=[
             *place,
             mean("accuracy, %", plain.accuracy.get),
-            *_differences(less),
+            *_differences(gaps),
             mean("MB", plain.kept.get, 1, group="held, all stages"),
             amount("relative", plain.share, 2, group="held, all stages", without="not run"),
             error(
@@ -159,7 +159,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
                 amount(f"seed {CHOICE}, %{CHOSEN}", best.chosen.get, 2),
                 amount("lead", best.leads.get, 2, hint=f"points above the next best rate with seed {CHOICE}"),
                 mean("other seeds, %", best.accuracy.get),
-                *_differences(less_at_best),
+                *_differences(gaps_at_best),
                 amount("held, relative", best.share, 2, without="not run"),
             ],
             notes=(
@@ -170,7 +170,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             grouped=True,
         )
     if any(sample.values for sample in after.values()):
-        lasting = run_set.described(every[every["epochs"] > shortest], length=False, rate=False)
+        lasting = run_set.described(all_runs[all_runs["epochs"] > shortest], length=False, rate=False)
         yield table(
             key=f"corrections-{run_set.key}-longer",
             caption="The mitigations that won most, for longer, each at its rate of the table before, PETRA without a "
@@ -208,9 +208,9 @@ def _exact(place: Place, mitigation: str = NOTHING.title) -> Place:
     return *place[:-2], EXACT.name, mitigation
 
 
-def _compared(accuracy: SeedSamples) -> Less:
+def _compared(accuracy: SeedSamples) -> Gaps:
     """Compare each place with backpropagation (also by the same optimizer) and with the method without a correction."""
-    differences: Less = {}
+    differences: Gaps = {}
     for place in accuracy:
         if place != _exact(place):
             differences["backpropagation", place] = accuracy[place] - accuracy[_exact(place)]
@@ -221,13 +221,13 @@ def _compared(accuracy: SeedSamples) -> Less:
     return differences
 
 
-def _differences(less: Less) -> list[Field]:
+def _differences(gaps: Gaps) -> list[Field]:
     return [
-        judged("points", lambda place: less.get(("backpropagation", place)), group="− backpropagation"),
-        judged("points", lambda place: less.get(("same optimizer", place), ""), group="by the same optimizer"),
+        judged("points", lambda place: gaps.get(("backpropagation", place)), group="− backpropagation"),
+        judged("points", lambda place: gaps.get(("same optimizer", place), ""), group="by the same optimizer"),
         judged(
             "points",
-            lambda place: less.get(("without", place), None if place == _alone(place) else ""),
+            lambda place: gaps.get(("without", place), None if place == _alone(place) else ""),
             group="− the method without a mitigation",
         ),
     ]
@@ -239,8 +239,12 @@ def _at_best_rates(accuracy: SeedSamples, kept: SeedSamples) -> _Runs:
     for place in dict.fromkeys((*place,) for *place, _ in accuracy):
         planned = next(mitigation.rates for mitigation in MITIGATIONS if mitigation.title == place[-1])
         samples = {rate: accuracy[*place, rate] for rate in planned}
-        tried = {rate: of.values[CHOICE] for rate, of in samples.items() if CHOICE in of.values}
-        to_come = [rate for rate, of in samples.items() if of.states.get(CHOICE) != DONE and CHOICE not in of.broken]
+        tried = {rate: sample.values[CHOICE] for rate, sample in samples.items() if CHOICE in sample.values}
+        to_come = [
+            rate
+            for rate, sample in samples.items()
+            if sample.states.get(CHOICE) != DONE and CHOICE not in sample.broken
+        ]
         if len(tried) < 2:
             continue
         rate = max(tried, key=lambda rate: tried[rate])
@@ -252,42 +256,42 @@ def _at_best_rates(accuracy: SeedSamples, kept: SeedSamples) -> _Runs:
     return _Runs(reached, held, rates, chosen, leads)
 
 
-def _of_petra(less: Less, kind: str) -> dict[Place, Difference]:
+def _of_petra(gaps: Gaps, kind: str) -> dict[Place, Difference]:
     """Return the available comparisons of a kind under PETRA."""
     return {
         place: difference
-        for (of, place), difference in less.items()
-        if of == kind and place[-2] == PETRA.name and difference.estimate
+        for (comparison, place), difference in gaps.items()
+        if comparison == kind and place[-2] == PETRA.name and difference.estimate
     }
 
 
-def _sentence(scale: str, less: Less, shortest: int, longer: Less) -> Sentence:
+def _sentence(scale: str, gaps: Gaps, shortest: int, longer: Gaps) -> Sentence:
     """State how many corrections win under PETRA at the recipe's rate, and the gain in longer trainings.
 
     A gain in few epochs may only be faster convergence, particularly with another optimizer, and vanish at the end.
     """
-    tried = _of_petra(less, "without")
+    tried = _of_petra(gaps, "without")
     if not tried:
         return Sentence(f"No mitigation for delay under PETRA can be compared yet (scale “{scale}”).", known=False)
     mitigations = dict.fromkeys(place[-1] for place in tried)
     win = [place for place, difference in tried.items() if difference.verdict is Verdict.HIGHER]
     won = conjunction(list(dict.fromkeys(place[-1] for place in win)))
-    said = (
+    text = (
         f"After {count(shortest, 'epoch')}, {len(win)} of {count(len(tried), 'trial')} of "
         f"{count(len(mitigations), 'mitigation')} "
     )
-    said += f"{'wins' if len(win) == 1 else 'win'} over PETRA without a mitigation{f' ({won})' * bool(won)}"
+    text += f"{'wins' if len(win) == 1 else 'win'} over PETRA without a mitigation{f' ({won})' * bool(won)}"
     last = max((place[2] for place in _of_petra(longer, "without")), default=None)
-    later = {place: of for place, of in _of_petra(longer, "without").items() if place[2] == last}
+    later = {place: gap for place, gap in _of_petra(longer, "without").items() if place[2] == last}
     left = [f"{bounded(difference, unit='points')} with {place[-1]}" for place, difference in later.items()]
     ends = f"; after {last} epochs the gain is {conjunction(left)}" if left else "; none was followed for longer"
-    return Sentence(f"{said}{ends}.")
+    return Sentence(f"{text}{ends}.")
 
 
-def _findings(less: Less, where: str) -> Iterator[Finding]:
+def _findings(gaps: Gaps, where: str) -> Iterator[Finding]:
     """Report which corrections win and which lose, among those under PETRA with an interval."""
     tried = {
-        place: of for place, of in _of_petra(less, "without").items() if of.estimate and of.estimate.low is not None
+        place: gap for place, gap in _of_petra(gaps, "without").items() if gap.estimate and gap.estimate.low is not None
     }
     for words_of, verdict in (("win", Verdict.HIGHER), ("lose", Verdict.LOWER)) if tried else ():
         named = [
@@ -301,7 +305,7 @@ def _findings(less: Less, where: str) -> Iterator[Finding]:
         )
     alike = [
         f"{place[-1]} ({_where(place)}: {bounded(difference)}, {difference.verdict.value})"
-        for place, difference in _of_petra(less, "same optimizer").items()
+        for place, difference in _of_petra(gaps, "same optimizer").items()
     ]
     if alike:
         yield Finding(f"Corrections {where}: PETRA − backpropagation by the same optimizer: {conjunction(alike)}.")

@@ -29,8 +29,8 @@ INTRODUCTION = (
 
 def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the errors at the bottom by depth, as a figure and a table."""
-    of = {settings_key(planned(c, blocks)): (c.title, blocks) for c in COUPLINGS for blocks in BLOCKS}
-    titles, depths = zip(*(of[key] for key in run_set.runs["settings"]), strict=True)
+    by_settings = {settings_key(planned(c, blocks)): (c.title, blocks) for c in COUPLINGS for blocks in BLOCKS}
+    titles, depths = zip(*(by_settings[key] for key in run_set.runs["settings"]), strict=True)
     runs = run_set.runs.assign(title=titles, blocks=depths)
     ended = runs[runs["status"].isin([Status.DONE.value, Status.FAILED.value])]
     bottom = over_training(run_set.lines()).merge(ended[["cell", "title", "blocks"]], on="cell")
@@ -46,7 +46,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     def broken_runs(place: tuple[str, int]) -> str:
         return "; ".join(f"{n} {why}" for why, n in Counter(accuracy[place].broken.values()).items())
 
-    said = [
+    listed = [
         f"{estimate.mean:.2g} with {title}"
         for title in dict.fromkeys(titles)
         if (estimate := errors[title, BLOCKS[-1], TRAINING].estimate)
@@ -56,10 +56,10 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     broken = of_all if wrecks else "no run is broken"
     yield Sentence(
         f"{run_set.after.capitalize()} under PETRA the relative error at the bottom of {BLOCKS[-1]} blocks is "
-        f"{conjunction(said)}; {broken}."
-        if said
+        f"{conjunction(listed)}; {broken}."
+        if listed
         else f"No error at {BLOCKS[-1]} blocks has been measured yet; {broken}.",
-        known=bool(said),
+        known=bool(listed),
     )
     if wrecks:
         yield Finding(

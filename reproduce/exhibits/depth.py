@@ -41,8 +41,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     accuracy = means(run_set.runs.assign(J=_stages), "test_accuracy", ["k", "J", "method"])
     places = sorted({place[:2] for place in accuracy})
     steps = {(*p, step): [accuracy[*p, m.name] for m in pair] for p in places for step, pair in STEPS.items()}
-    pairs = {place: _sound(of, other) for place, (of, other) in steps.items()}
-    less = {place: pair for place, pair in pairs.items() if pair is not None}
+    pairs = {place: _sound(first, second) for place, (first, second) in steps.items()}
+    by_step = {place: pair for place, pair in pairs.items() if pair is not None}
     bottom = over_training(run_set.lines()).assign(J=_stages)
     bottom = bottom[(bottom["stage"] == BOTTOM) & bottom["measure"].isin(list(LOOKS))]
     errors = measured(bottom, "value", ["k", "J", "measure"])
@@ -53,7 +53,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
 
     def step(name: str) -> Field:
         return judged(
-            "difference", lambda place: less.get((*place, name), "both broken"), group=f"{name}: {PAIRS[name]}"
+            "difference", lambda place: by_step.get((*place, name), "both broken"), group=f"{name}: {PAIRS[name]}"
         )
 
     def inexact(measure: str) -> Field:
@@ -67,11 +67,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     k, last = places[0][0], places[-1][1]
     deepest = {in_prose(m): accuracy[k, last, m.name] for m in COMPARED}
     reach = [
-        f"{estimate.mean:.1f} % with {name} (seeds: {of.seeds})"
-        for name, of in deepest.items()
-        if (estimate := of.estimate)
+        f"{estimate.mean:.1f} % with {name} (seeds: {sample.seeds})"
+        for name, sample in deepest.items()
+        if (estimate := sample.estimate)
     ]
-    lost = [f"{name}: {of.summary}" for name, of in deepest.items() if of.failures and not of.estimate]
+    lost = [f"{name}: {sample.summary}" for name, sample in deepest.items() if sample.failures and not sample.estimate]
     failed = f" ({'; '.join(lost)})" * bool(lost)
     yield Sentence(
         f"{run_set.after.capitalize()} a chain of {last} stages reaches {conjunction(reach)} at k = {k}{failed}."
@@ -128,12 +128,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     ]
     yield Finding(
         f"Depth and delay: scale “{run_set.scale}”. More than {BEHIND:g} points behind backpropagation, with an "
-        "interval "
-        f"that excludes 0: {'; '.join(behind) or 'none'}. Broken runs: {'; '.join(wrecks) or 'none'}."
+        f"interval that excludes 0: {'; '.join(behind) or 'none'}. Broken runs: {'; '.join(wrecks) or 'none'}."
     )
-    costs = {name: summarize(pair for place, pair in less.items() if place[-1] == name) for name in STEPS}
-    said = "; ".join(f"{name} ({PAIRS[name]}), {cost or 'nothing to compare yet'}" for name, cost in costs.items())
-    yield Finding(f"Depth and delay: scale “{run_set.scale}”. Cost in accuracy: {said}.")
+    costs = {name: summarize(pair for place, pair in by_step.items() if place[-1] == name) for name in STEPS}
+    listed = "; ".join(f"{name} ({PAIRS[name]}), {cost or 'nothing to compare yet'}" for name, cost in costs.items())
+    yield Finding(f"Depth and delay: scale “{run_set.scale}”. Cost in accuracy: {listed}.")
     yield facets.facet(
         bottom,
         [facets.line(), facets.dots()],
@@ -151,13 +150,13 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
 
 
-def _sound(of: SeedSample, other: SeedSample) -> Difference | None:
+def _sound(sample: SeedSample, other: SeedSample) -> Difference | None:
     """Return the difference without seeds that are broken on both sides; None if all are.
 
     The agreement of two broken runs means nothing.
     """
-    wrecks = of.broken.keys() & other.broken.keys()
-    difference = of.without(wrecks) - other.without(wrecks)
+    wrecks = sample.broken.keys() & other.broken.keys()
+    difference = sample.without(wrecks) - other.without(wrecks)
     return difference if difference.estimate or not wrecks else None
 
 

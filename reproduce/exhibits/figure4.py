@@ -89,7 +89,7 @@ def _sentence(run_set: RunSet, gaps: Mapping[int, Difference], matched: SeedSamp
         return Sentence(
             f"PETRA and backpropagation have not both been trained yet (scale “{run_set.scale}”).", known=False
         )
-    said = conjunction([f"{bounded(gap)} at k = {k}" for k, gap in known.items() if k in (min(known), max(known))])
+    listed = conjunction([f"{bounded(gap)} at k = {k}" for k, gap in known.items() if k in (min(known), max(known))])
     first, last = (matched[k].estimate for k in (min(known), max(known)))
     fewer = (
         f" Backpropagation itself falls from {first.mean:.0f} % to {last.mean:.0f} %: a larger k leaves fewer updates."
@@ -97,7 +97,8 @@ def _sentence(run_set: RunSet, gaps: Mapping[int, Difference], matched: SeedSamp
         else ""
     )
     return Sentence(
-        f"{run_set.after.capitalize()} PETRA − backpropagation at the same effective batch is {said}, in points.{fewer}"
+        f"{run_set.after.capitalize()} PETRA − backpropagation at the same effective batch is {listed}, in points."
+        f"{fewer}"
     )
 
 

@@ -45,30 +45,30 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     gains = gradients.gains(values)
     average, gain = (gradients.over_stages(f).assign(stage="mean", kind="") for f in (values, gains))
     stages, overall = (measured(frame, "value", [*PLACE, "measure"]) for frame in (gains, gain))
-    of, rows = extents(run_set, values), concat([values, average], ignore_index=True)
+    seeds_of, rows = extents(run_set, values), concat([values, average], ignore_index=True)
 
     def closer(study: str, measure: str) -> str:
         """Return at how many stages PETRA's gradient is the closer one: "9 of 9 stages"."""
-        known = [of.estimate for (at, *_, by), of in stages.items() if (at, by) == (study, measure)]
+        known = [gain.estimate for (at, *_, by), gain in stages.items() if (at, by) == (study, measure)]
         means = [estimate.mean for estimate in known if estimate]
         return f"{sum(mean > 0 for mean in means)} of {len(means)} stages"
 
-    said = [
+    listed = [
         f"at {closer(study, 'cosine')} on {study} ({_reconstructing(run_set, study)})"
-        for study in of
+        for study in seeds_of
         if study.endswith("= 1") and closer(study, "cosine") != "0 of 0 stages"
     ]
     yield Sentence(
-        f"By cosine PETRA's gradient is closer to the end-to-end gradient than the delayed one {conjunction(said)}, "
+        f"By cosine PETRA's gradient is closer to the end-to-end gradient than the delayed one {conjunction(listed)}, "
         f"over {count(run_set.example.epochs, 'epoch')}."
-        if said
+        if listed
         else "No cosine with k = 1 has been measured yet.",
-        known=bool(said),
+        known=bool(listed),
     )
-    curves = values.assign(panel=values["measure"].map(MEASURES), shown=values["pair"], marks=False)
+    curves = values.assign(panel=values["measure"].map(MEASURES), series=values["pair"], marks=False)
     yield facets.facet(
         concat(
-            [curves, gains.assign(panel="PETRA closer by …", shown=gains["measure"], marks=True)], ignore_index=True
+            [curves, gains.assign(panel="PETRA closer by …", series=gains["measure"], marks=True)], ignore_index=True
         ),
         [
             facets.where(facets.line("range"), marks=False),
@@ -82,7 +82,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         + KINDS_NOTE,
         x="stage",
         y="value",
-        hue="shown",
+        hue="series",
         looks={**LOOKS, **MARKS},
         row="study",
         col="panel",
@@ -94,9 +94,9 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     yield table(
         key=f"figure5-{run_set.key}",
         caption=f"Gradient quality per stage (scale “{run_set.scale}”); last, the mean of the stages below the head.",
-        rows=sorted(places, key=lambda place: list(of).index(place[0])),
+        rows=sorted(places, key=lambda place: list(seeds_of).index(place[0])),
         fields=[
-            words("study", lambda place: f"{place[0]}: {of[place[0]]}"),
+            words("study", lambda place: f"{place[0]}: {seeds_of[place[0]]}"),
             number("stage", lambda place: Entry("mean", 1e3) if place[1] == "mean" else place[1]),
             words("kind", lambda place: place[2] or none("of all above")),
             *quality(rows, PLACE, {**stages, **overall}),

@@ -31,10 +31,10 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         return
     epochs = run_set.example.epochs
     fine, parts = (gradients.in_parts(lines, epochs, most) for most in (POINTS, ROWS))
-    of, values = extents(run_set, parts), gradients.over_stages(parts)
+    seeds_of, values = extents(run_set, parts), gradients.over_stages(parts)
     closer = measured(gradients.over_stages(gradients.gains(parts)), "value", [*PLACE, "measure"])
     cosines = fine[fine["measure"] == "cosine"].assign(epoch=(fine["begin"] + fine["end"]) / 2)
-    first = next(iter(of))
+    first = next(iter(seeds_of))
     stem = parts[(parts["study"] == first) & (parts["stage"] == 0) & (parts["measure"] == "cosine")]
     course = stem[stem["pair"] == METHOD].groupby("end")["value"].mean().dropna()
     if not course.empty:
@@ -68,7 +68,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"Gradient quality over training (scale “{run_set.scale}”), means over the stages below the head.",
         rows=values[PLACE].drop_duplicates().itertuples(index=False, name=None),
         fields=[
-            words("study", lambda part: f"{part[0]}: {of[part[0]]}"),
+            words("study", lambda part: f"{part[0]}: {seeds_of[part[0]]}"),
             entry("epochs", lambda part: Entry(f"{part[1]:.3g} to {part[2]:.3g}", part[1])),
             *quality(values, PLACE, closer),
         ],

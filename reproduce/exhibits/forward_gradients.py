@@ -44,7 +44,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     by = ["network", "method", *SETTINGS]
     places = dict(zip(runs["cell"], runs[by].itertuples(index=False, name=None), strict=True))
     accuracy = means(runs, "test_accuracy", by)
-    less = {p: accuracy[p] - accuracy[p[0], *EXACT] for p in accuracy if p[1] == FORWARD_GRADIENT}
+    gaps = {p: accuracy[p] - accuracy[p[0], *EXACT] for p in accuracy if p[1] == FORWARD_GRADIENT}
     guessed = [p for p in accuracy if p[3:5] == ("global", "local")]
     gains = {p: gain for p in guessed if (gain := _gain(p, accuracy, NOISE)).estimate}
     untrained = {p: _gain(p, accuracy, [Guess.REDRAWN]) for p in gains}
@@ -109,7 +109,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             words("target", lambda place: place[3]),
             words("space", lambda place: place[5].replace("_", " ")),
             mean("accuracy, %", lambda place: accuracy[place]),
-            judged("points", lambda p: less.get(p, None if p[1] == EXACT[0] else ""), group="less backpropagation"),
+            judged("points", lambda p: gaps.get(p, None if p[1] == EXACT[0] else ""), group="less backpropagation"),
             estimated("lowest", lambda place: cosines[place, 0].estimate, group="cosine, block"),
             estimated("highest", lambda place: cosines[place, last].estimate, group="cosine, block"),
             amount("memory", lambda place: costs.get((_costing(place), ALLOCATED)), 2, group=STEP, without="not run"),
@@ -134,9 +134,12 @@ def each(run_set: RunSet) -> Iterator[Shown]:
 def _costs(frames: Frames) -> dict[tuple[str, str], float]:
     """Return the median cost of a step, over backpropagation of the blocks, by contestant and quantity."""
     ratios: dict[tuple[str, str], float] = {}
-    for benchmark in (of for of in frames.results.benchmarks if of.name == BENCHMARK):
-        ratios |= {(of.first, of.quantity): benchmark.spread(of).median for of in benchmark.comparisons}
-        ratios |= {(of.second, of.quantity): 1.0 for of in benchmark.comparisons}
+    for benchmark in (record for record in frames.results.benchmarks if record.name == BENCHMARK):
+        ratios |= {
+            (comparison.first, comparison.quantity): benchmark.spread(comparison).median
+            for comparison in benchmark.comparisons
+        }
+        ratios |= {(comparison.second, comparison.quantity): 1.0 for comparison in benchmark.comparisons}
     return ratios
 
 

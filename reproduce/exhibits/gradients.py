@@ -43,22 +43,26 @@ def extents(run_set: RunSet, values: DataFrame) -> dict[str, str]:
     seeds = values.groupby("study", sort=False)["seed"].nunique()
     planned = means(run_set.runs, "seed", ["network", "k"])
     unfinished = {f"{network}, k = {k}": sample.unfinished for (network, k), sample in planned.items()}
-    return {str(of): "; ".join(filter(None, (count(n, "seed"), unfinished[str(of)]))) for of, n in seeds.items()}
+    return {
+        str(study): "; ".join(filter(None, (count(n, "seed"), unfinished[str(study)]))) for study, n in seeds.items()
+    }
 
 
 def quality(values: DataFrame, by: Sequence[str], gains: Mapping[Any, SeedSample]) -> list[Field]:
     """Return columns for rows that are places `by`: the quality of both gradients, and their difference (`gains`)."""
-    of, seeds = measured(values, "value", [*by, "pair", "measure"]), measured(values, "value", by)
+    means_of, seeds = measured(values, "value", [*by, "pair", "measure"]), measured(values, "value", by)
     fields = [Field([Column("seeds")], lambda place: [Entry(str(n := len(seeds[place].values)), n)])]
     for measure, group in MEASURES.items():
-        fields += [_mean(of, pair, measure, name) for pair, name in ((METHOD, "PETRA/e2e"), (DELAYED, "delayed/e2e"))]
+        fields += [
+            _mean(means_of, pair, measure, name) for pair, name in ((METHOD, "PETRA/e2e"), (DELAYED, "delayed/e2e"))
+        ]
         fields += [_closer(gains, measure, group)] * (measure in CLOSENESS)
     return fields
 
 
-def _mean(of: Mapping[Any, Any], pair: str, measure: str, name: str) -> Field:
-    shown = LOOKS[pair].label
-    return estimated(name, lambda place: of[*place, pair, measure].estimate, group=MEASURES[measure], hint=shown)
+def _mean(samples: Mapping[Any, Any], pair: str, measure: str, name: str) -> Field:
+    hint = LOOKS[pair].label
+    return estimated(name, lambda place: samples[*place, pair, measure].estimate, group=MEASURES[measure], hint=hint)
 
 
 def _closer(gains: Mapping[Any, SeedSample], measure: str, group: str) -> Field:

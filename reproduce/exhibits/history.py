@@ -20,21 +20,21 @@ LOOKS = {"": facets.Look("of no method", "#555555")} | facets.TITLE_LOOKS
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield a small curve for each figure, and the commits at which a figure changed."""
-    every = frames.history
-    if every.empty:
+    counts = frames.history
+    if counts.empty:
         yield "Nothing has been counted yet: `nox -s benchmarks-history` does it."
         return
-    for machine, rows in every.groupby("machine"):
+    for machine, rows in counts.groupby("machine"):
         commits, figures = rows["commit"].nunique(), rows["figure"].nunique()
         changes = rows[(rows["value"] / rows["before"] - 1).abs() > CHANGED]
         drifted = rows[(rows["ratio"] - 1).abs() > CHANGED]  # possibly in steps that are each too small to be a change
         moved = list(dict.fromkeys([*changes["figure"], *drifted["figure"]]))
-        said = f"{figures - len(moved)} of {count(figures, 'figure')} stayed within {CHANGED:.0%}"
+        stayed = f"{figures - len(moved)} of {count(figures, 'figure')} stayed within {CHANGED:.0%}"
         latest = rows[rows["at"] == commits].groupby("figure")["ratio"].mean()
         now = "".join(
             f"; {figure} is at {latest[figure]:.2f} of its first value" for figure in moved if figure in latest
         )
-        yield Sentence(f"Over {count(commits, 'commit')} {said}{now}.")
+        yield Sentence(f"Over {count(commits, 'commit')} {stayed}{now}.")
         yield facets.facet(
             rows.groupby(["figure", "method", "at"], sort=False)["ratio"].mean().reset_index(),
             [facets.line()],
@@ -65,7 +65,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
                 difference("change, %", lambda row: 100 * (row.value / row.before - 1), 1),
             ],
         )
-        yield Finding(f"History of the benchmarks: {said} over {count(commits, 'commit')} ({machine}){now}.")
+        yield Finding(f"History of the benchmarks: {stayed} over {count(commits, 'commit')} ({machine}){now}.")
 
 
 EXHIBIT = Exhibit("history", "History of the benchmarks, commit by commit", INTRODUCTION, whole=whole)

@@ -37,10 +37,10 @@ def whole(_: Frames) -> Iterator[Shown]:
     }
     yield facets.facet(
         (
-            {"network": f"{network}-{depth}", "kind": kind, "GB": of}
+            {"network": f"{network}-{depth}", "kind": kind, "GB": amount_held}
             for (depth, kind), both in gigabytes.items()
-            for network, of in zip(("RevNet", "Invertible RevNet"), both, strict=True)
-            if kind != "sum" and of
+            for network, amount_held in zip(("RevNet", "Invertible RevNet"), both, strict=True)
+            if kind != "sum" and amount_held
         ),
         [facets.stack(sums=".1f")],
         key="invertible",
@@ -70,12 +70,12 @@ def whole(_: Frames) -> Iterator[Shown]:
         )
     )
     sums = {depth: gigabytes[depth, "sum"] for depth in DEPTHS}
-    said = [f"RevNet-{depth} from {before:.1f} to {after:.1f} GB" for depth, (before, after) in sums.items()]
+    listed = [f"RevNet-{depth} from {before:.1f} to {after:.1f} GB" for depth, (before, after) in sums.items()]
     yield Sentence(
-        f"In the model invertible down-sampling takes {conjunction(said)} (ImageNet, batch {BATCH}): it shrinks deep "
+        f"In the model invertible down-sampling takes {conjunction(listed)} (ImageNet, batch {BATCH}): it shrinks deep "
         "networks only."
         if sums[DEPTHS[0]][1] >= sums[DEPTHS[0]][0] and sums[DEPTHS[-1]][1] < sums[DEPTHS[-1]][0]
-        else f"In the model invertible down-sampling takes {conjunction(said)} (ImageNet, batch {BATCH})."
+        else f"In the model invertible down-sampling takes {conjunction(listed)} (ImageNet, batch {BATCH})."
     )
 
 

@@ -39,7 +39,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
     for record in records:
         series = frames.series[frames.series["benchmark"] == record.name]
         medians = series.pivot_table("value", "group", ["quantity", "contestant"], aggfunc="median", sort=False)
-        yield from _measured(record, medians.reindex(columns=[(of, name) for of in QUANTITIES for name in TITLES]))
+        yield from _measured(
+            record, medians.reindex(columns=[(quantity, name) for quantity in QUANTITIES for name in TITLES])
+        )
     yield table(
         key="pareprop-published",
         caption="Published gain in throughput of PaReprop over reversible backpropagation, percent.",
@@ -57,8 +59,8 @@ def _published(row: Row | None) -> Entry:
     if row is None:
         return none("no such size was published")
     gain = row["gain_percent"]
-    shown = "unknown" if row.mark is Mark.UNKNOWN else f"+{gain}" if gain else row["statement"]
-    return published_entry(shown, row.mark, value=row.number("gain_percent") if gain else None)
+    text = "unknown" if row.mark is Mark.UNKNOWN else f"+{gain}" if gain else row["statement"]
+    return published_entry(text, row.mark, value=row.number("gain_percent") if gain else None)
 
 
 def _measured(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:

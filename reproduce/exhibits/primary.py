@@ -84,10 +84,10 @@ def primaries(frames: Frames) -> list[Primary]:
     found = [_compare(frames, **comparison) for comparison in declared()["comparisons"]]
     corrected: dict[int, float] = {}  # by position
     for family in declared()["families"]:
-        places = [place for place, of in enumerate(found) if of.family == family]
+        places = [place for place, comparison in enumerate(found) if comparison.family == family]
         p_values = [p_value(found[place].accuracy.estimate) for place in places]
         corrected |= dict(zip(places, holm(p_values), strict=True))
-    return [replace(of, corrected=corrected[place]) for place, of in enumerate(found)]
+    return [replace(comparison, corrected=corrected[place]) for place, comparison in enumerate(found)]
 
 
 def _compare(
@@ -125,11 +125,14 @@ def _difference(sides: list[DataFrame], value: str) -> Difference:
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the comparisons, and the spreads on which all intervals of the report are based."""
     known = primaries(frames)
-    made = [of for of in known if of.accuracy.estimate]
+    made = [comparison for comparison in known if comparison.accuracy.estimate]
     yield Sentence(
         f"Of {count(len(known), 'primary comparison')} {len(made) or 'none'} "
         f"{'has' if len(made) < 2 else 'have'} been run."
-        + "".join(f" {of.title} is {bounded(of.accuracy, unit='points')} ({of.setting})." for of in made),
+        + "".join(
+            f" {comparison.title} is {bounded(comparison.accuracy, unit='points')} ({comparison.setting})."
+            for comparison in made
+        ),
         known=bool(made),
     )
     yield table(
@@ -137,14 +140,18 @@ def whole(frames: Frames) -> Iterator[Shown]:
         caption="Primary comparisons: differences in test accuracy over the last epochs, points.",
         rows=known,
         fields=[
-            words("family", lambda of: of.family),
-            words("comparison", lambda of: of.title),
-            words("question", lambda of: of.question),
-            words("setting", lambda of: of.setting),
-            judged("points", lambda of: of.accuracy if of.accuracy.estimate else NOT_RUN),
+            words("family", lambda comparison: comparison.family),
+            words("comparison", lambda comparison: comparison.title),
+            words("question", lambda comparison: comparison.question),
+            words("setting", lambda comparison: comparison.setting),
+            judged("points", lambda comparison: comparison.accuracy if comparison.accuracy.estimate else NOT_RUN),
             entry("p, corrected", _p),
-            judged("points", lambda of: of.alike if of.accuracy.mixed else "", group="runs on the same machines only"),
-            compared("training loss", lambda of: of.loss if of.accuracy.estimate else None, 4),
+            judged(
+                "points",
+                lambda comparison: comparison.alike if comparison.accuracy.mixed else "",
+                group="runs on the same machines only",
+            ),
+            compared("training loss", lambda comparison: comparison.loss if comparison.accuracy.estimate else None, 4),
         ],
         grouped=True,
         notes=[
@@ -152,8 +159,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
             "intervals are of 95 % each; only p is corrected."
         ],
     )
-    if mixed := [of for of in made if of.accuracy.mixed]:
-        titles = "; ".join(of.title for of in mixed)
+    if mixed := [comparison for comparison in made if comparison.accuracy.mixed]:
+        titles = "; ".join(comparison.title for comparison in mixed)
         yield Finding(
             f"Primary comparisons: the sides of {len(mixed)} of {len(made)} ran in part on different machines (‡): "
             f"{titles}.",
@@ -169,16 +176,16 @@ def whole(frames: Frames) -> Iterator[Shown]:
     yield Folded(_spreads(frames))
 
 
-def _p(of: Primary) -> Entry:
-    if of.accuracy.estimate is None:
+def _p(comparison: Primary) -> Entry:
+    if comparison.accuracy.estimate is None:
         return missing(NOT_RUN)
-    certain = of.corrected < 1e-4
-    return Entry("< 0.0001" if certain else f"{of.corrected:.2g}", of.corrected, Role.OURS)
+    certain = comparison.corrected < 1e-4
+    return Entry("< 0.0001" if certain else f"{comparison.corrected:.2g}", comparison.corrected, Role.OURS)
 
 
 def _spreads(frames: Frames) -> Table:
     """Return a table with the spread over seeds of each study, and whether its settings share it."""
-    rows = [(study, of) for study in frames.studies.values() if (of := study.spreads.get(OUTCOME))]
+    rows = [(study, spread) for study in frames.studies.values() if (spread := study.spreads.get(OUTCOME))]
     return table(
         key="spreads",
         caption="Standard deviation over seeds by study, points of accuracy over the last epochs, with Bartlett's test "

@@ -134,11 +134,11 @@ def _machines(run: Run[Any]) -> list[str]:
 
 
 def _findings(results: Results) -> Iterator[Finding]:
-    def of(status: Status) -> list[Run[Any]]:
+    def runs_with(status: Status) -> list[Run[Any]]:
         return [run for run in results.runs if run.state.status is status]
 
-    for reason in sorted({run.state.reason for run in of(Status.FAILED)}):
-        runs = [run for run in of(Status.FAILED) if run.state.reason == reason]
+    for reason in sorted({run.state.reason for run in runs_with(Status.FAILED)}):
+        runs = [run for run in runs_with(Status.FAILED) if run.state.reason == reason]
         # A study may look for cells that diverge; running out of memory is never a result.
         looked_for = reason == "diverged" and {meaning(run.cell) for run in runs} <= {
             meaning(cell)
@@ -152,8 +152,8 @@ def _findings(results: Results) -> Iterator[Finding]:
         )
     data = [run.result["data"] for run in results.runs if not run.result.get("data", {}).get("official", True)]
     if data:
-        reasons = " ".join(dict.fromkeys(f"{of['reason']}; {'; '.join(of['deviations'])}" for of in data))
-        untold = sum("data" not in run.result for run in of(Status.FAILED) if isinstance(run.cell, TrainedCell))
+        reasons = " ".join(dict.fromkeys(f"{origin['reason']}; {'; '.join(origin['deviations'])}" for origin in data))
+        untold = sum("data" not in run.result for run in runs_with(Status.FAILED) if isinstance(run.cell, TrainedCell))
         undocumented = f"; {count(untold, 'failed cell')} did not write down which they used" * bool(untold)
         text = f"{count(len(data), 'cell')} used data that differ from the official files{undocumented}. {reasons}"
         yield Finding(text, Role.MISSING)
@@ -168,9 +168,9 @@ def _findings(results: Results) -> Iterator[Finding]:
             f"The runs are {cells}.",
             Role.ALERT,
         )
-    if partial := [f"{run.cell.name}: {run.state}" for run in of(Status.PARTIAL)]:
+    if partial := [f"{run.cell.name}: {run.state}" for run in runs_with(Status.PARTIAL)]:
         yield Finding(f"{count(len(partial), 'cell')} begun and not finished. {some(partial, LISTED)}.", Role.MISSING)
-    if not_run := Counter(run.cell.scale for run in of(Status.NOT_RUN)):
+    if not_run := Counter(run.cell.scale for run in runs_with(Status.NOT_RUN)):
         by_scale = ", ".join(f"{amount} of “{scale}”" for scale, amount in not_run.items())
         yield Finding(f"{count(not_run.total(), 'planned cell')} not run: {by_scale}.", Role.MISSING)
     if results.problems:

@@ -50,8 +50,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
         for devices, chain in chains.items()
         for way in compare(chain)
     )
-    for devices, of in list(ways.groupby("devices"))[:1]:
-        petra, best = of.iloc[1], of[of["staleness"] == 0].nlargest(1, "efficiency").iloc[0]
+    for devices, outcomes in list(ways.groupby("devices"))[:1]:
+        petra, best = outcomes.iloc[1], outcomes[outcomes["staleness"] == 0].nlargest(1, "efficiency").iloc[0]
         yield Sentence(
             f"In the model {petra['title']} keeps {devices} devices {100 * petra['efficiency']:.0f} % efficient with "
             f"{petra['peak'] / MEGABYTE:,.0f} MB each; {best['title'].lower()} over links that take no time reaches "
@@ -82,8 +82,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
         legend="mark",
     )
 
-    def efficiency(name: str, of: str, group: str) -> Field:
-        return amount(name, lambda way: 100 * way[of], 1, group=group)
+    def efficiency(name: str, column: str, group: str) -> Field:
+        return amount(name, lambda way: 100 * way[column], 1, group=group)
 
     ideal, with_batch = "efficiency, links that take no time, %", f"efficiency with {BATCH}, %"
     yield table(

@@ -42,7 +42,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     lowest = (best["reference_rate"] == least) & several
     setting = run_set.described(network=True, rate=False)
 
-    def of(name: str) -> list[Field]:
+    def rate_columns(name: str) -> list[Field]:
         def best_rate(row: tuple[float, int]) -> Entry:
             rate = best["reference_rate"].get((*row, name))
             if rate is None:
@@ -63,7 +63,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         known=bool(known),
     )
     yield facets.facet(
-        with_difference(runs, "test_accuracy", of=PETRA, less=EXACT, by=POINT, title=DIFFERENCE),
+        with_difference(runs, "test_accuracy", minuend=PETRA, subtrahend=EXACT, by=POINT, title=DIFFERENCE),
         [facets.heat_map(chance(run_set.example))],
         key=f"stability-{run_set.key}",
         caption=f"Stability: test accuracy after the last epoch, % ({setting}). Hatched: broken, on the right where "
@@ -74,7 +74,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         looks=facets.rising(ks),
         row="warmup_epochs",
         col="method",
-        titles=lambda warmup, shown: f"{shown}\nwarm-up of {warmup:g} epochs",
+        titles=lambda warmup, panel: f"{panel}\nwarm-up of {warmup:g} epochs",
         ylabel="k",
         height=0.9 + 0.34 * len(ks),
         legend="",
@@ -86,7 +86,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         fields=[
             number("warm-up, epochs", lambda row: row[0], 1),
             number("k", lambda row: row[1]),
-            *(field for name in (PETRA, EXACT) for field in of(name)),
+            *(field for name in (PETRA, EXACT) for field in rate_columns(name)),
         ],
         notes=["Lowest run: a lower rate may be better still. Nothing is interpolated."],
     )

@@ -63,7 +63,7 @@ class Place(NamedTuple):
     staleness: int
     devices: int
 
-    def of(self, method: str) -> tuple[Any, ...]:
+    def key(self, method: str) -> tuple[Any, ...]:
         """Return the key of its runs under a method. Backpropagation has no timing."""
         point = (timing.LOCKSTEP, "") if method == EXACT else (self.timing, self.stages)
         return self.network, self.k, self.epochs, method, *point
@@ -84,7 +84,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     places = _places(run_set, runs)
     yield _lost(run_set, places, accuracy)
     yield _reconstruction(run_set, places, accuracy)
-    timed = [of for of in timed_networks(run_set) if of.cell.width == run_set.example.width]
+    timed = [network for network in timed_networks(run_set) if network.cell.width == run_set.example.width]
     if rows := _device_rows(run_set, timed):
         yield _of_devices(run_set, rows)
     if figure := _curve(run_set, runs, places):
@@ -108,7 +108,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
 def _lost(run_set: RunSet, places: list[Place], accuracy: SeedSamples) -> Sentence:
     """State what PETRA loses at each staleness in the first setting: the smallest k and the shortest training."""
     chosen = _first(places)
-    gaps = {of.staleness: _gap(of, accuracy, PETRA, EXACT) for of in chosen}
+    gaps = {place.staleness: _gap(place, accuracy, PETRA, EXACT) for place in chosen}
     known = _at_staleness(gaps, trailing=True)
     absent = [str(staleness) for staleness, gap in gaps.items() if not gap.estimate]
     setting = _setting(run_set, chosen[0])
@@ -121,7 +121,7 @@ def _lost(run_set: RunSet, places: list[Place], accuracy: SeedSamples) -> Senten
 def _reconstruction(run_set: RunSet, places: list[Place], accuracy: SeedSamples) -> Sentence:
     """State the difference of PETRA to delayed gradients at equal staleness."""
     chosen = _first(places)
-    gaps = {of.staleness: _gap(of, accuracy, PETRA, DELAYED) for of in chosen}
+    gaps = {place.staleness: _gap(place, accuracy, PETRA, DELAYED) for place in chosen}
     known, setting = _at_staleness(gaps), _setting(run_set, chosen[0])
     if not known:
         text = f"What reconstruction and current weights cost at equal staleness has not been run yet ({setting})."
@@ -133,12 +133,12 @@ def _reconstruction(run_set: RunSet, places: list[Place], accuracy: SeedSamples)
 def _at_staleness(gaps: Mapping[int, Difference], *, trailing: bool = False) -> str:
     """Return the known differences in words: "9.1 ± 2.3 points at a staleness of 18 and 4.2 ± 2.2 at 9"."""
     known = {staleness: gap for staleness, gap in gaps.items() if gap.estimate}
-    said = [
+    listed = [
         f"{bounded(gap, trailing=trailing, unit='' if place else 'points')} at {'' if place else 'a staleness of '}"
         f"{staleness}"
         for place, (staleness, gap) in enumerate(known.items())
     ]
-    return conjunction(said)
+    return conjunction(listed)
 
 
 def _setting(run_set: RunSet, place: Place) -> str:
@@ -147,13 +147,13 @@ def _setting(run_set: RunSet, place: Place) -> str:
 
 def _first(places: list[Place]) -> list[Place]:
     """Return the points of the first network at the least k and length, the largest staleness first."""
-    least = min((of.k, of.epochs) for of in places if of.network == places[0].network)
-    chosen = [of for of in places if (of.network, of.k, of.epochs) == (places[0].network, *least)]
-    return sorted(chosen, key=lambda of: -of.staleness)
+    least = min((place.k, place.epochs) for place in places if place.network == places[0].network)
+    chosen = [place for place in places if (place.network, place.k, place.epochs) == (places[0].network, *least)]
+    return sorted(chosen, key=lambda place: -place.staleness)
 
 
 def _gap(place: Place, accuracy: SeedSamples, first: str, second: str) -> Difference:
-    return accuracy[place.of(first)] - accuracy[place.of(second)]
+    return accuracy[place.key(first)] - accuracy[place.key(second)]
 
 
 def _places(run_set: RunSet, runs: DataFrame) -> list[Place]:
@@ -168,15 +168,15 @@ def _places(run_set: RunSet, runs: DataFrame) -> list[Place]:
         for row in rows.to_dict("records")
         if isinstance(cell := cells[row["settings"]], TrainedCell)
     ]
-    networks = list(dict.fromkeys(of.network for of in places))
-    return sorted(places, key=lambda of: (networks.index(of.network), of.epochs, of.k, of.staleness))
+    networks = list(dict.fromkeys(place.network for place in places))
+    return sorted(places, key=lambda place: (networks.index(place.network), place.epochs, place.k, place.staleness))
 
 
 def _curve(run_set: RunSet, runs: DataFrame, places: list[Place]) -> Shown | None:
     """Draw accuracy against staleness, a line for each length and method, each starting at backpropagation at 0."""
     done = runs[runs["status"] == "done"]
     lines: list[DataFrame] = []
-    for network, k, epochs in dict.fromkeys((of.network, of.k, of.epochs) for of in places):
+    for network, k, epochs in dict.fromkeys((place.network, place.k, place.epochs) for place in places):
         here = done[(done["network"] == network) & (done["k"] == k) & (done["epochs"] == epochs)]
         exact = here[here["method"] == EXACT]
         for method in (m.name for m in plan.COMPARED):
@@ -221,13 +221,13 @@ def _numbered(places: list[Place]) -> facets.Layer:
     def numbered(panel: facets.Panel) -> None:
         here = {(row["network"], row["k"]) for row in panel.part[["network", "k"]].to_dict("records")}
         names = {0: "1"}
-        for of in places:
-            if (of.network, of.k) in here:
-                slack = timing.slack(of.timing)
+        for place in places:
+            if (place.network, place.k) in here:
+                slack = timing.slack(place.timing)
                 mark = "*" if slack == 0 else "" if slack == 1 else "+"
-                names.setdefault(of.staleness, f"{of.devices}{mark}")
-        shown = sorted(names)
-        panel.axes.set_xticks(shown, [f"{at}\n{names[at]}" for at in shown], fontsize=7.5)
+                names.setdefault(place.staleness, f"{place.devices}{mark}")
+        marked = sorted(names)
+        panel.axes.set_xticks(marked, [f"{at}\n{names[at]}" for at in marked], fontsize=7.5)
 
     return numbered
 
@@ -236,7 +236,7 @@ def _points(run_set: RunSet, places: list[Place], accuracy: SeedSamples, loss: S
     """Return a table of every point with its differences."""
 
     def reached(method: str) -> Callable[[Place], SeedSample]:
-        return lambda place: accuracy[place.of(method)]
+        return lambda place: accuracy[place.key(method)]
 
     return table(
         key=f"staleness-{run_set.key}-points",
@@ -245,13 +245,13 @@ def _points(run_set: RunSet, places: list[Place], accuracy: SeedSamples, loss: S
         "the recipe).",
         rows=places,
         fields=[
-            words("setting", lambda of: f"{of.network}, k = {of.k}, {of.epochs} epochs"),
-            number("d₀", lambda of: of.staleness),
-            words("timing", lambda of: of.title),
+            words("setting", lambda place: f"{place.network}, k = {place.k}, {place.epochs} epochs"),
+            number("d₀", lambda place: place.staleness),
+            words("timing", lambda place: place.title),
             *(mean(f"{short_title(m)}, %", reached(m.name)) for m in (*plan.COMPARED, plan.EXACT)),
-            judged("points", lambda of: _gap(of, accuracy, PETRA, EXACT), group="PETRA − backpropagation"),
-            judged("points", lambda of: _gap(of, accuracy, PETRA, DELAYED), group="PETRA − delayed gradients"),
-            compared("difference", lambda of: _gap(of, loss, PETRA, EXACT), 4, group="training loss, last epoch"),
+            judged("points", lambda place: _gap(place, accuracy, PETRA, EXACT), group="PETRA − backpropagation"),
+            judged("points", lambda place: _gap(place, accuracy, PETRA, DELAYED), group="PETRA − delayed gradients"),
+            compared("difference", lambda place: _gap(place, loss, PETRA, EXACT), 4, group="training loss, last epoch"),
         ],
         grouped=True,
     )
@@ -279,7 +279,7 @@ def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
         return []
     runs = _runs(run_set, cells)
     accuracy = means(runs, OUTCOME, ["k", "method", "timing", "stages"])
-    network = next((of for of in timed if of.cell.model == plan.NETWORK), None)
+    network = next((candidate for candidate in timed if candidate.cell.model == plan.NETWORK), None)
     alone = 0.0
     if network:
         alone = evaluate_best(network, Strategy(EXACT, methods.BACKPROPAGATION), 1, 1).seconds
@@ -324,22 +324,22 @@ def _used(
 
 def _of_devices(run_set: RunSet, rows: list[Used]) -> Sentence:
     """State the results of PETRA on each number of devices, compared with synchronous 1F1B."""
-    said = []
+    listed = []
     for devices, (_, most) in plan.DEVICES.items():
-        here = {(of.way, of.k): of for of in rows if of.devices == devices}
+        here = {(row.way, row.k): row for row in rows if row.devices == devices}
         ours, exact = here[plan.PETRA.title, 1], here[SYNCHRONOUS["1F1B"], most]
         gap = ours.accuracy - ours.exact
         lost = f"loses {bounded(gap, trailing=True, unit='points')}" if gap.estimate else "has not been trained yet"
         speed = f"is {ours.speed:.1f} times as fast as one device" if ours.speed else "has no timed stages"
         beside = f" (synchronous 1F1B at k = {most}: {exact.speed:.1f} times)" if exact.speed else ""
-        said.append(f"on {devices} devices it {speed}{beside} and {lost}")
-    known = any((of.accuracy - of.exact).estimate for of in rows if of.staleness)
-    text = f"PETRA with one stage per device at asynchronous 1F1B and k = 1, speed modelled: {'; '.join(said)}."
+        listed.append(f"on {devices} devices it {speed}{beside} and {lost}")
+    known = any((row.accuracy - row.exact).estimate for row in rows if row.staleness)
+    text = f"PETRA with one stage per device at asynchronous 1F1B and k = 1, speed modelled: {'; '.join(listed)}."
     return Sentence(text, Role.PLAIN if known else Role.MISSING, known=bool(known))
 
 
 def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Table:
-    machines = [f"Stages were timed on {of.machine}." for of in timed[:1]]
+    machines = [f"Stages were timed on {network.machine}." for network in timed[:1]]
     return table(
         key=f"staleness-{run_set.key}-devices",
         caption=f"What users of 2, 4 and 10 devices get ({run_set.described(network=True, rate=False)}): one stage per "
@@ -347,14 +347,16 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
         "measured stage costs, links take no time.",
         rows=rows,
         fields=[
-            words("devices", lambda of: f"{of.devices} devices"),
-            words("way", lambda of: of.way),
-            number("k", lambda of: of.k),
-            number("d₀", lambda of: of.staleness),
-            mean("accuracy, %", lambda of: of.accuracy),
-            judged("points", lambda of: of.accuracy - of.exact if of.staleness else None, group="− backpropagation"),
-            amount("fullest device, MB", lambda of: of.megabytes, 1, group="modelled", without="not run"),
-            amount("speed, one device = 1", lambda of: of.speed, 2, group="modelled", without="not run"),
+            words("devices", lambda row: f"{row.devices} devices"),
+            words("way", lambda row: row.way),
+            number("k", lambda row: row.k),
+            number("d₀", lambda row: row.staleness),
+            mean("accuracy, %", lambda row: row.accuracy),
+            judged(
+                "points", lambda row: row.accuracy - row.exact if row.staleness else None, group="− backpropagation"
+            ),
+            amount("fullest device, MB", lambda row: row.megabytes, 1, group="modelled", without="not run"),
+            amount("speed, one device = 1", lambda row: row.speed, 2, group="modelled", without="not run"),
         ],
         notes=[
             "GPipe and synchronous 1F1B have the accuracy of backpropagation with the same samples per update, and "

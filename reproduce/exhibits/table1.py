@@ -54,15 +54,15 @@ def whole(frames: Frames) -> Iterator[Shown]:
     and `petra_core.prediction.memory` computes from shapes. Their agreement is therefore evidence for both.
     """
     measured = [m for run_set in run_sets(frames, "table1") for m in _measured(run_set)]
-    shown = [m for m in measured if m.cell.scale == measured[0].cell.scale]
-    shown = [m for m in shown if m.place["J"] == REFERENCE["J"] and m.place["k"] in TABULATED]
-    cells = [m.cell for m in shown]
-    of = [f" ({title_of(c)}, {c.image_size} pixels, batch {c.batch_size}, scale “{c.scale}”)" for c in cells]
+    chosen = [m for m in measured if m.cell.scale == measured[0].cell.scale]
+    chosen = [m for m in chosen if m.place["J"] == REFERENCE["J"] and m.place["k"] in TABULATED]
+    cells = [m.cell for m in chosen]
+    settings = [f" ({title_of(c)}, {c.image_size} pixels, batch {c.batch_size}, scale “{c.scale}”)" for c in cells]
     yield table(
         key="table1",
         caption=f"Complexity per stage, J = {REFERENCE['J']}: published formulas and, of the first inner stage "
-        f"(j = 2), measurements of executed steps{''.join(of[:1])}.",
-        rows=[(m.method, m) for m in shown] or [(m, None) for m in formulas()],
+        f"(j = 2), measurements of executed steps{''.join(settings[:1])}.",
+        rows=[(m.method, m) for m in chosen] or [(m, None) for m in formulas()],
         fields=[
             method("method", lambda row: row[0]),
             number("k", lambda row: row[1] and row[1].place["k"]),
@@ -103,10 +103,10 @@ def _beside(group: str, name: str, **columns: Callable[[Measured], Entry]) -> Fi
     def entries(row: tuple[Method, Measured | None]) -> list[Entry]:
         line, m = formulas().get(row[0]), row[1]
         formula = line[FORMULAS[name]] if line else ""
-        shown = formula.replace("*", NARROW_SPACE).replace("-", MINUS)
+        text = formula.replace("*", NARROW_SPACE).replace("-", MINUS)
         return [
-            published(shown, line.mark, value=formula) if line else none("not in the paper's table"),
-            *(of(m) if m else missing(NOT_RUN) for of in columns.values()),
+            published(text, line.mark, value=formula) if line else none("not in the paper's table"),
+            *(entry_of(m) if m else missing(NOT_RUN) for entry_of in columns.values()),
         ]
 
     return Field([Column(column, group=group) for column in ("formula", *columns)], entries)

@@ -62,14 +62,14 @@ def whole(frames: Frames) -> Iterator[Shown]:
             (row, *_ours(row, best.get(name))) for name in recipes.DATASETS for row in rows if row["dataset"] == name
         ]
         ours = {place: (row.number("top1_percent"), sample) for place, (row, _, sample) in enumerate(lines) if sample}
-        less = {place: (sample.estimate, stated) for place, (stated, sample) in ours.items() if sample.estimate}
-        covered |= less.keys()
+        differences = {place: (sample.estimate, stated) for place, (stated, sample) in ours.items() if sample.estimate}
+        covered |= differences.keys()
         yield table(
             key="table2" if arithmetic == "float32" else f"table2-paper-{arithmetic}",
             caption="Top-1 accuracy in percent: published, and runs with the paper's settings "
             f"(scale “paper”, {arithmetic}).",
             rows=[
-                (*line, statements.published_difference(*less[place]) if place in less else "")
+                (*line, statements.published_difference(*differences[place]) if place in differences else "")
                 for place, line in enumerate(lines)
             ],
             fields=[
@@ -93,9 +93,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
             ],
             grouped=True,
         )
-        if less:
-            gaps = conjunction([with_sign(ours.mean - stated, 2) for ours, stated in less.values()])
-            runs = "run of the paper's size differs" if len(less) == 1 else "means of the paper's size differ"
+        if differences:
+            gaps = conjunction([with_sign(ours.mean - stated, 2) for ours, stated in differences.values()])
+            runs = "run of the paper's size differs" if len(differences) == 1 else "means of the paper's size differ"
             yield Finding(f"Table 2: our {runs} from the published values by {gaps} points ({arithmetic}).")
     published_values = sum(not row["model"].endswith(TORCHVISION) for row in rows)
     yield Finding(
@@ -182,10 +182,10 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         ],
         grouped=True,
     )
-    if said := summarize(gap for (*_, to), gap in gaps.items() if to == SAME):
+    if summary := summarize(gap for (*_, to), gap in gaps.items() if to == SAME):
         yield Finding(
             f"Table 2: {run_set.described()}. PETRA against backpropagation on the same RevNet at the same effective "
-            f"batch, {said}."
+            f"batch, {summary}."
         )
 
 

@@ -38,14 +38,16 @@ def _counted(run: Any) -> float | Entry:
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the published values next to both rules and the memory held at their setting."""
-    every = run_sets(frames, "table3")
-    runs = with_rules(held(every[0], GIGABYTE).query("dataset == 'imagenet' and model == 'revnet50'"), GIGABYTE)
+    measured_sets = run_sets(frames, "table3")
+    runs = with_rules(held(measured_sets[0], GIGABYTE).query("dataset == 'imagenet' and model == 'revnet50'"), GIGABYTE)
     rows: list[Any] = list(zip(runs.itertuples(), published_tables.read("table3_memory"), strict=True))
 
-    def less(row: Any) -> float:
+    def deviation(row: Any) -> float:
         return float(round(row[0].published_rule, 1) - row[1].number("memory_gb"))
 
-    reproduced = sum(not less(row) and f"{row[0].published_rule_saved:.1f}" == row[1]["saving_percent"] for row in rows)
+    reproduced = sum(
+        not deviation(row) and f"{row[0].published_rule_saved:.1f}" == row[1]["saving_percent"] for row in rows
+    )
     petra, stated = rows[-1]
     yield Sentence(
         f"{reproduced} of {len(rows)} published rows can be derived to the last digit. With inputs counted in the same "
@@ -64,7 +66,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             entry("GB", lambda row: published_value(row[1], "memory_gb"), group="published"),
             entry("saving, %", lambda row: published_value(row[1], "saving_percent"), group="published"),
             amount("GB", lambda row: row[0].published_rule, 2, group=BY_RULE),
-            difference("difference", less, 1, group=BY_RULE, hint="after rounding to the published digits"),
+            difference("difference", deviation, 1, group=BY_RULE, hint="after rounding to the published digits"),
             amount("saving, %", lambda row: row[0].published_rule_saved, 1, group=BY_RULE),
             amount("GB", lambda row: row[0].consistent_rule, 2, group=CONSISTENT),
             amount("saving, %", lambda row: row[0].consistent_rule_saved, 1, group=CONSISTENT),
@@ -72,7 +74,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             amount("all", lambda row: row[0].held, 2, group="really held, GB"),
         ],
     )
-    if done := [name for run_set in every for name in run_set.done["cell"]]:
+    if done := [name for run_set in measured_sets for name in run_set.done["cell"]]:
         equal, role = agreement(frames.parts(done), "peak", "predicted")
         yield Finding(
             f"Table 3: {len(done)} measurements: what was held is the prediction from shapes in {equal}.", role

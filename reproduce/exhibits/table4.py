@@ -38,7 +38,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         "reconstructed input"
         for n, k in kinds_of(run_set).items()
     }
-    less = {(n, m): accuracy[n, m] - accuracy[n, FULL] for n in networks for m in (WEIGHTS, INPUTS, PETRA)}
+    differences = {(n, m): accuracy[n, m] - accuracy[n, FULL] for n in networks for m in (WEIGHTS, INPUTS, PETRA)}
     halves = {network: accuracy[network, INPUTS] - accuracy[network, WEIGHTS] for network in networks}
     key, recipe = f"table4-{run_set.key}-{run_set.dataset}", run_set.described(width=False)
     made = {network for network, _ in accuracy if accuracy[network, FULL].values}
@@ -65,7 +65,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
 
     def difference(row: Any) -> Difference | None:
         network, method = row
-        return less.get((network, method.name)) if method else halves[network]
+        return differences.get((network, method.name)) if method else halves[network]
 
     yield table(
         key=key,

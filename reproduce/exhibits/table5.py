@@ -39,9 +39,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
     Stages of that size may have been timed at any scale; the largest one is shown.
     """
-    every = run_sets(frames, "table5")
-    states = every[0].runs.set_index("model")["state"]
-    timed = [m for run_set in reversed(every) for m in timed_networks(run_set) if _of_the_papers_size(m)]
+    timed_sets = run_sets(frames, "table5")
+    states = timed_sets[0].runs.set_index("model")["state"]
+    timed = [m for run_set in reversed(timed_sets) for m in timed_networks(run_set) if _of_the_papers_size(m)]
     modelled = {m.cell.model: m for m in timed}
 
     def speedup(row: Row) -> float | Entry:
@@ -83,15 +83,15 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
     rows = published_tables.read("table5_speed") if cell.width == PAPER_WIDTH else []
     stated = {row["model"]: row for row in rows}
-    shown = [m for m in timed if m is first or m.cell.model in stated]
-    said = [
+    chosen = [m for m in timed if m is first or m.cell.model in stated]
+    listed = [
         f"{m.speedup:.1f} times for {m.title}, J = {len(m.costs)}"
         + (f" ({published.mark.value}: {published[SPEEDUP]})" if (published := stated.get(m.cell.model)) else "")
-        for m in shown
+        for m in chosen
     ]
     yield Sentence(
         "With one device per stage a model, not a measurement, predicts a speed over reversible backpropagation "
-        f"without overlap of {conjunction(said)}.{_missed(shown, stated)}"
+        f"without overlap of {conjunction(listed)}.{_missed(chosen, stated)}"
     )
     parts = run_set.parts()
     yield facets.facet(
@@ -129,9 +129,9 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
 
 
-def _missed(shown: Sequence[TimedNetwork], stated: Mapping[str, Row]) -> str:
+def _missed(chosen: Sequence[TimedNetwork], stated: Mapping[str, Row]) -> str:
     """State that the published speed-up falls with J while the modelled one grows, if that is so."""
-    both = [(m.speedup, stated[m.cell.model].number(SPEEDUP)) for m in shown if m.cell.model in stated]
+    both = [(m.speedup, stated[m.cell.model].number(SPEEDUP)) for m in chosen if m.cell.model in stated]
     if len(both) < 2 or both[-1][0] <= both[0][0] or both[-1][1] >= both[0][1]:
         return ""
     return " The published speed-up falls with J where the model grows: it misses what limits the paper's machines."

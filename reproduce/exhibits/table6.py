@@ -35,8 +35,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
     planned = run_sets(frames, "table6")[0].planned
     cells = {cell.dataset: cell for cell in planned if isinstance(cell, MemoryCell)}
-    every = {dataset: predict_memory(cells[dataset]) for dataset in DATASETS}
-    cell, stages = cells["imagenet"], every["imagenet"]
+    predicted = {dataset: predict_memory(cells[dataset]) for dataset in DATASETS}
+    cell, stages = cells["imagenet"], predicted["imagenet"]
     sizes, setting = revnet_sizes(18, cell.dataset, cell.batch_size), f"ImageNet, batch {cell.batch_size}"
     total, inputs = sum(stage.total for stage in stages), sum(stage.peak["inputs"] for stage in stages)
     yield Sentence(
@@ -67,10 +67,10 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
     yield facets.facet(
         [
-            {"images": catalogue.by_name(name).title, "stage": number, "kind": kind, "GB": of / GIGABYTE}
-            for name, stages in every.items()
+            {"images": catalogue.by_name(name).title, "stage": number, "kind": kind, "GB": held / GIGABYTE}
+            for name, stages in predicted.items()
             for number, stage in enumerate(stages)
-            for kind, of in stage.peak.items()
+            for kind, held in stage.peak.items()
         ],
         [facets.stack(sideways=False)],
         key="stages",
@@ -95,7 +95,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
             words("kind", lambda row: "buffered" if row[0].buffered else "reversible" if row[1].invertible else "head"),
             amount("parameters", lambda row: row[0].parameters / 4, 0),
             amount("staleness", lambda row: row[3], 0, hint="micro-batches between forward and backward"),
-            amounts(SHOWN, lambda row: {kind: of / MEGABYTE for kind, of in row[2].peak.items()}, 1, group=PREDICTED),
+            amounts(
+                SHOWN, lambda row: {kind: held / MEGABYTE for kind, held in row[2].peak.items()}, 1, group=PREDICTED
+            ),
             amount("all", lambda row: row[2].total / MEGABYTE, 1, group=PREDICTED, hint="with BatchNorm's statistics"),
         ],
     )

@@ -98,10 +98,10 @@ def _points(network: TimedNetwork, ways: list[Strategy], accuracy: SeedSamples, 
     names = [way.trains_as.name for way in ways]
     reached = [estimate.mean for name in names if (estimate := accuracy[name].estimate)]
     pairs = combinations(dict.fromkeys(names), 2)
-    less = {frozenset({one, other}): accuracy[one] - accuracy[other] for one, other in pairs}
+    gaps = {frozenset({one, other}): accuracy[one] - accuracy[other] for one, other in pairs}
 
     def stands(better: int, other: int) -> bool:
-        difference = less.get(frozenset({names[better], names[other]}))
+        difference = gaps.get(frozenset({names[better], names[other]}))
         return difference is not None and difference.verdict in (Verdict.HIGHER, Verdict.LOWER)
 
     rows: list[tuple[int | str | float, ...]] = []

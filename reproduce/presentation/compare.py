@@ -53,7 +53,7 @@ class SeedSample:
         gone = set(seeds)
         known: tuple[Mapping[int, Any], ...] = (self.values, self.states, self.failures, self.broken, self.machines)
         values, states, failures, broken, machines = (
-            {seed: of[seed] for seed in of if seed not in gone} for of in known
+            {seed: by_seed[seed] for seed in by_seed if seed not in gone} for by_seed in known
         )
         return SeedSample(values, states, failures, broken, machines, self.spread)
 
@@ -125,7 +125,7 @@ class Difference:
     def estimate(self) -> Estimate | None:
         """The difference with its 95 % interval; None if a side has no finished run."""
         sound = [(weight, sample.sound) for weight, sample in self.terms]
-        return combine_means([(weight, list(of.values.values()), of._spread) for weight, of in sound])
+        return combine_means([(weight, list(sample.values.values()), sample._spread) for weight, sample in sound])
 
     @property
     def wrecks(self) -> int:
@@ -221,14 +221,16 @@ def _places(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> dict
     return places
 
 
-def with_difference(runs: DataFrame, value: str, *, of: str, less: str, by: Sequence[str], title: str) -> DataFrame:
+def with_difference(
+    runs: DataFrame, value: str, *, minuend: str, subtrahend: str, by: Sequence[str], title: str
+) -> DataFrame:
     """Return the runs of two methods, and their differences as if they were the runs of a third method.
 
     Args:
         runs: Runs of both methods, and of others, which are left out.
         value: The column that is subtracted.
-        of: The minuend method.
-        less: The subtrahend method.
+        minuend: The method that is subtracted from.
+        subtrahend: The method that is subtracted.
         by: The columns in which two runs must agree to be subtracted.
         title: Text in the column `method` of the differences.
 
@@ -238,7 +240,7 @@ def with_difference(runs: DataFrame, value: str, *, of: str, less: str, by: Sequ
 
     """
     columns = [*by, "method", value, "broken"]
-    ours, others = (runs.loc[runs["method"] == name, columns].astype({value: float}) for name in (of, less))
+    ours, others = (runs.loc[runs["method"] == name, columns].astype({value: float}) for name in (minuend, subtrahend))
     both = ours.merge(others, on=list(by), suffixes=("", "_less"))
     both[value] -= both[f"{value}_less"]
     both["broken"] = both["broken"].where(both["broken"] != "", both["broken_less"])
@@ -283,9 +285,9 @@ def bounded(difference: Difference, *, trailing: bool = False, unit: str = "") -
     known = difference.estimate
     if known is None:
         return NO_PAIR
-    shown = difference if not trailing else Difference(tuple((-weight, sample) for weight, sample in difference.terms))
-    assert shown.estimate is not None  # same samples, so an estimate exists
-    text = estimate_entry(shown.estimate, 1, sign=not trailing).text
+    signed = difference if not trailing else Difference(tuple((-weight, sample) for weight, sample in difference.terms))
+    assert signed.estimate is not None  # same samples, so an estimate exists
+    text = estimate_entry(signed.estimate, 1, sign=not trailing).text
     notes = ["one run each"] * (known.half_width is None) + [f"{difference.wrecks} broken"] * bool(difference.wrecks)
     beside = f" ({'; '.join(notes)})" * bool(notes)
     return f"{text}{MIXED * bool(difference.mixed)}{f' {unit}' * bool(unit)}{beside}"
@@ -293,11 +295,15 @@ def bounded(difference: Difference, *, trailing: bool = False, unit: str = "") -
 
 def summarize(differences: Iterable[Difference | None]) -> str:
     """Summarize differences: their number, their verdicts and their range; empty if there are none."""
-    known = [(of.verdict, estimate.mean) for of in differences if of is not None and (estimate := of.estimate)]
+    known = [
+        (difference.verdict, estimate.mean)
+        for difference in differences
+        if difference is not None and (estimate := difference.estimate)
+    ]
     if not known:
         return ""
     verdicts = Counter(verdict for verdict, _ in known)
-    words = ", ".join(f"{verdicts[of]} {of.value}" for of in Verdict if of in verdicts)
-    low, high = (with_sign(of(mean for _, mean in known), 1) for of in (min, max))
+    words = ", ".join(f"{verdicts[kind]} {kind.value}" for kind in Verdict if kind in verdicts)
+    low, high = (with_sign(end(mean for _, mean in known), 1) for end in (min, max))
     sizes = f"of {low}" if low == high else f"from {low} to {high}"
     return f"{count(len(known), 'difference')} {sizes} points: {words}"

@@ -173,9 +173,9 @@ def number(value: float, digits: int, *, role: Role = Role.OURS) -> Entry:
     return Entry(signless(f"{value:,.{digits}f}"), value, role)
 
 
-def published(shown: str, mark: Mark, *, value: float | str | None = None) -> Entry:
+def published(text: str, mark: Mark, *, value: float | str | None = None) -> Entry:
     """Return an entry with a published value as it was published, with its mark."""
-    return Entry(shown, value, Role.PUBLISHED, mark=mark)
+    return Entry(text, value, Role.PUBLISHED, mark=mark)
 
 
 def missing(reason: str, hint: str = "") -> Entry:
@@ -214,18 +214,18 @@ def verdict(value: Verdict) -> Entry:
     return Entry(value.value, role=roles[value])
 
 
-def signless(shown: str) -> str:
+def signless(text: str) -> str:
     """Use a typographic minus, and drop the sign of a number that rounds to 0."""
-    digits = shown.lstrip("-")
-    negative = shown.startswith("-") and any(c in "123456789" for c in digits)
+    digits = text.lstrip("-")
+    negative = text.startswith("-") and any(c in "123456789" for c in digits)
     return (MINUS if negative else "") + digits
 
 
 def with_sign(value: float, digits: int) -> str:
     """Format a number with its sign, and without one if it rounds to 0."""
-    shown = signless(f"{value:.{digits}f}")
-    positive = not shown.startswith(MINUS) and any(c in "123456789" for c in shown)
-    return ("+" if positive else "") + shown
+    text = signless(f"{value:.{digits}f}")
+    positive = not text.startswith(MINUS) and any(c in "123456789" for c in text)
+    return ("+" if positive else "") + text
 
 
 def two_digits(value: float) -> str:

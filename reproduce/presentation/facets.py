@@ -104,7 +104,7 @@ class Panel:
     y: str
     hue: str
     looks: Mapping[Any, Look]  # by value of the hue, in the order of the legend
-    every: DataFrame  # all rows of the panel, including those without a y
+    all_rows: DataFrame  # all rows of the panel, including those without a y
     figure: DataFrame  # all rows of the figure
 
     @cached_property
@@ -182,12 +182,14 @@ def facet(
     title = title or caption.partition(" (")[0].partition(". ")[0]
     if frame.empty:
         return Figure(key, title, "", "", caption)
-    xlabel, ylabel = (LABELS.get(of, "") if label is None else label for of, label in ((x, xlabel), (y, ylabel)))
+    xlabel, ylabel = (
+        LABELS.get(column, "") if label is None else label for column, label in ((x, xlabel), (y, ylabel))
+    )
     if x in CHOSEN:
         xlog, ticks = True, sorted(set(frame[x])) if ticks is None else ticks
     rows = list(dict.fromkeys(frame[row])) if row else [None]
     cols = list(dict.fromkeys(frame[col])) if col else [None]
-    shown = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
+    drawn = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
     across = (wrap or len(cols)) if not beside else 2
     with plots.style():
         lines = -(-len(cols) // across) if wrap else len(rows)
@@ -208,7 +210,7 @@ def facet(
             part = frame if row is None else frame[frame[row] == r]
             part = part if col is None else part[part[col] == c]
             known = part.dropna(subset=[y]) if y in part else part
-            panel = Panel(axes, known, x, y, hue, shown, part, frame)
+            panel = Panel(axes, known, x, y, hue, drawn, part, frame)
             for layer in layers:
                 layer(panel)
             named = f"{col} = {c}" if col in CHOSEN else str(c if col else r)
@@ -223,7 +225,7 @@ def facet(
         for axes in panels[len(places) + bool(beside) :]:
             axes.set_axis_off()
         if beside:
-            panel = Panel(panels[1], frame, x, y, hue, shown, frame, frame)
+            panel = Panel(panels[1], frame, x, y, hue, drawn, frame, frame)
             for layer in beside:
                 layer(panel)
             panels[1].set(xlabel=xlabel, ylabel=beside_label)
@@ -243,9 +245,9 @@ def facet(
             for axes in panels[max(0, len(places) - across) : len(places)]:  # no panel is below them
                 axes.tick_params(labelbottom=True)
                 axes.set_xlabel(xlabel)
-        if legend and shown:
-            handles = [_handle(look, legend) for look in shown.values()]
-            longest = max(len(look.label) for look in shown.values())
+        if legend and drawn:
+            handles = [_handle(look, legend) for look in drawn.values()]
+            longest = max(len(look.label) for look in drawn.values())
             in_a_line = max(1, int(width / (0.55 + 0.078 * longest)))
             drawing.legend(handles=handles, loc="lower center", ncols=min(len(handles), in_a_line))
         plots.lay_out(drawing, grid, widths or (1,) * across)
@@ -305,12 +307,12 @@ def seen(panel: Panel) -> str:
                 for place in amounts.index
             ]
             return "; ".join(f"{place} {value:.4g}" for place, value in zip(places, amounts, strict=True))
-    said = []
+    lines = []
     for look, of_hue in panel.by_hue:
         means = of_hue.groupby(x)[y].mean()
         first, last = (f"{mean:.4g}" for mean in means.iloc[[0, -1]])
-        said.append(f"{look.label} {first}" if len(means) < 2 else f"{look.label} from {first} to {last}")
-    return "; ".join(said) or "nothing is known yet"
+        lines.append(f"{look.label} {first}" if len(means) < 2 else f"{look.label} from {first} to {last}")
+    return "; ".join(lines) or "nothing is known yet"
 
 
 # --- layers
@@ -334,7 +336,7 @@ def with_column(y: str, layer: Layer) -> Layer:
     """Draw a layer from another column than y, such as a formula next to measurements, for rows with a value."""
 
     def draw(panel: Panel) -> None:
-        part = panel.every.dropna(subset=[y])
+        part = panel.all_rows.dropna(subset=[y])
         if not part.empty:
             layer(replace(panel, y=y, part=part))
 
@@ -371,8 +373,8 @@ def line(
         for look, part in panel.by_hue:
             places = part.groupby(panel.x)
             means = places[panel.y].mean()
-            every = sorted(set(panel.part[panel.x])) if gaps else list(means.index)
-            means = means.reindex(every)
+            places_of_all = sorted(set(panel.part[panel.x])) if gaps else list(means.index)
+            means = means.reindex(places_of_all)
             panel.axes.plot(
                 means.index,
                 means.to_numpy(),
@@ -385,7 +387,7 @@ def line(
             )
             if band:
                 ends = {at: known for at, rows in places if (known := _band(rows, panel.y, band))}
-                xs: Any = every if gaps else list(ends)
+                xs: Any = places_of_all if gaps else list(ends)
                 low, high = ([ends[at][end] if at in ends else math.nan for at in xs] for end in (0, 1))
                 with _limits_later(panel.axes):
                     panel.axes.fill_between(xs, low, high, color=look.colour, alpha=0.14, linewidth=0)
@@ -533,7 +535,7 @@ def heat_map(least: float) -> Layer:
         most = max([1.0, *gaps.abs()])
         plain = mpl.colors.Normalize(least, max([*values, least + 1])), mpl.colormaps["YlGnBu"]
         diverging = mpl.colors.Normalize(-most, most), mpl.colormaps["RdBu"]
-        for row in panel.every.to_dict("records"):
+        for row in panel.all_rows.to_dict("records"):
             sign = bool(row["difference"])
             norm, colours = diverging if sign else plain
             value = None if isna(row[panel.y]) else float(row[panel.y])
@@ -564,11 +566,11 @@ def _field(
     if hatched:
         edge = "#b9b9b4" if dark else "#7a7a76"
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="////", linewidth=0, edgecolor=edge))
-    shown = "\N{MULTIPLICATION SIGN}" if hatched else "·"
+    text = "\N{MULTIPLICATION SIGN}" if hatched else "·"
     if value is not None:
-        shown = with_sign(value, 1) if sign else signless(f"{value:.1f}")
+        text = with_sign(value, 1) if sign else signless(f"{value:.1f}")
     box = {"facecolor": colour, "edgecolor": "none", "pad": 1.2} if hatched else None
-    axes.text(*place, shown, ha="center", va="center", fontsize=8, color=ON_DARK if dark else ON_LIGHT, bbox=box)
+    axes.text(*place, text, ha="center", va="center", fontsize=8, color=ON_DARK if dark else ON_LIGHT, bbox=box)
 
 
 def differences(by: Mapping[str, Mapping[Any, Estimate | None]], colours: Mapping[str, str] | None = None) -> Layer:
@@ -623,7 +625,7 @@ def labelled(column: str, shaded: Collection[str] = ()) -> Layer:
     """Label whole numbers on the x-axis with the value of the column, and shade places with a value in `shaded`."""
 
     def labelled(panel: Panel) -> None:
-        words = dict(zip(panel.every[panel.x], panel.every[column], strict=True))
+        words = dict(zip(panel.all_rows[panel.x], panel.all_rows[column], strict=True))
         for place in [place for place, word in words.items() if word in shaded]:
             panel.axes.axvspan(place - 0.5, place + 0.5, color=plots.RULE, alpha=0.45, linewidth=0, zorder=0)
         places = sorted(words)[:: 1 + len(words) // 20]

@@ -64,8 +64,8 @@ def published_difference(ours: Estimate | None, published: float) -> list[Entry]
     if ours is None:
         return [missing(""), missing("")]
     low, high = (None if end is None else end - published for end in (ours.low, ours.high))
-    less = Estimate(ours.mean - published, low, high, ours.counts, ours.freedom)
-    return [estimate(less, 2, sign=True), compare(ours, published).entry]
+    excess = Estimate(ours.mean - published, low, high, ours.counts, ours.freedom)
+    return [estimate(excess, 2, sign=True), compare(ours, published).entry]
 
 
 def is_below(difference: Estimate | None) -> bool | None:

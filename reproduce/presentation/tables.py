@@ -71,8 +71,8 @@ def table(
     If the sides of a difference ran on different machines, its last note explains the mark.
     """
     rows = list(rows)
-    shown = [of(row) for of in (field.difference for field in fields) if of for row in rows]
-    if any(isinstance(difference, Difference) and difference.mixed for difference in shown):
+    compared = [value_of(row) for value_of in (field.difference for field in fields) if value_of for row in rows]
+    if any(isinstance(difference, Difference) and difference.mixed for difference in compared):
         notes = [*notes, f"{MIXED}: the two sides ran on different processors, devices or versions of torch."]
     if any(CHOSEN in f"{head.group}{head.name}" for field in fields for head in field.heads):
         notes = [*notes, f"{CHOSEN}: chosen by test accuracy, which flatters it."]
@@ -80,20 +80,20 @@ def table(
         key=key,
         caption=caption,
         columns=[head for field in fields for head in field.heads],
-        rows=[[shown for field in fields for shown in field.entries(row)] for row in rows],
+        rows=[[made for field in fields for made in field.entries(row)] for row in rows],
         notes=tuple(note for note in dict.fromkeys(notes) if note),
         grouped=grouped,
     )
 
 
-def entry(name: str, of: Of, *, group: str = "", hint: str = "", numeric: bool = True) -> Field:
+def entry(name: str, value_of: Of, *, group: str = "", hint: str = "", numeric: bool = True) -> Field:
     """Return a column of entries that the caller makes."""
-    return Field([Column(name, numeric, group, hint)], lambda row: [of(row)])
+    return Field([Column(name, numeric, group, hint)], lambda row: [value_of(row)])
 
 
-def words(name: str, of: Of, *, group: str = "", hint: str = "") -> Field:
+def words(name: str, value_of: Of, *, group: str = "", hint: str = "") -> Field:
     """Return a column of text. An `Entry` is used as it is, None is shown as empty, and a bool as yes or no."""
-    return entry(name, lambda row: _words(of(row)), group=group, hint=hint, numeric=False)
+    return entry(name, lambda row: _words(value_of(row)), group=group, hint=hint, numeric=False)
 
 
 def named(*names: str) -> Field:
@@ -102,39 +102,39 @@ def named(*names: str) -> Field:
     return Field(heads, lambda row: [_words(row.get(name)) for name in names])
 
 
-def method(name: str, of: Callable[[Any], Method]) -> Field:
+def method(name: str, value_of: Callable[[Any], Method]) -> Field:
     """Return a column of methods by their short titles, with the full titles as tooltips."""
 
-    def shown(row: Any) -> Entry:
-        title, short = of(row).title, short_title(of(row))
+    def make(row: Any) -> Entry:
+        title, short = value_of(row).title, short_title(value_of(row))
         return Entry(short, hint=title if short != title else "")
 
-    return entry(name, shown, numeric=False)
+    return entry(name, make, numeric=False)
 
 
-def number(name: str, of: Of, digits: int = 0, *, group: str = "", hint: str = "") -> Field:
+def number(name: str, value_of: Of, digits: int = 0, *, group: str = "", hint: str = "") -> Field:
     """Return a column of numbers that are settings: k, J, epochs."""
-    return _numbers(name, of, lambda value: number_entry(value, digits, role=Role.PLAIN), group, hint)
+    return _numbers(name, value_of, lambda value: number_entry(value, digits, role=Role.PLAIN), group, hint)
 
 
-def amount(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
+def amount(name: str, value_of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
     """Return a column of measured or computed numbers; `without` is the text for None and NaN."""
-    return _numbers(name, of, lambda value: number_entry(value, digits), group, hint, without)
+    return _numbers(name, value_of, lambda value: number_entry(value, digits), group, hint, without)
 
 
 def amounts(
     names: Mapping[Any, str],
-    of: Callable[[Any], Mapping[Any, float]],
+    value_of: Callable[[Any], Mapping[Any, float]],
     digits: int,
     *,
     group: str = "",
     without: str = "",
 ) -> Field:
-    """Return columns of measured or computed numbers, one for each key of the mapping that `of` returns for a row.
+    """Return columns of measured or computed numbers, one for each key of the mapping that a row has.
 
     Args:
         names: Heads of the columns by key.
-        of: Returns the values of a row by key.
+        value_of: Returns the values of a row by key.
         digits: Number of decimals.
         group: Common head of the columns.
         without: Text for None and NaN.
@@ -142,13 +142,13 @@ def amounts(
     """
     heads = [Column(name, group=group) for name in names.values()]
 
-    def shown(value: float) -> Entry:
+    def make(value: float) -> Entry:
         return missing(without) if isna(value) else number_entry(float(value), digits)
 
-    return Field(heads, lambda row: [shown(of(row)[key]) for key in names])
+    return Field(heads, lambda row: [make(value_of(row)[key]) for key in names])
 
 
-def difference(name: str, of: Of, digits: int, *, group: str = "", hint: str = "", exact: bool = False) -> Field:
+def difference(name: str, value_of: Of, digits: int, *, group: str = "", hint: str = "", exact: bool = False) -> Field:
     """Return a column of measured or computed differences, with their signs.
 
     With `exact` all differences should be 0, and any other is an alert.
@@ -157,45 +157,45 @@ def difference(name: str, of: Of, digits: int, *, group: str = "", hint: str = "
     def signed(value: float) -> Entry:
         return Entry(with_sign(value, digits), value, Role.ALERT if exact and value else Role.OURS)
 
-    return _numbers(name, of, signed, group, hint)
+    return _numbers(name, value_of, signed, group, hint)
 
 
-def estimated(name: str, of: Callable[[Any], Estimate | None], *, group: str = "", hint: str = "") -> Field:
+def estimated(name: str, value_of: Callable[[Any], Estimate | None], *, group: str = "", hint: str = "") -> Field:
     """Return a column of means ± half-width of the 95 % interval, to three decimals; None is shown as not defined."""
 
-    def shown(row: Any) -> Entry:
-        value = of(row)
+    def make(row: Any) -> Entry:
+        value = value_of(row)
         return none("not defined") if value is None else estimate_entry(value, 3)
 
-    return entry(name, shown, group=group, hint=hint)
+    return entry(name, make, group=group, hint=hint)
 
 
-def mean(name: str, of: Callable[[Any], SeedSample | None], digits: int = 2, *, group: str = "") -> Field:
+def mean(name: str, value_of: Callable[[Any], SeedSample | None], digits: int = 2, *, group: str = "") -> Field:
     """Return a column of means ± half-width of the 95 % interval (seeds).
 
     Samples without values show the state of their runs. None is shown as empty.
     """
 
-    def shown(row: Any) -> Entry:
-        sample = of(row)
+    def make(row: Any) -> Entry:
+        sample = value_of(row)
         return missing("") if sample is None else mean_entry(sample, digits)
 
-    return entry(name, shown, group=group)
+    return entry(name, make, group=group)
 
 
 def mean_entry(sample: SeedSample, digits: int = 2) -> Entry:
     """Format mean ± half-width of the 95 % interval and the number of seeds; without values, the state of the runs."""
     if sample.estimate is None:
         return missing(sample.summary, sample.unfinished)
-    shown = estimate_entry(sample.estimate, digits)
-    return replace(shown, text=f"{shown.text} ({sample.seeds})", hint=sample.unfinished or shown.hint)
+    made = estimate_entry(sample.estimate, digits)
+    return replace(made, text=f"{made.text} ({sample.seeds})", hint=sample.unfinished or made.hint)
 
 
-def error(name: str, of: Callable[[Any], SeedSample | None], *, group: str = "") -> Field:
+def error(name: str, value_of: Callable[[Any], SeedSample | None], *, group: str = "") -> Field:
     """Return a column of mean relative errors with their range (seeds); see `content.relative_error`. None is empty."""
 
-    def shown(row: Any) -> Entry:
-        sample = of(row)
+    def make(row: Any) -> Entry:
+        sample = value_of(row)
         if sample is None:
             return missing("")
         if sample.estimate is None:
@@ -203,33 +203,35 @@ def error(name: str, of: Callable[[Any], SeedSample | None], *, group: str = "")
         shown_error = relative_error(list(sample.values.values()))
         return replace(shown_error, text=f"{shown_error.text} ({sample.seeds})")
 
-    return entry(name, shown, group=group)
+    return entry(name, make, group=group)
 
 
 def judged(
-    name: str, of: Callable[[Any], Difference | list[Entry] | str | None], *, digits: int = 2, group: str = ""
+    name: str, value_of: Callable[[Any], Difference | list[Entry] | str | None], *, digits: int = 2, group: str = ""
 ) -> Field:
     """Return two columns: a difference with the runs of its sides, and its verdict.
 
-    If `of` returns a text instead of a difference, the text is shown. None is shown as "reference", for the row that
-    the others are compared with. A pair of entries is used as it is.
+    A text instead of a difference is shown as it is, and so is a pair of entries. None is shown as "reference", for
+    the row that the others are compared with.
     """
 
     def entries(row: Any) -> list[Entry]:
-        difference = of(row)
+        difference = value_of(row)
         if isinstance(difference, Difference):
             return difference_entries(difference, digits)
         if isinstance(difference, list):
             return difference
         return [missing("reference" if difference is None else difference), missing("")]
 
-    return Field([Column(name, group=group), Column("verdict", numeric=False, group=group)], entries, of)
+    return Field([Column(name, group=group), Column("verdict", numeric=False, group=group)], entries, value_of)
 
 
-def compared(name: str, of: Callable[[Any], Difference | None], digits: int, *, group: str = "") -> Field:
+def compared(name: str, value_of: Callable[[Any], Difference | None], digits: int, *, group: str = "") -> Field:
     """Return a column of differences without a verdict, for a quantity without a margin, such as a loss."""
     nothing = SeedSample() - SeedSample()
-    return Field([Column(name, group=group)], lambda row: difference_entries(of(row) or nothing, digits)[:1], of)
+    return Field(
+        [Column(name, group=group)], lambda row: difference_entries(value_of(row) or nothing, digits)[:1], value_of
+    )
 
 
 def difference_entries(difference: Difference, digits: int = 2) -> list[Entry]:
@@ -257,11 +259,13 @@ def _words(value: object) -> Entry:
     return missing("") if value is None else Entry(str(value))
 
 
-def _numbers(name: str, of: Of, form: Callable[[float], Entry], group: str, hint: str, without: str = "") -> Field:
-    def shown(row: Any) -> Entry:
-        value = of(row)
+def _numbers(
+    name: str, value_of: Of, form: Callable[[float], Entry], group: str, hint: str, without: str = ""
+) -> Field:
+    def make(row: Any) -> Entry:
+        value = value_of(row)
         if isinstance(value, Entry):
             return value
         return missing(without) if isna(value) else form(float(value))
 
-    return entry(name, shown, group=group, hint=hint)
+    return entry(name, make, group=group, hint=hint)

@@ -95,12 +95,12 @@ def _as_good(frames: Frames) -> Iterator[Answer]:
     if not known:
         return
     certain = {epochs: gap for epochs, gap in known.items() if gap.estimate and gap.estimate.low is not None}
-    said = [f"{bounded(gap, trailing=True)} after {epochs}" for epochs, gap in known.items()]
+    listed = [f"{bounded(gap, trailing=True)} after {epochs}" for epochs, gap in known.items()]
     cell = run_set.example
     width = f" at 1/{PAPER_WIDTH // cell.width} of the paper's width" * (cell.width < PAPER_WIDTH)
     text = (
         f"On CIFAR-10 with {title_of(cell).partition(',')[0]}{width}, PETRA (k = {VARIANT.k}, "
-        f"{count(VARIANT.k, 'micro-batch')} per update) trails backpropagation by {conjunction(said)} epochs, in "
+        f"{count(VARIANT.k, 'micro-batch')} per update) trails backpropagation by {conjunction(listed)} epochs, in "
         "points of "
         f"test accuracy. {_published_gaps()} {_reconstruction(frames, run_set)} "
         f"{_at_paper_scale(frames)}"
@@ -139,27 +139,27 @@ def _published_gaps() -> str:
         for (model, method), reached in rows.items()
         if method == BACKPROPAGATION and (model, PETRA) in rows
     ]
-    shown = conjunction([f"{abs(gap):.1f}" for gap in gaps])
-    return f"The paper reports gaps of {shown} points on CIFAR-10 for its three RevNets, after 300 epochs."
+    listed = conjunction([f"{abs(gap):.1f}" for gap in gaps])
+    return f"The paper reports gaps of {listed} points on CIFAR-10 for its three RevNets, after 300 epochs."
 
 
 def _reconstruction(frames: Frames, run_set: RunSet) -> str:
     """State the cost of reconstruction according to the primary comparisons."""
-    by_title = {of.title: of for of in primaries(frames)}
+    by_title = {comparison.title: comparison for comparison in primaries(frames)}
     of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title["PETRA − DSP"]
-    said = ""
+    text = ""
     if of_delayed.accuracy.estimate:
         seen = _seen(of_delayed)
         remains = " What remains is delay." * (of_delayed.accuracy.verdict is Verdict.EQUAL)
-        said = (
+        text = (
             f"Delayed gradients keep their inputs exactly; PETRA − delayed gradients is "
             f"{bounded(of_delayed.accuracy, unit='points')}: {seen} on this network, where "
             f"{_reconstructing(run_set)}.{remains}"
         )
     if of_chain.accuracy.estimate:
         cost = bounded(of_chain.accuracy, unit="points")
-        return f"{said} Where all inner stages reconstruct (chain of 16), PETRA − DSP is {cost}."
-    return f"{said} The chain of 16, in which all inner stages reconstruct, has not been run for that long."
+        return f"{text} Where all inner stages reconstruct (chain of 16), PETRA − DSP is {cost}."
+    return f"{text} The chain of 16, in which all inner stages reconstruct, has not been run for that long."
 
 
 def _reconstructing(run_set: RunSet) -> str:
@@ -232,12 +232,12 @@ def _saves(frames: Frames) -> Iterator[Answer]:
     if not held:
         return
     ours = held[PETRA]
-    less = [
+    saved = [
         f"{100 * (1 - ours.total / held[name].total):.0f} % less than {in_prose(methods.by_name(name))}"
         for name in (DELAYED, DSP)
         if name in held
     ]
-    text = f"Over all stages PETRA holds {ours.total:.0f} MB{f', {conjunction(less)}' * bool(less)}."
+    text = f"Over all stages PETRA holds {ours.total:.0f} MB{f', {conjunction(saved)}' * bool(saved)}."
     title = f"PETRA holds {ours.total:.0f} MB."
     if rival := held.get(DSP):
         same = ours.fullest > 0.98 * rival.fullest
@@ -289,11 +289,11 @@ def _speeds(frames: Frames) -> Speeds:
     most = len(network.costs)
     alone = evaluate_best(network, ways["Backpropagation"], 1, 1).seconds
     return {
-        (title, k, devices): Pace(alone / of.seconds, of.peak)
+        (title, k, devices): Pace(alone / cost.seconds, cost.peak)
         for title in (OURS, MERGED, PIPELINE)
         for k in SPEED_K
         for devices in sorted({1, 2, 4, 7, most})
-        for of in [evaluate_best(network, ways[title], devices, k)]
+        for cost in [evaluate_best(network, ways[title], devices, k)]
     }
 
 
@@ -312,7 +312,7 @@ def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
 
     wins = [f"k = {k} from {count(least, 'device')} on" for k in SPEED_K if (least := ahead(k))]
     loses = [f"k = {k}" for k in SPEED_K if not ahead(k)]
-    said = (
+    wins_text = (
         f"Against synchronous 1F1B, which empties at every update, PETRA is faster at {conjunction(wins)}."
         if wins
         else ""
@@ -347,7 +347,7 @@ def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
         if wins
         else "A synchronous pipeline is as fast, and exact."
     )
-    text = f"Modelled from the stages' measured costs. {said} {lost} {better} {merging} {measured}"
+    text = f"Modelled from the stages' measured costs. {wins_text} {lost} {better} {merging} {measured}"
     yield Answer(title, " ".join(text.split()), "tradeoff")
 
 
@@ -357,14 +357,16 @@ def _measured_speeds(frames: Frames) -> str:
     Each speed is the median over rounds of ratios within a round.
     """
     series = frames.series.query("benchmark == 'pipelining' and quantity == 'throughput'")
-    said = []
+    listed = []
     for group, rows in series.groupby("group", sort=False):
         rounds = rows.pivot(index="round", columns="contestant", values="value")
         medians = rounds.div(rounds["autograd, one process"], axis=0).median()
         if {"PETRA", PIPELINE} <= set(medians.index):
             network = str(group).partition(",")[0]
-            said.append(f"PETRA {medians['PETRA']:.2f} and 1F1B {medians[PIPELINE]:.2f} times one process ({network})")
-    return "; ".join(said)
+            listed.append(
+                f"PETRA {medians['PETRA']:.2f} and 1F1B {medians[PIPELINE]:.2f} times one process ({network})"
+            )
+    return "; ".join(listed)
 
 
 # --- pictures
@@ -414,8 +416,14 @@ def _points() -> Iterator[TrainedCell]:
 def _of_staleness(frames: Frames, run_set: RunSet) -> DataFrame:
     """Return the finished runs of the picture that have the arithmetic of `run_set`."""
     wanted = {settings_key(cell) for cell in _points()}
-    every = [*run_sets(frames, length.EXHIBIT.key), *run_sets(frames, "staleness")]
-    runs = concat([of.done for of in every if of.key == run_set.key and of.dataset == run_set.dataset])
+    run_sets_of_both = [*run_sets(frames, length.EXHIBIT.key), *run_sets(frames, "staleness")]
+    runs = concat(
+        [
+            candidate.done
+            for candidate in run_sets_of_both
+            if candidate.key == run_set.key and candidate.dataset == run_set.dataset
+        ]
+    )
     runs = runs[runs["settings"].isin(wanted) & runs["method"].isin([BACKPROPAGATION, PETRA, DELAYED])]
     return runs.drop_duplicates("cell").astype({"staleness": int})
 
@@ -441,19 +449,22 @@ def _of_lengths(runs: DataFrame, named: Mapping[int, str]) -> str:
 
     both = [epochs for epochs in sorted({int(epochs) for _, epochs, _ in reached}) if gap(epochs, most).estimate]
     gaps = {epochs: gap(epochs, most) for epochs in both}
-    known = {epochs: of for epochs, of in gaps.items() if of.estimate and of.estimate.low is not None} or gaps
-    said = [f"{bounded(of, unit='points')} after {epochs} epochs" for epochs, of in known.items()]
-    ends = conjunction(list(dict.fromkeys([said[0], said[-1]]))) if said else "not known yet"
+    known = {
+        epochs: gap_at for epochs, gap_at in gaps.items() if gap_at.estimate and gap_at.estimate.low is not None
+    } or gaps
+    listed = [f"{bounded(gap_at, unit='points')} after {epochs} epochs" for epochs, gap_at in known.items()]
+    ends = conjunction(list(dict.fromkeys([listed[0], listed[-1]]))) if listed else "not known yet"
     sentence = f"A staleness of {most} micro-batches changes PETRA's accuracy by {ends}."
     if not both:
         return sentence
-    less = {at: of for at in sorted(named, reverse=True) if 0 < at < most and (of := gap(both[0], at)).estimate}
-    if not less:
+    smaller = {
+        at: gap_at for at in sorted(named, reverse=True) if 0 < at < most and (gap_at := gap(both[0], at)).estimate
+    }
+    if not smaller:
         return sentence
-    changes = conjunction([bounded(of) for of in less.values()])
-    return (
-        f"{sentence} After {both[0]} epochs a staleness of {conjunction(list(map(str, less)))} changes it by {changes}."
-    )
+    changes = conjunction([bounded(gap_at) for gap_at in smaller.values()])
+    places = conjunction(list(map(str, smaller)))
+    return f"{sentence} After {both[0]} epochs a staleness of {places} changes it by {changes}."
 
 
 def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -> facets.Layer:
@@ -463,7 +474,7 @@ def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -
         reached = means(runs, "final_accuracy", ["method", "epochs", "staleness"])
         shift = {BACKPROPAGATION: 0.0, PETRA: -0.12, DELAYED: 0.12}
         for method, epochs in sorted({place[:2] for place in reached}):
-            own = {at: of.estimate for (*line, at), of in reached.items() if line == [method, epochs]}
+            own = {at: sample.estimate for (*line, at), sample in reached.items() if line == [method, epochs]}
             look, start = panel.looks[method], reached[BACKPROPAGATION, epochs, 0].estimate
             points = [(at + shift[method], known) for at, known in sorted(own.items()) if known]
             for x, known in points:
@@ -496,8 +507,8 @@ def _memory(frames: Frames) -> Iterator[Headline]:
         return
     bars = [
         {"way": short_title(methods.by_name(name)), "part": part, "MB": amount}
-        for name, of in held.items()
-        for part, amount in ((FULLEST, of.fullest), (OTHERS, of.total - of.fullest))
+        for name, amounts in held.items()
+        for part, amount in ((FULLEST, amounts.fullest), (OTHERS, amounts.total - amounts.fullest))
     ]
     ours, against = held[PETRA], DSP if DSP in held else next(name for name in held if name != PETRA)
     rival, name = held[against], in_prose(methods.by_name(against))
@@ -537,11 +548,13 @@ def _speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
     ours = [speeds[OURS, k, most].speed for k in SPEED_K]
     ends = [speeds[PIPELINE, k, most].speed for k in (low, high)]
     drawn = [
-        {"line": OURS if way == OURS else f"{PIPELINE}, k = {k}", "devices": devices, "speed": of.speed}
-        for (way, k, devices), of in speeds.items()
+        {"line": OURS if way == OURS else f"{PIPELINE}, k = {k}", "devices": devices, "speed": cost.speed}
+        for (way, k, devices), cost in speeds.items()
         if way != MERGED
     ]
-    change = max(abs(speeds[MERGED, k, n].speed / of.speed - 1) for (way, k, n), of in speeds.items() if way == OURS)
+    change = max(
+        abs(speeds[MERGED, k, n].speed / cost.speed - 1) for (way, k, n), cost in speeds.items() if way == OURS
+    )
     at_most = f"at most {100 * change:.0f} %" if change >= 0.005 else "less than 0.5 %"
     dashes: list[tuple[float, ...]] = [(1, 1), (3, 1.5), (6, 2), ()]
     looks = {OURS: facets.TITLE_LOOKS[OURS]} | {

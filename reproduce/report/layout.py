@@ -64,8 +64,8 @@ def first_blocks(section: Section) -> list[Block]:
 
 def other_blocks(section: Section) -> list[Block]:
     """Return all other blocks, in their order."""
-    shown = first_blocks(section)
-    return [block for block in section.blocks if not any(block is one for one in shown)]
+    first = first_blocks(section)
+    return [block for block in section.blocks if not any(block is one for one in first)]
 
 
 def split(table: Table) -> tuple[Table, Table | None]:
@@ -101,7 +101,7 @@ def _identifier(key: str) -> str:
 def column_groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
     """Return the upper line of a table's head: (group, number of adjacent columns in it)."""
     together = groupby(enumerate(columns), lambda at: at[1].group or at[0])  # or its position, if no group
-    return [(group if isinstance(group, str) else "", len(list(of))) for group, of in together]
+    return [(group if isinstance(group, str) else "", len(list(columns))) for group, columns in together]
 
 
 def k_of(row: Sequence[Entry], columns: Sequence[Column]) -> str:

@@ -42,8 +42,8 @@ def attention(sections: Sequence[Section]) -> list[tuple[Section, Finding]]:
 
     Missed aims of benchmarks concern only developers of the suite, so they appear only with the benchmarks.
     """
-    shown = [s for s in sections if s.key != "benchmarks"]
-    return [(s, finding) for s in shown for finding in s.findings if finding.role is Role.ALERT]
+    for_readers = [s for s in sections if s.key != "benchmarks"]
+    return [(s, finding) for s in for_readers for finding in s.findings if finding.role is Role.ALERT]
 
 
 def label(section: Section) -> str:
@@ -64,5 +64,7 @@ def newest(results: Results) -> str:
     """
     days = [benchmark.date for benchmark in results.benchmarks]
     if results.history:
-        days.append(datetime.fromtimestamp(max(of.date for of in results.history) / 1000, UTC).strftime("%Y-%m-%d"))
+        days.append(
+            datetime.fromtimestamp(max(count.date for count in results.history) / 1000, UTC).strftime("%Y-%m-%d")
+        )
     return max(days, default="")

@@ -59,8 +59,8 @@ def contents(answers: list[Answer], headlines: list[Headline], judged: list[Judg
         pictures[name] = _on_white(headline.figure.svg).encode()
         parts.append(f"![{headline.figure.title}]({PICTURES}/{name})")
         parts.append(_wrapped(f"{headline.sentence} ({headline.figure.caption})"))
-    chosen = [of for of in judged if of.claim.exhibit in EXHIBITS and of.evidence]
-    rows = [f"| {of.claim.sentence} | {of.found} | {of.verdict.value} |" for of in chosen]
+    chosen = [judgement for judgement in judged if judgement.claim.exhibit in EXHIBITS and judgement.evidence]
+    rows = [f"| {judgement.claim.sentence} | {judgement.found} | {judgement.verdict.value} |" for judgement in chosen]
     table = "\n".join(["| the paper | this suite | verdict |", "|---|---|---|", *rows])
     lead = _wrapped(f"{counted(judged)} Those of the paper's tables and figures with a run:")
     texts = {"answers": "\n\n".join(parts), "verdicts": f"{lead}\n\n{table}"}

@@ -42,11 +42,11 @@ class Reproducibility:
 
 def counted(judged: Sequence[Judged]) -> str:
     """Count the claims of the paper by verdict, in a sentence."""
-    verdicts = Counter(of.verdict for of in judged if of.claim.paper == PAPER)
-    said = [
+    verdicts = Counter(judgement.verdict for judgement in judged if judgement.claim.paper == PAPER)
+    listed = [
         f"{verdicts[verdict]} {_plural(verdict, verdicts[verdict])}" for verdict in ClaimVerdict if verdicts[verdict]
     ]
-    return f"Of {count(verdicts.total(), 'claim')} of the paper {conjunction(said)}."
+    return f"Of {count(verdicts.total(), 'claim')} of the paper {conjunction(listed)}."
 
 
 def _plural(verdict: ClaimVerdict, amount: int) -> str:
@@ -70,13 +70,15 @@ def _plural(verdict: ClaimVerdict, amount: int) -> str:
 
 def reproducibility(judged: Sequence[Judged], frames: Frames) -> Reproducibility:
     """Compose the report."""
-    of_paper = [of for of in judged if of.claim.paper == PAPER]
-    others = Counter(of.claim.paper for of in judged if of.claim.paper != PAPER)
+    of_paper = [judgement for judgement in judged if judgement.claim.paper == PAPER]
+    others = Counter(judgement.claim.paper for judgement in judged if judgement.claim.paper != PAPER)
     beside = conjunction([f"{amount} of {paper}" for paper, amount in others.items()])
     begun = [run for run in frames.results.runs if run.state.status is not Status.NOT_RUN]
     cost, scales = cost_of(begun), Counter(run.cell.scale for run in begun)
     sizes = conjunction([f"{amount:,} at the scale “{scale}”" for scale, amount in scales.most_common()])
-    grouped = [(verdict, [of for of in judged if of.verdict is verdict]) for verdict in ClaimVerdict]
+    grouped = [
+        (verdict, [judgement for judgement in judged if judgement.verdict is verdict]) for verdict in ClaimVerdict
+    ]
     return Reproducibility(
         scope=f"The suite tests {count(len(of_paper), 'claim')} of the paper"
         + (f", and claims of related papers ({beside})" * bool(beside))
@@ -89,7 +91,9 @@ def reproducibility(judged: Sequence[Judged], frames: Frames) -> Reproducibility
             "is chosen by test accuracy, as in the paper."
         ),
         results=[
-            (f"{verdict.value.capitalize()} ({len(of)}): {verdict.meaning}.", of) for verdict, of in grouped if of
+            (f"{verdict.value.capitalize()} ({len(members)}): {verdict.meaning}.", members)
+            for verdict, members in grouped
+            if members
         ],
         easy=published.remarks("easy"),
         difficult=published.remarks("difficult"),

@@ -23,12 +23,11 @@ from reproduce.report.reproducibility import Reproducibility, reproducibility
 
 FAILED = "This section could not be made"
 NOTICE_SECONDS = 60.0  # how long to wait for a helper process before printing a notice
-#: Exhibits that need torch, those that also run the engine or predict memory first. This process starts with them,
-#: since it has imported torch for the first screen, and importing it in a helper takes longer than most drawings.
-WITH_TORCH = (
-    *("scale_study", "staleness", "invertible", "table5", "table6", "schedules", "tradeoff"),
-    *("table3", "table4", "figure5", "figure6"),
-)
+#: Exhibits that run the engine or predict memory, which takes torch and its compiler. Only this process draws them,
+#: since it needs both for the first screen, and importing them takes longer than most drawings.
+ENGINE = ("scale_study", "staleness", "invertible", "table5", "table6", "schedules", "tradeoff", "table3")
+#: Exhibits that need torch without its compiler. Helpers draw them last, if this process has not done so.
+WITH_TORCH = ("table4", "figure5", "figure6")
 #: Exhibits that take longest. Helpers start with them, so that all processes end at about the same time. The last two
 #: need seaborn.
 LONGEST = ("couplings", "depth", "table1", "corrections", "benchmarks", "stability", "forward_gradients")
@@ -43,27 +42,44 @@ class Top(NamedTuple):
     reproducibility: Reproducibility
 
 
+class Drawn(NamedTuple):
+    """Work of a helper: sections by their keys, and the verdicts on all claims if it was asked for them."""
+
+    sections: dict[str, Section]
+    judged: list[claims.Judged] | None = None
+
+
 def draw(results: Results, helpers: Helpers | None = None) -> tuple[list[Section], Top]:
     """Return all sections in the order of the report, and the content of the top."""
     frames = Frames(results)
     made: dict[str, Section] = {}
+    judged: list[claims.Judged] | None = None
     with _uncollected():
-        started = [helpers.pool.submit(_help, results) for _ in range(helpers.number)] if helpers else []
+        started = (
+            [helpers.pool.submit(_help, results, judge=place == 0) for place in range(helpers.number)]
+            if helpers
+            else []
+        )
         answers, headlines = _first_screen(frames)
-        judged = claims.judge(frames)
-        top = Top(answers, headlines, judged, reproducibility(judged, frames))
+        for exhibit in EXHIBITS:
+            if exhibit.key in ENGINE:
+                made[exhibit.key] = _section(exhibit, frames)
         if helpers:
-            made = _sections(frames, helpers.queue, last=False)
+            made |= _sections(frames, helpers.queue, last=False)
         for helper in started:
-            made |= _wait_for(helper)
+            drawn = _wait_for(helper)
+            made |= drawn.sections
+            judged = judged or drawn.judged
         for exhibit in EXHIBITS:  # all without helpers, and the sections of helpers that died
             if exhibit.key not in made:
                 made[exhibit.key] = _section(exhibit, frames)
+        judged = judged or claims.judge(frames)
+        top = Top(answers, headlines, judged, reproducibility(judged, frames))
     return [made[exhibit.key] for exhibit in EXHIBITS], top
 
 
-def _wait_for(helper: "Future[dict[str, Section]]") -> dict[str, Section]:
-    """Return the sections of a helper, or none if it died."""
+def _wait_for(helper: "Future[Drawn]") -> Drawn:
+    """Return the work of a helper, or none if it died."""
     while True:
         try:
             return helper.result(NOTICE_SECONDS)
@@ -71,7 +87,7 @@ def _wait_for(helper: "Future[dict[str, Section]]") -> dict[str, Section]:
             print("waiting for a process that draws sections: it is slow, or was stopped", file=sys.stderr, flush=True)
         except BrokenProcessPool:
             print("a process that draws sections died; this one draws them", file=sys.stderr, flush=True)
-            return {}
+            return Drawn({})
 
 
 def _first_screen(frames: Frames) -> tuple[list[Answer], list[Headline]]:
@@ -99,33 +115,29 @@ def _section(exhibit: Exhibit, frames: Frames) -> Section:
         )
 
 
-def _order(exhibit: Exhibit) -> int:
-    """Return the position of an exhibit in the common order of work: this process begins in front."""
-    if exhibit.key in WITH_TORCH:
-        return WITH_TORCH.index(exhibit.key) - len(WITH_TORCH)
-    return 1 + LONGEST.index(exhibit.key) if exhibit.key in LONGEST else 0
-
-
 def _sections(frames: Frames, queue: Queue, *, last: bool) -> dict[str, Section]:
-    """Make the sections that no other process has started, one after the other.
+    """Make the sections that do not need the engine and that no other process has started, one after the other.
 
     Args:
         frames: The records.
-        queue: Places in the order of work.
+        queue: Places in the order of work: this process begins in front, helpers begin at the end.
         last: Whether to take the last remaining section each time instead of the first.
 
     Returns:
         Sections by their keys.
 
     """
-    in_order = sorted(EXHIBITS, key=_order)
+    order = {key: place for place, key in enumerate(("", *LONGEST))} | dict.fromkeys(WITH_TORCH, -1)
+    in_order = sorted((e for e in EXHIBITS if e.key not in ENGINE), key=lambda exhibit: order.get(exhibit.key, 0))
     exhibits = (in_order[place] for place in queue.places(len(in_order), last=last))
     return {exhibit.key: _section(exhibit, frames) for exhibit in exhibits}
 
 
-def _help(results: Results) -> dict[str, Section]:
+def _help(results: Results, *, judge: bool) -> Drawn:
+    """Draw sections in a helper process; then judge the claims, if asked to."""
+    frames = Frames(results)
     with _uncollected():
-        return _sections(Frames(results), processes.queue_of_helper, last=True)
+        return Drawn(_sections(frames, processes.queue_of_helper, last=True), claims.judge(frames) if judge else None)
 
 
 @contextmanager

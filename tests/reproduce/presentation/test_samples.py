@@ -53,7 +53,7 @@ def test_differences_stand_beside_the_runs_as_a_third_method() -> None:
             {"k": 1, **run("C", 0, 5.0)},
         ]
     )
-    frame = with_difference(runs, "accuracy", of="A", less="B", by=["k"], title="A less B")
+    frame = with_difference(runs, "accuracy", minuend="A", subtrahend="B", by=["k"], title="A less B")
     assert list(frame["method"]) == ["A", "A", "B", "B", "A less B", "A less B"]
     assert list(frame["difference"]) == [False] * 4 + [True] * 2
     assert list(frame["broken"]) == ["", "", "loss of a guess", "", "loss of a guess", ""]

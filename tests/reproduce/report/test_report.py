@@ -25,6 +25,7 @@ from petra_core import methods
 from reproduce import published
 from reproduce.commands.cli import main
 from reproduce.grids import recipes
+from reproduce.presentation.content import Section
 from reproduce.records.record import Record
 from reproduce.report import build, processes, sections
 from tests import fake_records
@@ -359,12 +360,13 @@ def test_the_sections_of_a_helper_that_died_are_drawn_by_the_others(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        assert sections._wait_for(pool.submit(_a_helper_that_dies)) == {}
+        assert sections._wait_for(pool.submit(_a_helper_that_dies)) == ({}, None)
     assert "died; this one draws them" in capsys.readouterr().err
     monkeypatch.setattr(sections, "NOTICE_SECONDS", 0.01)
-    slow: Future[dict[str, Any]] = Future()
-    threading.Timer(0.5, slow.set_result, [{"a": 1}]).start()
-    assert sections._wait_for(slow) == {"a": 1}
+    made = Section("a", "A", [])
+    slow: Future[sections.Drawn] = Future()
+    threading.Timer(0.5, slow.set_result, [sections.Drawn({"a": made})]).start()
+    assert sections._wait_for(slow).sections == {"a": made}
     assert "it is slow, or was stopped" in capsys.readouterr().err
 
 
