@@ -36,7 +36,7 @@ def train(probe: Probe, p: Pipeline, data: Sequence[tuple[Tensor, Tensor]]) -> l
     return losses
 
 
-@pytest.mark.parametrize("every", [1, 7])
+@pytest.mark.parametrize("interval", [1, 7])
 @pytest.mark.parametrize("make", PROBES)
 @pytest.mark.parametrize("method", [methods.PETRA, methods.APPROXIMATE_INPUTS], ids=str)
 def test_training_with_a_probe_is_bitwise_the_training_without(
@@ -121,7 +121,7 @@ def test_micro_batches_in_flight_at_a_drain_are_followed_no_further(make: Callab
     assert probe.collect()["probes"] == 0
     train(probe, p, data[15:])
     assert probe.collect()["probes"] == 15  # the pipeline was filled again: 25 entered, 10 had not returned
-    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="interval must be at least 1, got 0"):
         make(0)
     # Reconstruction in stages with random streams is tested in test_reconstruction.
     probe, seed = make(1), 1 if make is GradientQuality else None

@@ -1,1 +1,0 @@
-"""Tests of `petra_core/devices`."""
