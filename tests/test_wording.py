@@ -98,7 +98,7 @@ KEPT = {
     ("benchmarks/peers/__main__.py", "nobody"): "a finding of committed records",
     ("benchmarks/tick.py", "alone"): "a finding of committed records",
     ("tests/benchmarks/test_peers.py", "nobody"): "compares a finding of committed records",
-    ("tests/petra_core/models/test_permutation.py", "alone"): "the name of a function",
+    ("tests/reproduce/models/test_permutation.py", "alone"): "the name of a function",
     ("tests/test_wording.py", ""): "defines the phrases",
 }
 

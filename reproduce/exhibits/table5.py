@@ -117,8 +117,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         fields=[
             words("network", lambda m: m.title),
             number("J", lambda m: len(m.costs)),
-            amount("without overlap, ms", lambda m: 1e3 * m.without_overlap, 1),
-            amount("PETRA, ms", lambda m: 1e3 * m.full, 1),
+            amount("without overlap, ms", lambda m: 1e3 * m.seconds_without_overlap, 1),
+            amount("PETRA, ms", lambda m: 1e3 * m.seconds_in_lockstep, 1),
             amount("speed-up", lambda m: m.speedup, 2),
             amount("stage j", lambda m: m.seconds.index(max(m.seconds)), 0, group="slowest stage"),
             amount("share of all work, %", lambda m: 100 * max(m.seconds) / sum(m.seconds), 1, group="slowest stage"),

@@ -144,24 +144,24 @@ class TimedNetwork:
         ]
 
     @property
-    def full(self) -> float:
+    def seconds_in_lockstep(self) -> float:
         """Seconds per micro-batch in a full pipeline in lockstep, one stage per device, links that take no time."""
         return period(self.costs, lockstep(len(self.costs)), accumulation=self.accumulation)
 
     @property
-    def without_overlap(self) -> float:
+    def seconds_without_overlap(self) -> float:
         """Seconds per micro-batch if the next one enters when this one is done, under the same conditions."""
         return period(self.costs, (0,) * len(self.costs), accumulation=self.accumulation)
 
     @property
     def speedup(self) -> float:
         """Time of reversible backpropagation without overlap over that of PETRA, under the same conditions."""
-        return self.without_overlap / self.full
+        return self.seconds_without_overlap / self.seconds_in_lockstep
 
     @property
     def idle(self) -> float:
         """Share of the time in which a device of PETRA waits, with one stage per device, averaged over the devices."""
-        return 1 - sum(self.seconds) / (len(self.costs) * self.full)
+        return 1 - sum(self.seconds) / (len(self.costs) * self.seconds_in_lockstep)
 
     @property
     def devices_enough(self) -> int:

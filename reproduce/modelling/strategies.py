@@ -43,7 +43,7 @@ DEVICES = 10  # of the paper's speed-ups
 
 
 class Sharing(enum.Enum):
-    """What the neighbouring stages on one device share.
+    """Properties that the neighbouring stages on one device share.
 
     Attributes:
         NOTHING: Every stage has its staleness, as in a pipeline of as many stages on more devices.
@@ -198,7 +198,7 @@ class Arrangement(NamedTuple):
     @property
     def speedup(self) -> float:
         """Time of reversible backpropagation without overlap, one stage per device, divided by the time of this."""
-        return self.network.without_overlap / self.outcome.seconds
+        return self.network.seconds_without_overlap / self.outcome.seconds
 
     @property
     def idle(self) -> float:

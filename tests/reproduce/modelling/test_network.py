@@ -201,5 +201,5 @@ def test_a_wrong_command_line_is_told() -> None:
 
 def test_quantities_have_a_unit_in_whatever_case() -> None:
     read = [(partition.MEMORY, "8GB"), (partition.MEMORY, "1.5 gib"), (partition.BANDWIDTH, "10Gbit/s")]
-    values = [kind.convert(text, None, None) for kind, text in [*read, (partition.TIME, "50us")]]
+    values = [parse(text) for parse, text in [*read, (partition.TIME, "50us")]]
     assert values == pytest.approx([8e9, 1.5 * 2**30, 1.25e9, 5e-5])
