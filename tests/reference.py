@@ -160,11 +160,15 @@ def differentiate(
         loss = F.cross_entropy(results[0], target) if part.kind == "head" else results[0]
         results, delta = (loss,), (torch.ones_like(loss),)
     assert delta is not None
-    ends = [(result, of) for result, of in zip(results, delta, strict=True) if result.requires_grad]
+    ends = [(result, gradient) for result, gradient in zip(results, delta, strict=True) if result.requires_grad]
     sources = [source for source in (*leaves, *parameters.values()) if source.requires_grad]
     derivatives = iter(
         torch.autograd.grad(
-            [result for result, _ in ends], sources, [of for _, of in ends], allow_unused=True, materialize_grads=True
+            [result for result, _ in ends],
+            sources,
+            [gradient for _, gradient in ends],
+            allow_unused=True,
+            materialize_grads=True,
         )
     )
     of_streams = tuple(next(derivatives) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in leaves)

@@ -29,7 +29,7 @@ SYNCHRONOUS = [method for method in methods.ALL if not method.pipelined]
 RATE, MOMENTUM = 0.03, 0.9
 
 
-def of(name: str, **settings: Any) -> Any:
+def module_function(name: str, **settings: Any) -> Any:
     """Return a model in float64 with the same weights in every call."""
     torch.manual_seed(0)
     return NETWORKS[name].Model(**settings).double()
@@ -65,7 +65,7 @@ def test_there_are_eleven_of_at_most_sixty_lines() -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_synchronous_methods_train_the_plain_model_in_place_as_autograd_does(name: str, method: Method) -> None:
     """An update accumulates two micro-batches and clips by the global norm, as `clip_grad_norm_` does."""
-    plain = of(name)
+    plain = module_function(name)
     model = copy.deepcopy(plain)
     data = batches(name, 4)
     optimizer = sgd(list(plain.parameters()))
@@ -109,7 +109,7 @@ def reference_part(part: Stage) -> ReferencePart:
 @pytest.mark.parametrize("method", [method for method in methods.PAPER if method.pipelined], ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_full_pipeline_is_what_the_equations_say(name: str, method: Method) -> None:
-    stages: list[Stage] = NETWORKS[name].stages(of(name))
+    stages: list[Stage] = NETWORKS[name].stages(module_function(name))
     data = batches(name, 2 * len(stages) + 2)  # four more than fill the pipeline
     parts = [[reference_part(part) for part in stage.parts()] for stage in copy.deepcopy(stages)]
     rule = RULES[method.name]
@@ -126,7 +126,7 @@ def test_a_full_pipeline_is_what_the_equations_say(name: str, method: Method) ->
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_check_finds_nothing(name: str) -> None:
-    stages, (x, y) = NETWORKS[name].stages(of(name)), batches(name, 1)[0]
+    stages, (x, y) = NETWORKS[name].stages(module_function(name)), batches(name, 1)[0]
     report = petra_core.check(stages, x, y, optimizer=sgd)
     assert report.ok, report
 
@@ -137,7 +137,7 @@ def test_the_check_finds_nothing(name: str) -> None:
 @pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.PETRA], ids=str)
 @pytest.mark.parametrize("name", ["vit", "reversible_vit"])
 def test_with_dropout_and_stochastic_depth_the_loss_falls(name: str, method: Method) -> None:
-    stages, (x, y) = NETWORKS[name].stages(of(name, dropout=0.1)), batches(name, 1)[0]
+    stages, (x, y) = NETWORKS[name].stages(module_function(name, dropout=0.1)), batches(name, 1)[0]
     adamw = functools.partial(torch.optim.AdamW, lr=3e-3)
     p = Pipeline(stages, method, optimizer=adamw, seed=0, inspect=False)  # other tests inspect them
     losses = torch.stack([p.step(x, y) for _ in range(60)])  # type: ignore[misc]  # one process has the head
@@ -153,7 +153,7 @@ def test_with_dropout_and_stochastic_depth_the_loss_falls(name: str, method: Met
 def test_dropout_draws_the_same_masks_under_both_synchronous_methods(name: str) -> None:
     losses = []
     for method in (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION):
-        p = Pipeline(NETWORKS[name].stages(of(name, dropout=0.3)), method, optimizer=sgd, seed=0)
+        p = Pipeline(NETWORKS[name].stages(module_function(name, dropout=0.3)), method, optimizer=sgd, seed=0)
         losses.append([p.step(x, y) for x, y in batches(name, 6)])
     assert_close(losses[1], losses[0], 1e-10)
 
@@ -164,7 +164,7 @@ def test_dropout_draws_the_same_masks_under_both_synchronous_methods(name: str) 
 @pytest.mark.parametrize("name", ["gpt", "reversible_gpt"])
 @pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.PETRA], ids=str)
 def test_dynamic_padding_between_drains_is_plain_training(name: str, method: Method) -> None:
-    plain = of(name)
+    plain = module_function(name)
     model = copy.deepcopy(plain)
     optimizer = sgd(list(plain.parameters()))
     p = Pipeline(NETWORKS[name].stages(model), method, optimizer=sgd)
@@ -181,7 +181,7 @@ def test_dynamic_padding_between_drains_is_plain_training(name: str, method: Met
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_a_tied_embedding_is_refused_and_the_remedies_train(method: Method) -> None:
-    model = of("gpt")
+    model = module_function("gpt")
     model.top.weight = model.embedding.token.weight
     with pytest.raises(ValueError, match=r"weights cannot be tied across stages.*into the module of one stage, or unt"):
         Pipeline(gpt.stages(model), method, accumulation=8)
@@ -213,7 +213,7 @@ class Around(nn.Module):
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_a_skip_by_attribute_is_refused_with_the_remedy(method: Method) -> None:
-    model, kept = of("vit"), {}
+    model, kept = module_function("vit"), {}
     stages = vit.stages(model)
     for index, writes in ((0, True), (2, False)):
         stages[index] = BufferedStage(Around(stages[index].function, kept, writes=writes))
@@ -223,7 +223,7 @@ def test_a_skip_by_attribute_is_refused_with_the_remedy(method: Method) -> None:
 
 
 def test_the_last_smaller_batch_is_refused_with_the_remedy_and_taken_after_a_drain() -> None:
-    p = Pipeline(unet.stages(of("unet")), methods.PETRA, optimizer=sgd)
+    p = Pipeline(unet.stages(module_function("unet")), methods.PETRA, optimizer=sgd)
     x, y = batches("unet", 1)[0]
     p.step(x, y)
     with pytest.raises(ValueError, match=r"drain\(\)"):
@@ -233,7 +233,7 @@ def test_the_last_smaller_batch_is_refused_with_the_remedy_and_taken_after_a_dra
 
 
 def test_masks_and_positions_without_context_are_refused_with_the_remedy() -> None:
-    stages = reversible_gpt.stages(of("reversible_gpt"))
+    stages = reversible_gpt.stages(module_function("reversible_gpt"))
     for stage in stages[1].parts():
         stage.context = False  # type: ignore[assignment]  # as if the user had not set it
     with pytest.raises(ValueError, match="context=True"):

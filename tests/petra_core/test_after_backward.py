@@ -22,11 +22,11 @@ RATE = 0.1
 @pytest.mark.parametrize(("method", "k"), toys.METHODS_AND_K, ids=str)
 def test_looking_on_changes_no_bit(method: Method, k: int) -> None:
     data, states = toys.batches(14), []
-    shown: list[Backward] = []
+    backwards: list[Backward] = []
     net = toys.network(6, dropout=0.2)
     net = [net[0], merge(net[1:3]), *net[3:]]
     frozen = next(net[2].parameters()).requires_grad_(False)
-    for after_backward in (None, shown.append):
+    for after_backward in (None, backwards.append):
         p = Pipeline(
             copy.deepcopy(net), method, accumulation=k, optimizer=toys.sgd, seed=3, after_backward=after_backward
         )
@@ -34,9 +34,9 @@ def test_looking_on_changes_no_bit(method: Method, k: int) -> None:
         memory = [(dict(stage.now), dict(stage.peak)) for stage in p.memory().stages]
         states.append([p.state_dict(), toys.train(p, []), memory])
     assert_bitwise_equal(states[1], states[0])
-    assert len(shown) == 14 * len(net)  # including those in the drain
+    assert len(backwards) == 14 * len(net)  # including those in the drain
     names = [name for name, parameter in net[2].named_parameters() if parameter is not frozen]
-    assert all(list(backward.gradients) == names for backward in shown if backward.stage == 2)
+    assert all(list(backward.gradients) == names for backward in backwards if backward.stage == 2)
 
 
 @pytest.mark.parametrize("pattern", ["b r r b r h", "br rr brr rh"])

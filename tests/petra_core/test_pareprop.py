@@ -57,7 +57,7 @@ def test_gradients_are_those_of_reversible_backpropagation(kinds: int | str) -> 
 @pytest.mark.parametrize("sizes", [(3, 2, 1), (2, 4)], ids=str)
 def test_merged_stages_reconstruct_all_their_blocks(sizes: tuple[int, ...]) -> None:
     net, data = models.group(toys.network(6), sizes), toys.batches(2)
-    gradients, expected = (engine_gradients(net, of, data, 2) for of in (PAREPROP, REVERSIBLE_BACKPROPAGATION))
+    gradients, expected = (engine_gradients(net, method, data, 2) for method in (PAREPROP, REVERSIBLE_BACKPROPAGATION))
     if sizes[-1] == 1:
         assert_bitwise_equal(gradients, expected)
     assert_close(gradients, expected, 1e-12)  # not bitwise if blocks are merged with the head

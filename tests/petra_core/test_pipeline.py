@@ -74,7 +74,7 @@ def test_what_a_stage_executes_is_its_program(method: Method, stages: int, k: in
         toys.train(p, toys.batches(9))
     toys.train(p, toys.batches(2))  # outside the context manager
     for stage in range(stages):
-        executed = [action for of, action in recording if of == stage]
+        executed = [action for index, action in recording if index == stage]
         assert executed == list(program(method, p.staleness, stage, 9, k))
     assert p.micro_batches == 11
 

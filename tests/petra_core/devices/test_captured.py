@@ -519,13 +519,15 @@ class FakeCuda:
     """A replacement of `torch.cuda` without a GPU. `said` lists what was entered, recorded and awaited."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, empty: bool = False) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.made: list[FakeStream] = []
         self._empty = empty
         for name in ("device", "stream", "graph"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(self, f"caller on {device}"))
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: self.said.append("replay")))
+        monkeypatch.setattr(
+            torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: self.messages.append("replay"))
+        )
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
         monkeypatch.setattr(captured, "shared_stream", functools.cache(self.shared_stream))
 
@@ -535,39 +537,39 @@ class FakeCuda:
 
     @contextlib.contextmanager
     def device(self, device: torch.device) -> Iterator[None]:
-        self.said.append(f"on {device}")
+        self.messages.append(f"on {device}")
         yield
-        self.said.append(f"off {device}")
+        self.messages.append(f"off {device}")
 
     @contextlib.contextmanager
     def stream(self, stream: "FakeStream") -> Iterator[None]:
-        self.said.append(f"{stream.name} works")
+        self.messages.append(f"{stream.name} works")
         yield
 
     @contextlib.contextmanager
     def graph(self, graph: Any, *, pool: str, stream: "FakeStream", capture_error_mode: str) -> Iterator[None]:
         assert (pool, capture_error_mode) == ("pool", "thread_local")
-        self.said.append(f"capture in {stream.name}{', collecting' if gc.isenabled() else ''}")
+        self.messages.append(f"capture in {stream.name}{', collecting' if gc.isenabled() else ''}")
         yield
-        self.said.append("captured")
+        self.messages.append("captured")
         if self._empty:
             warnings.warn("The CUDA Graph is empty. This usually means that ...", stacklevel=2)
 
 
 class FakeStream:
     def __init__(self, cuda: FakeCuda, name: str, device: torch.device = GPU_1) -> None:
-        self.name, self.device, self._said = name, device, cuda.said
+        self.name, self.device, self._messages = name, device, cuda.messages
 
     def wait_stream(self, other: "FakeStream") -> None:
-        self._said.append(f"{self.name} waits for {other.name}")
+        self._messages.append(f"{self.name} waits for {other.name}")
 
     def record_event(self) -> int:
-        number = sum("is here" in said for said in self._said)
-        self._said.append(f"{self.name} is here: {number}")
+        number = sum("is here" in messages for messages in self._messages)
+        self._messages.append(f"{self.name} is here: {number}")
         return number
 
     def wait_event(self, number: int) -> None:
-        self._said.append(f"{self.name} waits for {number}")
+        self._messages.append(f"{self.name} waits for {number}")
 
 
 def full_on(*devices: str, method: Method = methods.PETRA) -> Pipeline:
@@ -590,12 +592,12 @@ def test_a_graph_is_recorded_and_repeated_on_the_device_of_its_pipeline(monkeypa
     cuda = FakeCuda(monkeypatch)
     ticks = captured.cuda(full_on("cuda:1"), streams=2)
     assert [stream.name for stream in cuda.made] == ["stream 1 of cuda:1", "stream 2 of cuda:1"]
-    repeat = ticks._record(lambda: cuda.said.append("work"))
+    repeat = ticks._record(lambda: cuda.messages.append("work"))
     recorded = ["on cuda:1", "capture in stream 0 of cuda:1", "work", "captured", "off cuda:1"]
     repeated = ["on cuda:1", "replay", "off cuda:1"]
-    assert cuda.said == [*recorded, *repeated]
+    assert cuda.messages == [*recorded, *repeated]
     repeat()
-    assert cuda.said[len(recorded) :] == [*repeated, *repeated]
+    assert cuda.messages[len(recorded) :] == [*repeated, *repeated]
     assert gc.isenabled()
     assert [w.device for w in ticks._pipeline.workers] == [GPU_1] * 4
 
@@ -621,7 +623,7 @@ def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         warnings.simplefilter("ignore")  # so that the error is not pytest's, which raises every warning
         with pytest.raises(UserWarning, match="The CUDA Graph is empty"):
             ticks._record(lambda: None)
-    assert "replay" not in cuda.said
+    assert "replay" not in cuda.messages
 
 
 def test_a_forward_is_beside_the_backward_of_its_stage_and_the_update_waits_for_it(
@@ -635,7 +637,7 @@ def test_a_forward_is_beside_the_backward_of_its_stage_and_the_update_waits_for_
         for worker in (head, middle, stem):
             forward_and_backward(executor, worker)
     caller = "caller on cuda:1"
-    assert cuda.said == [
+    assert cuda.messages == [
         *(f"{name} waits for {caller}" for name in "abcde"),
         *("a works", "a is here: 0", "a works", "a is here: 1", "a works", "a waits for 0"),  # the head has one branch
         *("b works", "b is here: 2", "c works", "c works", "c is here: 3", "c works", "c waits for 2"),
@@ -662,7 +664,7 @@ def test_a_branch_waits_for_the_neighbour_whose_message_it_needs_in_the_same_ste
             executor.run(lambda *_: None, worker, Action(Kind.FORWARD, 0), [])
         for worker in reversed(workers):
             executor.run(lambda *_: None, worker, Action(Kind.BACKWARD, 0), [])
-    assert cuda.said[5:-5] == [
+    assert cuda.messages[5:-5] == [
         *("d works", "d is here: 0", "b works", "b waits for 0", "b is here: 1", "a works", "a waits for 1"),
         *("a is here: 2", "a works", "a is here: 3"),
         *("c works", "c is here: 4"),  # the message of an earlier step

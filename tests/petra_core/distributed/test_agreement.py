@@ -93,11 +93,11 @@ def pipeline(channel: ProcessChannel, change: Callable[[list[Stage]], list[Stage
 
 def refuse_settings(rank: int) -> None:
     channel = ProcessChannel((2, 3))
-    for name, (otherwise, said) in OTHERWISE.items():
+    for name, (otherwise, message) in OTHERWISE.items():
         begin = time.monotonic()
         with pytest.raises(ValueError, match=r"the ranks of this pipeline do not agree.*same arguments") as caught:
             pipeline(channel, **otherwise if rank else {})
-        assert said in str(caught.value), (name, str(caught.value))
+        assert message in str(caught.value), (name, str(caught.value))
         assert time.monotonic() - begin < PROMPT, name
     both = {"accumulation": 4, "seed": 8} if rank else {}
     with pytest.raises(ValueError, match="accumulation is 2 on rank 0 and 4 on rank 1; seed is 7 on rank 0 and 8 on"):
@@ -131,11 +131,11 @@ def refuse_data(rank: int) -> None:
     for x, y in shuffled(0):
         p.step(x, y)  # with the same seed on both ranks
     p = pipeline(ProcessChannel((2, 3)))
-    said = (
+    message = (
         r"micro-batch 0.inputs\[0\] is 'torch.float64 \[4, 3, 6, 6\] with SHA-256 \w{12}' on rank 0 and "
         r"'torch.float64 \[4, 3, 6, 6\] with SHA-256 \w{12}' on rank 1. Give every rank the same micro-batches"
     )
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         p.step(*next(iter(shuffled(rank))))
     assert p.micro_batches == 0
     [(x, y)] = toys.batches(1)

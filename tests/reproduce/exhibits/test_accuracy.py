@@ -46,7 +46,7 @@ def test_scales_and_recipes_are_never_in_one_table(tmp_path: Path) -> None:
         fake_records.train(cell, tmp_path, reached)
     tables = sections.tables(sections.made(accuracy.EXHIBIT, tmp_path))
     texts = [" ".join(entry.text for row in table.rows for entry in row) for table in tables]
-    shown = [[value for value in ("91.0", "92.0", "93.0", "94.0") if value in text] for text in texts]
-    assert sorted(shown) == [["91.0"], ["92.0"], ["93.0"], ["94.0"]]
-    for table, (value,) in zip(tables, shown, strict=True):
+    rendered = [[value for value in ("91.0", "92.0", "93.0", "94.0") if value in text] for text in texts]
+    assert sorted(rendered) == [["91.0"], ["92.0"], ["93.0"], ["94.0"]]
+    for table, (value,) in zip(tables, rendered, strict=True):
         assert f"scale “{'smoke' if value == '91.0' else 'custom'}”" in table.caption

@@ -47,9 +47,9 @@ def test_published_values_and_comparisons(tmp_path: Path) -> None:
     assert ours["", "difference"].value == pytest.approx(-1.0)
     assert entries(published, "CIFAR-10", "ViT")["", "ours"].text == "not run"
     small = table(section, "bdia-small-cifar10")
-    for title, of, points in (("BDIA-ViT", "ViT", 1.1), ("BDIA-ViT, PETRA", "BDIA-ViT", -9.0)):
+    for title, reference, points in (("BDIA-ViT", "ViT", 1.1), ("BDIA-ViT, PETRA", "BDIA-ViT", -9.0)):
         row = entries(small, title)
-        assert row["", "compared with"].text == of
+        assert row["", "compared with"].text == reference
         assert row["", "points"].raw == pytest.approx(points)
     alone = entries(small, "BDIA-ViT without quantiser")
     assert alone["", "points"].raw == pytest.approx(1.6)
@@ -80,8 +80,8 @@ def test_runs_of_two_arithmetics_have_a_table_each(tmp_path: Path) -> None:
     fake_records.train(plan.as_published(plan.VIT), tmp_path, 88.0)
     fake_records.train(dataclasses.replace(plan.as_published(plan.BDIA), precision="bf16"), tmp_path, 89.0)
     section = made(bdia.EXHIBIT, tmp_path)
-    shown = {
+    rendered = {
         key: [entries(table(section, key), "CIFAR-10", name)["", "ours"].text for name in ("ViT", "BDIA-ViT")]
         for key in ("bdia", "bdia-paper-bf16")
     }
-    assert shown == {"bdia": ["88.00 (1 of 3)", "not run"], "bdia-paper-bf16": ["not run", "89.00 (1 of 3)"]}
+    assert rendered == {"bdia": ["88.00 (1 of 3)", "not run"], "bdia-paper-bf16": ["not run", "89.00 (1 of 3)"]}

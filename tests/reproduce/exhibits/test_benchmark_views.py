@@ -16,7 +16,7 @@ from tests.reproduce.records.test_benchmark_records import FAST, FASTER, MEMORY,
 
 DELAYED, PETRA = methods.DELAYED_GRADIENTS.title, methods.PETRA.title
 
-shown = partial(sections.of_benchmarks, benchmarks.EXHIBIT)
+rendered = partial(sections.of_benchmarks, benchmarks.EXHIBIT)
 
 
 def tables(shown_section: Section) -> dict[str, Table]:
@@ -32,7 +32,7 @@ def with_series(*series: Series, **setting: Any) -> Benchmark:
 
 
 def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() -> None:
-    section = shown(benchmark(FASTER, Comparison("track", RATE, SLOW, FAST), patch=PATCH))
+    section = rendered(benchmark(FASTER, Comparison("track", RATE, SLOW, FAST), patch=PATCH))
     table = tables(section)["race"]
     first, second = texts(table)
     assert first == ["track", "fast over slow", RATE, "3.000 (2.500 to 3.500)", "3", "at least 2.5: holds"]
@@ -53,12 +53,12 @@ def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() 
 def test_what_ran_on_a_gpu_is_called_so() -> None:
     record = benchmark(FASTER)
     on_gpu = dataclasses.replace(record, environment={**record.environment, "device": "NVIDIA H200"})
-    section = shown(on_gpu)
+    section = rendered(on_gpu)
     assert tables(section)["race"].caption.startswith("A race (NVIDIA H200): measured ratios")
 
 
 def test_records_of_one_benchmark_are_explained_once() -> None:
-    section = shown(benchmark(FASTER), benchmark(FASTER, name="race-night"))
+    section = rendered(benchmark(FASTER), benchmark(FASTER, name="race-night"))
     paragraphs = [block for block in section.blocks if isinstance(block, str)]
     assert "A race. Two run." in paragraphs
     assert "A race, recorded as race-night: as explained above under “A race”." in paragraphs
@@ -67,7 +67,7 @@ def test_records_of_one_benchmark_are_explained_once() -> None:
 def test_an_aim_that_is_missed_needs_attention_and_what_the_script_says_is_said() -> None:
     missed = Comparison("track", RATE, FAST, SLOW, low=5)
     record = dataclasses.replace(benchmark(FASTER, missed), findings=("Ahead of ours: a horse.",))
-    first, second = shown(record).findings
+    first, second = rendered(record).findings
     assert first.role is Role.ALERT
     assert "1 of 2 aims not reached. track: fast over slow, throughput, 3.000 instead of at least 5." in first.text
     assert second.text == "Benchmarks: race: Ahead of ours: a horse."
@@ -75,7 +75,7 @@ def test_an_aim_that_is_missed_needs_attention_and_what_the_script_says_is_said(
 
 def test_a_value_itself_may_have_an_aim() -> None:
     goals = (Goal("track", MEMORY, FAST, high=4), Goal("track", RATE, FAST, low=20))
-    section = shown(dataclasses.replace(benchmark(), goals=goals))
+    section = rendered(dataclasses.replace(benchmark(), goals=goals))
     first, second = texts(tables(section)["race"])
     assert first == ["track", FAST, MEMORY, "5 MB", "1", "at most 4: does not hold"]
     assert second == ["track", FAST, RATE, "300 (160 to 350) laps/s", "3", "at least 20: holds"]
@@ -87,7 +87,7 @@ def test_a_value_itself_may_have_an_aim() -> None:
 def test_curves_are_drawn_and_the_setting_is_said() -> None:
     held = [Series("J", PETRA, "bytes", "B", (5e6,), at=j) for j in (4, 8, 16)]
     held += [Series("J", DELAYED, "bytes", "B", (1e6 * j,), at=j) for j in (4, 8, 16)]
-    section = shown(with_series(*held, laps=3))
+    section = rendered(with_series(*held, laps=3))
     (figure,) = (block for block in section.blocks if isinstance(block, Figure))
     assert f"{PETRA} from 5 to 5" in figure.description
     assert f"{DELAYED} from 4 to 16" in figure.description
@@ -106,7 +106,7 @@ def test_contestants_that_failed_or_were_not_there_are_rows_that_say_so() -> Non
         contestants="; ".join(names),
         **names,
     )
-    table = tables(shown(record))["race-table"]
+    table = tables(rendered(record))["race-table"]
     assert [column.name for column in table.columns][3:] == ["time, ms", "peak, MB", "error, relative"]
     assert texts(table) == [
         ["chain", "autograd", "torch 2", "15", "63", "1.25e-07"],
@@ -117,11 +117,11 @@ def test_contestants_that_failed_or_were_not_there_are_rows_that_say_so() -> Non
 
 def test_what_is_compared_with_nothing_stands_side_by_side() -> None:
     record = with_series(*(Series("budget", name, "largest batch", "images", (n,)) for name, n in ((PETRA, 49),)))
-    assert texts(tables(shown(record))["race-table"]) == [["budget", PETRA, "49"]]
+    assert texts(tables(rendered(record))["race-table"]) == [["budget", PETRA, "49"]]
 
 
 @pytest.mark.filterwarnings("error")
 def test_without_benchmarks_the_report_says_so() -> None:
-    section = shown()
+    section = rendered()
     assert section.blocks[-1] == "No benchmark has been recorded yet."
     assert not section.findings

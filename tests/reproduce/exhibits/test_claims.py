@@ -59,7 +59,9 @@ def test_the_cells_of_every_term_are_planned(claim: published.Claim) -> None:
             cell["k"] = cell.get("accumulation")
         for term in test.get("terms", [{"where": {}}]):
             wanted = test["cells"] | term["where"]
-            assert [cell for cell in planned if all(_is(cell.get(name), of) for name, of in wanted.items())], wanted
+            assert [
+                cell for cell in planned if all(_is(cell.get(name), judgement) for name, judgement in wanted.items())
+            ], wanted
 
 
 def _is(value: object, wanted: object) -> bool:
@@ -95,20 +97,20 @@ def test_below_the_papers_size_reconstruction_is_judged_where_deep_stages_see_re
 
 def test_without_its_cells_every_verdict_is_unknown(results: Results, judged: list[Judged]) -> None:
     """Remove the runs that are named as evidence, so that no verdict remains."""
-    known = [of for of in judged if of.verdict is not ClaimVerdict.UNKNOWN]
+    known = [judgement for judgement in judged if judgement.verdict is not ClaimVerdict.UNKNOWN]
     assert len(known) >= 15
-    used = {cell for of in known for evidence in of.evidence for cell in evidence.cells}
+    used = {cell for judgement in known for evidence in judgement.evidence for cell in evidence.cells}
     rest = tuple(run for run in results.runs if run.cell.name not in used)
     assert len(rest) < len(results.runs)
     without = judge(Frames(replace(results, runs=rest, benchmarks=())))
-    assert {of.verdict for of in without} == {ClaimVerdict.UNKNOWN}
-    assert all(of.found == "" for of in without)
+    assert {judgement.verdict for judgement in without} == {ClaimVerdict.UNKNOWN}
+    assert all(judgement.found == "" for judgement in without)
 
 
 def test_small_runs_never_agree_with_the_paper(judged: list[Judged]) -> None:
-    for of in judged:
-        if all(evidence.scale != "paper" for evidence in of.evidence):
-            assert of.verdict not in (ClaimVerdict.AGREE, ClaimVerdict.DISAGREE), of.claim.key
+    for judgement in judged:
+        if all(evidence.scale != "paper" for evidence in judgement.evidence):
+            assert judgement.verdict not in (ClaimVerdict.AGREE, ClaimVerdict.DISAGREE), judgement.claim.key
 
 
 def write_gap(root: Path, petra: float, exact: float, seeds: int = 3) -> None:
@@ -128,7 +130,11 @@ def test_a_gap_at_the_papers_size_agrees_or_not(
     tmp_path: Path, petra: float, seeds: int, verdict: ClaimVerdict
 ) -> None:
     write_gap(tmp_path, petra, 94.9, seeds)
-    gap = next(of for of in sections.judged("table2", tmp_path) if of.claim.key == "table2-cifar10-revnet18")
+    gap = next(
+        judgement
+        for judgement in sections.judged("table2", tmp_path)
+        if judgement.claim.key == "table2-cifar10-revnet18"
+    )
     assert gap.verdict is verdict
     assert "k = 2 chosen by test accuracy" in gap.found, "a choice by test accuracy is said where it is used"
     assert len(gap.evidence[0].cells) == 2 * seeds
@@ -144,10 +150,10 @@ def test_a_word_sums_up_the_verdicts_on_an_exhibit(tmp_path: Path) -> None:
 
 
 def test_verdicts_as_data_name_the_evidence_and_are_the_same_each_time(results: Results, judged: list[Judged]) -> None:
-    text = json.dumps([of.to_dict() for of in judged])
-    assert text == json.dumps([of.to_dict() for of in judge(Frames(results))])
+    text = json.dumps([judgement.to_dict() for judgement in judged])
+    assert text == json.dumps([judgement.to_dict() for judgement in judge(Frames(results))])
     names = {run.cell.name for run in results.runs}
-    for of in json.loads(text):
-        for evidence in of["evidence"]:
+    for judgement in json.loads(text):
+        for evidence in judgement["evidence"]:
             assert evidence["cells"]
             assert all(cell in names or cell.startswith("benchmarks/") for cell in evidence["cells"])

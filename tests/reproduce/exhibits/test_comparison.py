@@ -46,10 +46,10 @@ def section(root: Path) -> Section:
 
 def test_comparison_without_a_pair_has_an_unknown_sentence_and_no_finding(tmp_path: Path) -> None:
     train(tmp_path, methods.PETRA, 50.0)
-    shown = section(tmp_path)
-    assert shown.sentence == "Nothing is known at the scale “small”."
-    assert shown.findings == []
-    row = entries(table(shown, "study-small"), "RevNet-18, width 8, k = 1", "PETRA")
+    rendered = section(tmp_path)
+    assert rendered.sentence == "Nothing is known at the scale “small”."
+    assert rendered.findings == []
+    row = entries(table(rendered, "study-small"), "RevNet-18, width 8, k = 1", "PETRA")
     assert [row["", name].text for name in ("accuracy", "reference", "points", "loss")] == [
         *("50.00 (1 of 3)", "not run", "not comparable yet", "not comparable yet")
     ]
@@ -59,12 +59,12 @@ def test_comparison_with_pairs_lists_them_and_the_reference_has_no_difference(tm
     train(tmp_path, methods.PETRA, 50.0, 51.0)
     train(tmp_path, methods.BACKPROPAGATION, 60.0, 61.0)
     train(tmp_path, methods.DSP, 55.0)
-    shown = section(tmp_path)
-    assert shown.sentence.startswith(f"After 3 epochs PETRA differs by {MINUS}10.0")
-    assert shown.sentence.endswith("at k = 1 (scale “small”).")
-    assert "2 differences from" in shown.findings[0].text, "of PETRA and DSP, the reference is none"
-    exact = entries(table(shown, "study-small"), "RevNet-18, width 8, k = 1", "Backpropagation")
+    rendered = section(tmp_path)
+    assert rendered.sentence.startswith(f"After 3 epochs PETRA differs by {MINUS}10.0")
+    assert rendered.sentence.endswith("at k = 1 (scale “small”).")
+    assert "2 differences from" in rendered.findings[0].text, "of PETRA and DSP, the reference is none"
+    exact = entries(table(rendered, "study-small"), "RevNet-18, width 8, k = 1", "Backpropagation")
     assert exact["", "accuracy"].raw == 60.5
     assert [exact["", name].text for name in ("points", "verdict")] == ["reference", ""]
-    petra = entries(table(shown, "study-small"), "RevNet-18, width 8, k = 1", "PETRA")
+    petra = entries(table(rendered, "study-small"), "RevNet-18, width 8, k = 1", "PETRA")
     assert petra["", "reference"].raw == exact["", "accuracy"].raw

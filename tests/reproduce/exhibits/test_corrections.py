@@ -53,12 +53,14 @@ def write(root: Path) -> None:
 
 def rows(section: Section, number: int, method: str = "PETRA") -> dict[str, dict[str, Entry]]:
     """Return the rows of a method on RevNet-18 with k = 1 in a table of the section, by correction."""
-    only = [block for block in section.blocks if isinstance(block, Table)][number]
-    heads = [f"{column.group} {column.name}".strip() for column in only.columns]
-    every = [dict(zip(heads, row, strict=True)) for row in only.rows]
+    single = [block for block in section.blocks if isinstance(block, Table)][number]
+    heads = [f"{column.group} {column.name}".strip() for column in single.columns]
+    entries_of_rows = [dict(zip(heads, row, strict=True)) for row in single.rows]
     chosen = ("RevNet-18, width 8", "1", method)
     return {
-        row["mitigation"].text: row for row in every if tuple(row[h].text for h in ("network", "k", "method")) == chosen
+        row["mitigation"].text: row
+        for row in entries_of_rows
+        if tuple(row[h].text for h in ("network", "k", "method")) == chosen
     }
 
 
@@ -138,8 +140,8 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
         "after 9 epochs the gain "
     )
     assert [finding.text.partition(" (RevNet")[0] for finding in section.findings] == [
-        f"Corrections {where}: of {of} under PETRA with an interval these {which}"
-        for where, of in (("at the recipe's rate", "2 trials"), ("at best rates", "1 trial"))
+        f"Corrections {where}: of {quantity} under PETRA with an interval these {which}"
+        for where, quantity in (("at the recipe's rate", "2 trials"), ("at best rates", "1 trial"))
         for which in ("win points: predicted weights", "lose points: none.")
     ] + [
         *(
@@ -173,12 +175,12 @@ def test_a_best_rate_has_its_lead_its_bytes_and_a_star_while_others_are_to_come(
             else:
                 fake_records.train(cell, tmp_path, 39.0 + trial.rate)
     at_best = rows(sections.made(corrections.EXHIBIT, tmp_path), 1)
-    shown = {
+    rendered = {
         mitigation: [at_best[mitigation][head].text for head in ("rate§", "lead", "held, relative")]
         for mitigation in reached
     }
     assert at_best["rate by delay"]["rate§"].text == "1"
-    assert shown == {"nothing": ["1", "1.50", "1.00"], "gap-aware": ["0.25*", "1.50", "3.00"]}
+    assert rendered == {"nothing": ["1", "1.50", "1.00"], "gap-aware": ["0.25*", "1.50", "3.00"]}
 
 
 def test_only_petra_is_told_of_and_a_gain_of_one_run_is_no_win(tmp_path: Path) -> None:
@@ -210,7 +212,7 @@ def test_only_petra_is_told_of_and_a_gain_of_one_run_is_no_win(tmp_path: Path) -
 
 
 def test_the_error_is_of_training_at_the_bottom(tmp_path: Path) -> None:
-    def error(cause: str, of: str, stage: int, epoch: int) -> float:
+    def error(cause: str, quantity: str, stage: int, epoch: int) -> float:
         return {"rounding": 1e-7, "rounding_bfloat16": 1e-3, "training": 0.2}[cause] / max(stage, 1)
 
     cell = next(

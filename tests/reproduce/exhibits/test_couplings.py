@@ -16,7 +16,7 @@ def test_every_model_has_as_many_blocks_as_is_said() -> None:
 def test_errors_are_those_of_runs_that_have_ended(tmp_path: Path) -> None:
     def line(epoch: int, error: float) -> dict[str, object]:
         measured = {
-            f"{cause}/input": [None, *[of] * 12, None] for cause, of in (("rounding", 1e-2), ("training", error))
+            f"{cause}/input": [None, *[value] * 12, None] for cause, value in (("rounding", 1e-2), ("training", error))
         }
         return {"epoch": epoch, "test_accuracy": 50.0, "probes": 2, "measured": measured}
 

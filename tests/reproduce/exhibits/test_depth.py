@@ -17,7 +17,7 @@ from tests.sections import entries, made, table
 CELLS = [cell for cell in cells("small") if isinstance(cell, TrainedCell)]
 
 
-def error(cause: str, of: str, stage: int, epoch: int) -> float:
+def error(cause: str, stream: str, stage: int, epoch: int) -> float:
     return {"rounding": 1e-7, "rounding_bfloat16": 1e-3, "training": 0.1 * epoch}[cause] / stage if stage else 0.0
 
 
@@ -58,9 +58,9 @@ def test_what_is_behind_is_said_as_that_and_not_as_broken(
     petra: tuple[float, ...], behind: bool, tmp_path: Path
 ) -> None:
     write(tmp_path, (8,), lambda m, n, seed: petra[seed] if m is methods.PETRA else 70.0)
-    said = made(depth.EXHIBIT, tmp_path).findings[0].text
-    assert "More than 5 points behind backpropagation" in said
-    assert f"excludes 0: {'PETRA at J = 10 with k = 1' if behind else 'none'}. Broken runs: none." in said
+    text = made(depth.EXHIBIT, tmp_path).findings[0].text
+    assert "More than 5 points behind backpropagation" in text
+    assert f"excludes 0: {'PETRA at J = 10 with k = 1' if behind else 'none'}. Broken runs: none." in text
 
 
 def test_that_two_methods_are_both_broken_is_no_agreement(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from tests.sections import of_benchmarks
 
 
 def test_section_draws_every_method_at_every_k() -> None:
-    shown = of_benchmarks(schedules.EXHIBIT)
-    drawn = [block for block in (*shown.blocks, *shown.folded) if isinstance(block, Figure)]
+    rendered = of_benchmarks(schedules.EXHIBIT)
+    drawn = [block for block in (*rendered.blocks, *rendered.folded) if isinstance(block, Figure)]
     assert len(drawn) == len(schedules.DRAWN) * len(schedules.ACCUMULATIONS)
     for figure in drawn:
         assert "F1" in figure.description

@@ -35,11 +35,11 @@ def section(root: Path) -> Section:
 
 
 def verdicts(root: Path) -> list[str]:
-    return [of.verdict.value for of in sections.judged("figure4", root)]
+    return [judgement.verdict.value for judgement in sections.judged("figure4", root)]
 
 
 @pytest.mark.parametrize(
-    ("at_1", "at_32", "said"),
+    ("at_1", "at_32", "expected"),
     [
         (57.0, 59.99, (SAME, SAME, SAME)),
         (57.0, 57.5, (SAME, SAME, NOT_SO)),  # the gap does not vanish
@@ -50,11 +50,11 @@ def verdicts(root: Path) -> list[str]:
     ],
 )
 def test_the_statement_is_three_claims_about_a_fixed_batch(
-    tmp_path: Path, at_1: float | None, at_32: float | None, said: tuple[ClaimVerdict, ...]
+    tmp_path: Path, at_1: float | None, at_32: float | None, expected: tuple[ClaimVerdict, ...]
 ) -> None:
     petra = {k: reached for k, reached in ((1, at_1), (32, at_32)) if reached is not None}
     write(tmp_path, petra, {}, baseline=60.0)
-    assert verdicts(tmp_path) == [verdict.value for verdict in said]
+    assert verdicts(tmp_path) == [verdict.value for verdict in expected]
 
 
 def test_the_change_is_a_difference_of_differences(tmp_path: Path) -> None:

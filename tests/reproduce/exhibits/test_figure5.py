@@ -37,13 +37,13 @@ def test_gains_are_those_of_the_stages_and_their_mean(cells: list[GradientsCell]
     for cell in of_one:
         fake_probes.measure(cell, tmp_path, closer_below_stage(3, cell.seed), epochs=1)
     section = made(figure5.EXHIBIT, tmp_path)
-    shown = table(section, f"figure5-{of_one[0].scale}")
-    head = [(column.group, column.name) for column in shown.columns]
+    shown_table = table(section, f"figure5-{of_one[0].scale}")
+    head = [(column.group, column.name) for column in shown_table.columns]
     gain = head.index(("cosine similarity", "PETRA closer by"))
-    signs = [isinstance(row[gain].value, float) and float(row[gain].value) > 0 for row in shown.rows]
+    signs = [isinstance(row[gain].value, float) and float(row[gain].value) > 0 for row in shown_table.rows]
     assert signs == [*[True] * 3, *[False] * 8]
     shift = sum(cell.seed for cell in of_one) / len(of_one)
-    assert shown.rows[-1][gain].value == pytest.approx(-(0.05 + 0.001 * shift) / 3)
+    assert shown_table.rows[-1][gain].value == pytest.approx(-(0.05 + 0.001 * shift) / 3)
     assert "closer to the end-to-end gradient than the delayed one at 3 of 9 stages on RevNet-18" in section.sentence
 
 

@@ -35,13 +35,15 @@ def measure(root: Path, *, singly: bool = False, epochs: int | None = None) -> S
 
 def test_gains_are_those_of_each_part(tmp_path: Path) -> None:
     section = measure(tmp_path)
-    shown = table(section, "figure6-small")
-    head = [(column.group, column.name) for column in shown.columns]
-    assert [row[1].text for row in shown.rows] == ["0 to 1", "1 to 2", "2 to 3"]
+    shown_table = table(section, "figure6-small")
+    head = [(column.group, column.name) for column in shown_table.columns]
+    assert [row[1].text for row in shown_table.rows] == ["0 to 1", "1 to 2", "2 to 3"]
     for name in ("cosine similarity", "relative error"):
-        gains = [row[head.index((name, "PETRA closer by"))].value for row in shown.rows]
+        gains = [row[head.index((name, "PETRA closer by"))].value for row in shown_table.rows]
         assert gains == pytest.approx([0.11, 0.0, -0.11])
-    assert shown.rows[0][head.index(("cosine similarity", "delayed/e2e"))].text.startswith("0.540")  # stages 0 to 8
+    assert shown_table.rows[0][head.index(("cosine similarity", "delayed/e2e"))].text.startswith(
+        "0.540"
+    )  # stages 0 to 8
 
 
 def test_a_table_has_fewer_parts_than_a_curve(tmp_path: Path) -> None:

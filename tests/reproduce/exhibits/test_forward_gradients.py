@@ -67,22 +67,22 @@ def test_the_order_is_judged(tmp_path: Path, local: float, verdict: ClaimVerdict
     activations, _ = sections.judged("forward_gradients", tmp_path)
     assert activations.verdict is verdict
     assert "far better guesses than random noise" in activations.claim.sentence
-    said = sections.made(forward_gradients.EXHIBIT, tmp_path).sentence
-    assert said.startswith("After 3 epochs the gradient of a local loss beats the best random guess by")
+    text = sections.made(forward_gradients.EXHIBIT, tmp_path).sentence
+    assert text.startswith("After 3 epochs the gradient of a local loss beats the best random guess by")
 
 
 def test_the_table_has_what_was_measured_and_what_was_published(tmp_path: Path) -> None:
     write(tmp_path, 60.0)
     section = sections.made(forward_gradients.EXHIBIT, tmp_path)
     table = sections.table(section, "forward-gradients-small")
-    of = "ResNet-18 in 8 blocks, width 8"
-    local = sections.entries(table, of, "local, mlp", "global", "activations")
+    network = "ResNet-18 in 8 blocks, width 8"
+    local = sections.entries(table, network, "local, mlp", "global", "activations")
     assert local["less backpropagation", "points"].raw == pytest.approx(-20.0)
     assert (local["cosine, block", "lowest"].text[:5], local["cosine, block", "highest"].text[:5]) == ("0.000", "0.060")
     assert local[forward_gradients.STEP, "time"].text == "not run"
     assert (local["published", "%"].text, local["published", "%"].mark) == ("89.4", Mark.SECOND_HAND)
-    assert sections.entries(table, of, "gaussian", "global", "activations")["published", "%"].text == "unknown"
-    ancestor = sections.entries(table, of, "gaussian, plain", "global", "all weights")
+    assert sections.entries(table, network, "gaussian", "global", "activations")["published", "%"].text == "unknown"
+    ancestor = sections.entries(table, network, "gaussian, plain", "global", "all weights")
     assert (ancestor["", "accuracy, %"].text, ancestor["published", "of"].text) == ("not run", "Ren 2023 FG-W")
     petra = sections.entries(table, "RevNet-18, width 8", "PETRA")
     assert petra["", "accuracy, %"].raw == pytest.approx(81.0)
@@ -92,7 +92,7 @@ def test_the_table_has_what_was_measured_and_what_was_published(tmp_path: Path) 
 def test_memory_and_time_of_a_step_are_the_ratios_of_the_benchmark(tmp_path: Path) -> None:
     write(tmp_path, 60.0)
     contestants = (("Backpropagation", 2.0), ("local guess of the global target, activations", 3.0), ("PETRA", 2.5))
-    pairs = [(quantity, *of) for quantity in (benchmarks.ALLOCATED, benchmarks.SECONDS) for of in contestants]
+    pairs = [(quantity, *network) for quantity in (benchmarks.ALLOCATED, benchmarks.SECONDS) for network in contestants]
     series = tuple(benchmarks.Series("size", name, quantity, "", (value,) * 3) for quantity, name, value in pairs)
     comparisons = tuple(
         benchmarks.Comparison("size", quantity, name, "Backpropagation")

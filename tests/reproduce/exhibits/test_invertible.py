@@ -33,8 +33,8 @@ def test_less_memory_at_depth_50_and_not_at_depth_18_where_messages_double(tmp_p
     assert sums[OURS, 18] > sums[PAPERS, 18]
     messages = [predict_bytes(f, 18)["held"]["messages"] for f in (OURS, PAPERS)]
     assert messages[0] / messages[1] == pytest.approx(2.23, abs=0.1)  # two messages down at each hop in lockstep
-    said = made(invertible.EXHIBIT, tmp_path).sentence
-    assert "takes RevNet-18 from 7.1 to 9.1 GB and RevNet-50 from 42.6 to 16.5 GB" in said
+    text = made(invertible.EXHIBIT, tmp_path).sentence
+    assert "takes RevNet-18 from 7.1 to 9.1 GB and RevNet-50 from 42.6 to 16.5 GB" in text
 
 
 def test_the_table_adds_up(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ def section(root: Path) -> Section:
     return sections.made(length.EXHIBIT, root)
 
 
-def table(shown: Section) -> Table:
-    (only,) = (block for block in shown.blocks if isinstance(block, Table))
-    return only
+def table(rendered: Section) -> Table:
+    (single,) = (block for block in rendered.blocks if isinstance(block, Table))
+    return single
 
 
 @pytest.mark.parametrize("scale", ["small", "narrow", "paper"])
@@ -60,9 +60,9 @@ def test_every_run_has_one_to_be_compared_with() -> None:
 
 def test_gaps_have_the_runs_of_both_sides_and_three_outcomes(tmp_path: Path) -> None:
     write(tmp_path, {3: 40.0, 9: 55.0}, {3: 52.0, 9: 60.0})
-    shown = section(tmp_path)
-    heads = [f"{column.group} {column.name}".strip() for column in table(shown).columns]
-    rows = [dict(zip(heads, row, strict=True)) for row in table(shown).rows]
+    rendered = section(tmp_path)
+    heads = [f"{column.group} {column.name}".strip() for column in table(rendered).columns]
+    rows = [dict(zip(heads, row, strict=True)) for row in table(rendered).rows]
     short, middle, long = (row for row in rows if row["method"].text == "PETRA, k = 1" and row["epochs"].text != "81")
     assert short["epochs"].text == "3"
     assert short["accuracy, last epochs points"].raw == pytest.approx(-11.97)
@@ -75,13 +75,13 @@ def test_gaps_have_the_runs_of_both_sides_and_three_outcomes(tmp_path: Path) -> 
     assert middle["accuracy, last epochs points"].raw == pytest.approx(reached["PETRA"] - reached["BACKPROPAGATION"])
     assert long["accuracy, %"].text == "not run"
     assert long["accuracy, last epochs points"].text == "not comparable yet"
-    assert shown.sentence.startswith(f"PETRA − backpropagation at k = 1 is {MINUS}12.0")
-    assert "3 epochs, learning rate" not in table(shown).caption, "the length is what differs"
-    assert any("Not run at the scale “paper”" in block for block in shown.blocks if isinstance(block, str))
+    assert rendered.sentence.startswith(f"PETRA − backpropagation at k = 1 is {MINUS}12.0")
+    assert "3 epochs, learning rate" not in table(rendered).caption, "the length is what differs"
+    assert any("Not run at the scale “paper”" in block for block in rendered.blocks if isinstance(block, str))
 
 
 @pytest.mark.parametrize(
-    ("epochs", "gap", "said"),
+    ("epochs", "gap", "expected"),
     [
         (27, 3.0, "after 27: against"),
         (27, 1.0, "after 27: not against"),
@@ -90,33 +90,33 @@ def test_gaps_have_the_runs_of_both_sides_and_three_outcomes(tmp_path: Path) -> 
         (81, 3.0, "after 81: not for"),
     ],
 )
-def test_the_rule_decides(tmp_path: Path, epochs: int, gap: float, said: str) -> None:
+def test_the_rule_decides(tmp_path: Path, epochs: int, gap: float, expected: str) -> None:
     write(tmp_path, {epochs: 80.0 - gap}, {epochs: 80.0})
     (finding,) = section(tmp_path).findings
-    assert finding.text.endswith(f"by the rule: {said}.")
+    assert finding.text.endswith(f"by the rule: {expected}.")
 
 
 def test_a_length_with_a_single_run_has_no_interval(tmp_path: Path) -> None:
     write(tmp_path, {3: 40.0}, {3: 50.0})
     write(tmp_path, {81: 49.0}, {81: 50.0}, seeds=1)
-    shown = section(tmp_path)
-    assert shown.sentence.endswith("(one run each) after 81 epochs, in points (scale “small”).")
-    assert table(shown).rows[0][4].text.endswith("(3 + 3)")
+    rendered = section(tmp_path)
+    assert rendered.sentence.endswith("(one run each) after 81 epochs, in points (scale “small”).")
+    assert table(rendered).rows[0][4].text.endswith("(3 + 3)")
 
 
 def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None:
     write(tmp_path, {9: 48.0}, {}, seeds=1)
-    shown = section(tmp_path)
-    assert shown.findings == []
-    assert table(shown).rows[1][2].text.endswith("(1 of 3)")
-    (figure,) = (block for block in shown.blocks if isinstance(block, Figure))
+    rendered = section(tmp_path)
+    assert rendered.findings == []
+    assert table(rendered).rows[1][2].text.endswith("(1 of 3)")
+    (figure,) = (block for block in rendered.blocks if isinstance(block, Figure))
     assert "PETRA 48" in figure.description
     assert "Backpropagation" not in figure.description
 
 
 def test_nothing_run_is_said(tmp_path: Path) -> None:
-    shown = section(tmp_path)
-    assert not [block for block in shown.blocks if isinstance(block, Table | Figure)]
+    rendered = section(tmp_path)
+    assert not [block for block in rendered.blocks if isinstance(block, Table | Figure)]
 
 
 def test_the_curves_are_of_one_k(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.golden.dump import COMMITTED
 from tests.reproduce.records.test_benchmark_records import benchmark
 from tests.sections import entries, of_benchmarks, table, tables
 
-shown = partial(of_benchmarks, pareprop.EXHIBIT)
+rendered = partial(of_benchmarks, pareprop.EXHIBIT)
 
 
 def test_published_gains_keep_their_marks() -> None:
@@ -24,23 +24,23 @@ def test_published_gains_keep_their_marks() -> None:
     assert all(bool(row["gain_percent"] or row["statement"]) == (row.mark is not Mark.UNKNOWN) for row in rows)
     exact = [pareprop_row(network, exactly=True) for network in ("revswin_giant", "revswin_micro", "revvit_tiny")]
     assert [row and row.number("gain_percent") for row in exact] == [19.3, None, None]
-    gains = table(shown(), "pareprop-published")
+    gains = table(rendered(), "pareprop-published")
     assert len(gains.rows) == len(rows)
     assert {row[-1].mark for row in gains.rows} == {Mark.SECOND_HAND, Mark.UNKNOWN}
 
 
 def test_without_a_record_it_says_so() -> None:
-    section = shown(benchmark())  # a record of another benchmark
+    section = rendered(benchmark())  # a record of another benchmark
     assert [block.key for block in tables(section)] == ["pareprop-published"]
     assert section.findings[0].role is Role.MISSING
 
 
-def of(network: str) -> Benchmark:
+def benchmark_of(network: str) -> Benchmark:
     """Return the committed record with another network in place of its first one."""
     record = read(COMMITTED / "benchmarks" / "pareprop.json")
     series, comparisons = (
-        tuple(dataclasses.replace(one, group=one.group.replace("revvit_micro,", f"{network},")) for one in every)
-        for every in (record.series, record.comparisons)
+        tuple(dataclasses.replace(one, group=one.group.replace("revvit_micro,", f"{network},")) for one in parts)
+        for parts in (record.series, record.comparisons)
     )
     return dataclasses.replace(record, series=series, comparisons=comparisons)
 
@@ -55,12 +55,12 @@ def of(network: str) -> Benchmark:
     ],
 )
 def test_a_published_gain_stands_beside_its_own_size_alone(network: str, entry: str, mark: Mark | None) -> None:
-    gain = entries(table(shown(of(network)), "pareprop-throughput"), network)[pareprop.GAIN, "published"]
+    gain = entries(table(rendered(benchmark_of(network)), "pareprop-throughput"), network)[pareprop.GAIN, "published"]
     assert (gain.text, gain.mark) == (entry, mark)
 
 
 def test_what_was_not_looked_for_was_not_run() -> None:
-    record = of("revvit_micro")
+    record = benchmark_of("revvit_micro")
     series = tuple(one for one in record.series if one.quantity != "largest batch, found")
-    (row, *_) = table(shown(dataclasses.replace(record, series=series)), "pareprop-batches").rows
+    (row, *_) = table(rendered(dataclasses.replace(record, series=series)), "pareprop-batches").rows
     assert [entry.text for entry in row[-3:]] == ["not run"] * 3

@@ -120,42 +120,42 @@ def test_an_independent_script_gets_the_same_differences_intervals_and_p() -> No
     ours = primary.primaries(Frames(read(RECORDS)))
     theirs = recomputed()
     assert len(ours) == len(theirs)
-    p = np.array([1.0 if of is None else of["p"] for of in theirs])
-    families = np.array([of["family"] for of in json.loads(DECLARED.read_text())["comparisons"]])
+    p = np.array([1.0 if comparison is None else comparison["p"] for comparison in theirs])
+    families = np.array([comparison["family"] for comparison in json.loads(DECLARED.read_text())["comparisons"]])
     corrected = np.zeros(len(p))
     for family in set(families):
         order = np.flatnonzero(families == family)[np.argsort(p[families == family])]
         scaled = [min(1.0, (len(order) - rank) * p[at]) for rank, at in enumerate(order)]
         corrected[order] = np.maximum.accumulate(scaled)
-    for of, check, holm in zip(ours, theirs, corrected, strict=True):
-        estimate = of.accuracy.estimate
-        assert of.corrected == pytest.approx(holm, rel=1e-6), of.title
+    for comparison, check, holm in zip(ours, theirs, corrected, strict=True):
+        estimate = comparison.accuracy.estimate
+        assert comparison.corrected == pytest.approx(holm, rel=1e-6), comparison.title
         if check is None:
-            assert estimate is None, of.title
+            assert estimate is None, comparison.title
             continue
-        assert estimate is not None, of.title
-        assert estimate.counts == (check["ours"], check["theirs"]), of.title
-        assert estimate.mean == pytest.approx(check["mean"], rel=1e-6), of.title
-        assert estimate.half_width == (check["half"] and pytest.approx(check["half"], rel=1e-6)), of.title
-    assert sum(of.accuracy.estimate is not None for of in ours) >= 2
+        assert estimate is not None, comparison.title
+        assert estimate.counts == (check["ours"], check["theirs"]), comparison.title
+        assert estimate.mean == pytest.approx(check["mean"], rel=1e-6), comparison.title
+        assert estimate.half_width == (check["half"] and pytest.approx(check["half"], rel=1e-6)), comparison.title
+    assert sum(comparison.accuracy.estimate is not None for comparison in ours) >= 2
 
 
 def test_a_family_has_three_to_five_comparisons_of_one_study_each() -> None:
     declared = json.loads(DECLARED.read_text())
-    sizes = Counter(of["family"] for of in declared["comparisons"])
+    sizes = Counter(comparison["family"] for comparison in declared["comparisons"])
     assert sizes.keys() == declared["families"].keys()
     assert all(3 <= size <= 5 for size in sizes.values())
-    assert {of["study"] for of in declared["comparisons"]} == declared["studies"].keys()
+    assert {comparison["study"] for comparison in declared["comparisons"]} == declared["studies"].keys()
     assert primary.declared() == declared
 
 
 def test_every_side_is_a_cell_that_is_planned_with_the_seeds_of_its_family() -> None:
     declared = json.loads(DECLARED.read_text())
     planned = {(settings_key(cell), cell.seed) for cell in grid_of("small") if isinstance(cell, TrainedCell)}
-    for of in declared["comparisons"]:
-        seeds = declared["families"][of["family"]]["seeds"]
+    for comparison in declared["comparisons"]:
+        seeds = declared["families"][comparison["family"]]["seeds"]
         for side in ("first", "second"):
-            values = declared["studies"][of["study"]] | of[side]
+            values = declared["studies"][comparison["study"]] | comparison[side]
             cells = [from_dict({**values, "seed": seed, "loader": "memory"}) for seed in seeds or (0, 1, 2)]
             assert {(settings_key(cell), cell.seed) for cell in cells if isinstance(cell, TrainedCell)} <= planned
 
@@ -165,7 +165,11 @@ def test_seeds_that_gave_the_hypothesis_do_not_confirm_it(tmp_path: Path) -> Non
         for timing, accuracy in (("lockstep", 60.0), ("1f1b", 66.0 if seed >= 3 else 90.0)):
             cell = recipes.cell("small", "revnet18", methods.PETRA, 1, seed, timing=timing)
             fake_records.train(cell, tmp_path, accuracy + 0.1 * seed)
-    first = next(of for of in primary.primaries(Frames(read(tmp_path))) if of.family == "staleness, 3 epochs")
+    first = next(
+        comparison
+        for comparison in primary.primaries(Frames(read(tmp_path)))
+        if comparison.family == "staleness, 3 epochs"
+    )
     assert first.accuracy.estimate is not None
     assert first.accuracy.estimate.counts == (3, 3)
     assert first.accuracy.estimate.mean == pytest.approx(6.0)
@@ -181,16 +185,16 @@ def test_what_is_not_run_says_so_and_counts_in_the_correction(tmp_path: Path) ->
         train(tmp_path, methods.PETRA, seed, 84.0 + 0.1 * seed)
         train(tmp_path, methods.BACKPROPAGATION, seed, 86.0 + 0.1 * seed)
     found = primary.primaries(Frames(read(tmp_path)))
-    first, second, *others = (of for of in found if of.family == "report")
+    first, second, *others = (comparison for comparison in found if comparison.family == "report")
     assert first.accuracy.estimate is not None
     assert first.corrected < 0.05
-    assert [of.corrected for of in (second, *others)] == [1.0] * (1 + len(others))
-    shown = sections.made(primary.EXHIBIT, tmp_path)
-    made, open_ = (sections.table(shown, "primary").rows[at] for at in (0, 1))
+    assert [comparison.corrected for comparison in (second, *others)] == [1.0] * (1 + len(others))
+    rendered = sections.made(primary.EXHIBIT, tmp_path)
+    made, open_ = (sections.table(rendered, "primary").rows[at] for at in (0, 1))
     assert made[4].text.startswith(MINUS)
     assert made[4].text.endswith("(3 + 3)")
     assert open_[4].text == open_[6].text == "not run"
-    assert shown.sentence.startswith(f"Of {len(found)} primary comparisons 1 has been run.")
+    assert rendered.sentence.startswith(f"Of {len(found)} primary comparisons 1 has been run.")
 
 
 def test_runs_at_commits_that_nobody_can_look_up_stay_out(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_lockstep_and_backpropagation_are_cells_of_other_plans() -> None:
     """Require that no training has a second identity, including one in a cell with a probe."""
 
     def training(cell: TrainedCell) -> str:
-        return str({name: of for name, of in cell.to_dict().items() if name not in ("kind", "probe_every")})
+        return str({name: value for name, value in cell.to_dict().items() if name not in ("kind", "probe_every")})
 
     planned = [cell for cell in plan.cells("small") if isinstance(cell, TrainedCell)]
     assert len({training(cell) for cell in planned}) == len(planned)
@@ -86,11 +86,11 @@ def test_the_declared_comparisons_come_first() -> None:
 
 def test_sentences_are_made_from_data_and_say_what_was_not_run(tmp_path: Path) -> None:
     write(tmp_path)
-    shown = section(tmp_path)
-    said = shown.sentence.replace("\N{NARROW NO-BREAK SPACE}", " ")
-    assert "trails backpropagation by 9.0 ± 0.2 points at a staleness of 18, 4.5 ± 0.2 at 9 and 1.5 ± 0.2 at 3" in said
-    assert said.endswith(" A staleness of 14, 12, 6 and 1 has not been run yet.")
-    texts = [finding.text for finding in shown.findings]
+    rendered = section(tmp_path)
+    text = rendered.sentence.replace("\N{NARROW NO-BREAK SPACE}", " ")
+    assert "trails backpropagation by 9.0 ± 0.2 points at a staleness of 18, 4.5 ± 0.2 at 9 and 1.5 ± 0.2 at 3" in text
+    assert text.endswith(" A staleness of 14, 12, 6 and 1 has not been run yet.")
+    texts = [finding.text for finding in rendered.findings]
     (alone,) = (text for text in texts if "current weights change" in text)
     assert f"{MINUS}1.8\N{NARROW NO-BREAK SPACE}±\N{NARROW NO-BREAK SPACE}" in alone
     assert f"{MINUS}0.3\N{NARROW NO-BREAK SPACE}±\N{NARROW NO-BREAK SPACE}" in alone
@@ -98,11 +98,11 @@ def test_sentences_are_made_from_data_and_say_what_was_not_run(tmp_path: Path) -
     of_four, of_ten = devices.split("; ")[1:]
     assert of_four.endswith("has not been trained yet"), "the curve's cut is not the devices'"
     assert "loses 4.5\N{NARROW NO-BREAK SPACE}±\N{NARROW NO-BREAK SPACE}" in of_ten
-    points = sections.table(shown, "staleness-small-points")
+    points = sections.table(rendered, "staleness-small-points")
     row = next(row for row in points.rows if row[1].text == "9" and "k = 1, 3 epochs" in row[0].text)
     assert row[2].text == "asynchronous 1F1B"
     assert [entry.text for entry in row[5:6]] == ["not run"], "DSP"
-    assert sections.table(shown, "staleness-small-devices").rows[0][4].text == "not run"
+    assert sections.table(rendered, "staleness-small-devices").rows[0][4].text == "not run"
 
 
 def test_backpropagation_is_the_point_at_0_of_every_line(tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ def write(
     scale: str = "smoke",
     depth: int = 4,
     accumulations: Sequence[int] = (1,),
-    only: Sequence[Method] = methods.PAPER,
+    chosen: Sequence[Method] = methods.PAPER,
 ) -> None:
     for cell in chains(scale, depth=depth, accumulations=accumulations):
-        if cell.method in [method.name for method in only]:
+        if cell.method in [method.name for method in chosen]:
             fake_records.begin(cell, root).finish(result(cell))
 
 
@@ -62,8 +62,8 @@ def test_what_was_measured_stands_in_the_units_of_the_formulas(tmp_path: Path) -
     assert by_method["Approximate inputs"]["activations", "formula"].mark is None
 
 
-@pytest.mark.parametrize("of", ["stage_flops", "memory"])
-def test_a_measurement_that_departs_is_said_aloud(tmp_path: Path, of: str) -> None:
+@pytest.mark.parametrize("quantity", ["stage_flops", "memory"])
+def test_a_measurement_that_departs_is_said_aloud(tmp_path: Path, quantity: str) -> None:
     write(tmp_path, only=(methods.BACKPROPAGATION,))
     (cell,) = (c for c in chains() if c.method == methods.PETRA.name)
     right = result(cell)
@@ -71,12 +71,12 @@ def test_a_measurement_that_departs_is_said_aloud(tmp_path: Path, of: str) -> No
         "stage_flops": 5 * right["stage_forward_flops"],
         "memory": [{**right["memory"][0], "measured": 1}, *right["memory"][1:]],
     }
-    fake_records.begin(cell, tmp_path).finish({**right, of: wrong[of]})
+    fake_records.begin(cell, tmp_path).finish({**right, quantity: wrong[quantity]})
     follow, predicted = made(tmp_path).findings
-    assert follow.role is (Role.ALERT if of == "stage_flops" else Role.GOOD)
-    assert f"{1 if of == 'stage_flops' else 2} of 2 measurements" in follow.text
-    assert predicted.role is (Role.ALERT if of == "memory" else Role.GOOD)
-    assert f"{95 if of == 'memory' else 96} of 96 numbers" in predicted.text
+    assert follow.role is (Role.ALERT if quantity == "stage_flops" else Role.GOOD)
+    assert f"{1 if quantity == 'stage_flops' else 2} of 2 measurements" in follow.text
+    assert predicted.role is (Role.ALERT if quantity == "memory" else Role.GOOD)
+    assert f"{95 if quantity == 'memory' else 96} of 96 numbers" in predicted.text
 
 
 def test_without_backpropagation_there_are_no_units_and_nothing_is_claimed(tmp_path: Path) -> None:

@@ -109,9 +109,9 @@ def test_unfinished_and_failed_runs_are_told(tmp_path: Path) -> None:
     fake_records.train(first, tmp_path, 60.0)
     fake_records.train(second, tmp_path, 60.0, epochs=2)
     fake_records.train(third, tmp_path, 60.0, epochs=1).fail("out of memory", "8 GB asked for")
-    shown = at(read(tmp_path), 1, 32)["PETRA"]
-    assert shown.text == "60.00 (1 of 3; 1 out of memory)"
-    assert shown.hint == "seed 1: 2 of 3 epochs; seed 2: out of memory (epoch 2 of 3)"
+    rendered = at(read(tmp_path), 1, 32)["PETRA"]
+    assert rendered.text == "60.00 (1 of 3; 1 out of memory)"
+    assert rendered.hint == "seed 1: 2 of 3 epochs; seed 2: out of memory (epoch 2 of 3)"
 
 
 def test_every_difference_has_its_runs_and_none_has_a_dagger(tmp_path: Path) -> None:

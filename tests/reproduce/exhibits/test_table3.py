@@ -95,13 +95,13 @@ def test_held_and_published_rule_differ_by_four_known_terms(method: Method, mode
 def test_savings_are_of_the_same_network_and_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     larger = small(METHODS[0], 4), small(methods.PETRA, 4)
     section = held(tmp_path, monkeypatch, *map(small, METHODS), small(methods.PETRA, 3), *larger)
-    shown = rows(section)
-    assert [row[": method"].text for row in shown[:4]] == ["Delayed gradients", "DSP", "Approximate inputs", "PETRA"]
+    rendered = rows(section)
+    assert [row[": method"].text for row in rendered[:4]] == ["Delayed gradients", "DSP", "Approximate inputs", "PETRA"]
     delayed, petra = (sum(row["peak"] for row in measured(small(METHODS[n]))["rows"]) for n in (0, 3))
     saved = 100 * (1 - petra / delayed)
-    assert [row["really held, MB: saving, %"].raw for row in shown[:4:3]] == pytest.approx([0, saved])
-    assert shown[4]["really held, MB: saving, %"].text == ""
-    saved_at_4 = shown[6]["really held, MB: saving, %"].text
+    assert [row["really held, MB: saving, %"].raw for row in rendered[:4:3]] == pytest.approx([0, saved])
+    assert rendered[4]["really held, MB: saving, %"].text == ""
+    saved_at_4 = rendered[6]["really held, MB: saving, %"].text
     assert section.findings[2].text.startswith("RevNet-18, width 4, CIFAR-10, batch 4 (scale “small”): PETRA held")
     assert f"GB, {saved_at_4} % less than delayed gradients" in section.findings[2].text
     (figure,) = (block for block in section.blocks if isinstance(block, Figure))

@@ -34,16 +34,16 @@ def test_each_configuration_is_the_method_with_those_buffers() -> None:
 
 def test_the_halves_and_their_difference_are_shown(tmp_path: Path) -> None:
     made = section(tmp_path, LEVEL | {methods.APPROXIMATE_INPUTS: 58.0, methods.DSP: 59.5})
-    shown = sections.table(made, "table4-small-cifar10")
+    shown_table = sections.table(made, "table4-small-cifar10")
     names = methods.APPROXIMATE_INPUTS.title, methods.DSP.title, "reconstructed inputs − current weights"
-    rows = [sections.entries(shown, REVNET, name) for name in names]
+    rows = [sections.entries(shown_table, REVNET, name) for name in names]
     differences = [row["", "− both kept"].raw for row in rows]
     assert differences == pytest.approx([-2.0, -0.5, -1.5], abs=0.1)
     assert rows[-1]["", "verdict"].text == "lower"
 
 
 @pytest.mark.parametrize(
-    ("inputs", "weights", "said"),
+    ("inputs", "weights", "expected"),
     [
         (58.0, 59.5, ClaimVerdict.SAME),
         (59.5, 58.0, ClaimVerdict.NOT_SO),
@@ -52,7 +52,7 @@ def test_the_halves_and_their_difference_are_shown(tmp_path: Path) -> None:
     ],
 )
 def test_the_statement_is_judged_on_the_chain_only(
-    tmp_path: Path, inputs: float | None, weights: float, said: ClaimVerdict
+    tmp_path: Path, inputs: float | None, weights: float, expected: ClaimVerdict
 ) -> None:
     section(tmp_path, LEVEL | {methods.APPROXIMATE_INPUTS: 50.0})  # RevNet-18 reconstructs almost nothing
     for method, accuracy in ((methods.APPROXIMATE_INPUTS, inputs), (methods.DSP, weights)):
@@ -60,7 +60,7 @@ def test_the_statement_is_judged_on_the_chain_only(
             cell = recipes.cell("small", "chain8", method, 1, seed)
             fake_records.train(cell, tmp_path, (accuracy or 0.0) + 0.02 * (seed - 1))
     (judged,) = sections.judged("table4", tmp_path)
-    assert judged.verdict is said
+    assert judged.verdict is expected
 
 
 def test_a_scale_without_differences_leaves_the_sentence_to_one_that_has_them(tmp_path: Path) -> None:

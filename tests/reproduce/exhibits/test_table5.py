@@ -69,8 +69,8 @@ def test_more_stages_than_devices_are_cut_evenly_by_cost_and_merged(tmp_path: Pa
     table = sections.table(read(tmp_path), "table5-arrangements")
     assert "scale “smoke”" in table.caption
     names = [column.name for column in table.columns]
-    shown = [names.index(name) for name in ("way", "devices", "staleness", "speed-up")]
-    assert [[row[place].text for place in shown] for row in table.rows] == [
+    rendered = [names.index(name) for name in ("way", "devices", "staleness", "speed-up")]
+    assert [[row[place].text for place in rendered] for row in table.rows] == [
         ["one device a stage", "18", "34", "9.50"],
         ["one device a stage, asynchronous 1F1B", "18", "17", "9.50"],
         ["equal numbers", "10", "34", "6.33"],
@@ -95,7 +95,7 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
     fake_records.begin(cells("paper")[0], tmp_path).finish(made_up([0.1] * 10))
     section = read(tmp_path)
-    verdicts = [of.verdict for of in sections.judged("table5", tmp_path)]
+    verdicts = [judgement.verdict for judgement in sections.judged("table5", tmp_path)]
     assert verdicts == [ClaimVerdict.OPEN, ClaimVerdict.UNKNOWN], "modelled is not measured"
     assert "10.0 times for RevNet-18, J = 10 (second-hand: 3.0)" in section.sentence
     assert section.count == "2 of 8 cells"
@@ -106,8 +106,8 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
     assert first[4].text == "10.00"
     assert [entry.text for entry in second] == ["RevNet-34", "18", f"2.4{TIMES}", "not run", "not run"]
     fake_records.begin(cells("paper")[1], tmp_path).finish(made_up([0.1] * 18))
-    said = read(tmp_path).sentence
-    assert "and 18.0 times for RevNet-34, J = 18 (second-hand: 2.4). The published speed-up falls with J" in said
+    text = read(tmp_path).sentence
+    assert "and 18.0 times for RevNet-34, J = 18 (second-hand: 2.4). The published speed-up falls with J" in text
 
 
 def test_without_measurements_there_are_the_published_values_alone(tmp_path: Path) -> None:

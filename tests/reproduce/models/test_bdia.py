@@ -166,8 +166,10 @@ def test_under_petra_inputs_are_the_more_wrong_the_further_below() -> None:
     def look(backward: Backward) -> None:
         key = backward.stage, backward.micro_batch
         if key in true and backward.inputs is not None:
-            of, exact = (torch.cat([t.flatten() for t in streams]) for streams in (backward.inputs, true.pop(key)))
-            errors.setdefault(backward.stage, []).append(float((of - exact).norm() / exact.norm()))
+            reconstructed, exact = (
+                torch.cat([t.flatten() for t in streams]) for streams in (backward.inputs, true.pop(key))
+            )
+            errors.setdefault(backward.stage, []).append(float((reconstructed - exact).norm() / exact.norm()))
 
     p = Pipeline(network(depth=9), methods.PETRA, optimizer=toys.sgd, seed=0, after_backward=look)
     for worker in p.workers[1:-1]:

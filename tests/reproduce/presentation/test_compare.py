@@ -25,10 +25,12 @@ def test_without_a_seed_all_that_is_known_of_the_others_stays() -> None:
 def test_differences_are_counted_and_shown_with_their_runs_and_machines() -> None:
     low, base = SeedSample({0: 57.0, 1: 57.02}), SeedSample({0: 60.0, 1: 60.02}, machines={0: "CPU"})
     differences = {"low": low - base, "none": SeedSample() - base, "small": base - base}
-    shown = {key: [entry.text for entry in difference_entries(of)] for key, of in differences.items()}
-    assert [words[1] for words in shown.values()] == ["lower", "", "equal"]
-    assert shown["none"] == ["not comparable yet", ""]
-    assert shown["low"][0].endswith("(2 + 2)")
+    rendered = {
+        key: [entry.text for entry in difference_entries(difference)] for key, difference in differences.items()
+    }
+    assert [words[1] for words in rendered.values()] == ["lower", "", "equal"]
+    assert rendered["none"] == ["not comparable yet", ""]
+    assert rendered["low"][0].endswith("(2 + 2)")
     assert difference_entries(differences["low"])[1].role is Role.OURS, "a loss of accuracy is no alarm"
     assert summarize(differences.values()) == f"2 differences from {MINUS}3.0 to 0.0 points: 1 equal, 1 lower"
     assert summarize([differences["none"], None]) == ""

@@ -13,14 +13,14 @@ from reproduce.text import some
 
 
 def test_numbers_differences_and_estimates_as_they_are_written() -> None:
-    for value, digits, shown in ((1.25, 1, "+1.2"), (-0.5, 1, f"{MINUS}0.5"), (-0.04, 1, "0.0"), (12.0, 0, "+12")):
-        assert content.with_sign(value, digits) == shown
+    for value, digits, rendered in ((1.25, 1, "+1.2"), (-0.5, 1, f"{MINUS}0.5"), (-0.04, 1, "0.0"), (12.0, 0, "+12")):
+        assert content.with_sign(value, digits) == rendered
     assert content.number(-1234567.891, 2).text == f"{MINUS}1,234,567.89"
     assert content.number(-0.001, 1).text == "0.0"
     assert content.estimate(Estimate(94.94, None, None, (1,)), 1).text == "94.9"
     assert content.estimate(Estimate(94.94, None, None, (1,)), 1).hint == "a single run: no interval"
-    shown = content.estimate(Estimate(-0.25, -0.75, 0.25, (3,)), 2, sign=True).text
-    assert shown == f"{MINUS}0.25{NARROW_SPACE}±{NARROW_SPACE}0.50"
+    rendered = content.estimate(Estimate(-0.25, -0.75, 0.25, (3,)), 2, sign=True).text
+    assert rendered == f"{MINUS}0.25{NARROW_SPACE}±{NARROW_SPACE}0.50"
     for values, words in (  # relative errors have two digits at any size, and no interval that reaches below 0
         ([1.568e-7, 1.632e-7], "1.6e-07, 1.6e-07 to 1.6e-07"),
         ([285.0, 446.0, 2285.0], "1005, 285 to 2285"),

@@ -6,8 +6,8 @@ from reproduce.presentation import facets
 from reproduce.presentation.facets import Layer, Panel, facet, where
 
 ROWS = [
-    {"at": at, "amount": amount, "kind": kind, "of": of}
-    for of, kind, amounts in (("formula", "inputs", (1.0, 2.0)), ("measured", "graph", (3.0, 40.0)))
+    {"at": at, "amount": amount, "kind": kind, "of": source}
+    for source, kind, amounts in (("formula", "inputs", (1.0, 2.0)), ("measured", "graph", (3.0, 40.0)))
     for at, amount in enumerate(amounts)
 ]
 

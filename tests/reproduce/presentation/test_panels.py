@@ -47,19 +47,19 @@ def test_places_are_labelled_by_a_column() -> None:
 
 
 def test_a_figure_says_what_is_in_it() -> None:
-    def said(layer: facets.Layer, rows: list[tuple[object, object, str]]) -> str:
+    def spoken_label(layer: facets.Layer, rows: list[tuple[object, object, str]]) -> str:
         frame = DataFrame(rows, columns=["x", "y", "hue"])
         columns = {"x": "x", "y": "y", "hue": "hue", "xlabel": "k", "ylabel": "%"}
         return facets.facet(frame, [layer], key="k", title="t", caption="c", looks=LOOKS, **columns).description
 
     lines = [(0, 0.1, "a"), (0, 0.3, "a"), (1, float("nan"), "a"), (2, 1.0, "a"), (1, 5.0, "b")]
-    assert said(facets.line(), lines) == "1 panel, % against k. the first from 0.2 to 1; the second 5."
+    assert spoken_label(facets.line(), lines) == "1 panel, % against k. the first from 0.2 to 1; the second 5."
     bars = [("S", 2.0, "a"), ("S", 3.0, "b"), ("T", 1.0, "b")]
-    assert said(facets.stack(), bars) == "1 panel, % against k. S 5; T 1."
-    assert said(facets.rows(["S"]), [(1.0, "S", "a"), (2.0, "S", "a")]) == "1 panel, % against k. S 1.5."
-    hues = said(facets.rows(["S"]), [(1.0, "S", "a"), (2.0, "S", "b")])
+    assert spoken_label(facets.stack(), bars) == "1 panel, % against k. S 5; T 1."
+    assert spoken_label(facets.rows(["S"]), [(1.0, "S", "a"), (2.0, "S", "a")]) == "1 panel, % against k. S 1.5."
+    hues = spoken_label(facets.rows(["S"]), [(1.0, "S", "a"), (2.0, "S", "b")])
     assert hues == "1 panel, % against k. S, the first 1; S, the second 2.", "a mean over hues is of none"
-    assert said(facets.line(), [(1.0, float("nan"), "a")]) == "1 panel, % against k. nothing is known yet."
+    assert spoken_label(facets.line(), [(1.0, float("nan"), "a")]) == "1 panel, % against k. nothing is known yet."
 
 
 def test_what_is_called_alike_everywhere_need_not_be_said() -> None:

@@ -31,7 +31,7 @@ def test_bars_are_in_the_order_of_the_rows_and_their_parts_in_that_of_the_looks(
 
 
 def test_a_difference_that_should_be_nought_is_an_alert_and_nan_is_missing() -> None:
-    shown = tables.table(
+    rendered = tables.table(
         key="t",
         caption="",
         rows=[0.0, 1e-9, float("nan")],
@@ -41,11 +41,11 @@ def test_a_difference_that_should_be_nought_is_an_alert_and_nan_is_missing() -> 
             tables.amounts({"a": "A", "b": "B"}, lambda x: {"b": 2.0, "a": 1.0, "c": 3.0}, 1),
         ],
     )
-    assert [column.name for column in shown.columns] == ["off", "d", "A", "B"]
-    assert [(row[0].text, row[0].role) for row in shown.rows] == [
+    assert [column.name for column in rendered.columns] == ["off", "d", "A", "B"]
+    assert [(row[0].text, row[0].role) for row in rendered.rows] == [
         ("0.0", Role.OURS),
         ("0.0", Role.ALERT),
         ("", Role.MISSING),
     ]
-    assert {row[1].role for row in shown.rows[:2]} == {Role.OURS}
-    assert [entry.text for entry in shown.rows[0][2:]] == ["1.0", "2.0"]
+    assert {row[1].role for row in rendered.rows[:2]} == {Role.OURS}
+    assert [entry.text for entry in rendered.rows[0][2:]] == ["1.0", "2.0"]

@@ -43,5 +43,5 @@ def test_agreement_with_a_published_value_is_earned(ours: Estimate, verdict: Cla
 
 
 def test_only_a_disagreement_at_the_papers_size_is_an_alert() -> None:
-    assert {of for of in ClaimVerdict if of.entry.role is Role.ALERT} == {ClaimVerdict.DISAGREE}
-    assert all(of.meaning for of in ClaimVerdict)
+    assert {verdict for verdict in ClaimVerdict if verdict.entry.role is Role.ALERT} == {ClaimVerdict.DISAGREE}
+    assert all(verdict.meaning for verdict in ClaimVerdict)

@@ -177,7 +177,14 @@ def simulate(effect: float, deviations: np.ndarray, seed: int, *, pooled: bool =
 
 
 def covered(found: list[tuple[Estimate, bool]], effect: float) -> float:
-    return float(np.mean([of.low is not None and of.low <= effect <= (of.high or 0.0) for of, _ in found]))
+    return float(
+        np.mean(
+            [
+                difference.low is not None and difference.low <= effect <= (difference.high or 0.0)
+                for difference, _ in found
+            ]
+        )
+    )
 
 
 def test_intervals_cover_as_often_as_they_say() -> None:
@@ -201,7 +208,7 @@ def test_power_of_the_shared_spread_is_that_of_its_degrees_of_freedom() -> None:
     """A difference of three standard deviations is found in nine of ten studies, and with pairs in every second one."""
     effect = 3 * DEVIATION
     alike = simulate(effect, np.full(SETTINGS, DEVIATION), 2)
-    power = np.mean([p_value(of) < 0.05 for of, _ in alike])
+    power = np.mean([p_value(difference) < 0.05 for difference, _ in alike])
     rng = np.random.default_rng(3)
     pairs = rng.normal(effect, DEVIATION * math.sqrt(2), size=(DRAWS, RUNS))
     paired = np.mean(stats.ttest_1samp(pairs, 0.0, axis=1).pvalue < 0.05)
@@ -213,7 +220,7 @@ def test_power_of_the_shared_spread_is_that_of_its_degrees_of_freedom() -> None:
     assert power > 0.85
     assert paired < 0.65
     nothing = simulate(0.0, np.full(SETTINGS, DEVIATION), 4)
-    assert np.mean([p_value(of) < 0.05 for of, _ in nothing]) == pytest.approx(0.05, abs=0.021)
+    assert np.mean([p_value(difference) < 0.05 for difference, _ in nothing]) == pytest.approx(0.05, abs=0.021)
 
 
 def test_holm_over_the_primary_comparisons_errs_in_at_most_one_of_twenty_reports() -> None:
@@ -224,7 +231,7 @@ def test_holm_over_the_primary_comparisons_errs_in_at_most_one_of_twenty_reports
         values = rng.normal(0.0, DEVIATION, size=(SETTINGS, 6))
         values[1] -= 4 * DEVIATION
         spread = pool(values.tolist())
-        sides = [SeedSample(dict(enumerate(of)), spread=spread) for of in values]
+        sides = [SeedSample(dict(enumerate(difference)), spread=spread) for difference in values]
         corrected = holm([p_value((sides[0] - other).estimate) for other in sides[1:5]])
         right += corrected[0] < 0.05
         wrong += any(p < 0.05 for p in corrected[1:])

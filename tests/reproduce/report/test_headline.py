@@ -23,8 +23,8 @@ def train(root: Path, method: methods.Method, epochs: int, accuracy: float, seed
 
 
 def answer(root: Path) -> Answer:
-    (only,) = _as_good(Frames(read(root)))
-    return only
+    (single,) = _as_good(Frames(read(root)))
+    return single
 
 
 def test_without_records_there_is_none(tmp_path: Path) -> None:
@@ -44,7 +44,10 @@ def test_without_records_there_is_none(tmp_path: Path) -> None:
 def test_the_title_is_the_verdict_of_the_longest_training(gap: float, title: str) -> None:
     exact = SeedSample({0: 80.0, 1: 80.02, 2: 80.04})
     lengths = {3: -12.0, 27: gap}
-    gaps = {n: SeedSample({seed: of + at for seed, of in exact.values.items()}) - exact for n, at in lengths.items()}
+    gaps = {
+        n: SeedSample({seed: comparison + at for seed, comparison in exact.values.items()}) - exact
+        for n, at in lengths.items()
+    }
     assert _title(gaps) == title
 
 
@@ -95,26 +98,27 @@ def test_runs_of_the_study_of_staleness_fill_the_first_picture(tmp_path: Path) -
 
 def test_measured_speeds_are_ratios_within_a_round_of_every_network(tmp_path: Path) -> None:
     record = benchmarks.read(dump.COMMITTED / "benchmarks" / "pipelining.json")
-    said = _measured_speeds(Frames(Results((), (), (record,))))
+    text = _measured_speeds(Frames(Results((), (), (record,))))
     for network in ("chain10", "revnet18"):
-        (of,) = (
-            of
-            for of in record.comparisons
-            if (of.first, of.second, of.quantity) == ("PETRA", "autograd, one process", "throughput")
-            and of.group.startswith(network)
+        (comparison,) = (
+            comparison
+            for comparison in record.comparisons
+            if (comparison.first, comparison.second, comparison.quantity)
+            == ("PETRA", "autograd, one process", "throughput")
+            and comparison.group.startswith(network)
         )
-        assert f"PETRA {record.spread(of).median:.2f} and 1F1B" in said
-        assert f"({network})" in said
+        assert f"PETRA {record.spread(comparison).median:.2f} and 1F1B" in text
+        assert f"({network})" in text
     assert _measured_speeds(Frames(read(tmp_path))) == ""
 
 
 @pytest.mark.slow
 def test_every_picture_is_drawn_from_committed_records(tmp_path: Path) -> None:
-    answers, shown = first_screen(Frames(read(dump.chosen(tmp_path))))
+    answers, rendered = first_screen(Frames(read(dump.chosen(tmp_path))))
     assert [one.anchor for one in answers] == ["length", "table3", "tradeoff"]
-    assert [one.anchor for one in shown] == ["staleness", "table3", "tradeoff"]
-    for one in shown:
+    assert [one.anchor for one in rendered] == ["staleness", "table3", "tradeoff"]
+    for one in rendered:
         assert ElementTree.fromstring(one.figure.svg).tag.endswith("svg")
         assert len(one.sentence.split(" ")) <= 40
-    assert all("RevNet-18, width 8" in one.figure.title for one in shown), "one network at one setting"
-    assert "not run" in shown[0].figure.svg
+    assert all("RevNet-18, width 8" in one.figure.title for one in rendered), "one network at one setting"
+    assert "not run" in rendered[0].figure.svg

@@ -23,12 +23,12 @@ def test_a_head_or_a_heading_says_which_k_it_is_of() -> None:
 
 
 def test_rows_of_which_nothing_has_been_run_go_where_they_would_hide_the_others() -> None:
-    shown, waiting = split(some_table(WAITING, BEGUN, WAITING))
-    assert shown.rows == [BEGUN]
-    assert shown.notes == ["One note."]
+    rendered, waiting = split(some_table(WAITING, BEGUN, WAITING))
+    assert rendered.rows == [BEGUN]
+    assert rendered.notes == ["One note."]
     assert waiting is not None
     assert (waiting.key, waiting.rows, waiting.notes) == ("not-run-t", [WAITING, WAITING], ())
-    assert (waiting.caption, waiting.scale) == (shown.caption, "small")
+    assert (waiting.caption, waiting.scale) == (rendered.caption, "small")
 
 
 @pytest.mark.parametrize(

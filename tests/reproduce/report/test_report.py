@@ -116,13 +116,13 @@ def test_every_drawing_says_what_it_shows(tree: Element) -> None:
 
 def test_every_table_has_a_caption_heads_whole_rows_and_marks_of_what_is_published(tree: Element) -> None:
     assert len(tree.all("table")) >= 10
-    for shown in tree.all("table"):
-        assert len(shown.all("caption")) == 1
-        assert len(shown.all("caption")[0].text.split()) >= 4
-        columns = len([e for e in shown.all("thead")[0].children[-1].children if e.attributes.get("scope") == "col"])
-        for row in shown.all("tr"):
+    for rendered in tree.all("table"):
+        assert len(rendered.all("caption")) == 1
+        assert len(rendered.all("caption")[0].text.split()) >= 4
+        columns = len([e for e in rendered.all("thead")[0].children[-1].children if e.attributes.get("scope") == "col"])
+        for row in rendered.all("tr"):
             assert sum(int(cell.attributes.get("colspan", 1)) for cell in row.children) == columns
-        for body in shown.all("tbody"):
+        for body in rendered.all("tbody"):
             for row in body.children:
                 assert row.children[0].tag == "th"
     cells = {text for row in rows(table(tree, "table2")) for text in row}
@@ -195,15 +195,15 @@ def test_what_the_words_of_cards_and_of_verdicts_mean_is_said(tree: Element) -> 
 
 def test_every_claim_has_a_row_to_link_to_with_what_was_found_and_a_verdict(page: Path, tree: Element) -> None:
     verdicts = json.loads((page.parent / "verdicts.json").read_text())["verdicts"]
-    assert [of["claim"] for of in verdicts] == [claim.key for claim in published.claims()]
+    assert [verdict["claim"] for verdict in verdicts] == [claim.key for claim in published.claims()]
     by_id = {e.attributes["id"]: e for e in tree.walk() if e.attributes.get("id", "").startswith("claim-")}
-    for of in verdicts:
-        row = by_id[f"claim-{of['claim']}"]
-        assert of["sentence"].replace("'", "\N{RIGHT SINGLE QUOTATION MARK}") in row.text.replace(
+    for verdict in verdicts:
+        row = by_id[f"claim-{verdict['claim']}"]
+        assert verdict["sentence"].replace("'", "\N{RIGHT SINGLE QUOTATION MARK}") in row.text.replace(
             "\N{NO-BREAK SPACE}", " "
         )
-        assert row.children[-1].text.strip() == of["verdict"]
-        assert row.all("a")[0].attributes["href"] == f"#claim-{of['claim']}"
+        assert row.children[-1].text.strip() == verdict["verdict"]
+        assert row.all("a")[0].attributes["href"] == f"#claim-{verdict['claim']}"
     listed = [e for e in tree.walk() if e.attributes.get("class") == "of-section"]
     assert {e.all("li")[0].all("a")[0].attributes["href"] for e in listed} <= {f"#{name}" for name in by_id}
 
@@ -244,9 +244,9 @@ def test_provenance_names_machine_and_command_of_every_cell_and_records_that_can
     listing = next(e for e in tree.walk() if e.attributes.get("id") == "listing-patch-C2")
     assert fake_records.PATCH.strip() in listing.text
     section = next(e for e in tree.walk() if e.attributes.get("id") == "provenance")
-    (said,) = (item.text for item in section.all("li") if "damaged or foreign" in item.text)
-    assert said.count("result.json") == 1
-    assert "format 99" in said
+    (text,) = (item.text for item in section.all("li") if "damaged or foreign" in item.text)
+    assert text.count("result.json") == 1
+    assert "format 99" in text
 
 
 @pytest.mark.parametrize("theirs", ["mine", "", '{"verdicts of a jury": []}'])
