@@ -1,7 +1,7 @@
-"""The paper, reproduced: cells (experiments), their records, the training behind them, tables and the report."""
+"""Reproduce the paper: cells (experiments), their records, training, exhibits and the report."""
 
 import os
 
-# Deterministic kernels need it, and torch reads it once, at the first use of cuBLAS in a process, whoever makes that.
+# Deterministic kernels need this setting. torch reads it only once per process, at the first use of cuBLAS.
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 os.environ.setdefault(*WORKSPACE)

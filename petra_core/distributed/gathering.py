@@ -27,7 +27,7 @@ def gather(group: dist.ProcessGroup, tensors: Mapping[str, Tensor]) -> dict[str,
 
     """
     own = dict(zip(tensors, dense(tuple(tensors.values()), CPU) or (), strict=True))
-    layouts = {name: dataclasses.astuple(TensorLayout.of(tensor)) for name, tensor in own.items()}
+    layouts = {name: dataclasses.astuple(TensorLayout.of_tensor(tensor)) for name, tensor in own.items()}
     gathered: dict[str, Tensor] = {}
     for source, text in enumerate(exchange(group, json.dumps(layouts))):
         sends = source == dist.get_rank(group)

@@ -30,7 +30,7 @@ class TensorLayout:
     strides: tuple[int, ...]
 
     @classmethod
-    def of(cls, tensor: Tensor) -> "TensorLayout":
+    def of_tensor(cls, tensor: Tensor) -> "TensorLayout":
         """Return the layout of a tensor."""
         return cls(str(tensor.dtype), tuple(tensor.shape), tensor.stride())
 
@@ -45,7 +45,7 @@ Layouts = tuple[tuple[TensorLayout, ...] | None, tuple[TensorLayout, ...] | None
 
 def layout_of(tensors: Streams | None) -> tuple[TensorLayout, ...] | None:
     """Return the layouts of a message's streams or gradients; None if the message has none."""
-    return None if tensors is None else tuple(map(TensorLayout.of, tensors))
+    return None if tensors is None else tuple(map(TensorLayout.of_tensor, tensors))
 
 
 def dense(tensors: Streams | None, device: torch.device) -> Streams | None:

@@ -56,7 +56,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield benchmark.title + (f". {benchmark.about}" if first is benchmark else again)
         yield from _aims(benchmark)
         yield from (Finding(f"Benchmarks: {benchmark.name}: {finding}") for finding in benchmark.findings)
-        yield from _shown(benchmark, series[series["benchmark"] == benchmark.name])
+        yield from _contents(benchmark, series[series["benchmark"] == benchmark.name])
         if benchmark.patch:
             patched.setdefault(benchmark.patch, []).append(benchmark.name)
     for patch, names in patched.items():
@@ -88,7 +88,7 @@ def _aims(benchmark: Benchmark) -> Iterator[Finding]:
         yield Finding(f"Benchmarks: {benchmark.name}: {aims} reached.", Role.GOOD)
 
 
-def _shown(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:
+def _contents(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:
     """Yield all content of a record, with its `series`, and how it was measured."""
     curves, plain = series[series["at"].notna()], series[series["at"].isna()]
     if not curves.empty:

@@ -207,7 +207,7 @@ def _of_runs(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence
     return Evidence(
         run_set.scale,
         _setting(run_set, runs[runs["cell"].isin(cells)]),
-        _shown(claim, ours, bounded(difference) if len(terms) > 1 else ""),
+        _format_value(claim, ours, bounded(difference) if len(terms) > 1 else ""),
         tuple(dict.fromkeys(cells)),
         ours,
         _holds(claim, ours),
@@ -219,7 +219,7 @@ def _mean(sample: SeedSample) -> float:
     return sample.estimate.mean if sample.estimate else -math.inf
 
 
-def _shown(claim: Claim, ours: Estimate, bounded_by: str = "") -> str:
+def _format_value(claim: Claim, ours: Estimate, bounded_by: str = "") -> str:
     unit = claim.predicate["unit"]
     digits = DECIMALS[unit]
     text = bounded_by
@@ -279,7 +279,7 @@ def _of_memory(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Eviden
     ours = Estimate(float(value.iloc[0]), None, None, (1,))
     batch = int(runs.loc[value.index[0], "batch_size"])
     setting = f"{_setting(run_set, runs.loc[value.index[:1]])}, batch {batch}"
-    return Evidence(run_set.scale, setting, _shown(claim, ours), (str(runs.loc[value.index[0], "cell"]),), ours)
+    return Evidence(run_set.scale, setting, _format_value(claim, ours), (str(runs.loc[value.index[0], "cell"]),), ours)
 
 
 def _of_speed(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
@@ -289,7 +289,7 @@ def _of_speed(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidenc
     ours, cell = Estimate(timed[0].speedup, None, None, (1,)), timed[0].cell
     setting = f"{timed[0].title}, width {cell.width}, batch {cell.batch_size}, one device per stage"
     remarks = ("modelled from stages timed on one device, not measured",)
-    return Evidence(run_set.scale, setting, _shown(claim, ours), (cell.name,), ours, remarks=remarks)
+    return Evidence(run_set.scale, setting, _format_value(claim, ours), (cell.name,), ours, remarks=remarks)
 
 
 def _of_gradients(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
@@ -310,7 +310,7 @@ def _of_gradients(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evi
     cosines = [gain for place, gain in gains.items() if (place if overall else place[-1]) == "cosine" and gain.estimate]
     ours = min(cosines, key=_mean).estimate
     assert ours is not None  # samples without an estimate were excluded
-    text = _shown(claim, ours) + ("" if overall else ", where it is least")
+    text = _format_value(claim, ours) + ("" if overall else ", where it is least")
     return Evidence(run_set.scale, _setting(run_set, rows), text, tuple(rows["cell"]), ours, _holds(claim, ours))
 
 

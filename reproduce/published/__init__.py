@@ -133,9 +133,9 @@ class Claim:
 def claims() -> tuple[Claim, ...]:
     """Return all claims in the order of `claims.json`."""
     found = []
-    for of in _claims_file()["claims"]:
-        fields = {name: of[name] for name in ("key", "exhibit", "paper", "sentence", "predicate", "tests")}
-        found.append(Claim(mark=Mark(of["source"]), **fields))
+    for entry in _claims_file()["claims"]:
+        fields = {name: entry[name] for name in ("key", "exhibit", "paper", "sentence", "predicate", "tests")}
+        found.append(Claim(mark=Mark(entry["source"]), **fields))
     return tuple(found)
 
 

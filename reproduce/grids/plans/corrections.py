@@ -42,7 +42,7 @@ class Mitigation:
         return not (self.changes.get("correction") == delay.Average.name and method.stashes_weights)
 
 
-def _of(correction: type[delay.Correction]) -> dict[str, Any]:
+def _settings_of(correction: type[delay.Correction]) -> dict[str, Any]:
     """Return the settings of a correction. The constant of `rate` depends on the epochs."""
     return {"correction": correction.name, "correction_value": correction.default}
 
@@ -52,7 +52,7 @@ MITIGATIONS = (
     NOTHING,
     Mitigation("predicted weights", {"forward_weights": "predicted"}),
     Mitigation("predicted, linear", {"forward_weights": "predicted_linear"}),
-    *(Mitigation(correction.title.lower(), _of(correction)) for correction in delay.CORRECTIONS.values()),
+    *(Mitigation(correction.title.lower(), _settings_of(correction)) for correction in delay.CORRECTIONS.values()),
     Mitigation("NAdam, 0.99", {"optimizer": "nadam", "momentum": 0.99}, rates=(1.0, 4.0, 16.0, 64.0)),
 )
 NETWORKS = {"small": ("revnet18", "chain16")}
