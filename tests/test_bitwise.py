@@ -12,6 +12,7 @@ ONE = {"chain8 PETRA": {"losses": "a", "weights": "b"}}
 
 
 def test_differences_name_the_training_and_the_part() -> None:
+    """`differences` names each training whose losses or weights differ."""
     assert bitwise.differences(ONE, ONE) == []
     assert bitwise.differences(ONE, {"chain8 PETRA": {"losses": "a", "weights": "c"}}) == [
         "chain8 PETRA: weights differ"
@@ -19,7 +20,8 @@ def test_differences_name_the_training_and_the_part() -> None:
     assert bitwise.differences(ONE, {}) == ["chain8 PETRA: losses and weights differ"]
 
 
-def test_a_training_is_repeatable_and_its_hash_depends_on_the_method() -> None:
+def test_hash_is_repeatable_and_depends_on_method() -> None:
+    """A repeated training has the same hashes, and another method has different ones."""
     petra, again, backpropagation = (
         bitwise._hash(bitwise.cell("chain8", method))
         for method in (methods.PETRA, methods.PETRA, methods.BACKPROPAGATION)
@@ -29,9 +31,10 @@ def test_a_training_is_repeatable_and_its_hash_depends_on_the_method() -> None:
     assert petra[1] != backpropagation[1]
 
 
-def test_the_exit_status_tells_whether_bits_are_equal(
+def test_exit_status_reports_equal_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The command exits with 0 for equal bits, 1 for differences and 2 if no hashes are stored."""
     monkeypatch.setattr(bitwise, "FILE", tmp_path / "bitwise.json")
     monkeypatch.setattr(bitwise, "hashes", lambda: ONE)
     assert bitwise.main([]) == 2, "nothing is stored for this machine"

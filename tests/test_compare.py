@@ -8,7 +8,8 @@ from tests.compare import assert_bitwise_equal, assert_close, relative_error
 ONE = torch.ones(3, dtype=torch.float64)
 
 
-def test_differences_are_found_and_named() -> None:
+def test_assertions_describe_differences() -> None:
+    """Both assertions reject unequal values, and assert_close describes the difference."""
     for actual, expected, complaint in (
         (ONE + 1e-9, ONE, "relative error"),
         (ONE * torch.nan, ONE, "relative error nan"),
@@ -26,7 +27,8 @@ def test_differences_are_found_and_named() -> None:
             assert_bitwise_equal(actual, expected)
 
 
-def test_close_is_relative_to_the_largest_expected_magnitude_and_bitwise_looks_at_bits() -> None:
+def test_close_uses_relative_error_and_bitwise_compares_bits() -> None:
+    """assert_close scales by the largest expected value; assert_bitwise_equal distinguishes -0.0 from 0.0."""
     assert relative_error(torch.tensor([100.0, 1.0]), torch.tensor([100.0, 0.0])) == pytest.approx(0.01)
     assert_close({"a": (ONE + 1e-11, 7)}, {"a": (ONE, 7)})
     assert_close(ONE + 1e-4, ONE, tolerance=1e-3)

@@ -91,7 +91,8 @@ def check_module(words: list[str]) -> None:
         }
 
 
-def test_pages_are_linked_from_the_readme_and_lines_fit_but_of_tables_and_commands() -> None:
+def test_pages_are_linked_and_lines_fit() -> None:
+    """README.md links every page, and only tables and long commands exceed 120 characters a line."""
     linked = re.findall(r"\]\(([\w./-]+)\)", TEXTS["README.md"])
     assert {page for page in TEXTS if page != "README.md"} <= set(linked)
     lines = [(page, line) for page, text in TEXTS.items() for line in text.splitlines() if len(line) > 120]
@@ -100,10 +101,12 @@ def test_pages_are_linked_from_the_readme_and_lines_fit_but_of_tables_and_comman
 
 @pytest.mark.parametrize(("page", "example"), matches(r"^```python\n(.+?)^```"))
 def test_examples_run(page: str, example: str) -> None:
+    """Every Python block of the pages runs without an error."""
     exec(compile(example, page, "exec"), {})
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_have_targets() -> None:
+    """Every relative link leads to an existing file and heading."""
     for page, target in matches(r"\]\((?!https?://)([^)]+)\)"):
         path, _, anchor = target.partition("#")
         file = (ROOT / page).parent / path if path else ROOT / page
@@ -114,6 +117,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_commands_exist_with_their_options() -> None:
+    """Every documented command exists and accepts the documented options."""
     wrong, count = [], 0
     for page, line in CODE:
         for match in re.finditer(r"(?:nox -s (?P<session>\S+)(?: -- (?P<rest>.+))?|(?<= )-m (?P<module>.+))$", line):
@@ -131,7 +135,8 @@ def test_commands_exist_with_their_options() -> None:
     assert count > 50
 
 
-def test_options_that_are_named_alone_exist() -> None:
+def test_options_in_code_spans_exist() -> None:
+    """Every option at the beginning of a code span exists in some command."""
     commands = [*reproduce.commands.values()]
     commands += [part for group in commands if isinstance(group, click.Group) for part in group.commands.values()]
     parameters = [parameter for command in commands for parameter in command.params]
@@ -145,7 +150,8 @@ def test_options_that_are_named_alone_exist() -> None:
     assert not [(page, option) for page, option in named if option not in known]
 
 
-def test_files_and_modules_that_are_named_exist() -> None:
+def test_named_files_and_modules_exist() -> None:
+    """Every path and module in a code span exists, except generated files."""
     wrong = []
     for page, line in CODE:
         if re.fullmatch(r"(?:petra_core|reproduce|benchmarks|tests|docs|reports|\.ci)/[\w/.-]*", line):
@@ -160,7 +166,8 @@ def test_files_and_modules_that_are_named_exist() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_methods_are_those_of_the_engine() -> None:
+def test_method_table_matches_engine() -> None:
+    """The methods and systems in README.md match those of petra_core.methods."""
     table = TEXTS["README.md"].split("| method |")[1].split("\n\n")[0]
     rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table.splitlines()[2:]]
     inputs = {Inputs.GRAPH: "in the kept graph", Inputs.STASH: "stashed, recomputed"}
@@ -177,7 +184,8 @@ def test_methods_are_those_of_the_engine() -> None:
     assert set(re.findall(r"`(\w+)`", paragraph)) == {*methods.SYSTEMS, *(m.name for m in methods.SYSTEMS.values())}
 
 
-def test_rooms_are_all_named_and_import_only_from_those_before() -> None:
+def test_packages_are_listed_in_import_order() -> None:
+    """README.md lists all packages of reproduce, and none imports a package that is listed after it."""
     guide = TEXTS["README.md"].split("**The paper**")[1].split("\n\n")[0]
     package = ROOT / "reproduce"
     rooms = [name for name in re.findall(r"`(\w+)/`", guide) if name != "reproduce"]
@@ -192,7 +200,8 @@ def test_rooms_are_all_named_and_import_only_from_those_before() -> None:
     assert not backward, "\n".join(backward)
 
 
-def test_the_committed_schedule_is_what_is_executed_today(tmp_path: Path) -> None:
+def test_committed_schedule_is_up_to_date(tmp_path: Path) -> None:
+    """docs/schedule.svg equals a new drawing and is smaller than 200 kB."""
     draw([str(tmp_path / "schedule.svg")])
     committed = (ROOT / "docs" / "schedule.svg").read_bytes()
     assert committed == (tmp_path / "schedule.svg").read_bytes(), "run `python -m reproduce.drawing docs/schedule.svg`"

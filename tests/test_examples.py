@@ -25,7 +25,7 @@ def example(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_the_own_network_trains_as_plain_training(method: Method) -> None:
+def test_own_network_trains_as_plain_pytorch(method: Method) -> None:
     """Train with one micro-batch at a time, in float64."""
     own = example("own_network")
     torch.manual_seed(0)
@@ -45,13 +45,15 @@ def test_the_own_network_trains_as_plain_training(method: Method) -> None:
     assert_close(dict(sequential(p.stages).state_dict()), dict(model.state_dict()))
 
 
-def test_the_own_network_is_checked_and_learns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_network_passes_check_and_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    """The check of own_network finds nothing, and its loss falls by more than 10 %."""
     losses = example("own_network")["main"]("PETRA", 40)
     assert "nothing found" in capsys.readouterr().out
     assert sum(losses[-10:]) < 0.9 * sum(losses[:10])
 
 
-def test_cifar_without_the_data_is_learnt_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_cifar_learns_and_resumes_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without CIFAR-10, train_cifar resumes from its checkpoint and reaches twice the accuracy of chance."""
     main, file = example("train_cifar")["main"], tmp_path / "state.pt"
     settings = ["--steps", "25", "--batch-size", "8", "-k", "1", "--width", "4", "--checkpoint", str(file)]
     main([*settings, "--epochs", "1"])
@@ -72,6 +74,7 @@ def ranked(rank: int, port: int, output: str, arguments: list[str]) -> None:
 
 
 def test_two_processes_train_export_and_stop_early(tmp_path: Path) -> None:
+    """Both ranks stop early, and the exported model has the printed test accuracy."""
     file, output = tmp_path / "model.pt", str(tmp_path / "said")
     arguments, port = ["--epochs", "4", "--loss", "1.3", "--model", str(file)], free_port()
     processes = [FORKED.Process(target=ranked, args=(rank, port, output, arguments)) for rank in range(2)]
@@ -90,7 +93,8 @@ def test_two_processes_train_export_and_stop_early(tmp_path: Path) -> None:
     assert f"test accuracy {(model(x).argmax(1) == y).float().mean().item():.1%}" in text
 
 
-def test_methods_are_compared_and_one_that_diverges_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_methods_reports_divergence(capsys: pytest.CaptureFixture[str]) -> None:
+    """compare_methods returns the accuracy of each method, or None if the run diverged."""
     main = example("compare_methods")["main"]
     found = main(["--methods", "BACKPROPAGATION", "petra", "-k", "1", "--epochs", "1", "--half"])
     assert found.keys() == {("BACKPROPAGATION", 1), ("PETRA", 1)}

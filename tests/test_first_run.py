@@ -139,20 +139,21 @@ def written(text: str) -> str:
     return BLOCK.sub(lambda match: f"{match[1]}\n{BLOCKS[match[2]]()}\n\n{match[3]}", text)
 
 
-def test_every_table_is_what_the_records_say() -> None:
+def test_tables_match_records() -> None:
+    """Every table of docs/first_run.md equals the one that the committed records give."""
     text = PAGE.read_text(encoding="utf-8")
     assert [name for _, name, _ in BLOCK.findall(text)] == list(BLOCKS)
     assert text == written(text), "run `python -m tests.test_first_run`"
 
 
-def test_no_other_number_is_a_result() -> None:
+def test_text_outside_tables_has_no_results() -> None:
     """Sentences may say which direction, not how much."""
     sentences = BLOCK.sub("", PAGE.read_text(encoding="utf-8"))
     assert not re.findall(r"\d+(?:\.\d+)?\s*(?:%|points)", sentences)
 
 
 @pytest.mark.parametrize("name", ["growth", "accumulation", "stages"])
-def test_the_sentences_about_directions_hold(name: str) -> None:
+def test_stated_trends_hold(name: str) -> None:
     """The page says that the gap shrinks with the length of a run and grows with the number of stages."""
     rows = [line.strip("| ").split(" | ") for line in BLOCKS[name]().splitlines()[2:]]
     gaps = [float(row[-2].replace(MINUS, "-")) for row in rows if row[-2].strip()]

@@ -18,7 +18,8 @@ def f(items: list[int], k: int = 1) -> bool:
 '''
 
 
-def test_every_kind_of_change_is_made_and_messages_are_left_alone(tmp_path: Path) -> None:
+def test_mutants_cover_every_kind_but_no_messages(tmp_path: Path) -> None:
+    """Mutants cover every kind of change, skip docstrings and error messages, and are valid Python."""
     file = tmp_path / "module.py"
     file.write_text(SOURCE, encoding="utf-8")
     changes = {(mutant.before, mutant.after) for mutant in mutants.mutants(file, tmp_path)}
@@ -40,14 +41,16 @@ def test_every_kind_of_change_is_made_and_messages_are_left_alone(tmp_path: Path
         file.write_text(SOURCE, encoding="utf-8")
 
 
-def test_the_draw_depends_on_the_seed_alone() -> None:
+def test_chosen_depends_only_on_seed() -> None:
+    """`chosen` draws the same mutants for equal seeds and different ones for different seeds."""
     assert mutants.chosen(5, 3) == mutants.chosen(5, 3)
     assert mutants.chosen(5, 3) != mutants.chosen(5, 4)
     folders = {Path(mutant.file).parent for mutant in mutants.chosen(200, 0)}
     assert folders == {Path("petra_core"), Path("petra_core/inspection")}
 
 
-def test_a_mutant_is_caught_in_a_copy_and_undone(tmp_path: Path) -> None:
+def test_workplace_catches_mutant_in_copy_and_reverts_it(tmp_path: Path) -> None:
+    """A mutant is caught in a copy and reverted there, a timeout counts as caught, and the source is unchanged."""
     file = mutants.ROOT / "petra_core" / "errors.py"
     before = file.read_bytes()
     mutant = next(m for m in mutants.mutants(file) if "<" in m.before or ">" in m.before)
@@ -59,7 +62,8 @@ def test_a_mutant_is_caught_in_a_copy_and_undone(tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
-def test_an_unexplained_survivor_fails_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_fails_on_unexplained_survivor(capsys: pytest.CaptureFixture[str]) -> None:
+    """A surviving mutant without an explanation gives exit status 1."""
     candidates = [Mutant("petra_core/a.py", line, "a < b", "a <= b", line) for line in range(40)]
     other = Mutant("petra_core/b.py", 7, "1", "2", 0)
     assert mutants.report(candidates, [], {}) == 0

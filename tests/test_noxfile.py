@@ -27,7 +27,8 @@ def nothing_is_installed(monkeypatch):
         monkeypatch.setattr(noxfile, name, lambda session: None)
 
 
-def test_every_session_runs_its_cells_then_writes_the_report():
+def test_sessions_run_cells_then_write_report():
+    """Each session passes its options to `run` and then calls `report`."""
     for run, command in (
         (noxfile.reproduce_smoke, ("run", "smoke")),
         (noxfile.reproduce_small, ("run", "small")),
@@ -41,14 +42,16 @@ def test_every_session_runs_its_cells_then_writes_the_report():
 
 
 @pytest.mark.parametrize("options", [("--k", "1", "--records", "here", "--jobs", "2"), ("--records=here",)])
-def test_the_report_is_of_the_records_of_the_run(options):
+def test_report_reads_records_of_run(options):
+    """The report reads the records folder that was given to the run."""
     session = Session(*options)
     noxfile.reproduce_smoke.func(session)
     assert "=".join(session.commands[-1]) == "reproduce=report=--records=here"
 
 
 @pytest.mark.parametrize(("code", "commands"), [(noxfile.SOME_FAILED, ["run", "report"]), (2, ["run"])])
-def test_after_failures_there_is_a_report_and_after_a_wrong_command_line_none(code, commands):
+def test_report_follows_failed_cells_but_not_usage_errors(code, commands):
+    """The session writes the report after failed cells, but not after a usage error."""
     session = Session(code=code)
     with pytest.raises(CommandFailed):
         noxfile.reproduce_smoke.func(session)
@@ -56,7 +59,7 @@ def test_after_failures_there_is_a_report_and_after_a_wrong_command_line_none(co
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "-h"])
-def test_a_plan_writes_no_report(option):
+def test_dry_run_and_help_write_no_report(option):
     session = Session(option)
     noxfile.reproduce_small.func(session)
     assert session.commands == [("reproduce", "run", "small", option)]
@@ -73,13 +76,16 @@ def test_a_plan_writes_no_report(option):
         (("--help",), [("benchmarks.pareprop", "--record", "--help")]),
     ],
 )
-def test_pareprop_is_measured_then_shown(options, commands):
+def test_pareprop_session_measures_then_reports(options, commands):
+    """The session records the PaReprop benchmark and then writes the report of the same records."""
     session = Session(*options)
     noxfile.reproduce_pareprop.func(session)
     assert session.commands == commands
 
 
-def test_pages_of_the_history_need_the_history():
+def test_benchmarks_html_refuses_shallow_clone():
+    """The session refuses a shallow clone and suggests `git fetch --unshallow`."""
+
     class Shallow:
         def run(self, *command, **_):
             assert command == ("git", "rev-parse", "--is-shallow-repository")

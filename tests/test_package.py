@@ -9,14 +9,15 @@ import petra_core
 import reproduce
 
 
-def test_every_name_is_there_and_no_other() -> None:
+def test_all_names_resolve_and_unknown_ones_raise() -> None:
+    """Every name in petra_core.__all__ resolves, and an unknown name raises AttributeError."""
     assert set(petra_core.__all__) <= set(dir(petra_core))
     assert all(getattr(petra_core, name) is not None for name in petra_core.__all__)
     with pytest.raises(AttributeError, match="module 'petra_core' has no attribute 'Pipelines'"):
         _ = petra_core.Pipelines
 
 
-def test_cublas_is_told_to_be_deterministic_at_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_sets_cublas_workspace_config(monkeypatch: pytest.MonkeyPatch) -> None:
     """Setting it at the first cell was too late if anything had been multiplied on the device before."""
     for before, after in (("", ":4096:8"), (":16:8", ":16:8")):
         monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", before)

@@ -49,7 +49,8 @@ def pins() -> dict[str, str]:
     return pinned
 
 
-def test_constraints_pin_everything_that_is_declared() -> None:
+def test_constraints_pin_all_declared_packages() -> None:
+    """Every declared dependency is pinned to a version that its specifier allows."""
     declared = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
     for group in (*PROJECT["dependency-groups"].values(), *PROJECT["project"]["optional-dependencies"].values()):
         declared += group
@@ -59,22 +60,22 @@ def test_constraints_pin_everything_that_is_declared() -> None:
         assert requirement.specifier.contains(version), f"{requirement} is pinned to {version}: run `nox -s lock`"
 
 
-def test_readme_names_every_session_and_no_other() -> None:
+def test_readme_lists_exactly_the_sessions() -> None:
+    """The table of sessions in README.md matches noxfile.py."""
     noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
     defined = re.findall(r'@nox\.session(?:\(name="(.+?)"\))?\ndef (\w+)', noxfile)
     table = README.split("| session |")[1].split("\n\n")[0]
     assert {name or function for name, function in defined} == set(re.findall(r"^\| `(.+?)` \|", table, re.M))
 
 
-def test_citation_and_changelog_name_the_version_of_the_project() -> None:
+def test_citation_and_changelog_have_current_version() -> None:
     assert f"\nversion: {petra_core.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     (newest, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest == petra_core.__version__
 
 
-def test_the_installed_command_is_the_command_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_petra_script_prints_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The entry point `petra` runs the command line, which prints the version of petra_core."""
     monkeypatch.setattr("sys.argv", ["petra", "--version"])
     with pytest.raises(SystemExit, match="0"):
         pkgutil.resolve_name(PROJECT["project"]["scripts"]["petra"])()
@@ -93,7 +94,7 @@ def test_the_installed_command_is_the_command_line(
         ("table3:accept records", False),
     ],
 )
-def test_the_commit_hook_accepts_subjects_with_an_area_and_at_most_72_characters(subject: str, accepted: bool) -> None:
+def test_commit_hook_checks_area_and_length(subject: str, accepted: bool) -> None:
     """Search as pre-commit does: `--multiline` sets these flags."""
     (pattern,) = re.findall(r"entry: '(.+)'", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     assert bool(re.search(pattern, f"{subject}\n", re.MULTILINE | re.DOTALL)) is accepted
@@ -105,7 +106,8 @@ def test_no_source_file_is_ignored() -> None:
     assert not [file for file in hidden if file.suffix != ".pyc"]
 
 
-def test_nothing_in_the_repository_belongs_to_one_machine() -> None:
+def test_no_machine_paths_or_registry_addresses() -> None:
+    """No tracked text file contains a path of one machine or the address of a package registry."""
     foreign = [
         f"{file.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
         for file in tracked()
@@ -115,7 +117,7 @@ def test_nothing_in_the_repository_belongs_to_one_machine() -> None:
     assert not foreign, "paths of one machine or addresses of package registries:\n" + "\n".join(foreign)
 
 
-def test_devices_use_public_names_of_the_engine_only() -> None:
+def test_devices_use_only_public_engine_names() -> None:
     """Recorded steps once used about 50 private members, so every change of the engine broke them."""
     modules = {file: ast.parse(file.read_text("utf-8")) for file in (ROOT / "petra_core").rglob("*.py")}
     private = {file: _private_names(tree) for file, tree in modules.items()}
@@ -159,7 +161,7 @@ def _uses(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str, bool]]:
             yield from ((node, alias.name, False) for alias in node.names if _is_private(alias.name))
 
 
-def test_text_is_read_and_written_in_a_stated_encoding() -> None:
+def test_text_io_states_encoding() -> None:
     """The default is the encoding of the locale: a patch with an umlaut was once recorded under another file."""
     modules = [file for name in ("reproduce", "benchmarks") for file in (ROOT / name).rglob("*.py")]
     assert [

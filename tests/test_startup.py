@@ -40,7 +40,8 @@ for command in commands:
 """
 
 
-def test_commands_that_neither_train_nor_draw_answer_without_torch_and_matplotlib():
+def test_light_commands_import_no_heavy_packages():
+    """Commands that neither train nor draw do not import torch, matplotlib or other slow packages."""
     asked = json.dumps([list(COMMANDS), HEAVY])
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, input=asked, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

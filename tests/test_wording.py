@@ -166,11 +166,12 @@ def test_no_identifier_is_a_function_word() -> None:
         ('def f():\n    """Read it. Raises ValueError: it is empty."""\n', "a.py:2: '. Raises ValueError:'"),
     ],
 )
-def test_a_banned_phrase_is_found_with_its_line(source: str, message: str) -> None:
+def test_found_reports_phrase_and_line(source: str, message: str) -> None:
+    """`found` reports banned phrases, docstrings that are questions, and inline `Raises`."""
     assert any(message in line for line in found("a.py", source)), found("a.py", source)
 
 
-def test_sections_identifiers_and_code_are_not_texts() -> None:
+def test_found_ignores_sections_identifiers_and_code() -> None:
     assert not found("a.py", '"""Read it.\n\nRaises:\n    ValueError: It is empty.\n\n"""\nalone = 1\n')
     assert not found("a.md", "Call `alone`.\n\n```python\nalone = 1\n```\n")
     assert found("a.md", "Call `it`\nalone.\n") == ["a.md:2: 'alone': write only"]

@@ -17,6 +17,7 @@ def row(base: tuple[float | None, ...], head: tuple[float | None, ...], name: st
 
 
 def test_verdicts():
+    """The verdict follows from the ratio of the two ranges, and covers noise, failures and skips."""
     for base, head, verdict in (
         ((1.0, 1.1), (1.5, 1.3), ChangeVerdict.SAME),  # 1.3 is within 1.2 times 1.1
         ((1.0, 1.1), (1.5, 1.33), ChangeVerdict.WORSE),
@@ -32,7 +33,7 @@ def test_verdicts():
         assert row(base, head).verdict(1.2) is verdict, (base, head)
 
 
-def test_the_report_names_what_is_noisy_and_what_regressed():
+def test_report_lists_noisy_and_regressed_benchmarks():
     rows = [
         row((1, 1), (1, 1), "same"),
         row((1, 2), (9, 9), "noisy"),
@@ -79,7 +80,8 @@ def store(root: Path, commit: str, values: list[float | None]) -> None:
 
 @pytest.mark.parametrize("base", [[100, 7], [None, None]])
 @pytest.mark.parametrize(("head", "code"), [([100, 7], 0), ([300, 7], 1), ([100, None], 1)])
-def test_the_exit_code_tells_whether_something_regressed(repository, monkeypatch, capsys, base, head, code):
+def test_exit_code_reports_regressions(repository, monkeypatch, capsys, base, head, code):
+    """Each commit is measured twice, and a regression or an unmeasured base gives exit code 1."""
     measured = []
 
     def measure(commits, options):
@@ -101,7 +103,7 @@ def test_the_exit_code_tells_whether_something_regressed(repository, monkeypatch
     assert kept == {base[:8], judged[:8]}  # the second measurements do not belong to the history
 
 
-def test_only_two_commits_that_are_there_are_compared(repository, capsys):
+def test_main_rejects_unknown_and_equal_commits(repository, capsys):
     with pytest.raises(SystemExit, match=r"git rev-parse --verify nowhere\^\{commit\}: fatal"):
         against.main(["nowhere"])
     with pytest.raises(SystemExit):
@@ -117,7 +119,7 @@ def test_only_two_commits_that_are_there_are_compared(repository, capsys):
         (("--rounds", "0"), "argument --rounds: got 0, expected a whole number of at least 1"),
     ],
 )
-def test_a_factor_and_rounds_that_say_nothing_are_refused(repository, capsys, option, refusal):
+def test_invalid_factor_and_rounds_are_rejected(repository, capsys, option, refusal):
     with pytest.raises(SystemExit):
         against.main(["HEAD^", *option])
     assert refusal in capsys.readouterr().err

@@ -10,7 +10,8 @@ from benchmarks.allocation import Allocations, in_fresh_process, unless_out_of_m
 from tests.reproduce.measures.test_machine_memory import FakeAllocator
 
 
-def test_peak_and_marks_are_of_what_was_allocated_inside() -> None:
+def test_peak_and_marks_count_allocations_inside() -> None:
+    """Peak and marks count only memory that was allocated inside the context, including resized storages."""
     before = torch.zeros(10_000)
     with Allocations(torch.device("cpu")) as allocations:
         kept = torch.zeros(1_000)
@@ -24,9 +25,10 @@ def test_peak_and_marks_are_of_what_was_allocated_inside() -> None:
     assert allocations.peak == 16_000, "the old storage is there until it is copied"
 
 
-def test_temporaries_of_a_backward_are_counted_and_the_profiler_does_not_talk(
+def test_backward_temporaries_count_and_nothing_is_printed(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """The peak includes temporaries of a backward, and the profiler prints nothing."""
     with Allocations(torch.device("cpu")) as allocations:
         x = torch.ones(1_000, requires_grad=True)
         loss = x.exp().exp().sum()
@@ -38,7 +40,7 @@ def test_temporaries_of_a_backward_are_counted_and_the_profiler_does_not_talk(
     assert capfd.readouterr() == ("", "")
 
 
-def test_on_cuda_what_cublas_keeps_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cublas_workspaces_are_counted_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     """The workspaces of cuBLAS exceeded a budget of 64 MB, so no batch was found, and the goal of 5 % was missed."""
     device = FakeAllocator(monkeypatch, held=5_000, cublas=64_000)
     with Allocations(torch.device("cuda", 0)) as allocations:
@@ -49,9 +51,8 @@ def test_on_cuda_what_cublas_keeps_is_told_apart(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()], ids=["cuda", "python"])
-def test_what_runs_out_of_memory_has_let_go_of_it_and_another_error_is_raised(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_out_of_memory_returns_none_and_frees_tensors(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """After an out-of-memory error, tensors are freed and None is returned; another error is raised."""
     held: list[weakref.ref[torch.Tensor]] = []
     given_back: list[bool] = []
 
@@ -73,7 +74,8 @@ def fail(reason: str) -> None:
     raise OSError(reason)
 
 
-def test_a_fresh_process_is_another_and_hands_its_error_back() -> None:
+def test_fresh_process_is_new_and_returns_errors() -> None:
+    """Every call runs in a new process, whose exception is raised in the caller."""
     assert in_fresh_process(os.getpid) not in {os.getpid(), in_fresh_process(os.getpid)}
     with pytest.raises(OSError, match="no room"):
         in_fresh_process(fail, "no room")

@@ -69,7 +69,8 @@ def choices(params: list[list[str]]) -> Iterator[int]:
         yield combinations.index(tuple(turn % len(values) for values in params))
 
 
-def test_asv_takes_the_configuration_and_knows_every_key() -> None:
+def test_configuration_is_valid_for_asv() -> None:
+    """Asv knows every key of the configuration, and git ignores results except those of kernels."""
     config = Config.load(str(CONFIG))
     assert json5.loads(CONFIG.read_text("utf-8"))["version"] == Config.api_version
     unknown = set(vars(config)) - set(vars(Config()))
@@ -81,7 +82,7 @@ def test_asv_takes_the_configuration_and_knows_every_key() -> None:
         assert asked.returncode == ignored, made
 
 
-def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
+def test_catalogue_matches_discovered_benchmarks(tmp_path: Path) -> None:
     """The fast benchmarks are found by default, all with the full profile, each with its unit and parameters."""
     from benchmarks.suite import memory, setting
 
@@ -104,7 +105,7 @@ def test_the_catalogue_is_what_asv_discovers(tmp_path: Path) -> None:
         assert benchmark["version"].isdigit(), f"{name}: asv forgets its history at every edit; give it a version"
 
 
-def test_the_history_is_of_what_is_the_same_on_every_machine() -> None:
+def test_history_is_independent_of_machine() -> None:
     """It contains every tracked quantity that is neither seconds nor a GPU's. The page gives the same expression."""
     kept = {name for name in CATALOGUE if re.search(noxfile.HISTORY, name)}
     tracked = {name for name in CATALOGUE if re.search(r"\.track_", name) and CATALOGUE[name]["unit"] != "seconds"}
@@ -112,7 +113,7 @@ def test_the_history_is_of_what_is_the_same_on_every_machine() -> None:
     assert noxfile.HISTORY in (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
 
 
-def test_the_committed_history_is_long_and_of_no_machine() -> None:
+def test_committed_history_is_long_and_names_no_machine() -> None:
     """Each figure has at least twelve commits, even if early commits did not support it."""
     commits: dict[str, set[str]] = {name: set() for name in CATALOGUE if re.search(noxfile.HISTORY, name)}
     for result in iter_results(str(ROOT / "reports" / "asv" / "kernels-avx512")):
@@ -124,7 +125,8 @@ def test_the_committed_history_is_long_and_of_no_machine() -> None:
     assert all(len(measured) >= 12 for measured in commits.values()), commits
 
 
-def test_old_commits_fill_their_pipelines_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ticks_to_steady_supports_old_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the API of old commits, the number of ticks to steady state is the same."""
     from benchmarks.suite.setting import ticks_to_steady
 
     pipelines = [Pipeline(models.chain(3, num_classes=2, channels=2), method, seed=0) for method in methods.PAPER]
@@ -135,7 +137,7 @@ def test_old_commits_fill_their_pipelines_as_long(monkeypatch: pytest.MonkeyPatc
     assert [ticks_to_steady(pipeline) for pipeline in pipelines] == now
 
 
-def test_what_the_machine_has_no_memory_for_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmarks_without_enough_memory_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.suite import setting
 
     def check(gigabytes: int | None) -> None:
@@ -152,7 +154,7 @@ DIFFERENCES = {"engine.Overhead.track_per_action"}  # of two times, which may be
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FAST])
-def test_it_runs_once_and_gives_a_number(
+def test_fast_benchmarks_return_finite_numbers(
     name: str,
     caches: dict[str, object],
     tmp_path_factory: pytest.TempPathFactory,
@@ -179,7 +181,7 @@ def test_it_runs_once_and_gives_a_number(
             chosen.do_teardown()
 
 
-def test_drift_tells_rounding_from_another_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drift_separates_rounding_from_other_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """On any processor, rounding is small. A setting changed by a hundredth, or another method, gives far more."""
     from benchmarks.suite import trajectories
     from benchmarks.suite.trajectories import largest_difference, losses
@@ -192,7 +194,7 @@ def test_drift_tells_rounding_from_another_arithmetic(monkeypatch: pytest.Monkey
     assert largest_difference(losses("PETRA"), stored["PETRA"]) > 1e-5
 
 
-def test_the_work_that_is_taken_off_is_the_work_of_the_stages() -> None:
+def test_work_without_engine_gives_engine_weights() -> None:
     """The work without the engine ends with the engine's weights after the same micro-batch."""
     from benchmarks.suite.engine import tiny_stages, work_without_engine
     from benchmarks.suite.setting import SGD

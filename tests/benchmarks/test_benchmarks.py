@@ -45,7 +45,8 @@ pytestmark = pytest.mark.convolutions
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_tick_is_compared_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tick_compares_methods_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each method is measured once, in pairs with an autograd step, and the record is written."""
     tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "3"]
     twice = ["--methods", "PETRA", "BACKPROPAGATION", "petra"]  # measured once: two runs are not one with more pairs
     record = tick.main([*tiny, *twice, "--record", "--records", str(tmp_path)])
@@ -63,9 +64,8 @@ def test_a_tick_is_compared_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "held between ticks, predicted: BACKPROPAGATION" in capsys.readouterr().out
 
 
-def test_ticks_with_and_without_an_inspection_are_compared_in_steady_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inspecting_times_ticks_in_steady_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ticks with and without inspection are timed in pairs, after the inspection of all blocks has ended."""
     inspected: list[list[bool]] = []  # for each timed tick, the blocks that are still inspected
 
     def timed(step: Callable[[], object]) -> float:
@@ -97,12 +97,13 @@ def test_ticks_with_and_without_an_inspection_are_compared_in_steady_state(
     assert [goal.high for goal in record.goals] == [1.03]
 
 
-def test_the_upper_bound_of_a_median_is_an_order_statistic() -> None:
+def test_upper_bound_of_median_is_order_statistic() -> None:
     assert inspecting.upper_bound(range(25)) == 17  # 17 or fewer of 25 coins show heads with 0.978, 16 with 0.946
     assert inspecting.upper_bound([3.0, 1.0]) == 3.0
 
 
-def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
+def test_tick_compares_with_another_method(tmp_path: Path) -> None:
+    """With --against, ticks of two methods are compared; without --record, nothing is written."""
     tiny = ["--network", "chain4", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "2"]
     tick.main([*tiny, "--against", "APPROXIMATE_INPUTS", "--record", "tick-double", "--records", str(tmp_path)])
     record = read(tmp_path / "benchmarks" / "tick-double.json")
@@ -116,9 +117,7 @@ def test_a_tick_is_compared_with_one_of_another_method(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists(), "nothing is written without --record"
 
 
-def test_a_recorded_tick_is_compared_with_the_fastest_of_all_that_can_be_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_captured_tick_is_judged_against_fastest_rival(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was once compared only with backpropagation's tick, in as many streams, of which all but one waited."""
     modes: list[bool] = []
 
@@ -155,7 +154,7 @@ def test_a_recorded_tick_is_compared_with_the_fastest_of_all_that_can_be_recorde
     assert (record.setting["precision"], record.setting["channels_last"]) == ("float32", True)
 
 
-def test_a_recorded_autograd_step_updates_as_a_plain_one_does() -> None:
+def test_recorded_autograd_step_updates_as_plain_one() -> None:
     x, y = torch.randn(2, 3, 8, 8), torch.tensor([1, 2])
     weights = []
     for record in (None, SharedMemoryRecorder()):
@@ -169,7 +168,7 @@ def test_a_recorded_autograd_step_updates_as_a_plain_one_does() -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_a_recorded_autograd_step_keeps_its_weights() -> None:
+def test_recorded_autograd_step_keeps_weights_alive() -> None:
     """A CUDA graph has only their addresses. On the first GPU the memory was reused when the step was repeated."""
     stages = network("chain2", 2)
     weights = weakref.ref(next(stages[0].parameters()))
@@ -184,7 +183,8 @@ def test_a_recorded_autograd_step_keeps_its_weights() -> None:
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bf16", torch.bfloat16)])
-def test_all_sides_of_a_tick_have_the_precision(tmp_path: Path, precision: str, dtype: torch.dtype) -> None:
+def test_all_sides_of_tick_use_the_precision(tmp_path: Path, precision: str, dtype: torch.dtype) -> None:
+    """All convolutions of a comparison compute in the chosen precision, which is recorded."""
     computed: set[torch.dtype] = set()
 
     def note(module: nn.Module, inputs: object, output: Tensor) -> None:
@@ -202,7 +202,7 @@ def test_all_sides_of_a_tick_have_the_precision(tmp_path: Path, precision: str, 
     assert read(tmp_path / "benchmarks" / "tick.json").setting["precision"] == precision
 
 
-def test_a_home_folder_is_expanded_where_the_shell_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_option_expands_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder called `~` invites `rm -r ~`."""
     monkeypatch.setenv("HOME", str(tmp_path))
     parser = argparse.ArgumentParser()
@@ -214,7 +214,8 @@ def test_a_home_folder_is_expanded_where_the_shell_leaves_it(tmp_path: Path, mon
         assert "type=Path" not in (ROOT / "benchmarks" / f"{module}.py").read_text(), "a path is of the type `path`"
 
 
-def test_a_record_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_recorder_rejects_unwritable_folder(tmp_path: Path) -> None:
+    """With --record, Recorder rejects a folder that cannot be written to."""
     parser = argparse.ArgumentParser()
     recording.add_options(parser, "x")
     (tmp_path / "file").touch()
@@ -225,7 +226,8 @@ def test_a_record_that_cannot_be_written_is_refused_before_anything_is_measured(
     Recorder("", "", "", parser.parse_args(["--record", "--records", str(tmp_path / "new")]))
 
 
-def test_where_the_record_goes_is_not_in_it() -> None:
+def test_command_omits_records_folder() -> None:
+    """The recorded command line does not contain the option --records."""
     for words in (["--records", "/elsewhere"], ["--records=/elsewhere"]):
         assert command("benchmarks.tick", [*words, "--pairs", "2"]) == "python -m benchmarks.tick --pairs 2"
 
@@ -261,9 +263,10 @@ def test_where_the_record_goes_is_not_in_it() -> None:
         (throughput, "--captured 2 --methods DSP APPROXIMATE_INPUTS", "ticks of APPROXIMATE_INPUTS cannot be"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_anything_is(
+def test_invalid_options_are_rejected_before_output(
     main: ModuleType, given: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Invalid options end a benchmark with an error before it prints any result."""
     with pytest.raises(SystemExit):
         main.main(given.split())
     printed = capsys.readouterr()
@@ -278,9 +281,10 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(
         (tick.functions_again, lambda stage: isinstance(stage, ReversibleStage)),
     ],
 )
-def test_what_is_evaluated_once_more_keeps_no_graph(
+def test_repeated_evaluations_keep_no_graph(
     again: Callable[[Sequence[Stage], Tensor], Callable[[], object]], evaluates: Callable[[Stage], bool]
 ) -> None:
+    """The expected stages are evaluated again, and with gradients switched off."""
     stages = network("revnet18", 2)
     call = again(stages, torch.randn(2, 3, 8, 8))
     evaluated: list[tuple[Stage, bool]] = []
@@ -298,9 +302,10 @@ def test_what_is_evaluated_once_more_keeps_no_graph(
         ("tick of a rival", tick.TICK_AND_FUNCTIONS, (0.9, 1.0, 1.2), 0.85, ("0.750", "0.900", "within reach")),
     ],
 )
-def test_a_tick_is_reported_beside_what_it_has_to_evaluate(
+def test_tick_finding_states_whether_aim_is_in_reach(
     other: str, limit: str, seconds: tuple[float, ...], aim: float, expected: tuple[str, ...]
 ) -> None:
+    """The finding compares the tick with the evaluations that it needs, and states if the aim is in reach."""
     names = (tick.TICK, other, limit)
     comparisons = (
         Comparison("net", "time", tick.TICK, other, high=aim),
@@ -317,7 +322,8 @@ def test_a_tick_is_reported_beside_what_it_has_to_evaluate(
         assert not tick.complete(dataclasses.replace(whole, comparisons=alone)).findings
 
 
-def test_what_committed_records_say_follows_from_their_values() -> None:
+def test_committed_findings_follow_from_values() -> None:
+    """Findings, goals and series of committed records equal those computed from their values."""
     scripts = {"growth": growth, "memory": memory, "peers": peers, "tick": tick}
     records, problems = read_all(ROOT / "reports" / "records")
     assert not problems
@@ -332,7 +338,7 @@ def test_what_committed_records_say_follows_from_their_values() -> None:
             )
 
 
-def test_what_was_hoped_for_is_hoped_for_the_network_of_the_claim_alone() -> None:
+def test_tick_aim_applies_only_to_claimed_setting() -> None:
     usual = {"captured": 0, "compile": "", "device": "cpu", "precision": "float32", "channels_last": True}
     claimed = argparse.Namespace(**tick.CLAIMED, **usual)
     assert tick.aim(claimed, methods.PETRA, None) == 1.25
@@ -351,7 +357,8 @@ def test_what_was_hoped_for_is_hoped_for_the_network_of_the_claim_alone() -> Non
     assert tick.aim(argparse.Namespace(**vars(claimed) | {"width": 32}), methods.PETRA, None) is None
 
 
-def test_the_engine_is_timed_beside_its_work(tmp_path: Path) -> None:
+def test_overhead_times_engine_and_bare_work(tmp_path: Path) -> None:
+    """The record has the time of the engine, with its goal, and of the bare work for each number of stages."""
     few = ["--stages", "3", "5", "--rounds", "2", "--ticks", "3"]
     benchmark = overhead.main([*few, "--record", "--records", str(tmp_path)])
     assert read(tmp_path / "benchmarks" / "overhead.json") == benchmark
@@ -363,7 +370,7 @@ def test_the_engine_is_timed_beside_its_work(tmp_path: Path) -> None:
     assert all(value > 0 for series in benchmark.series if series.name == overhead.BARE for value in series.values)
 
 
-def test_the_side_bits_of_bdia_are_a_bit_a_value(tmp_path: Path) -> None:
+def test_bdia_side_bits_take_one_bit_per_value(tmp_path: Path) -> None:
     record = bdia.main(f"--batch 2 --rounds 1 --threads 1 --device cpu --record --records {tmp_path}".split())
     assert read(tmp_path / "benchmarks" / "bdia.json") == record
     values = {(series.name, series.quantity): series.values[0] for series in record.series}
@@ -373,7 +380,8 @@ def test_the_side_bits_of_bdia_are_a_bit_a_value(tmp_path: Path) -> None:
     assert len(record.comparisons) == 4
 
 
-def test_forward_gradients_are_measured_beside_backpropagation_and_petra(tmp_path: Path) -> None:
+def test_forward_gradients_compare_all_ways(tmp_path: Path) -> None:
+    """All ways of forward gradients and PETRA are compared with backpropagation, and jvp has a lower peak."""
     record = forward_gradients.main(
         f"--batch 2 --width 4 --rounds 1 --threads 1 --device cpu --record --records {tmp_path}".split()
     )
@@ -397,7 +405,7 @@ def test_growth_is_measured_along_every_axis(tmp_path: Path) -> None:
     }
 
 
-def test_growth_is_measured_of_all_methods_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growth_alternates_methods_and_reverses_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = itertools.count()
     monkeypatch.setattr(tick, "time_call", lambda *_: next(turns))
     chosen = [methods.PETRA, methods.DELAYED_GRADIENTS]
@@ -410,7 +418,7 @@ def test_growth_is_measured_of_all_methods_in_turn(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed")
-def test_every_part_of_the_loaders_gives_its_numbers() -> None:
+def test_loaders_measure_every_part() -> None:
     from benchmarks import loaders
 
     few = "--workers 0 --pairs 1 --seconds 0.05 --images 640 --files 70 --widths 2 --threads 1"
@@ -420,7 +428,8 @@ def test_every_part_of_the_loaders_gives_its_numbers() -> None:
 
 
 @pytest.mark.slow
-def test_petra_is_compared_with_the_pipelines_of_torch(tmp_path: Path) -> None:
+def test_pipelining_compares_petra_with_torch(tmp_path: Path) -> None:
+    """PETRA is compared with all pipeline schedules of torch, with the stated aims."""
     record = pipelining.main(["--quick", "--record", "mine", "--records", str(tmp_path)])
     assert read(tmp_path / "benchmarks" / "mine.json") == record
     assert {series.group for series in record.series} == {"chain3, width 2"}
@@ -437,14 +446,16 @@ def test_petra_is_compared_with_the_pipelines_of_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_wrong_gradients_end_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipelining_rejects_wrong_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If gradients differ from plain autograd's by more than the tolerance, ValueError is raised."""
     monkeypatch.setattr(pipelining, "TOLERANCE", -1.0)  # no error is as small as that
     with pytest.raises(ValueError, match=r"differ by .* from those of plain autograd"):
         pipelining.check_gradients(pipelining.PipeliningSetting("chain2", 2, 2, 8, 2), (2, 2))
 
 
 @pytest.mark.slow
-def test_the_model_is_compared_with_the_engine(tmp_path: Path) -> None:
+def test_timeline_compares_model_with_engine(tmp_path: Path) -> None:
+    """The record has modelled and measured timelines with the same devices, stages and kinds of actions."""
     series = timeline.main(["--quick", "--record", "--records", str(tmp_path)]).series
     record = read(tmp_path / "benchmarks" / "timeline.json")  # the times of timelines are rounded in the file
     assert record.series == series
@@ -457,14 +468,15 @@ def test_the_model_is_compared_with_the_engine(tmp_path: Path) -> None:
     assert {(e.device, *e.name[:2]) for e in modelled.events} == {(e.device, *e.name[:2]) for e in measured.events}
 
 
-def test_the_predicted_pace_is_that_of_a_full_pipeline() -> None:
+def test_predicted_pace_is_that_of_steady_state() -> None:
     """The end of a run, in which no micro-batch enters, once made one process look a third too fast."""
     costs = [Cost(1.0, 2.0, 0.5)] * 4
     for method in timeline.METHODS:
         assert timeline.predict_timeline(method, costs, (4,), Link())[1] == pytest.approx(4 * 3.5)
 
 
-def test_timings_are_compared_in_pairs_and_merging_may_cost_the_messages(tmp_path: Path) -> None:
+def test_timings_compare_lockstep_1f1b_and_merged_stages(tmp_path: Path) -> None:
+    """All three timings are measured in pairs, and the limit of merged stages is above that of 1F1B."""
     timings.main(["--quick", "--record", "--records", str(tmp_path)])
     record = read(tmp_path / "benchmarks" / "timings.json")
     (group,) = {series.group for series in record.series}

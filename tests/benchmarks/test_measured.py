@@ -45,7 +45,8 @@ def cell() -> list[str]:
     ]
 
 
-def test_the_documentation_quotes_the_records_of_a_gpu() -> None:
+def test_documented_gpu_times_match_records() -> None:
+    """The GPU times in docs/benchmarks.md equal those of the committed records."""
     text = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
     words = " ".join(text.split())
     table = [line for line in text.splitlines() if line in (lines := ticks())]

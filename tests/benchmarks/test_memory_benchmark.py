@@ -17,16 +17,15 @@ CHAIN = memory.MemoryRun("chain4", width=8, size=16, batch=16, accumulation=1, m
 
 
 @pytest.mark.parametrize("answer", [0, 1, 2, 41, 97])
-def test_the_largest_number_is_found_from_any_guess(answer: int) -> None:
+def test_largest_finds_limit_from_any_guess(answer: int) -> None:
+    """`largest` finds the limit from any guess with fewer than 20 runs and repeats none."""
     for guess in (0, 1, 13, 40, 41, 90, 1000):
         asked = []
         assert memory.largest(lambda number: asked.append(number) or number <= answer, guess) == answer  # noqa: B023
         assert len(asked) == len(set(asked)) < 20, "every question takes a run"
 
 
-def test_a_batch_that_runs_out_of_memory_does_not_fit(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_out_of_memory_batch_does_not_fit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The search tries 1/8 above the prediction. The device ran out of memory there, and all results were lost."""
 
     def allocated(run: memory.MemoryRun) -> tuple[Any, MemoryReport]:
@@ -47,7 +46,8 @@ def test_a_batch_that_runs_out_of_memory_does_not_fit(
 
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_what_is_predicted_is_near_what_the_allocator_gives_out(method: methods.Method) -> None:
+def test_predicted_peak_is_near_allocated_peak(method: methods.Method) -> None:
+    """The predicted peak is within 35 % of the allocated one, and PETRA's sum of parts within 25 %."""
     run = dataclasses.replace(CHAIN, method=method.name)
     allocations, report = memory.measure_allocations(run)
     assert allocations.peak == pytest.approx(memory.predict_peak(run), rel=0.35)  # without temporaries of operations
@@ -57,7 +57,7 @@ def test_what_is_predicted_is_near_what_the_allocator_gives_out(method: methods.
         assert 0.8 < allocations.peak / memory.sum_of_parts(report) < 1.25
 
 
-def test_the_claim_names_what_cublas_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_note_gives_size_of_cublas_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
     account = SimpleNamespace(peak=1000, workspaces=67_000_000), MemoryReport(())
     monkeypatch.setattr(memory, "measure_allocations", lambda run: account)
     monkeypatch.setattr(memory, "sum_of_parts", lambda report: 990)
@@ -79,7 +79,8 @@ def test_quick_measures_every_part_and_writes_a_record(tmp_path: Path) -> None:
     assert finding.startswith("Memory: under 0.1 MB on one device the largest batch is ")
 
 
-def test_the_largest_batch_is_said_even_where_another_fits_more() -> None:
+def test_finding_names_method_with_largest_batch() -> None:
+    """The finding names the method with the largest batch, and PETRA's batch if it is smaller."""
     batches = {"PETRA": 38, "Delayed gradients": 0, "Backpropagation": 77}
     series = tuple(Series("budget", name, LARGEST_FOUND, "images", (n,)) for name, n in batches.items())
     (finding,) = memory.complete(dataclasses.replace(a_race(), series=series, setting={"budget": 64.0})).findings

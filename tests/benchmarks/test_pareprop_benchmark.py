@@ -26,7 +26,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
     return record
 
 
-def test_it_measures_every_method(measured: Benchmark) -> None:
+def test_benchmark_measures_every_method(measured: Benchmark) -> None:
     assert {len(s.values) for s in measured.series if s.quantity == THROUGHPUT} == {3}
     assert [comparison.aim for comparison in measured.comparisons] == ["", "", ""], "aims are for GPUs"
     largest = {(s.name, s.quantity): s.values[0] for s in measured.series if s.group == "revvit_micro2"}
@@ -34,9 +34,7 @@ def test_it_measures_every_method(measured: Benchmark) -> None:
     assert all(value > 0 for value in largest.values())
 
 
-def test_what_does_not_fit_is_left_out_and_the_rest_is_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_oversized_batches_are_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The largest of three batches ran out of memory, and the times of the others were lost with it."""
 
     def stepping(run: script.ParepropRun, device: torch.device, *, side_by_side: bool = True) -> Any:
@@ -59,7 +57,8 @@ def test_what_does_not_fit_is_left_out_and_the_rest_is_measured(
     assert {entry.text for entry in rows[1]} >= {"not timed", "does not fit"}
 
 
-def test_times_in_which_memory_was_asked_for_anew_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocator_retries_invalidate_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the allocator had to release and allocate again, timing raises MemoryError."""
     asked = iter([3, 4])
     monkeypatch.setattr(script, "stepping", lambda run, device: lambda: None)
     monkeypatch.setattr(script, "retries", lambda device: next(asked))
@@ -68,12 +67,14 @@ def test_times_in_which_memory_was_asked_for_anew_are_none(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("method", script.CONTESTANTS, ids=str)
-def test_what_is_predicted_is_near_what_the_allocator_gives_out(method: Any) -> None:
+def test_predicted_peak_is_near_allocated_peak(method: Any) -> None:
+    """The predicted peak is within 25 % of the allocated one."""
     run = dataclasses.replace(RUN, method=method)
     assert script.measure_allocations(run, torch.device("cpu")) == pytest.approx(script.predict_peak(run), rel=0.25)
 
 
-def test_a_second_graph_is_predicted_and_largest_batches_are_found_from_a_line() -> None:
+def test_second_graph_and_largest_batch_are_predicted() -> None:
+    """PaReprop's predicted peak includes a second graph, and by_a_line finds the batch for a limit."""
     plain = dataclasses.replace(RUN, method=REVERSIBLE_BACKPROPAGATION)
     assert script.predict_peak(plain) < script.predict_peak(RUN)
     limit = script.predict_peak(dataclasses.replace(RUN, batch=37))

@@ -29,7 +29,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # 
 
 @pytest.mark.parametrize("setting", [CHAIN, REVNET], ids=str)
 @pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda contestant: contestant.name)
-def test_every_contestant_has_autograds_gradients(contestant: Contestant, setting: measures.PeerSetting) -> None:
+def test_contestants_match_autograd(contestant: Contestant, setting: measures.PeerSetting) -> None:
+    """Every contestant has autograd's gradients and the known number of BatchNorm updates."""
     if contestant.package is not None and find_spec(contestant.package) is None:
         pytest.skip(f"{contestant.package} is not installed")
     task = measures.Task(setting)
@@ -45,7 +46,7 @@ def breaks(stages) -> nn.Module:
     raise AttributeError("gone from torch")
 
 
-def test_whoever_is_absent_or_fails_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_failing_peers_have_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, ours = CONTESTANTS[0], CONTESTANTS[-1]
     absent = dataclasses.replace(plain, name="absent", package="no_such_package")
     broken = dataclasses.replace(plain, name="broken", made_of=breaks, package="numpy")
@@ -58,7 +59,7 @@ def test_whoever_is_absent_or_fails_is_a_row_that_says_so(monkeypatch: pytest.Mo
     assert {s.quantity for s in benchmark.series} >= {*peers.COSTS, peers.UPDATES} - {"process peak"}
 
 
-def test_peers_that_are_ahead_are_said_first() -> None:
+def test_findings_begin_with_faster_peers() -> None:
     def both_series(name: str, seconds: float, updates: float, once: float | None = None) -> list[Series]:
         costs = Series("chain", name, peers.TIME, "s", (seconds, seconds, once or seconds))
         return [costs, Series("chain", name, peers.UPDATES, "a step", (updates,))]
@@ -79,7 +80,7 @@ def test_peers_that_are_ahead_are_said_first() -> None:
     assert who.endswith("More than one BatchNorm update a step: fast (2).")
 
 
-def test_peers_have_their_turns_forwards_and_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_alternate_order_of_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, ours = CONTESTANTS[0], CONTESTANTS[-1]
     monkeypatch.setattr(peers, "CONTESTANTS", (plain, ours))
     turns = itertools.count(1)

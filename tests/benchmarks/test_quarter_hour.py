@@ -107,7 +107,8 @@ def replace_plan(first, cells, last, monkeypatch=None) -> None:
 
 
 @pytest.mark.slow
-def test_all_of_it_in_small_and_what_it_leaves_is_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_session_passes_and_its_records_merge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A small session passes all steps, its archive can be merged, and a second call repeats nothing."""
     output, bring, home = tmp_path / "hour", tmp_path / "bring", tmp_path / "home"
     options = [*SMALL, *PATIENT, "--output", str(output), "--bring", str(bring)]
     assert quarter_hour.main(options) == 0, capsys.readouterr().out
@@ -144,9 +145,8 @@ def run_hour(folder: Path, stopped: str) -> None:
     ("stopped", "number"),
     [*((name, signal.SIGKILL) for name in NAMES), ("tick", signal.SIGTERM), ("cell-0", signal.SIGTERM)],
 )
-def test_stopped_in_any_step_what_has_ended_is_not_repeated(
-    tmp_path: Path, call, stopped: str, number: signal.Signals
-) -> None:
+def test_stopped_session_repeats_no_finished_step(tmp_path: Path, call, stopped: str, number: signal.Signals) -> None:
+    """After SIGKILL or SIGTERM in any step, the next call repeats only the step that was stopped."""
     with contextlib.closing(Process(run_hour, tmp_path, stopped)) as process:
         wait_for(lambda: times(tmp_path, stopped))
         process.send_signal(number)
@@ -163,7 +163,8 @@ def test_stopped_in_any_step_what_has_ended_is_not_repeated(
     ]
 
 
-def test_a_call_ends_while_a_cell_is_trained_and_the_next_one_waits_for_it(tmp_path, call, capsys) -> None:
+def test_training_outlives_call_and_next_call_waits(tmp_path, call, capsys) -> None:
+    """Training continues after the end of a call, and the next call waits for it."""
     cells = [trained(tmp_path, long(0), pause=600)]
     ending = ["--call-seconds", str(quarter_hour.ENDING + 5)]
     assert call([], cells, [noting(tmp_path, "later")], *ending) == 0
@@ -177,7 +178,7 @@ def test_a_call_ends_while_a_cell_is_trained_and_the_next_one_waits_for_it(tmp_p
     assert (times(tmp_path, "cell-0"), times(tmp_path, "later")) == (1, 1)
 
 
-def test_the_next_cell_that_fits_is_trained(tmp_path, call, capsys, monkeypatch) -> None:
+def test_next_cell_that_fits_is_trained(tmp_path, call, capsys, monkeypatch) -> None:
     """The records show that the first cell takes too long; the first epochs of the second cell show the same."""
     record(long(7), tmp_path / "hour" / "records", 900.0, 10)
     where = speed.device({**fake_records.ENVIRONMENT, "device": "cpu"})
@@ -195,7 +196,8 @@ def test_the_next_cell_that_fits_is_trained(tmp_path, call, capsys, monkeypatch)
     assert [times(tmp_path, f"cell-{seed}") for seed in range(3)] == [0, 1, 1], "a refused cell is not begun again"
 
 
-def test_when_the_time_is_used_up_training_stops_and_saves(tmp_path, call, capsys, monkeypatch) -> None:
+def test_training_stops_when_time_is_used_up(tmp_path, call, capsys, monkeypatch) -> None:
+    """When the time is used up, training receives SIGINT and later steps are skipped."""
     monkeypatch.setattr(quarter_hour, "STARTING", 0.0)
     seconds = ["--seconds", str(quarter_hour.ENDING + 15)]
     assert call([], [trained(tmp_path, long(0), pause=20.0)], [noting(tmp_path, "later")], *seconds) == 0
@@ -205,7 +207,8 @@ def test_when_the_time_is_used_up_training_stops_and_saves(tmp_path, call, capsy
     assert (tmp_path / "cell-0-stopped").exists()
 
 
-def test_a_failure_takes_away_what_needs_it_and_no_more(tmp_path, call, capsys, monkeypatch) -> None:
+def test_failed_steps_do_not_stop_the_others(tmp_path, call, capsys, monkeypatch) -> None:
+    """After a failure or timeout of a step, the other steps run, and the exit code is 1."""
     steps = [
         noting(tmp_path, "correctness", "sys.exit(3)"),
         noting(tmp_path, "tick", "time.sleep(600)", seconds=8),
@@ -228,7 +231,8 @@ def test_a_failure_takes_away_what_needs_it_and_no_more(tmp_path, call, capsys, 
         ({"tick": "exit code 1"}, ["--cuda-graphs", "19"]),
     ],
 )
-def test_cells_are_trained_with_what_was_found_right(tmp_path, failed, words) -> None:
+def test_training_uses_only_features_that_passed(tmp_path, failed, words) -> None:
+    """Cells use CUDA graphs and compilation only if the steps that check them passed."""
     outcomes = {"correctness": "", "tick": "", **failed}
     given, where = quarter_hour.how_trained("cuda", "NVIDIA H200", outcomes)
     assert given == words
@@ -236,7 +240,8 @@ def test_cells_are_trained_with_what_was_found_right(tmp_path, failed, words) ->
     assert quarter_hour.how_trained("cpu", "cpu", outcomes)[0] == []
 
 
-def test_the_compilers_cache_is_brought_back_in_parts_and_taken_along(tmp_path, call, monkeypatch) -> None:
+def test_compiler_cache_is_split_and_restored(tmp_path, call, monkeypatch) -> None:
+    """The compiler's cache is exported in parts of limited size and restored in a later session."""
     monkeypatch.setattr(quarter_hour, "PART", 1000)
     kernel = os.urandom(5000)  # incompressible
     folder = tmp_path / "hour" / "inductor"
@@ -260,7 +265,8 @@ shutil.copy(os.path.join(os.environ["TORCHINDUCTOR_CACHE_DIR"], "kernel"), sys.a
 """
 
 
-def test_checkpoints_stay_where_they_are(tmp_path, call) -> None:
+def test_archive_excludes_checkpoints(tmp_path, call) -> None:
+    """The archive contains metrics, but no checkpoints, locks, temporary files or user names."""
     records = tmp_path / "hour" / "records" / "scale" / "cell"
     (records / "checkpoint").mkdir(parents=True)
     for name in ("metrics.jsonl", "checkpoint.pt", "checkpoint/rank-0.pt", "record.lock", "a.tmp"):
@@ -271,7 +277,8 @@ def test_checkpoints_stay_where_they_are(tmp_path, call) -> None:
         assert {(file.uid, file.gid, file.uname, file.gname) for file in archive} == {(0, 0, "", "")}, "of no user"
 
 
-def test_several_processes_share_a_gpu_through_mps(tmp_path, call, monkeypatch) -> None:
+def test_processes_share_gpu_through_mps(tmp_path, call, monkeypatch) -> None:
+    """Commands of one step run concurrently with an MPS server, which is started before and stopped after them."""
     control = tmp_path / quarter_hour.MPS
     control.write_text(
         f'#!/bin/sh\necho "$1 $CUDA_MPS_PIPE_DIRECTORY" >> {tmp_path}/said\n[ $# = 1 ] || cat >> {tmp_path}/said\n'
@@ -288,7 +295,8 @@ def test_several_processes_share_a_gpu_through_mps(tmp_path, call, monkeypatch) 
     assert (tmp_path / "said").read_text().splitlines() == [f"-d {folder}", f" {folder}", "quit"]
 
 
-def test_the_plan_for_a_gpu_can_be_looked_at_without_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_prints_gpu_plan_without_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a GPU, --dry-run prints valid commands for one and creates no files."""
     options = ["--output", str(tmp_path / "hour"), "--source", str(tmp_path), "--unofficial", "a reason", "--dry-run"]
     assert quarter_hour.main(options) == 0
     assert not (tmp_path / "hour").exists()
@@ -319,7 +327,7 @@ def test_the_plan_for_a_gpu_can_be_looked_at_without_one(tmp_path: Path, capsys:
         ([*SMALL, "--seconds", "0"], "argument --seconds: got 0, expected a number above 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path, capsys, options, words) -> None:
+def test_invalid_options_are_rejected(tmp_path, capsys, options, words) -> None:
     with pytest.raises(SystemExit):
         quarter_hour.main([*options, "--output", str(tmp_path / "hour")])
     assert words in capsys.readouterr().err

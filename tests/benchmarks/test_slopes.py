@@ -7,7 +7,8 @@ from benchmarks.slopes import growth
 PLACES = (4, 8, 16, 32)
 
 
-def test_an_exponent_has_an_interval_that_holds_it() -> None:
+def test_growth_interval_contains_exponent() -> None:
+    """The interval of a noisy power law contains its exponent; two points give no interval."""
     noise = (1.02, 0.97, 1.01, 0.98)
     slope = growth(PLACES, [3 * x**1.5 * e for x, e in zip(PLACES, noise, strict=True)])
     assert slope.half_width is not None
@@ -16,7 +17,7 @@ def test_an_exponent_has_an_interval_that_holds_it() -> None:
     assert (two.exponent, two.half_width, two.words(2)) == (pytest.approx(2), None, "2.00")
 
 
-def test_straight_lines_and_what_has_no_exponent() -> None:
+def test_growth_detects_lines_and_rejects_invalid_data() -> None:
     flat = growth(PLACES, [7.0] * 4)
     assert (flat.exponent, flat.half_width, flat.straight) == (0, 0, 1)
     assert flat.words() == "0.000 ± 0.000"

@@ -91,6 +91,7 @@ def workers(root: Path) -> list[int]:
 
 
 def test_two_turns_share_a_grid(slurm: Slurm, whole: dict[str, Any], tmp_path: Path) -> None:
+    """Two turns of a job array share a grid and leave the records of an undisturbed run."""
     job = submit_grid(slurm, tmp_path, "1-2")
     holding = wait_for(lambda: len(alive := workers(tmp_path)) == 2 and alive)
     plan = python("run", *GRID, "--records", str(tmp_path), "--dry-run", "-v")
@@ -101,7 +102,8 @@ def test_two_turns_share_a_grid(slurm: Slurm, whole: dict[str, Any], tmp_path: P
     assert "Nothing is left to run." in python("run", *GRID, "--records", str(tmp_path), "--dry-run")
 
 
-def test_a_turn_that_is_requeued_saves_and_goes_on(slurm: Slurm, whole: dict[str, Any], tmp_path: Path) -> None:
+def test_requeued_turn_saves_and_resumes(slurm: Slurm, whole: dict[str, Any], tmp_path: Path) -> None:
+    """A requeued turn saves once, resumes, and leaves the records of an undisturbed run."""
     job = submit_grid(slurm, tmp_path, "1")
     wait_for(lambda: epochs(tmp_path))
     slurm.call("scontrol", "requeue", f"{job}_1")
@@ -121,7 +123,8 @@ def kill(process: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_what_a_killed_turn_leaves_another_one_ends(slurm: Slurm, whole: dict[str, Any], tmp_path: Path) -> None:
+def test_other_turn_finishes_cells_of_killed_turn(slurm: Slurm, whole: dict[str, Any], tmp_path: Path) -> None:
+    """If a turn is killed, another one finishes its cells with the records of an undisturbed run."""
     job = submit_grid(slurm, tmp_path, "1-2")
     [first, _] = wait_for(lambda: len(alive := workers(tmp_path)) == 2 and epochs(tmp_path) and alive)
     kill(first)
@@ -130,9 +133,8 @@ def test_what_a_killed_turn_leaves_another_one_ends(slurm: Slurm, whole: dict[st
     assert "its process is gone" in slurm.log(job, 1) + slurm.log(job, 2)
 
 
-def test_a_turn_whose_time_is_nearly_over_saves_and_the_next_goes_on(
-    slurm: Slurm, whole: dict[str, Any], tmp_path: Path
-) -> None:
+def test_turn_saves_before_time_limit_and_next_resumes(slurm: Slurm, whole: dict[str, Any], tmp_path: Path) -> None:
+    """A turn saves before its time limit, and the next leaves the records of an undisturbed run."""
     job = submit_grid(slurm, tmp_path, "1-2%1")
     wait_for(lambda: epochs(tmp_path))
     [worker] = workers(tmp_path)
@@ -156,7 +158,7 @@ def submit_network(slurm: Slurm, output: Path, turns: str) -> str:
     return slurm.submit(*options, "network.sh", *NETWORK, "--output", str(output))
 
 
-def test_a_network_over_two_processes_is_requeued(slurm: Slurm, alone: tuple[Any, Any], tmp_path: Path) -> None:
+def test_requeued_network_of_two_processes_resumes(slurm: Slurm, alone: tuple[Any, Any], tmp_path: Path) -> None:
     """SIGTERM comes twice to each process: from Slurm, and from torchrun."""
     job = submit_network(slurm, tmp_path, "1")
     wait_for(lambda: epochs(tmp_path))
@@ -168,7 +170,8 @@ def test_a_network_over_two_processes_is_requeued(slurm: Slurm, alone: tuple[Any
     assert log.count("(2 processes with 1 thread each)") == 2
 
 
-def test_after_a_network_is_killed_the_next_turn_goes_on(slurm: Slurm, alone: tuple[Any, Any], tmp_path: Path) -> None:
+def test_next_turn_resumes_killed_network(slurm: Slurm, alone: tuple[Any, Any], tmp_path: Path) -> None:
+    """After rank 0 is killed, the next turn resumes to the weights of an undisturbed run."""
     job = submit_network(slurm, tmp_path, "1-2%1")
     wait_for(lambda: epochs(tmp_path))
     rank_0 = holder(tmp_path)

@@ -12,7 +12,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("key", [*(exhibit.key for exhibit in dump.SHOWN), dump.HEADLINES, dump.CLAIMS])
-def test_the_exhibit_says_what_it_said(key: str, texts: dict[str, str]) -> None:
+def test_exhibit_matches_golden_file(key: str, texts: dict[str, str]) -> None:
     """`python -m tests.golden.dump` rewrites the files if a difference is intended."""
     assert texts[key].splitlines() == (dump.HERE / f"{key}.txt").read_text().splitlines()
 
@@ -24,7 +24,8 @@ def test_every_exhibit_has_a_sentence(texts: dict[str, str]) -> None:
     assert [key for key, sentence in sentences.items() if len(sentence.split()) < 2] == []
 
 
-def test_records_are_those_of_the_report() -> None:
+def test_golden_records_are_unique_and_committed() -> None:
+    """The more than 60 records of the golden files are unique and committed."""
     names = dump.names_of_records()
     assert len(names) == len(set(names)) > 60
     committed = {f"{run.cell.scale}/{run.cell.name}" for run in scan(dump.COMMITTED).records}

@@ -55,7 +55,7 @@ def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM)
 
 
-def test_there_are_eleven_of_at_most_sixty_lines() -> None:
+def test_eleven_networks_have_at_most_sixty_lines() -> None:
     lines = {file.stem: len(file.read_text(encoding="utf-8").splitlines()) for file in FILES}
     assert len(lines) == 11
     assert {name: count for name, count in lines.items() if count > 60} == {}
@@ -63,7 +63,7 @@ def test_there_are_eleven_of_at_most_sixty_lines() -> None:
 
 @pytest.mark.parametrize("method", SYNCHRONOUS, ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_synchronous_methods_train_the_plain_model_in_place_as_autograd_does(name: str, method: Method) -> None:
+def test_synchronous_methods_train_as_plain_pytorch(name: str, method: Method) -> None:
     """An update accumulates two micro-batches and clips by the global norm, as `clip_grad_norm_` does."""
     plain = module_function(name)
     model = copy.deepcopy(plain)
@@ -108,7 +108,8 @@ def reference_part(part: Stage) -> ReferencePart:
 
 @pytest.mark.parametrize("method", [method for method in methods.PAPER if method.pipelined], ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_full_pipeline_is_what_the_equations_say(name: str, method: Method) -> None:
+def test_full_pipeline_matches_reference_equations(name: str, method: Method) -> None:
+    """Losses and weights of a full pipeline equal those of the paper's equations."""
     stages: list[Stage] = NETWORKS[name].stages(module_function(name))
     data = batches(name, 2 * len(stages) + 2)  # four more than fill the pipeline
     parts = [[reference_part(part) for part in stage.parts()] for stage in copy.deepcopy(stages)]
@@ -125,7 +126,7 @@ def test_a_full_pipeline_is_what_the_equations_say(name: str, method: Method) ->
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_check_finds_nothing(name: str) -> None:
+def test_check_finds_nothing(name: str) -> None:
     stages, (x, y) = NETWORKS[name].stages(module_function(name)), batches(name, 1)[0]
     report = petra_core.check(stages, x, y, optimizer=sgd)
     assert report.ok, report
@@ -136,7 +137,8 @@ def test_the_check_finds_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.PETRA], ids=str)
 @pytest.mark.parametrize("name", ["vit", "reversible_vit"])
-def test_with_dropout_and_stochastic_depth_the_loss_falls(name: str, method: Method) -> None:
+def test_loss_falls_with_dropout_and_stochastic_depth(name: str, method: Method) -> None:
+    """In a full pipeline with random masks, the loss falls by more than 30 %."""
     stages, (x, y) = NETWORKS[name].stages(module_function(name, dropout=0.1)), batches(name, 1)[0]
     adamw = functools.partial(torch.optim.AdamW, lr=3e-3)
     p = Pipeline(stages, method, optimizer=adamw, seed=0, inspect=False)  # other tests inspect them
@@ -150,7 +152,8 @@ def test_with_dropout_and_stochastic_depth_the_loss_falls(name: str, method: Met
 
 
 @pytest.mark.parametrize("name", ["vit", "reversible_vit"])
-def test_dropout_draws_the_same_masks_under_both_synchronous_methods(name: str) -> None:
+def test_dropout_masks_equal_under_synchronous_methods(name: str) -> None:
+    """With dropout, losses under backpropagation and reversible backpropagation are equal."""
     losses = []
     for method in (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION):
         p = Pipeline(NETWORKS[name].stages(module_function(name, dropout=0.3)), method, optimizer=sgd, seed=0)
@@ -163,7 +166,8 @@ def test_dropout_draws_the_same_masks_under_both_synchronous_methods(name: str) 
 
 @pytest.mark.parametrize("name", ["gpt", "reversible_gpt"])
 @pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.PETRA], ids=str)
-def test_dynamic_padding_between_drains_is_plain_training(name: str, method: Method) -> None:
+def test_dynamic_padding_trains_as_plain_pytorch(name: str, method: Method) -> None:
+    """Micro-batches of different lengths, with a drain after each, train as plain PyTorch."""
     plain = module_function(name)
     model = copy.deepcopy(plain)
     optimizer = sgd(list(plain.parameters()))
@@ -180,7 +184,8 @@ def test_dynamic_padding_between_drains_is_plain_training(name: str, method: Met
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_a_tied_embedding_is_refused_and_the_remedies_train(method: Method) -> None:
+def test_tied_embedding_raises_and_remedies_train(method: Method) -> None:
+    """A weight tied across stages raises ValueError; one stage for both uses, or a copied weight, trains."""
     model = module_function("gpt")
     model.top.weight = model.embedding.token.weight
     with pytest.raises(ValueError, match=r"weights cannot be tied across stages.*into the module of one stage, or unt"):
@@ -212,7 +217,8 @@ class Around(nn.Module):
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_a_skip_by_attribute_is_refused_with_the_remedy(method: Method) -> None:
+def test_skip_by_attribute_raises(method: Method) -> None:
+    """A skip connection outside the streams raises a StageError that suggests a stream."""
     model, kept = module_function("vit"), {}
     stages = vit.stages(model)
     for index, writes in ((0, True), (2, False)):
@@ -222,7 +228,7 @@ def test_a_skip_by_attribute_is_refused_with_the_remedy(method: Method) -> None:
         Pipeline(stages, method, accumulation=8, optimizer=sgd).step(x, y)
 
 
-def test_the_last_smaller_batch_is_refused_with_the_remedy_and_taken_after_a_drain() -> None:
+def test_smaller_last_batch_requires_drain() -> None:
     p = Pipeline(unet.stages(module_function("unet")), methods.PETRA, optimizer=sgd)
     x, y = batches("unet", 1)[0]
     p.step(x, y)
@@ -232,7 +238,8 @@ def test_the_last_smaller_batch_is_refused_with_the_remedy_and_taken_after_a_dra
     assert p.step(x[:2], y[:2]) is not None
 
 
-def test_masks_and_positions_without_context_are_refused_with_the_remedy() -> None:
+def test_masks_without_context_raise() -> None:
+    """Masks and positions without context=True raise a ValueError that names the option."""
     stages = reversible_gpt.stages(module_function("reversible_gpt"))
     for stage in stages[1].parts():
         stage.context = False  # type: ignore[assignment]  # as if the user had not set it

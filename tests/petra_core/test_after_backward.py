@@ -20,7 +20,8 @@ RATE = 0.1
 
 
 @pytest.mark.parametrize(("method", "k"), toys.METHODS_AND_K, ids=str)
-def test_looking_on_changes_no_bit(method: Method, k: int) -> None:
+def test_hook_changes_no_results(method: Method, k: int) -> None:
+    """The hook receives every backward and leaves states and held bytes unchanged."""
     data, states = toys.batches(14), []
     backwards: list[Backward] = []
     net = toys.network(6, dropout=0.2)
@@ -41,7 +42,8 @@ def test_looking_on_changes_no_bit(method: Method, k: int) -> None:
 
 @pytest.mark.parametrize("pattern", ["b r r b r h", "br rr brr rh"])
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_gradients_and_inputs_are_those_of_the_papers_equations(method: Method, pattern: str) -> None:
+def test_hook_receives_gradients_and_inputs_of_reference(method: Method, pattern: str) -> None:
+    """The hook receives the gradients and inputs that the paper's equations give."""
     stages, data, rule = network(pattern, norm=False), batches(16), RULES[method.name]
     history = simulate(stages, rule, 1, Sgd(lambda tick: RATE), data, entries(rule, len(stages), len(data)))
     whole, seen = 0, []

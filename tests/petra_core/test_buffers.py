@@ -16,7 +16,8 @@ from tests.compare import assert_bitwise_equal, assert_close
 pytestmark = pytest.mark.convolutions
 
 
-def test_evaluation_uses_the_statistics_and_leaves_everything_alone() -> None:
+def test_evaluate_uses_running_statistics_and_changes_no_state() -> None:
+    """`evaluate` uses running statistics and leaves the state and training modes unchanged."""
     net, data = toys.network(5), toys.batches(8)
     p = toys.pipeline(net)
     toys.train(p, data, drain=False)
@@ -50,7 +51,8 @@ class Remembering(nn.Module):
 
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_statistics_and_other_buffers_move_once_per_micro_batch(method: Method) -> None:
+def test_buffers_update_once_per_micro_batch(method: Method) -> None:
+    """After n micro-batches, buffers equal those of n plain forwards under every method."""
     # memcnn, RevTorch, revlib and torch.utils.checkpoint update them two or three times a step. With constant weights,
     # the statistics after n micro-batches are those of n plain forwards.
     data = toys.batches(9)
@@ -67,7 +69,8 @@ def test_statistics_and_other_buffers_move_once_per_micro_batch(method: Method) 
         assert {int(b) for name, b in buffers.items() if name.endswith(("tracked", "count"))} == {9}
 
 
-def test_frozen_buffers_work_with_every_normalisation() -> None:
+def test_frozen_buffers_support_every_normalisation() -> None:
+    """Inside FrozenBuffers, normalisation layers give their usual output and keep their buffers."""
     norms = nn.Sequential(
         nn.BatchNorm2d(4),
         nn.BatchNorm2d(4, momentum=None),
@@ -98,7 +101,7 @@ class Scaled(nn.Module):
         return x * self.count
 
 
-def test_a_graph_keeps_the_buffer_that_it_was_made_with() -> None:
+def test_graph_keeps_buffer_from_forward() -> None:
     """The buffer was once restored in place without autograd's knowledge, so the gradient was 0."""
     function, x = Scaled(), torch.ones(3, requires_grad=True)
     with FrozenBuffers(function).freeze():
@@ -115,7 +118,8 @@ class Inplace(nn.Module):
 
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_a_first_operation_in_place_is_refused(method: Method) -> None:
+def test_in_place_write_to_input_raises(method: Method) -> None:
+    """A module that writes to its input in place raises ValueError in training and evaluation."""
     p = Pipeline([toys.stem(2).double(), BufferedStage(Inplace()), toys.head(2).double()], method)
     with pytest.raises(ValueError, match="Inplace wrote to its input in place"):
         toys.train(p, toys.batches(3))

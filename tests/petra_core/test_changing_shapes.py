@@ -13,7 +13,8 @@ from tests.compare import assert_bitwise_equal, assert_close
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_after_a_drain_micro_batches_may_have_another_shape(method: Method) -> None:
+def test_shape_may_change_after_drain(method: Method) -> None:
+    """After a drain, micro-batches of another shape train as in plain PyTorch under every method."""
     stages = toys.network(4)
     k = 6 if method.double_buffered else 1
     p = Pipeline(copy.deepcopy(stages), method, accumulation=k, optimizer=toys.sgd)
@@ -35,7 +36,8 @@ def test_after_a_drain_micro_batches_may_have_another_shape(method: Method) -> N
     assert_close(dict(sequential(p.stages).state_dict()), dict(sequential(plain).state_dict()))
 
 
-def test_a_resumed_drained_pipeline_takes_another_shape_and_one_in_flight_does_not() -> None:
+def test_shape_change_requires_drain_also_after_resume() -> None:
+    """Another shape raises ValueError while micro-batches are in flight; a resumed drained pipeline accepts it."""
     (x, y), (small, labels) = toys.batches(1)[0], toys.batches(1, size=2)[0]
     p = toys.pipeline(toys.network(4), seed=1)
     p.step(x, y)

@@ -18,7 +18,8 @@ from tests.compare import assert_bitwise_equal
 STATE = {"weights": [torch.arange(2000.0), None], "name": "x", "step": 3, "streams": (torch.ones(2, 3),)}
 
 
-def test_round_trip_and_damage_is_found(tmp_path: Path) -> None:
+def test_load_returns_saved_state_and_detects_damage(tmp_path: Path) -> None:
+    """`load` returns the saved state bitwise and raises CheckpointError for a damaged file."""
     path = tmp_path / "a.pt"
     checkpoint.save(path, STATE)
     assert_bitwise_equal(checkpoint.load(path), STATE)
@@ -38,7 +39,8 @@ def test_round_trip_and_damage_is_found(tmp_path: Path) -> None:
         checkpoint.load(tmp_path / "none.pt")
 
 
-def test_a_flipped_bit_is_found_or_of_no_effect(tmp_path: Path) -> None:
+def test_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
+    """With one flipped bit, `load` raises CheckpointError or returns the saved state."""
     path = tmp_path / "a.pt"
     state = {"weights": torch.arange(3.0), "name": "x"}
     checkpoint.save(path, state)
@@ -50,7 +52,9 @@ def test_a_flipped_bit_is_found_or_of_no_effect(tmp_path: Path) -> None:
                 assert_bitwise_equal(checkpoint.load(path), state)
 
 
-def test_a_foreign_file_cannot_run_code(tmp_path: Path) -> None:
+def test_foreign_file_cannot_run_code(tmp_path: Path) -> None:
+    """Loading a foreign file raises CheckpointError and does not run its code."""
+
     class Harmful:
         def __reduce__(self) -> tuple[Any, ...]:
             return (Path.touch, (tmp_path / "ran",))
@@ -65,7 +69,7 @@ def test_a_foreign_file_cannot_run_code(tmp_path: Path) -> None:
         checkpoint.load(tmp_path / "c.pt")
 
 
-def test_the_file_and_then_its_name_are_flushed_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_syncs_file_then_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without both flushes, a crash of the machine may lose a result whose checkpoint has been removed."""
     flushed = []
 
@@ -77,7 +81,8 @@ def test_the_file_and_then_its_name_are_flushed_to_the_disk(tmp_path: Path, monk
     assert flushed == [(False, False), (True, True)]
 
 
-def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_keeps_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the disk is full, `save` raises OSError and leaves the old checkpoint intact."""
     path = tmp_path / "a.pt"
     checkpoint.save(path, STATE)
     real_open = Path.open

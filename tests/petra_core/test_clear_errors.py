@@ -282,6 +282,7 @@ TABLE: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace(_method)?` is deprecated")
 @pytest.mark.parametrize("case", TABLE)
 def test_clear_errors(case: str) -> None:
+    """Each mistake raises an error whose message names the object, the expected value and a remedy."""
     make, error, message = TABLE[case]
     with pytest.raises(error, match=message) as caught:
         make()
@@ -289,7 +290,8 @@ def test_clear_errors(case: str) -> None:
         assert any("torch.enable_grad()" in note for note in caught.value.__notes__)
 
 
-def test_a_lower_learning_rate_is_advised_where_weights_are_broken() -> None:
+def test_non_finite_weights_suggest_lower_learning_rate() -> None:
+    """If weights are not finite, NonFiniteError suggests a lower learning rate."""
     p = made(network(), methods.PETRA, optimizer=lambda q: torch.optim.SGD(q, lr=float("inf")))
     with pytest.raises(NonFiniteError, match="lower the learning rate") as caught:
         step(p, 12)
@@ -297,7 +299,8 @@ def test_a_lower_learning_rate_is_advised_where_weights_are_broken() -> None:
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_evaluation_in_inference_mode(method: Method) -> None:
+def test_evaluate_supports_inference_mode(method: Method) -> None:
+    """`evaluate` gives the same output in inference mode and for tensors that were made in it."""
     p = made(network(), method)
     expected = p.evaluate(X)
     with torch.inference_mode():
@@ -307,7 +310,7 @@ def test_evaluation_in_inference_mode(method: Method) -> None:
     trained(network(), method)
 
 
-def test_a_step_that_is_interrupted_before_its_tick_breaks_the_pipeline() -> None:
+def test_interrupted_step_requires_load() -> None:
     """The next step once kept the old inputs with new targets."""
 
     class Interrupting(Tensor):
@@ -325,7 +328,8 @@ def test_a_step_that_is_interrupted_before_its_tick_breaks_the_pipeline() -> Non
     p.step(X, Y)
 
 
-def test_a_failed_load_is_followed_by_a_good_one() -> None:
+def test_load_recovers_from_failed_load() -> None:
+    """After a failed load, a valid state loads and training resumes bitwise."""
     data = batches(12)
     p, other = made(network(), methods.PETRA), made(network(), methods.PETRA)
     for x, y in data[:6]:
@@ -342,7 +346,8 @@ def test_a_failed_load_is_followed_by_a_good_one() -> None:
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.BACKPROPAGATION], ids=str)
-def test_set_learning_rate_beside_something_else_that_changes_it(method: Method) -> None:
+def test_set_learning_rate_overrides_other_changes(method: Method) -> None:
+    """`set_learning_rate` overrides changes of a scheduler and writes a tensor only if its value differs."""
     p = made(network(), method, optimizer=lambda q: torch.optim.SGD(q, lr=torch.tensor(0.1)))
     p.set_learning_rate(0.1)
     optimizer = p.optimizers[0]
@@ -360,14 +365,16 @@ def test_set_learning_rate_beside_something_else_that_changes_it(method: Method)
     assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.1)
 
 
-def test_two_stages_may_share_what_is_not_trained() -> None:
+def test_stages_may_share_frozen_modules() -> None:
+    """Stages may share a module without trained parameters under every method."""
     shared = nn.Linear(4, 4).double().requires_grad_(False)
     net = network(lambda f: nn.Sequential(f, shared))
     for method in methods.ALL:
         trained(net, method)
 
 
-def test_copies_of_a_pipeline_go_on_as_it_does() -> None:
+def test_deepcopy_of_pipeline_trains_identically() -> None:
+    """A deep copy of a pipeline has bitwise the losses and states of the original in later steps."""
     for method in (methods.PETRA, methods.DSP, methods.BACKPROPAGATION):
         p = made(network(lambda f: nn.Sequential(f, nn.BatchNorm1d(4))), method)
         for x, y in batches(6):

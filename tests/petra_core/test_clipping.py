@@ -37,7 +37,8 @@ def plain(stages: list[Stage], k: int, data: Any, *, per_stage: bool) -> dict[st
 @pytest.mark.parametrize("per_stage", [False, True])
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("method", SYNCHRONOUS, ids=str)
-def test_synchronous_methods_clip_as_plain_training(method: Method, k: int, per_stage: bool) -> None:
+def test_synchronous_methods_clip_as_plain_pytorch(method: Method, k: int, per_stage: bool) -> None:
+    """Synchronous methods clip as `clip_grad_norm_` does, by the norm of the network or of each stage."""
     stages, data = toys.network(5), toys.batches(6)
     p = Pipeline(
         copy.deepcopy(stages), method, accumulation=k, optimizer=toys.sgd, clip=Clip(MAX_NORM, per_stage=per_stage)
@@ -48,7 +49,8 @@ def test_synchronous_methods_clip_as_plain_training(method: Method, k: int, per_
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_every_method_clips_the_gradients_of_each_stage_after_the_hook(method: Method) -> None:
+def test_per_stage_clip_follows_before_update(method: Method) -> None:
+    """Under every method, clipping per stage comes after the hook before_update."""
     norms = []
 
     def grow(_index: int, _version: int, stage: Stage) -> None:
@@ -74,7 +76,8 @@ def test_every_method_clips_the_gradients_of_each_stage_after_the_hook(method: M
     assert norms == pytest.approx([MAX_NORM] * 8, rel=1e-5)
 
 
-def test_short_gradients_are_left_as_they_are() -> None:
+def test_clip_keeps_gradients_below_max_norm() -> None:
+    """If max_norm is above all norms, training is bitwise that without clipping."""
     weights = []
     for clip in (None, Clip(1e9), Clip(1e9, per_stage=True)):
         p = Pipeline(toys.network(4), methods.BACKPROPAGATION, optimizer=toys.sgd, clip=clip)
@@ -85,12 +88,13 @@ def test_short_gradients_are_left_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("method", [method for method in methods.ALL if method.pipelined], ids=str)
-def test_pipelined_methods_refuse_the_norm_of_the_whole_network(method: Method) -> None:
+def test_pipelined_methods_reject_global_norm(method: Method) -> None:
     with pytest.raises(ValueError, match=r"different micro-batches; .* Clip\(1, per_stage=True\)"):
         Pipeline(toys.network(3), method, accumulation=4, clip=Clip(1.0))
 
 
-def test_other_values_are_refused() -> None:
+def test_clip_rejects_invalid_values() -> None:
+    """`max_norm` must be positive and finite, and `clip` must be a Clip."""
     for wrong in (0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="max_norm must be"):
             Clip(wrong)
@@ -110,6 +114,7 @@ def clipped(rank: int, expected: dict[str, Any]) -> None:
     channel.close()
 
 
-def test_over_several_processes_the_norm_is_that_of_all_stages() -> None:
+def test_global_norm_spans_processes() -> None:
+    """Two processes clip by the norm over all stages, bitwise as plain PyTorch."""
     expected = plain(toys.network(5), 1, toys.batches(4), per_stage=False)
     in_processes(2, clipped, expected)

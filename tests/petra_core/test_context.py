@@ -97,7 +97,8 @@ def made(stages: list[Stage], method: Method, **settings: Any) -> Pipeline:
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_one_micro_batch_at_a_time_trains_as_plain_training(method: Method) -> None:
+def test_context_trains_as_plain_pytorch(method: Method) -> None:
+    """With one micro-batch in flight, a network with context trains as plain PyTorch under every method."""
     stages = network()
     p = made(stages, method)
     data = batches(max(4, p.accumulation))
@@ -115,7 +116,8 @@ def test_one_micro_batch_at_a_time_trains_as_plain_training(method: Method) -> N
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.APPROXIMATE_INPUTS, methods.DELAYED_GRADIENTS], ids=str)
-def test_a_full_pipeline_resumes_bitwise_and_holds_what_was_predicted(method: Method) -> None:
+def test_full_pipeline_resumes_and_has_predicted_bytes(method: Method) -> None:
+    """A full pipeline with context resumes bitwise and has the predicted peak bytes."""
     stages, data = network(dropout=True), batches(24)
     undisturbed, resumed = made(stages, method, seed=1), made(stages, method, seed=1)
     for x, y in data[:20]:
@@ -129,7 +131,8 @@ def test_a_full_pipeline_resumes_bitwise_and_holds_what_was_predicted(method: Me
     assert [dict(s.peak) for s in undisturbed.memory().stages] == [dict(s.peak) for s in predicted]
 
 
-def test_a_third_stream_without_context_is_refused_with_the_remedy() -> None:
+def test_third_stream_without_context_raises() -> None:
+    """Further streams without context=True raise a ValueError that names the option."""
     stages = network()
     stages[1] = ReversibleStage(nn.Identity())
     with pytest.raises(ValueError, match=r"takes two streams, got 5; .*context=True"):

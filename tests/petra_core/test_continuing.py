@@ -18,7 +18,8 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 @pytest.mark.parametrize("then", [m for m in methods.ALL if not m.double_buffered and m is not methods.PETRA], ids=str)
-def test_a_drained_state_of_petra_is_continued_by_another_method(then: Method) -> None:
+def test_drained_petra_state_loads_into_other_method(then: Method) -> None:
+    """With other_method=True, another method continues training from a drained state of PETRA."""
     stages, data = toys.network(4, dropout=0.2), toys.batches(7)
     first = toys.pipeline(stages, methods.PETRA, accumulation=2, seed=3)
     second = toys.pipeline(stages, then, accumulation=2, seed=3)
@@ -41,7 +42,8 @@ def test_a_drained_state_of_petra_is_continued_by_another_method(then: Method) -
         assert not any(stage.now[kind] for kind in ("inputs", "stashed_weights", "messages", "graph"))
 
 
-def test_a_correction_may_begin_with_a_continued_state_and_k_may_not_change() -> None:
+def test_other_method_may_add_correction_but_not_change_k() -> None:
+    """With other_method=True, a delay correction may be added, but accumulation must not change."""
     stages, data = toys.network(4), toys.batches(3)
     first = toys.pipeline(stages, methods.BACKPROPAGATION, seed=3)
     toys.train(first, data)
@@ -54,7 +56,7 @@ def test_a_correction_may_begin_with_a_continued_state_and_k_may_not_change() ->
         )
 
 
-def test_a_checkpoint_of_an_earlier_commit_is_continued() -> None:
+def test_checkpoint_of_earlier_commit_resumes() -> None:
     """Commit fa818780 wrote the checkpoint after 9 micro-batches and reached the weights below."""
     data = toys.batches(12)
     stages, rules = toys.network(3), [PredictedWeights(), GapAware()]
@@ -70,7 +72,8 @@ def test_a_checkpoint_of_an_earlier_commit_is_continued() -> None:
         plain.load_state_dict(checkpoint.load(GOLDEN / "checkpoint-fa818780.pt"))
 
 
-def test_what_is_in_flight_is_finished_by_its_own_method_only() -> None:
+def test_other_method_rejects_state_in_flight() -> None:
+    """A state in flight does not load into another method, and no other state into PipeDream-2BW."""
     stages = toys.network(4)
     first = toys.pipeline(stages, methods.PETRA, accumulation=6)
     toys.train(first, toys.batches(3), drain=False)
@@ -97,7 +100,8 @@ class Own(nn.Module):
         return [stem, *map(ReversibleStage, self.blocks), HeadStage(nn.Sequential(ConcatStreams(), self.out))]
 
 
-def test_the_own_model_is_trained_in_place_and_a_gathered_state_gets_its_names() -> None:
+def test_user_model_trains_in_place_and_state_is_renamed() -> None:
+    """Stages train the user's model in place, and renamed_state_dict gives a gathered state its names."""
     torch.manual_seed(0)
     model, other = Own(), Own()
     untrained = copy.deepcopy(model.state_dict())

@@ -156,7 +156,8 @@ def assert_follows(
 
 @pytest.mark.parametrize(("pattern", "k", "nesterov"), [("b r r b r h", 1, True), ("br rr brr rh", 3, False)])
 @pytest.mark.parametrize(("method", "rules"), SETTINGS, ids=name_of)
-def test_every_rule_is_its_equation(pattern: str, k: int, nesterov: bool, method: Method, rules: Rules) -> None:
+def test_rules_match_reference_equations(pattern: str, k: int, nesterov: bool, method: Method, rules: Rules) -> None:
+    """Under every rule, weights, statistics and losses equal those of its equation after every step."""
     rules = [delay.Rate(12) if isinstance(rule, delay.Rate) else rule for rule in rules]  # ends within the run
     about = ByHand(nesterov=nesterov, delay=rules)
     assert_follows(pattern, method, k, RULES[method.name], about, nesterov=nesterov, delay=rules)
@@ -166,13 +167,15 @@ def test_every_rule_is_its_equation(pattern: str, k: int, nesterov: bool, method
 @pytest.mark.parametrize(
     "rules", [[], *([rule()] for rule in CORRECTIONS.values() if rule is not delay.Average)], ids=describe
 )
-def test_pipedream_2bw_is_a_delay_of_one_update_everywhere_also_at_the_head(rules: Rules, k: int) -> None:
+def test_pipedream_2bw_delays_every_stage_by_one_update(rules: Rules, k: int) -> None:
+    """PipeDream-2BW equals a reference with a delay of one update at every stage, including the head."""
     about = ByHand(nesterov=True, delay=rules)
     about.lag = 1
     assert_follows("b r r h", methods.PIPEDREAM_2BW, k, RULES["DELAYED_GRADIENTS"], about, delay=rules)
 
 
-def test_pipedream_2bw_says_which_k_its_depth_needs() -> None:
+def test_pipedream_2bw_error_names_required_k() -> None:
+    """If k is too small for the depth, the error names the smallest valid k."""
     stages = toys.network(6)
     with pytest.raises(ValueError, match=r"10 micro-batches .* k=9: raise k to 10 or more"):
         Pipeline(stages, methods.PIPEDREAM_2BW, accumulation=9)
@@ -181,7 +184,7 @@ def test_pipedream_2bw_says_which_k_its_depth_needs() -> None:
         methods.PIPEDREAM_2BW.check_staleness(34, 32)
 
 
-def test_paci_is_dsp_and_its_mismatch_is_bounded_by_the_delay() -> None:
+def test_paci_is_dsp_with_bounded_weight_mismatch() -> None:
     """PACI stashes inputs and uses current weights: those of forward and backward differ by ceil(delay / k) updates."""
     assert methods.by_name("paci") is methods.DSP
     stages, k = 6, 4
@@ -202,7 +205,8 @@ def test_paci_is_dsp_and_its_mismatch_is_bounded_by_the_delay() -> None:
 
 @pytest.mark.parametrize("correction", CORRECTIONS.values())
 @pytest.mark.parametrize("nesterov", [True, False])
-def test_without_delay_a_correction_is_the_optimizer_bit_for_bit(correction: type[Correction], nesterov: bool) -> None:
+def test_corrections_without_delay_equal_optimizer(correction: type[Correction], nesterov: bool) -> None:
+    """Without delay, every correction makes bitwise the steps of the optimizer."""
     torch.manual_seed(0)
     ours = [nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(5))]
     theirs = copy.deepcopy(ours)
@@ -219,7 +223,8 @@ def test_without_delay_a_correction_is_the_optimizer_bit_for_bit(correction: typ
         assert rule.backward_weights({"a": ours[0]}, 0) is None
 
 
-def test_of_one_stage_every_setting_is_plain_training() -> None:
+def test_single_stage_ignores_delay_rules() -> None:
+    """With one stage, every method and rule has bitwise the same losses."""
     data = toys.batches(6)
     expected = toys.train(toys.pipeline(toys.network(1), methods.PETRA), data)
     for method, rules in SETTINGS:
@@ -234,7 +239,8 @@ def predicted(
     return rule.bind(optimizer).forward_weights(weights, updates, 1.0)
 
 
-def test_a_prediction_needs_steps_and_a_past() -> None:
+def test_prediction_requires_steps_and_history() -> None:
+    """Weight prediction returns None before the first update and for zero updates ahead."""
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
     assert predicted(optimizer, {"w": weight}, 2, PREDICTED) is None  # no update yet
@@ -247,7 +253,7 @@ def test_a_prediction_needs_steps_and_a_past() -> None:
 # --------------------------------------------------------------------------------------- against results of theory
 
 
-def test_a_prediction_by_one_step_is_nesterovs_method() -> None:
+def test_one_step_prediction_equals_nesterov() -> None:
     """Heavy ball uses the gradient at the predicted weights: v <- mu v + g(w - eta mu v), w <- w - eta v."""
     torch.manual_seed(0)
     matrix = torch.randn(4, 4, dtype=torch.float64)
@@ -272,7 +278,7 @@ def test_a_prediction_by_one_step_is_nesterovs_method() -> None:
 
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("form", [PREDICTED, LINEAR], ids=str)
-def test_adamws_prediction_is_its_own_steps(form: PredictedWeights, amsgrad: bool) -> None:
+def test_adamw_prediction_matches_formula(form: PredictedWeights, amsgrad: bool) -> None:
     """FTPipe makes AdamW steps without gradient and with a fixed second moment, XPipe s times the last step."""
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(5, dtype=torch.float64))
@@ -292,7 +298,7 @@ def test_adamws_prediction_is_its_own_steps(form: PredictedWeights, amsgrad: boo
         assert_close(at["w"].detach(), w, TOLERANCE)
 
 
-def test_micro_batches_share_a_prediction_unless_the_learning_rate_has_changed() -> None:
+def test_micro_batches_share_prediction_at_equal_rate() -> None:
     """Stage 0 is 6 micro-batches late with k = 4: 16 and 17 have the same version and future, and so have 18 and 19."""
     settings: dict[str, Any] = {"accumulation": 4, "optimizer": toys.sgd, "delay": [PREDICTED]}
     p = Pipeline(toys.network(4), methods.DELAYED_GRADIENTS, **settings)
@@ -379,7 +385,7 @@ def border(late: int, momentum: float, a: float, b: float, c: float) -> float:
     ],
     ids=name_of,
 )
-def test_the_border_of_stability_is_where_theory_has_it(
+def test_stability_limit_matches_theory(
     stages: int,
     method: Method,
     momentum: float,
@@ -395,7 +401,8 @@ def test_the_border_of_stability_is_where_theory_has_it(
     assert grows(method, stages, momentum, 1.04 * at, delay=rules)
 
 
-def test_a_rate_by_delay_moves_the_border_by_the_delay() -> None:
+def test_rate_rule_scales_stability_limit_by_delay() -> None:
+    """Dividing the learning rate by the delay multiplies the largest stable rate by the delay."""
     late = 4
     at = late * 2 * np.sin(np.pi / (2 * (2 * late + 1)))
     held = [delay.Rate(1e9)]
@@ -408,6 +415,7 @@ def test_a_rate_by_delay_moves_the_border_by_the_delay() -> None:
 
 @pytest.mark.parametrize(("method", "rules"), [*SETTINGS, (methods.PIPEDREAM_2BW, [])], ids=name_of)
 def test_resume_is_bitwise(method: Method, rules: Rules, tmp_path: Path) -> None:
+    """A full pipeline resumes bitwise under every rule."""
     net = toys.network(6, dropout=0.2)
     k = 8 if method.double_buffered else 2
 
@@ -430,7 +438,7 @@ class WithUnused(nn.Module):
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS.values())
-def test_a_parameter_without_a_gradient_stays(correction: type[Correction]) -> None:
+def test_corrections_keep_parameters_without_gradient(correction: type[Correction]) -> None:
     stages = [toys.stem(2), ReversibleStage(WithUnused()), ReversibleStage(WithUnused()), toys.head(2)]
     p = Pipeline([s.double() for s in stages], methods.PETRA, optimizer=toys.sgd, delay=[correction()])
     toys.train(p, toys.batches(12))
@@ -447,7 +455,8 @@ def gap_aware(rate: float, *, in_group: bool) -> Pipeline:
     return Pipeline(toys.network(4), methods.PETRA, optimizer=optimizer, delay=[delay.GapAware()], seed=0)
 
 
-def test_gap_aware_takes_rate_and_weight_decay_from_the_group_as_it_is() -> None:
+def test_gap_aware_reads_current_parameter_groups() -> None:
+    """Gap-aware correction reads the rate and weight decay from the current parameter groups."""
     whole, other = gap_aware(0.05, in_group=True), gap_aware(0.05, in_group=False)
     data = toys.batches(24)
     assert toys.train(whole, data[:8], drain=False) == toys.train(other, data[:8], drain=False)
@@ -463,7 +472,7 @@ def test_gap_aware_takes_rate_and_weight_decay_from_the_group_as_it_is() -> None
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS.values())
-def test_a_parameter_that_the_optimizer_leaves_out_stays(correction: type[Correction]) -> None:
+def test_corrections_keep_parameters_outside_optimizer(correction: type[Correction]) -> None:
     def matrices(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return toys.sgd([parameter for parameter in parameters if parameter.dim() > 1])
 
@@ -474,7 +483,7 @@ def test_a_parameter_that_the_optimizer_leaves_out_stays(correction: type[Correc
         assert torch.equal(parameter, before[name]) == (parameter.dim() < 2)
 
 
-def test_a_state_of_another_setting_is_refused() -> None:
+def test_load_rejects_state_with_other_rules() -> None:
     make = functools.partial(Pipeline, toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=0)
     plain, other = make(), make(delay=[delay.Compensation()])
     with pytest.raises(CheckpointError, match=r"has delay 'uncorrected', this pipeline has 'compensation 0\.04'"):
@@ -502,7 +511,7 @@ def compare(rank: int, cases: Sequence[tuple[Method, Rules]], folder: Path) -> N
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_bits_of_one(tmp_path: Path) -> None:
+def test_two_processes_match_one_bitwise(tmp_path: Path) -> None:
     in_processes(2, compare, [*SETTINGS, (methods.PIPEDREAM_2BW, [])], tmp_path)
     assert checkpoint.load(tmp_path / "done.pt") == {"cases": len(SETTINGS) + 1}
 
@@ -510,6 +519,7 @@ def test_two_processes_give_the_bits_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize(("method", "rules"), SETTINGS, ids=name_of)
 def test_bytes_are_as_predicted(method: Method, rules: Rules, k: int) -> None:
+    """Peak and held bytes of every stage and kind equal the prediction under every rule."""
     stages = models.chain(5, num_classes=10, channels=4)
     stages = [stages[0], merge(stages[1:3]), *stages[3:]]  # its blocks get predicted weights one at a time
     batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
@@ -520,6 +530,7 @@ def test_bytes_are_as_predicted(method: Method, rules: Rules, k: int) -> None:
     "rules", [[], [delay.Rate()], [delay.GapAware()], [delay.Compensation(), delay.Rate()]], ids=describe
 )
 def test_bytes_of_pipedream_2bw_are_as_predicted(rules: Rules) -> None:
+    """Peak and held bytes of every stage and kind equal the prediction."""
     stages = models.chain(3, num_classes=10, channels=4)
     batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
     assert_bytes_are_as_predicted(stages, methods.PIPEDREAM_2BW, batch, 8, sgd(0.01), delay=rules)
@@ -545,12 +556,13 @@ def test_bytes_of_pipedream_2bw_are_as_predicted(rules: Rules) -> None:
     ],
     ids=lambda value: None,
 )
-def test_what_does_not_fit_is_refused(method: Method, rules: Rules, optimizer: Any, message: str) -> None:
+def test_incompatible_rules_raise(method: Method, rules: Rules, optimizer: Any, message: str) -> None:
+    """A rule that does not fit the method, the optimizer or another rule raises ValueError."""
     with pytest.raises(ValueError, match=message):
         Pipeline(toys.network(3), method, accumulation=4, optimizer=optimizer, delay=rules)
 
 
-def test_constants_are_checked() -> None:
+def test_rule_constants_are_validated() -> None:
     assert delay.Rate(5).value == 5
     with pytest.raises(ValueError, match="lambda must be above 0, got 0"):
         delay.Compensation(0)
@@ -560,7 +572,7 @@ def test_constants_are_checked() -> None:
         delay.Spike(2)
 
 
-def test_recorded_ticks_refuse_what_follows_the_count_of_updates() -> None:
+def test_captured_steps_reject_rules_that_count_updates() -> None:
     for rule in (delay.Rate(), PREDICTED):
         p = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=0, delay=[rule])
         with pytest.raises(captured.UnrecordableError, match="count of updates"):

@@ -110,9 +110,8 @@ def images(number: int, augment: bool = False) -> InMemory:
     [*((method, network) for method in methods.PAPER), (methods.PETRA, revnet)],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_a_step_keeps_to_the_device_and_does_not_wait(
-    gpu: None, method: Method, network: Callable[[], list[Stage]]
-) -> None:
+def test_step_stays_on_device_without_sync(gpu: None, method: Method, network: Callable[[], list[Stage]]) -> None:
+    """Steps and evaluations compute on the GPU and never make the host wait for it."""
     stages = network()
     pipeline = Pipeline(stages, method, accumulation=2, optimizer=toys.sgd, inspect=INSPECT)
     batches = (batch for epoch in range(9) for batch in loader().epoch(epoch))
@@ -127,7 +126,7 @@ def test_a_step_keeps_to_the_device_and_does_not_wait(
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.BACKPROPAGATION], ids=str)
-def test_a_recorded_step_does_not_wait_either(gpu: None, method: Method) -> None:
+def test_captured_step_does_not_sync(gpu: None, method: Method) -> None:
     """A CUDA capture forbids waiting and copies from the host."""
 
     def record(work: Callable[[], None]) -> Callable[[], None]:
@@ -150,7 +149,7 @@ def test_a_recorded_step_does_not_wait_either(gpu: None, method: Method) -> None
 @pytest.mark.parametrize(
     ("method", "read_to"), [*((method, "cpu") for method in methods.PAPER), (methods.DELAYED_GRADIENTS, GPU)], ids=str
 )
-def test_a_state_goes_on_from_wherever_it_was_read_to(gpu: None, method: Method, read_to: Any) -> None:
+def test_state_resumes_from_any_device(gpu: None, method: Method, read_to: Any) -> None:
     """All tensors return to the GPU, except the states of generators, which torch needs on the CPU."""
     whole = Pipeline(network(), method, optimizer=toys.sgd, seed=0, inspect=INSPECT)
     batches = [batch for epoch in range(2) for batch in loader().epoch(epoch)]
@@ -172,7 +171,7 @@ def test_a_state_goes_on_from_wherever_it_was_read_to(gpu: None, method: Method,
         assert again.evaluate(x).device == GPU
 
 
-def test_a_state_takes_no_memory_of_the_device(gpu: None) -> None:
+def test_state_dict_allocates_no_device_memory(gpu: None) -> None:
     """A copy on the device doubled the memory, so that the checkpoint of every five minutes ran out of it."""
     pipeline = Pipeline(network(), methods.DELAYED_GRADIENTS, optimizer=toys.sgd, seed=0, inspect=INSPECT)
     for x, y in loader().epoch(0):
@@ -193,7 +192,7 @@ def test_a_state_takes_no_memory_of_the_device(gpu: None) -> None:
 
 
 @pytest.mark.parametrize("drawn", [False, True])
-def test_a_state_of_the_cpu_goes_on_on_a_gpu(gpu: None, drawn: bool) -> None:
+def test_cpu_state_resumes_on_gpu_without_drawn_numbers(gpu: None, drawn: bool) -> None:
     """The state once loaded and then the first step failed, because the device's generator had no state."""
     whole = Pipeline(network(), methods.PETRA, optimizer=toys.sgd, seed=0, inspect=INSPECT)
     batches = [batch for epoch in range(2) for batch in loader().epoch(epoch)]
@@ -220,14 +219,16 @@ def test_a_state_of_the_cpu_goes_on_on_a_gpu(gpu: None, drawn: bool) -> None:
 @pytest.mark.parametrize(
     "batches", [lambda: loader(False).epoch(0), lambda: loader(True).epoch(0), lambda: Evaluation(images(14), 4)]
 )
-def test_batches_are_made_on_the_device(gpu: None, batches: Callable[[], Iterable[Any]]) -> None:
+def test_loaders_make_batches_on_device(gpu: None, batches: Callable[[], Iterable[Any]]) -> None:
+    """Loaders make batches on the GPU without blocking copies."""
     made = iter(batches())
     next(made)  # the host sends the order and crops of an epoch, and once the channel means
     with Watch():
         assert {(x.device, y.device) for x, y in made} == {(GPU, GPU)}
 
 
-def test_what_does_not_hold_is_noticed(gpu: None) -> None:
+def test_fake_gpu_detects_violations(gpu: None) -> None:
+    """The fake GPU detects operands on several devices, blocking reads and blocking copies."""
     x = torch.zeros(2, device=GPU)
     with pytest.raises(RuntimeError, match="device"):
         x + torch.zeros(2)

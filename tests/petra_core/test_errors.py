@@ -8,7 +8,8 @@ import pytest
 from petra_core.errors import check_int, check_number
 
 
-def test_what_is_in_range_comes_back_a_number_as_a_float():
+def test_checks_return_valid_values():
+    """check_int and check_number return valid values, the latter as floats."""
     assert check_int("width", 2, 2) == 2
     assert type(check_number("rate", 0)) is float
     assert check_number("rate", 7) == 7
@@ -29,6 +30,7 @@ def test_what_is_in_range_comes_back_a_number_as_a_float():
         (lambda: check_number("rate", "0.1"), TypeError, "rate must be a number, got '0.1'"),
     ],
 )
-def test_what_is_not_in_range(check, error, message):
+def test_checks_reject_invalid_values(check, error, message):
+    """Errors about invalid values contain the name, the valid range and the value."""
     with pytest.raises(error, match=re.escape(message)):
         check()

@@ -40,9 +40,8 @@ def by_block(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         *(("resnet", 18, 1), ("resnet", 50, 2), ("invertible_revnet", 18, 2), ("invertible_revnet", 50, 1)),
     ],
 )
-def test_without_updates_petra_gives_the_gradients_of_backpropagation_for_every_model(
-    family: str, depth: int, k: int
-) -> None:
+def test_petra_without_updates_equals_autograd(family: str, depth: int, k: int) -> None:
+    """Without updates, PETRA has the gradients of plain autograd for every convolutional model."""
     torch.manual_seed(depth)
     size = {"channels": 3, "stem_stride": 2} if family == "chain" else {"width": 3}
     net = [stage.double() for stage in getattr(models, family)(depth, num_classes=toys.CLASSES, **size)]
@@ -83,7 +82,8 @@ def spectral() -> list[Stage]:
 
 @pytest.mark.parametrize("method", EXACT, ids=str)
 @pytest.mark.parametrize("k", [1, 3])
-def test_complex_and_boolean_streams_and_expanded_gradients_are_autograds(method: Method, k: int) -> None:
+def test_complex_and_boolean_streams_equal_autograd(method: Method, k: int) -> None:
+    """Gradients through complex and boolean streams and of expanded tensors equal autograd's."""
     net, data = spectral(), toys.batches(k)
     assert_close(engine_gradients(net, method, data, k), plain_gradients(net, data), 1e-10)
 
@@ -96,12 +96,13 @@ class First(nn.Module):
 
 
 @pytest.mark.parametrize("method", EXACT, ids=str)
-def test_a_stream_that_a_stage_does_not_use_has_the_gradient_zero(method: Method) -> None:
+def test_unused_stream_gradients_equal_autograd(method: Method) -> None:
+    """If a stage does not use one of its streams, all gradients equal autograd's."""
     net, data = [stage.double() for stage in (toys.stem(2), BufferedStage(First()), toys.head(2))], toys.batches(1)
     assert_close(engine_gradients(net, method, data, 1), plain_gradients(net, data), 1e-10)
 
 
-def test_a_value_without_tensors_is_none() -> None:
+def test_as_streams_rejects_values_without_tensors() -> None:
     for nothing in ((), [], (1,), None):
         with pytest.raises(TypeError, match="a tensor or a tuple of tensors"):
             as_streams(nothing)  # type: ignore[arg-type]  # the type is the error
@@ -109,11 +110,12 @@ def test_a_value_without_tensors_is_none() -> None:
 
 @pytest.mark.parametrize("method", EXACT, ids=str)
 @pytest.mark.parametrize("k", [1, 3])
-def test_training_equals_plain_training(method: Method, k: int) -> None:
+def test_training_equals_plain_pytorch(method: Method, k: int) -> None:
+    """Exact methods have the losses, weights and statistics of a plain PyTorch loop."""
     assert_trains_as_plain_training(toys.network(5), method, k, toys.batches(9))
 
 
-def test_accumulation_beyond_the_range_of_the_paper() -> None:
+def test_accumulation_beyond_paper_equals_plain_pytorch() -> None:
     """All methods have the weights of plain training before the first update, and k may be any number."""
     assert_trains_as_plain_training(toys.network(3), methods.PETRA, 64, toys.batches(64))
 
@@ -144,7 +146,8 @@ class Counting(nn.Module):
     ],
     ids=str,
 )
-def test_a_reversible_backward_evaluates_its_function_once(method: Method, evaluations: int) -> None:
+def test_function_evaluations_per_micro_batch(method: Method, evaluations: int) -> None:
+    """Each method evaluates a residual function the expected number of times per micro-batch."""
     counting = Counting(toys.residual(2))
     net = [toys.stem(2), ReversibleStage(counting), ReversibleStage(toys.residual(2)), toys.head(2)]
     p = Pipeline([stage.double() for stage in net], method, optimizer=toys.sgd)

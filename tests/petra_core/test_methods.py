@@ -13,7 +13,8 @@ from tests.compare import assert_close
 RECOMPUTED = Method("RECOMPUTED", "Recomputed", Inputs.STASH, Weights.STASH, pipelined=True)
 
 
-def test_recomputing_with_stashed_weights_is_keeping_the_graph() -> None:
+def test_recompute_with_stashed_weights_equals_kept_graph() -> None:
+    """Recomputing with stashed inputs and weights trains as keeping the graph."""
     trained = []
     for method in (RECOMPUTED, methods.DELAYED_GRADIENTS):
         pipeline = toys.pipeline(toys.network(4), method)
@@ -62,9 +63,10 @@ def test_recomputing_with_stashed_weights_is_keeping_the_graph() -> None:
         ({"name": " "}, ValueError, "name of a method must not be empty, got ' '"),
     ],
 )
-def test_contradictions_and_wrong_types_are_named(
+def test_method_rejects_contradictions_and_wrong_types(
     changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
+    """Errors about contradictory settings and wrong types of a method name the setting and its value."""
     with pytest.raises(error, match=message):
         replace(RECOMPUTED, **changes)
 
@@ -73,7 +75,8 @@ def test_contradictions_and_wrong_types_are_named(
 @pytest.mark.parametrize("weights", Weights)
 @pytest.mark.parametrize("pipelined", [True, False])
 @pytest.mark.parametrize("double_buffered", [True, False])
-def test_what_is_accepted_trains(inputs: Inputs, weights: Weights, pipelined: bool, double_buffered: bool) -> None:
+def test_accepted_methods_train(inputs: Inputs, weights: Weights, pipelined: bool, double_buffered: bool) -> None:
+    """Every combination of settings that Method accepts can train."""
     try:
         method = Method("MINE", "Mine", inputs, weights, pipelined, double_buffered=double_buffered)
     except ValueError:

@@ -21,12 +21,13 @@ from petra_core.optimizers import adamw, nadam, set_rate, sgd
         (nadam, {"momentum_decay": -1}, ValueError, "momentum_decay"),
     ],
 )
-def test_bad_settings(make, settings, error, message):
+def test_factories_reject_invalid_settings(make, settings, error, message):
     with pytest.raises(error, match=message):
         make(**{"learning_rate": 0.1} | settings)
 
 
-def test_batchnorm_and_biases_do_not_decay():
+def test_weight_decay_excludes_batchnorm_and_biases():
+    """Only the weights of convolutions and linear layers have weight decay."""
     model = models.sequential(models.revnet(18, num_classes=10, width=2))
     optimizer = sgd(0.1, weight_decay=5e-4)(model.parameters())
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
@@ -43,7 +44,8 @@ def test_batchnorm_and_biases_do_not_decay():
     assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.2, 0.0)]
 
 
-def test_two_updates_of_adamw_by_hand():
+def test_adamw_matches_manual_updates():
+    """Two updates of AdamW equal its formula."""
     weight, bias = (nn.Parameter(torch.full(shape, 2.0, dtype=torch.float64)) for shape in ((1, 1), (1,)))
     optimizer = adamw(0.1, beta1=0.8, beta2=0.9, weight_decay=0.5)([weight, bias])
     for parameter, decay in ((weight, 0.5), (bias, 0.0)):
@@ -58,7 +60,8 @@ def test_two_updates_of_adamw_by_hand():
         assert parameter.item() == pytest.approx(theta, rel=1e-12)
 
 
-def test_weight_decay_of_nadam_is_decoupled():
+def test_nadam_weight_decay_is_decoupled():
+    """With a gradient of zero, NAdam multiplies weights by 1 - learning rate * weight decay."""
     weight = nn.Parameter(torch.full((2, 2), 2.0, dtype=torch.float64))
     optimizer = nadam(0.1, weight_decay=0.5)([weight])
     weight.grad = torch.zeros_like(weight)
@@ -66,7 +69,7 @@ def test_weight_decay_of_nadam_is_decoupled():
     assert weight[0, 0].item() == pytest.approx(2.0 * (1 - 0.1 * 0.5), rel=1e-12)
 
 
-def test_a_rate_that_is_a_tensor_is_written_to_when_it_changes() -> None:
+def test_tensor_rate_is_written_only_when_changed() -> None:
     """A write is a GPU kernel per group, which once ran at every step although a rate is constant for epochs."""
     optimizer = sgd(0.5)([torch.zeros(2, 2, requires_grad=True), torch.zeros(2, requires_grad=True)])
     for group in optimizer.param_groups:

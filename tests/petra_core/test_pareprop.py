@@ -46,7 +46,7 @@ def mixed(kinds: str) -> list[Stage]:
 
 
 @pytest.mark.parametrize("kinds", [1, 2, 3, 4, 5, 12, "RRRB", "BRRB", "RBBRR"])
-def test_gradients_are_those_of_reversible_backpropagation(kinds: int | str) -> None:
+def test_gradients_equal_reversible_backpropagation(kinds: int | str) -> None:
     """A public implementation has wrong gradients at odd depths from 3; nothing may be held below the head."""
     net, data = toys.network(kinds) if isinstance(kinds, int) else mixed(kinds), toys.batches(3)
     gradients = engine_gradients(net, PAREPROP, data, 3)
@@ -55,7 +55,8 @@ def test_gradients_are_those_of_reversible_backpropagation(kinds: int | str) -> 
 
 
 @pytest.mark.parametrize("sizes", [(3, 2, 1), (2, 4)], ids=str)
-def test_merged_stages_reconstruct_all_their_blocks(sizes: tuple[int, ...]) -> None:
+def test_merged_stages_equal_reversible_backpropagation(sizes: tuple[int, ...]) -> None:
+    """With merged stages, gradients equal those of reversible backpropagation."""
     net, data = models.group(toys.network(6), sizes), toys.batches(2)
     gradients, expected = (engine_gradients(net, method, data, 2) for method in (PAREPROP, REVERSIBLE_BACKPROPAGATION))
     if sizes[-1] == 1:
@@ -70,7 +71,7 @@ def trained(net: Sequence[Stage], method: methods.Method, data: Sequence[tuple[T
 
 
 @pytest.mark.parametrize(("family", "seed"), [("RevViT", None), ("RevSwin", 5), ("RevMViT", 5), ("RevRoBERTa", 5)])
-def test_training_with_dropout_is_that_of_reversible_backpropagation(family: str, seed: int | None) -> None:
+def test_dropout_equals_reversible_backpropagation(family: str, seed: int | None) -> None:
     """Masks are replayed, and the global generator ends in the same state as in reversible backpropagation."""
     net, data = transformers.random_network(family), transformers.batches(family, 4)
     expected = trained(net, REVERSIBLE_BACKPROPAGATION, data, seed=seed)
@@ -78,7 +79,7 @@ def test_training_with_dropout_is_that_of_reversible_backpropagation(family: str
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_training_with_autocast_of_the_caller(dtype: torch.dtype) -> None:
+def test_caller_autocast_equals_reversible_backpropagation(dtype: torch.dtype) -> None:
     """Autocast is per thread: without passing it on, the other thread would reconstruct in another precision."""
     net = [stage.float() for stage in toys.network(6)]
     data = [(x.float(), y) for x, y in toys.batches(4)]
@@ -107,7 +108,7 @@ def pipeline_with(call: Callable[[], object], head: HeadStage) -> Pipeline:
     return Pipeline([stage.double() for stage in net], PAREPROP, optimizer=toys.sgd, inspect=False)
 
 
-def test_the_other_thread_has_as_many_threads_as_the_caller_has_now() -> None:
+def test_worker_thread_uses_current_num_threads() -> None:
     """A thread keeps the number of threads of its first computation; later changes in torch do not affect it."""
     seen: list[tuple[bool, int]] = []
     main = threading.main_thread()
@@ -139,7 +140,8 @@ class Meeting(nn.Module):
         self.below.wait(20)
 
 
-def test_a_reconstruction_runs_while_the_stage_above_differentiates() -> None:
+def test_reconstruction_overlaps_backward_above() -> None:
+    """A reconstruction runs concurrently with the backward of the stage above."""
     barriers = [threading.Barrier(2) for _ in range(3)]
     blocks = [Meeting(above, below) for below, above in pairwise([None, *barriers, None])]
     net = [stage.double() for stage in (toys.stem(2), *map(ReversibleStage, blocks), toys.head(2))]
@@ -148,7 +150,9 @@ def test_a_reconstruction_runs_while_the_stage_above_differentiates() -> None:
     assert not any(barrier.broken for barrier in barriers)
 
 
-def test_an_error_in_the_other_thread_names_stage_and_micro_batch() -> None:
+def test_worker_thread_error_names_stage_and_micro_batch() -> None:
+    """An error in the worker thread is raised in the caller with the stage and micro-batch as a note."""
+
     def fail() -> None:
         if torch.is_grad_enabled():  # in the reconstruction
             raise RuntimeError("out of luck")
@@ -161,7 +165,7 @@ def test_an_error_in_the_other_thread_names_stage_and_micro_batch() -> None:
         p.step(x, y)
 
 
-def test_an_error_beside_a_reconstruction_waits_for_it() -> None:
+def test_error_waits_for_concurrent_reconstruction() -> None:
     """The head's loss is not finite while the stage below reconstructs. No thread may still run after the error."""
     entered, finished = threading.Event(), threading.Event()
 
@@ -192,7 +196,7 @@ class FakeStream:
         self.log.append(f"{self.name} waits for {other.name}")
 
 
-def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_in_between(
+def test_gpu_neighbours_use_two_synchronised_streams(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The calls to `torch.cuda` are checked, so no GPU is needed."""
@@ -228,13 +232,14 @@ def test_on_a_gpu_neighbours_are_in_two_streams_that_wait_for_each_other_in_betw
     assert log == [*begin, "R0 of 2 in A", "B0 of 3 in B", *end, *begin, "R0 of 1 in B", "B0 of 2 in A", *end]
 
 
-def test_other_methods_do_one_thing_after_the_other_and_several_processes_are_refused() -> None:
+def test_other_methods_are_sequential_and_processes_rejected() -> None:
+    """Other methods run sequentially, and PaReprop refuses a channel of several processes."""
     assert {type(executor_of(method, one_process=True)) for method in methods.PAPER} == {SequentialExecutor}
     with pytest.raises(ValueError, match=r"these are in several.* use PETRA there, or REVERSIBLE_BACKPROPAGATION"):
         Pipeline(toys.network(4), PAREPROP, channel=Channel(range(2), 4), seed=0)
 
 
-def test_a_reconstruction_that_draws_is_done_by_the_caller() -> None:
+def test_reconstruction_with_dropout_runs_in_main_thread() -> None:
     """All random numbers come from one generator, which the concurrent backward of the head could advance."""
     seen: list[bool] = []
     calling = Calling(lambda: seen.append(threading.current_thread() is threading.main_thread()))

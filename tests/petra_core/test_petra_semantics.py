@@ -105,7 +105,7 @@ def flat(weights: list[dict[str, Tensor]]) -> list[Tensor]:
     return [tensor for of_part in weights for tensor in of_part.values()]
 
 
-def test_the_reference_for_delayed_gradients_differentiates_the_network_of_the_forward():
+def test_reference_for_delayed_gradients_equals_autograd():
     """With stashed inputs and weights, gradients are those of the network with each stage's weights at its forward."""
     stages, data = network("b r r r h"), batches(12)
     history = simulate(stages, RULES["DELAYED_GRADIENTS"], 1, Sgd(lambda tick: 0.2), data, range(12))
@@ -135,7 +135,7 @@ def statistics_of(pipeline: Pipeline) -> list[list[dict[str, Tensor]]]:
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 @pytest.mark.parametrize("pattern", NETWORKS)
-def test_weights_statistics_and_losses_after_every_step(pattern, method):
+def test_training_matches_reference_after_every_step(pattern, method):
     """Train on 36 micro-batches with a drain, a learning rate that changes at each, Nesterov momentum and decay."""
     stages, accumulation, rule = network(pattern), NETWORKS[pattern], RULES[method.name]
     parts = (24, 12)
@@ -174,7 +174,7 @@ def test_weights_statistics_and_losses_after_every_step(pattern, method):
 
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_changing_gradients_in_place_before_an_update_changes_nothing_else(method):
+def test_in_place_gradient_change_affects_only_the_update(method):
     """Clipping does this. With `Shift`, a gradient could share memory with the message in flight to the stage below."""
 
     def double(stage_index: int, version: int, stage: nn.Module) -> None:
@@ -200,7 +200,7 @@ def trained(pattern: str, method: methods.Method, learning_rate: float) -> Tenso
     ("pattern", "close"),
     [("b r r r h", []), ("b r b r h", [("DSP", "PETRA"), ("DELAYED_GRADIENTS", "APPROXIMATE_INPUTS")])],
 )
-def test_methods_differ_and_by_reconstruction_only_where_reversible_stages_follow_each_other(pattern, close):
+def test_methods_differ_unless_reconstruction_is_unused(pattern, close):
     """Otherwise only x~ is reconstructed wrongly and no stage uses it, so PETRA equals DSP."""
     start = trained(pattern, methods.PETRA, 0.0)
     way = {method.name: trained(pattern, method, 0.2) - start for method in methods.PAPER if method.pipelined}

@@ -27,7 +27,8 @@ IDENTITY = ReversibleStage(nn.Identity())
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 @pytest.mark.parametrize("stages", [1, 5])
-def test_a_step_gives_the_loss_of_its_micro_batch(stages: int, method: Method) -> None:
+def test_step_returns_loss_of_its_micro_batch(stages: int, method: Method) -> None:
+    """`step` returns the loss of the micro-batch that it receives, under every method."""
     p = toys.pipeline(toys.network(stages), method, accumulation=8)
     x, y = toys.batches(1)[0]
     expected = p.stages[-1].loss(p.model(x), y)  # type: ignore[operator]  # a head; no update before the eighth
@@ -41,7 +42,7 @@ def test_a_step_gives_the_loss_of_its_micro_batch(stages: int, method: Method) -
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_an_evaluation_of_a_stage_has_the_next_forwards_weights_and_keeps_nothing(method: Method) -> None:
+def test_evaluation_uses_next_forward_weights_and_keeps_nothing(method: Method) -> None:
     """The head returns the network's output, without the loss."""
     p, alone = (toys.pipeline(toys.network(4, norm=False), method, accumulation=8) for _ in range(2))
     value, later = torch.randn(4, 3, 6, 6, dtype=torch.float64), toys.batches(20, seed=2)
@@ -57,7 +58,7 @@ def test_an_evaluation_of_a_stage_has_the_next_forwards_weights_and_keeps_nothin
     assert toys.train(p, later[14:]) == toys.train(alone, later[14:])
 
 
-def test_an_evaluation_of_a_stage_draws_what_the_next_forward_will_and_restores_the_generators() -> None:
+def test_evaluation_repeats_draws_and_restores_generators() -> None:
     p = toys.pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=7)
     toys.train(p, toys.batches(6), drain=False)
     value, state = p.workers[0].evaluate((toys.batches(1)[0][0],), 6), torch.get_rng_state()
@@ -68,7 +69,8 @@ def test_an_evaluation_of_a_stage_draws_what_the_next_forward_will_and_restores_
 
 @pytest.mark.parametrize("method", [*methods.PAPER, methods.PAREPROP], ids=str)
 @pytest.mark.parametrize(("stages", "k"), [(4, 1), (3, 2)])
-def test_what_a_stage_executes_is_its_program(method: Method, stages: int, k: int) -> None:
+def test_recorded_actions_equal_program(method: Method, stages: int, k: int) -> None:
+    """The recorded actions of every stage equal those that `program` lists."""
     p = toys.pipeline(toys.network(stages), method, accumulation=k)
     with p.recording() as recording:
         toys.train(p, toys.batches(9))
@@ -80,7 +82,8 @@ def test_what_a_stage_executes_is_its_program(method: Method, stages: int, k: in
 
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_the_callers_memory_may_be_used_again_at_once(method: Method) -> None:
+def test_caller_may_overwrite_batch_after_step(method: Method) -> None:
+    """The caller may overwrite a micro-batch after `step`, which does not write to it."""
     # FFCV and loaders with pinned memory reuse their buffers, and a pipeline holds a batch for up to 2(J-1) steps.
     data = toys.batches(9)
     kept = toys.pipeline(toys.network(6), method)
@@ -101,7 +104,8 @@ def test_the_callers_memory_may_be_used_again_at_once(method: Method) -> None:
     assert_bitwise_equal(toys.weights(reused), toys.weights(kept))
 
 
-def test_frozen_parameters_stay_and_cost_no_gradient() -> None:
+def test_frozen_parameters_stay_without_gradient_bytes() -> None:
+    """Frozen parameters do not change and take no memory for gradients."""
     net = toys.network(5)
     for parameter in net[2].parameters():
         parameter.requires_grad_(False)
@@ -116,6 +120,7 @@ def test_frozen_parameters_stay_and_cost_no_gradient() -> None:
 @pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
 def test_autocast_keeps_streams_in_float32_and_learns(method: Method, narrow: torch.dtype) -> None:
+    """Under autocast, streams and weights stay in float32, and the loss falls."""
     torch.manual_seed(0)
     net = [stage.float() for stage in toys.network(6)]
     x, y = toys.batches(1)[0]
@@ -131,7 +136,8 @@ def test_autocast_keeps_streams_in_float32_and_learns(method: Method, narrow: to
 
 
 @pytest.mark.parametrize("method", [methods.REVERSIBLE_BACKPROPAGATION, methods.PETRA], ids=str)
-def test_the_callers_autocast_does_not_cache_casts_across_evaluations(method: Method) -> None:
+def test_caller_autocast_equals_autocast_setting(method: Method) -> None:
+    """Training under the caller's autocast equals training with the setting `autocast`."""
     # torch.autocast caches the casts of weights. If the backward's recomputation reused a cast from the forward, which
     # runs without a graph, the weight would silently get no gradient.
     results = []
@@ -228,12 +234,13 @@ def with_losses_of_samples() -> object:
         (lambda: HeadStage(lambda x: x), TypeError, "got function"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(make: Callable[[], object], error: type[Exception], message: str) -> None:
+def test_invalid_networks_and_settings_raise(make: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
 
 
-def test_a_batch_of_another_shape_is_refused() -> None:
+def test_batch_of_other_shape_raises() -> None:
+    """A micro-batch of another shape or dtype raises ValueError, and training can continue."""
     p = toys.pipeline(toys.network(4))
     x, y = toys.batches(1)[0]
     p.step(x, y)
@@ -255,7 +262,7 @@ def broken(data: list[Any], *stages: int, value: str) -> tuple[Pipeline, dict[st
     return p, good
 
 
-def test_a_loss_that_is_not_finite_names_stage_and_micro_batch() -> None:
+def test_non_finite_error_names_stage_and_micro_batch() -> None:
     data = toys.batches(24)
     p, good = broken(data, 2, value="inf")
     with pytest.raises(NonFiniteError, match=r"micro-batch 1\d is nan; .* stage 2 \(parameter residual\.0") as caught:
@@ -280,7 +287,7 @@ def test_a_loss_that_is_not_finite_names_stage_and_micro_batch() -> None:
     assert (caught.value.stage, caught.value.micro_batch) == (0, 12)
 
 
-def test_a_state_may_have_an_infinite_mask_but_no_nan() -> None:
+def test_state_accepts_infinite_mask_and_refuses_nan() -> None:
     """The state was refused although `check_finite` accepted the pipeline."""
     net = toys.network(3)
     net[1].function.register_buffer("mask", torch.tensor([0.0, -math.inf]))
@@ -295,7 +302,7 @@ def test_a_state_may_have_an_infinite_mask_but_no_nan() -> None:
 
 
 @pytest.mark.parametrize("look", [Pipeline.drain, Pipeline.state_dict, Pipeline.check_finite])
-def test_a_loss_that_was_noticed_late_blames_no_stage(
+def test_late_non_finite_loss_names_no_stage(
     look: Callable[[Pipeline], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU reports the loss late; by then the head's weights are broken too."""
@@ -311,7 +318,8 @@ def test_a_loss_that_was_noticed_late_blames_no_stage(
         p.step(*data[0])
 
 
-def test_a_stage_without_tensors_is_where_its_neighbours_are() -> None:
+def test_stage_without_tensors_uses_device_of_neighbour() -> None:
+    """A stage without tensors is on the device of a neighbour, or on the CPU if no stage has tensors."""
     bare, here = BufferedStage(nn.Flatten()), toys.stem(2)
     elsewhere = toys.stem(2).to("meta")
     device_types = [device.type for device in devices_of([bare, elsewhere, bare, bare, here, bare])]
@@ -319,7 +327,7 @@ def test_a_stage_without_tensors_is_where_its_neighbours_are() -> None:
     assert [device.type for device in devices_of([bare])] == ["cpu"]
 
 
-def test_an_exception_within_a_step_makes_the_pipeline_refuse_to_go_on() -> None:
+def test_exception_in_step_blocks_step_and_state_dict() -> None:
     calls = itertools.count()
 
     def interrupt(index: int, version: int, stage: Stage) -> None:
@@ -336,7 +344,8 @@ def test_an_exception_within_a_step_makes_the_pipeline_refuse_to_go_on() -> None
         p.step(*toys.batches(1)[0])
 
 
-def test_a_stage_without_parameters_and_token_inputs() -> None:
+def test_integer_inputs_and_stage_without_parameters_train() -> None:
+    """Integer inputs and a stage without parameters train under every method of the paper."""
     # Integer inputs have no gradient, and a stage may have no parameters.
     torch.manual_seed(0)
     head = HeadStage(nn.Sequential(nn.Flatten(), nn.Linear(30, 3)))

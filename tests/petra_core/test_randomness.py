@@ -34,7 +34,8 @@ class Spying(nn.Module):
 
 @pytest.mark.parametrize("seed", [None, 5])
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_a_micro_batch_sees_one_mask(method: Method, seed: int | None) -> None:
+def test_micro_batch_uses_one_mask(method: Method, seed: int | None) -> None:
+    """Forward and backward of a micro-batch use one mask; other micro-batches and stages use different ones."""
     # memcnn draws a new mask in the backward, so its gradients belong to another network.
     spies = [Spying(), Spying(), Spying()]
     net = [toys.stem(2), *(ReversibleStage(nn.Sequential(nn.Conv2d(2, 2, 1), spy)) for spy in spies), toys.head(2)]
@@ -55,7 +56,8 @@ def test_a_micro_batch_sees_one_mask(method: Method, seed: int | None) -> None:
 
 
 @pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION], ids=str)
-def test_dropout_without_a_seed_is_plain_training_to_the_global_generator(method: Method) -> None:
+def test_dropout_without_seed_equals_plain_pytorch(method: Method) -> None:
+    """Without a seed, weights and the global generator's state equal those of plain PyTorch."""
     # RevTorch resets the global generator in the backward, so that all later draws repeat.
     net, data = toys.network(6, dropout=0.3), toys.batches(5)
     model = sequential(copy.deepcopy(net))
@@ -73,7 +75,9 @@ def test_dropout_without_a_seed_is_plain_training_to_the_global_generator(method
     assert_close(toys.weights(p), dict(model.state_dict()), 1e-9)
 
 
-def test_a_stream_is_of_its_seed_and_stage_goes_on_where_it_was_and_notes_only_real_draws() -> None:
+def test_random_stream_depends_on_seed_and_stage() -> None:
+    """A stream depends on seed and stage, continues after each use, and its draws can be replayed."""
+
     def first_draw(seed: int, stage: int) -> tuple[float, ...]:
         with RandomStream(CPU, seed, stage):
             return tuple(torch.rand(4).tolist())
@@ -96,7 +100,7 @@ def test_a_stream_is_of_its_seed_and_stage_goes_on_where_it_was_and_notes_only_r
     assert_bitwise_equal(capture(CPU), before)
 
 
-def test_a_stream_goes_on_on_a_device_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_stream_moves_between_device_types(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream keeps the state of generators that exist on both devices; a CUDA generator starts from the seed."""
 
     class Generator:
@@ -129,7 +133,9 @@ def test_a_stream_goes_on_on_a_device_of_another_kind(monkeypatch: pytest.Monkey
         torch.rand(3)
 
 
-def test_the_order_of_other_stages_does_not_matter() -> None:
+def test_masks_do_not_depend_on_other_stages() -> None:
+    """A stage's masks do not depend on the number of draws in other stages."""
+
     # Property 3: the draws of a stage depend only on the actions of this stage. The first reversible stage has the same
     # masks if the stages above draw more numbers.
     def masks_of_stage_1(more: int) -> list[Tensor]:

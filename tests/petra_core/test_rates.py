@@ -23,7 +23,8 @@ def layered(named: Named, stage: int) -> torch.optim.Optimizer:
     return torch.optim.SGD([group for group in groups if group["params"]])
 
 
-def test_a_factory_of_two_arguments_gets_names_and_the_stage() -> None:
+def test_factory_of_two_arguments_gets_names_and_stage() -> None:
+    """A factory of two arguments receives named trainable parameters and the index of the stage."""
     seen: dict[int, list[str]] = {}
 
     def look(named: Named, stage: int) -> torch.optim.Optimizer:
@@ -46,7 +47,8 @@ def test_a_factory_of_two_arguments_gets_names_and_the_stage() -> None:
     assert set(seen[1]) < set(expected[1])  # per block
 
 
-def test_a_rate_for_all_keeps_the_ratios_of_parameter_groups_also_through_zero() -> None:
+def test_set_learning_rate_keeps_group_ratios() -> None:
+    """`set_learning_rate` keeps the ratios of parameter groups, even after a rate of 0."""
     p = Pipeline(toys.network(4), methods.PETRA, optimizer=layered)
     for rate in (0.0, 0.5):
         p.set_learning_rate(rate)
@@ -56,7 +58,7 @@ def test_a_rate_for_all_keeps_the_ratios_of_parameter_groups_also_through_zero()
     assert p.optimizers[2].param_groups[1]["lr"] == pytest.approx(0.05)
 
 
-def test_equal_groups_get_exactly_the_rate() -> None:
+def test_set_learning_rate_is_exact_for_equal_groups() -> None:
     p = Pipeline(toys.network(3), methods.PETRA, optimizer=adamw(0.3))
     p.set_learning_rate(0.1)
     assert {group["lr"] for optimizer in p.optimizers for group in optimizer.param_groups} == {0.1}

@@ -34,7 +34,7 @@ def test_resume_is_bitwise(method: Method, k: int, stop: int, tmp_path: Path) ->
     assert_resumes_bitwise(lambda: fresh(method, k, staleness=vector), toys.batches(16), stop, tmp_path)
 
 
-def test_resume_keeps_the_strides_of_every_message(tmp_path: Path) -> None:
+def test_resume_keeps_strides_of_messages(tmp_path: Path) -> None:
     """Autograd returned views of a concatenation's gradient. Their copies had other strides, so other kernels ran."""
 
     def make() -> Pipeline:
@@ -65,6 +65,7 @@ def go_on(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_resume_in_a_new_process(tmp_path: Path) -> None:
+    """A new process resumes bitwise from a checkpoint file with micro-batches in flight."""
     data = toys.batches(16)
     undisturbed = fresh(methods.DELAYED_GRADIENTS, 2)
     toys.train(undisturbed, data)
@@ -77,7 +78,7 @@ def test_resume_in_a_new_process(tmp_path: Path) -> None:
     assert_bitwise_equal(checkpoint.load(tmp_path / "end.pt"), undisturbed.state_dict())
 
 
-def test_resume_without_a_seed_restores_the_global_generator() -> None:
+def test_resume_without_seed_restores_global_generator() -> None:
     data = toys.batches(12)
     undisturbed, stopped, resumed = (fresh(methods.PETRA, 1, seed=None) for _ in range(3))
     torch.manual_seed(3)
@@ -104,7 +105,8 @@ def as_from_a_gpu(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_a_state_of_a_gpu_goes_on_on_the_cpu_unless_it_has_drawn(seed: int | None) -> None:
+def test_gpu_state_resumes_on_cpu_without_drawn_numbers(seed: int | None) -> None:
+    """A GPU's state resumes bitwise on the CPU unless micro-batches in flight have drawn random numbers."""
     data = toys.batches(16)
     undisturbed, stopped, resumed = (toys.pipeline(toys.network(6), seed=seed) for _ in range(3))
     expected = toys.train(undisturbed, data)
@@ -119,7 +121,8 @@ def test_a_state_of_a_gpu_goes_on_on_the_cpu_unless_it_has_drawn(seed: int | Non
         fresh(methods.PETRA, 1).load_state_dict(as_from_a_gpu(drawing.state_dict()))
 
 
-def test_a_state_is_a_copy() -> None:
+def test_state_dict_is_a_copy() -> None:
+    """Further training of the saved or the loaded pipeline does not change the state."""
     p = fresh(methods.PETRA, 3)
     data = toys.batches(10)
     toys.train(p, data[:6], drain=False)
@@ -134,7 +137,7 @@ def test_a_state_is_a_copy() -> None:
     assert_bitwise_equal(other.state_dict(), p.state_dict())
 
 
-def test_a_resumed_pipeline_knows_the_shapes_of_its_micro_batches() -> None:
+def test_resumed_pipeline_checks_micro_batch_shapes() -> None:
     p, resumed = fresh(methods.PETRA, 1), fresh(methods.PETRA, 1)
     (x, y), _ = data = toys.batches(2)
     toys.train(p, data, drain=False)
@@ -143,7 +146,8 @@ def test_a_resumed_pipeline_knows_the_shapes_of_its_micro_batches() -> None:
         resumed.step(x[:2], y[:2])
 
 
-def test_a_state_of_another_pipeline_is_refused_and_the_pipeline_then_too() -> None:
+def test_load_rejects_state_of_other_pipeline() -> None:
+    """A state that does not fit raises CheckpointError, and a step after it raises RuntimeError."""
     state = fresh(methods.PETRA, 2).state_dict()
     for (method, k, seed), message in (
         ((methods.DSP, 2, 7), "method 'PETRA', this pipeline has 'DSP'"),

@@ -23,19 +23,22 @@ ONE_AT_A_TIME = ("F0 R0 B0 U0 F1 R1 B1 U1 F2 R2 B2 U2 F3 R3 B3 U3 F4 R4 B4 U4",)
 @pytest.mark.parametrize(
     ("staleness", "picture"), [(lockstep(3), LOCKSTEP), (one_f_one_b(3), ONE_F_ONE_B), ((0, 0, 0), ONE_AT_A_TIME)]
 )
-def test_three_stages_as_written_by_hand(method: Method, staleness: tuple[int, ...], picture: tuple[str, ...]) -> None:
+def test_program_of_three_stages_matches_manual_schedule(
+    method: Method, staleness: tuple[int, ...], picture: tuple[str, ...]
+) -> None:
     for stage, line in enumerate(picture):
         words = [word for word in line.split() if not (method.keeps_graph and word.startswith("R"))]
         assert [str(action) for action in program(method, staleness, stage, 5)] == words
 
 
-def test_an_update_follows_every_kth_backward_and_the_rest_stays() -> None:
+def test_program_updates_after_every_kth_backward() -> None:
+    """An update follows every k-th backward, and no update follows the remainder."""
     actions = [str(action) for action in program(methods.DELAYED_GRADIENTS, (2, 0), 0, 5, accumulation=2)]
     assert actions == ["F0", "F1", "F2", "B0", "F3", "B1", "U0", "F4", "B2", "B3", "U1", "B4"]
     assert list(program(methods.PETRA, (2, 0), 0, 0)) == []
 
 
-def test_actions_are_written_one_line_per_stage() -> None:
+def test_written_gives_one_line_per_stage() -> None:
     executed = [(0, Action(Kind.FORWARD, 0)), (1, Action(Kind.FORWARD, 0)), (1, Action(Kind.BACKWARD, 0))]
     assert format_actions(executed) == "stage 0 | F0\nstage 1 | F0 B0"
     assert format_actions([]) == ""

@@ -22,9 +22,10 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "error", "message"), BAD)
-def test_a_pipeline_and_a_prediction_refuse_the_same_settings(
+def test_pipeline_and_predict_reject_same_settings(
     settings: dict[str, Any], error: type[Exception], message: str
 ) -> None:
+    """Pipeline and predict raise the same error for an invalid setting."""
     stages, batch = toys.network(3), toys.batches(1)[0]
     with pytest.raises(error, match=message):
         Pipeline(stages, methods.PETRA, **settings)
@@ -32,12 +33,13 @@ def test_a_pipeline_and_a_prediction_refuse_the_same_settings(
         predict(stages, methods.PETRA, *batch, **settings)
 
 
-def test_an_unknown_setting_is_refused() -> None:
+def test_predict_rejects_unknown_setting() -> None:
     with pytest.raises(TypeError, match="forward_weights"):
         predict(toys.network(3), methods.PETRA, *toys.batches(1)[0], forward_weights="predicted")
 
 
-def test_a_checkpoint_names_the_settings() -> None:
+def test_checkpoint_contains_settings() -> None:
+    """A state contains the settings of its pipeline, which cannot be changed."""
     settings = Settings(
         method=methods.PETRA, accumulation=2, delay=[Compensation(), PredictedWeights()], autocast=torch.bfloat16
     )

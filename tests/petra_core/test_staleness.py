@@ -43,7 +43,8 @@ def brute_force_rule(method: Method) -> tuple[Any, Delay | None]:
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 @pytest.mark.parametrize("case", range(4))
-def test_any_vector_is_what_brute_force_gives_after_every_step(method: Method, case: int) -> None:
+def test_random_vectors_match_brute_force(method: Method, case: int) -> None:
+    """Random staleness vectors train as a brute-force simulation after every step."""
     generator = random.Random(f"{method} {case}")
     stages = (1, 8, generator.randint(2, 7), generator.randint(2, 7))[case]
     net = network(" ".join(["b", *generator.choices("brr", k=stages - 2), "h"][-stages:] if stages > 1 else ["h"]))
@@ -77,7 +78,7 @@ def test_any_vector_is_what_brute_force_gives_after_every_step(method: Method, c
 
 
 @pytest.mark.parametrize("method", PIPELINED, ids=str)
-def test_delay_in_updates_is_counted_from_the_vector(method: Method) -> None:
+def test_delay_in_updates_follows_from_staleness(method: Method) -> None:
     """The delay of micro-batch m - d_j is floor(m/k) - floor((m - d_j)/k) updates between forward and backward."""
     vector, k = (7, 4, 4, 2, 0), 3
     pipeline = toys.pipeline(toys.network(5), method, accumulation=k, staleness=vector)
@@ -98,7 +99,7 @@ def test_delay_in_updates_is_counted_from_the_vector(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", PIPELINED, ids=str)
-def test_without_staleness_methods_are_backpropagation(method: Method) -> None:
+def test_zero_staleness_equals_backpropagation(method: Method) -> None:
     """Methods that keep inputs are bitwise equal to it, methods that reconstruct them to its reversible form."""
     net, data = toys.network(6), toys.batches(12)
     trained = toys.pipeline(net, method, accumulation=2, staleness=(0,) * 6)
@@ -117,7 +118,8 @@ def test_without_staleness_methods_are_backpropagation(method: Method) -> None:
 
 @pytest.mark.parametrize("method", PIPELINED, ids=str)
 @pytest.mark.parametrize("sizes", [(3, 2, 2), (1, 5, 1), (7,), (1,) * 7], ids=str)
-def test_merged_stages_are_equal_numbers(method: Method, sizes: Sequence[int]) -> None:
+def test_merged_stages_equal_stages_of_equal_staleness(method: Method, sizes: Sequence[int]) -> None:
+    """Merged stages in lockstep train bitwise as separate stages with equal staleness."""
     net, data = toys.network(7), toys.batches(20)
     apart = toys.pipeline(net, method, accumulation=2, staleness=per_device(sizes, slack=1))
     merged = toys.pipeline(group(copy.deepcopy(net), sizes), method, accumulation=2)
@@ -130,6 +132,7 @@ def test_merged_stages_are_equal_numbers(method: Method, sizes: Sequence[int]) -
 
 
 def test_vectors_of_known_schedules() -> None:
+    """lockstep, one_f_one_b and per_device return the known staleness vectors."""
     assert lockstep(4) == (6, 4, 2, 0)
     assert one_f_one_b(4) == (3, 2, 1, 0)
     assert per_device((3, 2, 2, 3)) == (3, 3, 3, 2, 2, 1, 1, 0, 0, 0)
@@ -156,19 +159,19 @@ def test_vectors_of_known_schedules() -> None:
         (methods.PIPEDREAM_2BW, (2, 1, 0), "the 2 micro-batches in flight .* got k=1: raise k to 2 or more"),
     ],
 )
-def test_vectors_that_are_none_are_refused(method: Method, vector: tuple[int, ...], message: str) -> None:
+def test_invalid_vectors_raise(method: Method, vector: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         toys.pipeline(toys.network(3), method, staleness=vector)
 
 
-def test_devices_without_stages_and_negative_slack_are_refused() -> None:
+def test_per_device_rejects_empty_devices_and_negative_slack() -> None:
     with pytest.raises(ValueError, match=r"each device has at least one stage, got the sizes \(2, 0\)"):
         per_device((2, 0))
     with pytest.raises(ValueError, match=r"slack is at least 0, got -0\.5"):
         per_device((2, 1), slack=-0.5)
 
 
-def test_states_of_another_vector_or_of_the_old_clock_are_refused() -> None:
+def test_load_rejects_other_staleness_and_old_format() -> None:
     state = toys.pipeline(toys.network(3)).state_dict()
     with pytest.raises(CheckpointError, match=r"has staleness \[4, 2, 0\], this pipeline has \[2, 1, 0\]"):
         toys.pipeline(toys.network(3), staleness=one_f_one_b(3)).load_state_dict(state)

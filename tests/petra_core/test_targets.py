@@ -86,7 +86,8 @@ def made(stages: list[Stage], method: Method, **settings: Any) -> Pipeline:
 
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_one_micro_batch_at_a_time_trains_as_plain_training(method: Method, kind: str) -> None:
+def test_structured_targets_train_as_plain_pytorch(method: Method, kind: str) -> None:
+    """With one micro-batch in flight, losses, metrics and weights equal plain PyTorch for every kind of target."""
     stages, data = network(LOSSES[kind]), batches(6, kind)
     p = made(stages, method)
     model = sequential(plain := copy.deepcopy(stages))
@@ -107,7 +108,7 @@ def test_one_micro_batch_at_a_time_trains_as_plain_training(method: Method, kind
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_a_state_with_targets_that_wait_resumes_bitwise(kind: str) -> None:
+def test_resume_with_targets_in_flight_is_bitwise(kind: str) -> None:
     stages, data = network(LOSSES[kind]), batches(14, kind)
     undisturbed, resumed = made(stages, methods.PETRA, seed=1), made(stages, methods.PETRA, seed=1)
     undisturbed.stagger()
@@ -121,7 +122,8 @@ def test_a_state_with_targets_that_wait_resumes_bitwise(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_the_check_and_the_prediction_of_memory_take_them(kind: str) -> None:
+def test_check_and_predict_accept_structured_targets(kind: str) -> None:
+    """`check` finds nothing, and predicted peak bytes equal the measured ones."""
     stages, (x, target) = network(LOSSES[kind]), batches(1, kind)[0]
     report = petra_core.check(stages, x, target, optimizer=toys.sgd)
     assert report.ok, report
@@ -132,14 +134,15 @@ def test_the_check_and_the_prediction_of_memory_take_them(kind: str) -> None:
     assert [dict(stage.peak) for stage in p.memory().stages] == [dict(stage.peak) for stage in predicted]
 
 
-def test_evaluation_returns_all_outputs() -> None:
+def test_evaluate_returns_all_outputs() -> None:
     stages, data = network(with_tuple), batches(1, "tuple")
     p = made(stages, methods.PETRA)
     with torch.no_grad():
         assert_bitwise_equal(p.evaluate(data[0][0]), sequential(stages)(data[0][0]))
 
 
-def test_the_target_is_copied_and_another_shape_is_refused() -> None:
+def test_target_is_copied_and_missing_entry_raises() -> None:
+    """The caller may overwrite targets after `step`, and a target without an entry raises ValueError."""
     stages, data = network(with_dict), batches(2, "dict")
     losses = []
     for overwrite in (False, True):

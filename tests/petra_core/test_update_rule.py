@@ -80,12 +80,13 @@ class DriftByHand(Delay):
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS], ids=str)
 @pytest.mark.parametrize(("pattern", "k"), [("b r r h", 1), ("br rr rh", 3)])
-def test_a_rule_of_the_user_is_its_equation(pattern: str, k: int, method: Method) -> None:
+def test_user_rule_matches_its_equation(pattern: str, k: int, method: Method) -> None:
+    """A user's rule trains as its equation in the reference implementation after every step."""
     assert_follows(pattern, method, k, RULES[method.name], DriftByHand(20.0), delay=[Drift(20.0)])
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DELAYED_GRADIENTS], ids=str)
-def test_a_rule_of_the_user_resumes_bitwise(method: Method, tmp_path: Path) -> None:
+def test_user_rule_resumes_bitwise(method: Method, tmp_path: Path) -> None:
     net = toys.network(5, dropout=0.2)
 
     def fresh() -> Pipeline:
@@ -95,14 +96,14 @@ def test_a_rule_of_the_user_resumes_bitwise(method: Method, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
-def test_bytes_of_a_rule_of_the_user_are_as_predicted(method: Method) -> None:
+def test_user_rule_bytes_match_prediction(method: Method) -> None:
     batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
     assert_bytes_are_as_predicted(
         models.chain(4, num_classes=10, channels=4), method, batch, 2, sgd(0.01), delay=[Drift(20.0)]
     )
 
 
-def test_a_state_with_another_constant_is_refused() -> None:
+def test_load_rejects_rule_with_other_constant() -> None:
     one, other = (
         Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd, delay=[Drift(strength)]) for strength in (1, 2)
     )
@@ -110,7 +111,9 @@ def test_a_state_with_another_constant_is_refused() -> None:
         other.load_state_dict(one.state_dict())
 
 
-def test_rules_are_ordered_by_their_hooks_so_that_their_order_is_no_setting() -> None:
+def test_check_rules_sorts_by_hook() -> None:
+    """check_rules sorts rules by their hooks and rejects two rules that define the same hook."""
+
     class Ahead(UpdateRule):
         def forward_weights(self, weights: Any, updates: int, rate: float) -> None:
             return None
@@ -120,7 +123,7 @@ def test_rules_are_ordered_by_their_hooks_so_that_their_order_is_no_setting() ->
         check_rules([Drift(1.0), Compensation()], methods.PETRA)
 
 
-def test_two_rules_of_one_name_are_refused() -> None:
+def test_check_rules_rejects_equal_names() -> None:
     class One(UpdateRule):
         def step(self, delay: float) -> None: ...
 
@@ -134,7 +137,8 @@ def test_two_rules_of_one_name_are_refused() -> None:
         check_rules([One(), Two()], methods.PETRA)
 
 
-def test_a_copy_of_a_pipeline_has_copies_of_its_rules() -> None:
+def test_deepcopy_of_pipeline_copies_rules() -> None:
+    """A deep copy of a pipeline with a rule trains bitwise as the original."""
     p = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=7, delay=[Drift(20.0)])
     data = toys.batches(12)
     toys.train(p, data[:6], drain=False)
@@ -143,7 +147,8 @@ def test_a_copy_of_a_pipeline_has_copies_of_its_rules() -> None:
     assert_bitwise_equal(toys.weights(copied), toys.weights(p))
 
 
-def test_a_check_before_training_takes_rules() -> None:
+def test_check_accepts_rules() -> None:
+    """`check` accepts delay rules and reports a rule that has no effect."""
     stages, (x, y) = toys.network(4), toys.batches(1)[0]
     assert check(stages, x, y, optimizer=toys.sgd, delay=[Drift(20.0)]).ok
     report = check(stages, x, y, method=methods.BACKPROPAGATION, optimizer=toys.sgd, delay=[Drift(20.0)])

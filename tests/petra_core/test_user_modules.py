@@ -206,7 +206,8 @@ EVALUATING: dict[str, tuple[Callable[[nn.Module], nn.Module], Callable[[nn.Modul
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 @pytest.mark.parametrize("construct", EVALUATING)
-def test_what_evaluates_again_in_its_backward_trains_as_if_it_did_not(construct: str, method: Method) -> None:
+def test_recomputing_constructs_train_as_their_twins(construct: str, method: Method) -> None:
+    """Constructs that recompute in their backward train as equivalent ones that do not."""
     wrapped, plain = EVALUATING[construct]
     assert_same(trained(network(wrapped), method), trained(network(plain), method))
     if "dropout" not in construct:
@@ -215,13 +216,14 @@ def test_what_evaluates_again_in_its_backward_trains_as_if_it_did_not(construct:
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
 @pytest.mark.parametrize("rule", [Average(), PredictedWeights()], ids=str)
-def test_with_other_weights_too(rule: UpdateRule, method: Method) -> None:
+def test_recomputing_constructs_train_under_delay_rules(rule: UpdateRule, method: Method) -> None:
+    """Recomputing constructs train as plain ones under rules that replace weights."""
     for wrap in (Checkpointed, EvaluatedAgain):
         assert_same(trained(network(wrap), method, delay=[rule]), trained(network(), method, delay=[rule]))
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_checkpoints_in_stem_and_head(method: Method) -> None:
+def test_checkpointed_stem_and_head_train_as_plain_ones(method: Method) -> None:
     net = network()
     net[0] = BufferedStage(Checkpointed(net[0].function))
     net[-1] = HeadStage(Checkpointed(net[-1].function))
@@ -229,7 +231,7 @@ def test_checkpoints_in_stem_and_head(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS, methods.PETRA], ids=str)
-def test_a_resume_with_checkpoints_is_bitwise(method: Method) -> None:
+def test_resume_with_checkpointed_functions_is_bitwise(method: Method) -> None:
     data = batches(20)
     whole, stopped, resumed = (made(network(normed(Checkpointed, nn.Dropout(0.2))), method) for _ in range(3))
     for x, y in data:
@@ -279,7 +281,9 @@ class Streams(nn.Module):
     "kind",
     ["view of a parameter", "parameter", "buffer", "memory of an attribute", "both the same", "halves of a tensor"],
 )
-def test_outputs_in_memory_of_something_else_are_copied(kind: str, method: Method) -> None:
+def test_aliased_outputs_train_as_copies(kind: str, method: Method) -> None:
+    """Outputs that share memory with other tensors train bitwise as copies of them, and resume bitwise."""
+
     def net(*, copied: bool) -> list[Stage]:
         torch.manual_seed(1)
         return [BufferedStage(Streams(kind, copied=copied)).double(), *network()[1:]]
@@ -312,7 +316,7 @@ class Tracking(nn.Module):
         return h, self.mean
 
 
-def test_a_message_does_not_change_when_a_buffer_does() -> None:
+def test_message_does_not_share_memory_with_buffer() -> None:
     p = made([BufferedStage(Tracking()).double(), *network()[1:]], methods.DELAYED_GRADIENTS)
     for x, y in batches(3):
         p.step(x, y)
@@ -334,7 +338,7 @@ class Passing(nn.Module):
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_views_where_gradients_are_switched_off(method: Method) -> None:
+def test_stages_that_return_views_train(method: Method) -> None:
     """Weight prediction once failed with an AssertionError."""
     net = network()
     net.insert(1, BufferedStage(Passing()).double())
@@ -444,7 +448,8 @@ def _hooked(f: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 @pytest.mark.parametrize("construct", RIGHT)
-def test_other_constructs_have_the_gradients_of_autograd(construct: str, method: Method) -> None:
+def test_other_constructs_equal_autograd(construct: str, method: Method) -> None:
+    """Gradients of views, tied weights, LSTMs, parametrizations and hooks equal autograd's."""
     net = network(RIGHT[construct])
     expected = plain_gradients(net, batches(6))
     assert_same(gradients(net, method), expected)
@@ -453,7 +458,8 @@ def test_other_constructs_have_the_gradients_of_autograd(construct: str, method:
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 @pytest.mark.parametrize(("wrap", "twin"), [(Biased, Copied), (Tied, Untied)])
-def test_they_train_as_their_twins(wrap: Any, twin: Any, method: Method) -> None:
+def test_views_and_tied_weights_train_as_their_twins(wrap: Any, twin: Any, method: Method) -> None:
+    """Views of parameters and tied weights train as equivalent networks without them."""
     assert_same(trained(network(wrap), method), trained(network(twin), method))
 
 
@@ -484,7 +490,8 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_the_parameters_of_a_loss_are_trained(method: Method) -> None:
+def test_loss_parameters_are_trained(method: Method) -> None:
+    """A parameter of the loss trains as one of the head, and inspection does not update the loss's buffer."""
     net, twin = network(), network()
     net[-1] = HeadStage(net[-1].function, Temperature())
     twin[-1] = HeadStage(Scaled(twin[-1].function))
@@ -500,7 +507,8 @@ def test_the_parameters_of_a_loss_are_trained(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_a_loss_may_use_the_weights_of_its_head(method: Method) -> None:
+def test_loss_may_use_head_weights(method: Method) -> None:
+    """A loss that uses the head's weights trains as an equivalent head does."""
     net = network()
     module = net[-1].function
     net[-1] = HeadStage(module, lambda output, target: F.cross_entropy(output, target) + 0.1 * module[1].weight.norm())
@@ -526,7 +534,8 @@ def test_a_loss_may_use_the_weights_of_its_head(method: Method) -> None:
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 @pytest.mark.parametrize("delay", [[], [Average()], [PredictedWeights()]], ids=describe)
-def test_hooks_of_parameters_are_called_at_every_backward(delay: list[UpdateRule], method: Method) -> None:
+def test_parameter_hooks_run_once_per_backward(delay: list[UpdateRule], method: Method) -> None:
+    """A hook of a parameter runs once per backward and can replace the gradient."""
     if not method.pipelined or method.stashes_weights:
         delay = []
     net = network()
@@ -543,7 +552,8 @@ def test_hooks_of_parameters_are_called_at_every_backward(delay: list[UpdateRule
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_gradients_from_before_are_not_in_the_first_update(method: Method) -> None:
+def test_earlier_gradients_do_not_affect_training(method: Method) -> None:
+    """Gradients that parameters had before the pipeline was made do not affect training."""
     net = network()
     expected = trained(net, method)
     for x, y in batches(2):
@@ -556,7 +566,7 @@ def test_gradients_from_before_are_not_in_the_first_update(method: Method) -> No
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 @pytest.mark.parametrize("k", [1, 4])
-def test_a_gradient_that_something_else_writes_is_refused(k: int, method: Method) -> None:
+def test_external_gradient_change_raises(k: int, method: Method) -> None:
     """The sums of gradients are not in `.grad`, so clearing it changes nothing."""
     k = max(k, 6) if method.double_buffered else k
     p, undisturbed = (made(network(), method, accumulation=k) for _ in range(2))
@@ -651,7 +661,8 @@ IMPURE = {
 
 
 @pytest.mark.parametrize("kind", IMPURE)
-def test_impure_functions_are_refused_where_they_are_evaluated_again(kind: str) -> None:
+def test_impure_functions_raise_if_recomputed(kind: str) -> None:
+    """Functions with side effects or hidden state raise StageError under methods that recompute."""
     random.seed(0)  # with these seeds no draw is above 0.999
     np.random.seed(0)
     for method in methods.ALL:
@@ -663,7 +674,8 @@ def test_impure_functions_are_refused_where_they_are_evaluated_again(kind: str) 
             assert_same(gradients(net, method), plain_gradients(network(), batches(6)))
 
 
-def test_spectral_norm_is_refused_where_it_is_evaluated_again() -> None:
+def test_spectral_norm_raises_if_recomputed() -> None:
+    """Spectral norm raises StageError under methods that recompute and trains under the others."""
     for method in methods.ALL:
         net = network(spectral)
         if method in RECOMPUTING:
@@ -673,7 +685,9 @@ def test_spectral_norm_is_refused_where_it_is_evaluated_again() -> None:
             trained(net, method)
 
 
-def test_another_thread_that_draws_is_found() -> None:
+def test_draws_in_another_thread_raise() -> None:
+    """Random draws in another thread raise StageError under methods that recompute."""
+
     class Drawing(nn.Module):
         """A function that lets another thread draw at the first evaluation."""
 
@@ -707,7 +721,8 @@ class WritesInput(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["data", "numpy"])
-def test_writes_to_the_input_behind_autograds_back_are_refused(kind: str) -> None:
+def test_untracked_writes_to_input_raise(kind: str) -> None:
+    """Writes to the input that autograd does not track raise StageError under every method."""
     for method in methods.ALL:
         with pytest.raises(StageError, match=r"stage 1: WritesInput writes to its input .* clone the input first"):
             trained(network(functools.partial(WritesInput, kind=kind)), method, 2)
@@ -730,7 +745,8 @@ def closure_of(module: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda output, target: F.cross_entropy(module(output), target)
 
 
-def test_parameters_that_no_module_has_are_refused() -> None:
+def test_unregistered_parameters_raise() -> None:
+    """A parameter that no module has registered raises a StageError that names its attribute."""
     for method in methods.ALL:
         for kind, place in (("list", "attribute layers"), ("dict", "attribute raw")):
             with pytest.raises(StageError, match=rf"stage 1: Listed depends on a tensor of shape .*{place} of"):
@@ -754,7 +770,9 @@ class ReadsParameter(nn.Module):
         return y
 
 
-def test_parameters_that_are_read_past_their_module_are_right_or_refused() -> None:
+def test_parameters_read_past_module_are_exact_or_raise() -> None:
+    """Parameters read past their module raise where weights are replaced, and otherwise equal autograd."""
+
     def net() -> list[Stage]:
         stages = network(ReadsParameter)
         for stage in stages[1:3]:
@@ -792,7 +810,8 @@ class Uses(nn.Module):
         return y
 
 
-def test_tensors_that_go_round_the_pipeline_are_refused() -> None:
+def test_tensors_that_bypass_pipeline_raise() -> None:
+    """A tensor that reaches another stage outside the streams raises StageError."""
     for method in methods.ALL:
         net, store = network(), {}
         net[0] = BufferedStage(Keeps(net[0].function, store))
@@ -834,7 +853,9 @@ NO_TENSOR = ("number", "NumPy array", "list")
 
 @pytest.mark.parametrize("kind", KEPT)
 @pytest.mark.parametrize(("keeper", "user"), [(1, 2), (2, 1)], ids=["upwards", "downwards"])
-def test_whatever_goes_round_the_pipeline_is_right_or_refused(keeper: int, user: int, kind: str) -> None:
+def test_values_that_bypass_pipeline_are_exact_or_raise(keeper: int, user: int, kind: str) -> None:
+    """Values kept for another stage have the gradients of autograd or raise StageError."""
+
     def net() -> list[Stage]:
         stages, store = network(), {"h": 0.0}
         stages[keeper] = ReversibleStage(Aside(stages[keeper].function, store, kind))
@@ -867,7 +888,7 @@ def test_whatever_goes_round_the_pipeline_is_right_or_refused(keeper: int, user:
         assert refused.keys() == set(methods.ALL)
 
 
-def test_a_parameter_of_another_stage_is_refused() -> None:
+def test_parameter_of_another_stage_raises() -> None:
     class Borrows(nn.Module):
         def __init__(self, lender: nn.Module) -> None:
             super().__init__()
@@ -921,9 +942,8 @@ def _wrap(net: list[Stage]) -> None:
         (_wrap, r"module '2' \(Linear\) was replaced after the pipeline was made"),
     ],
 )
-def test_changes_of_the_parameters_in_mid_training_are_refused(
-    change: Callable[[list[Stage]], None], message: str
-) -> None:
+def test_parameter_changes_during_training_raise(change: Callable[[list[Stage]], None], message: str) -> None:
+    """Freezing, adding or replacing parameters of an existing pipeline raises StageError."""
     for method in methods.ALL:
         for steps in (0, 7):
             net = network()
@@ -936,7 +956,8 @@ def test_changes_of_the_parameters_in_mid_training_are_refused(
                 step(p, 14)
 
 
-def test_without_inspection_nothing_is_evaluated_twice() -> None:
+def test_inspection_adds_evaluations_only_at_first() -> None:
+    """Only inspection adds evaluations, and only in the first micro-batches."""
     calls = []
 
     class Counted(nn.Module):
@@ -978,7 +999,7 @@ class Operations(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_in_steady_state_an_inspected_pipeline_does_the_same_operations(method: Method) -> None:
+def test_inspection_adds_no_operations_in_steady_state(method: Method) -> None:
     """The operations are equal, and every context manager and hook of the inspection is removed."""
     counts = []
     for inspect in (False, True):
@@ -996,7 +1017,7 @@ def test_in_steady_state_an_inspected_pipeline_does_the_same_operations(method: 
     assert counts[0].total() > 100
 
 
-def test_an_inspection_changes_no_results() -> None:
+def test_inspection_changes_no_results() -> None:
     """Inspection restores buffers and generators."""
     for method in methods.ALL:
         net = network(normed(plainly, nn.Dropout(0.2)))
@@ -1010,13 +1031,15 @@ def test_an_inspection_changes_no_results() -> None:
 
 
 def test_merged_stages_are_inspected_part_by_part() -> None:
+    """The error about a merged stage names the module of the part."""
     net = network(functools.partial(Impure, kind="counter"))
     with pytest.raises(StageError, match=r"stage 1: Impure gives another output .* changes count"):
         trained([net[0], merge(net[1:3]), net[3]], methods.PETRA, 2)
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_only_blocks_that_evaluate_again_are_differentiated_with_care(method: Method) -> None:
+def test_only_recomputing_blocks_are_marked(method: Method) -> None:
+    """Only blocks that evaluate again in their backward are marked for careful differentiation."""
     for wrap in (plainly, Checkpointed, EvaluatedAgain):
         p = made(network(wrap), method)
         step(p, 14)

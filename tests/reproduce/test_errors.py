@@ -6,6 +6,6 @@ from tests.reproduce.errors import FILE, cases, message_of
 
 
 @pytest.mark.parametrize("case", cases())
-def test_the_message_of_a_wrong_input(case: str) -> None:
+def test_wrong_input_message(case: str) -> None:
     """`python -m tests.reproduce.errors` rewrites the messages if a difference is intended."""
     assert message_of(case) == cases()[case], f"run `python -m tests.reproduce.errors` and review {FILE.name}"

@@ -6,7 +6,8 @@ from reproduce import published
 from reproduce.published import Mark
 
 
-def test_every_table_is_there_whole_with_marks_from_the_file_or_from_the_table() -> None:
+def test_published_tables_are_complete_with_marks() -> None:
+    """Every published table has all its rows, each with a mark."""
     counts = {"exhibits": 9, "table1_complexity": 5, "table2_accuracy": 30, "table3_memory": 4, "table5_speed": 2}
     for name, rows in {**counts, "table6_fragments": 4}.items():
         read = published.read(name)
@@ -20,7 +21,8 @@ def test_every_table_is_there_whole_with_marks_from_the_file_or_from_the_table()
     assert unknown == {"table4", "table6", "figure4", "figure5", "figure6"}
 
 
-def test_table_2_holds_every_combination_once() -> None:
+def test_table2_has_every_combination_once() -> None:
+    """Table 2 has every method, network and data set once."""
     rows = published.read("table2_accuracy")
     cells = [(row["method"], row["model"], row["dataset"]) for row in rows]
     assert len(set(cells)) == len(cells)
@@ -32,7 +34,8 @@ def test_table_2_holds_every_combination_once() -> None:
     assert all(50 < row.number("top1_percent") < 100 for row in rows)
 
 
-def test_what_is_no_number_or_no_mark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_number_or_mark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text in place of a number, and an unknown mark, raise a ValueError."""
     row = published.read("table1_complexity")[0]
     assert row["activation_storage"] == "FG"
     with pytest.raises(ValueError, match="FG"):

@@ -7,7 +7,7 @@ from reproduce.published.units import units_per_micro_batch
 
 
 @pytest.mark.parametrize("stages", [2, 3, 7])
-def test_units_are_those_of_table_1(stages: int) -> None:
+def test_units_match_table_1(stages: int) -> None:
     """Table 1 has 3J, 4J, 2, 3, 3. Its 4J ignores that the head reconstructs nothing with one micro-batch at a time."""
     for method, with_overlap, in_turn in (
         (methods.BACKPROPAGATION, 3 * stages, 3 * stages),

@@ -146,7 +146,8 @@ def addresses(ticks: CapturedSteps) -> list[int]:
 
 @pytest.mark.parametrize(("stages", "k"), [(1, 3), (2, 1), (6, 1), (6, 3)])
 @pytest.mark.parametrize("method", RECORDED, ids=str)
-def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method, stages: int, k: int) -> None:
+def test_captured_steps_match_plain_pipeline(method: Method, stages: int, k: int) -> None:
+    """Captured steps have bitwise the losses, states and evaluations of a plain pipeline."""
     compare(method, stages, k, None)
 
 
@@ -185,11 +186,12 @@ def compare(method: Method, stages: int, k: int, staleness: Sequence[int] | None
 
 @pytest.mark.parametrize("staleness", [(5, 4, 3, 2, 1, 0), (9, 9, 3, 3, 0, 0), (1, 1, 0, 0, 0, 0)], ids=str)
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
-def test_any_staleness_can_be_recorded(method: Method, staleness: tuple[int, ...]) -> None:
+def test_captured_steps_support_any_staleness(method: Method, staleness: tuple[int, ...]) -> None:
+    """Captured steps with other staleness vectors are bitwise equal to a plain pipeline."""
     compare(method, 6, 3, staleness)
 
 
-def test_merged_stages_are_recorded_too() -> None:
+def test_captured_steps_support_merged_stages() -> None:
     """Some results of merged blocks stay inside the stage."""
     first, *blocks, last = toys.network(8)
     stages = [first, merge(blocks[:2]), blocks[2], merge(blocks[3:5]), merge([blocks[5], last])]
@@ -213,7 +215,7 @@ def comparable(pipeline: Pipeline) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("method", "k"), [(methods.PETRA, 1), *((method, 3) for method in RECORDED)], ids=str)
-def test_every_process_rehearses_before_it_records(method: Method, k: int) -> None:
+def test_every_process_warms_up_before_recording(method: Method, k: int) -> None:
     """After a resume the pipeline is full immediately. Its first step was once recorded, without any warm-up."""
     recordings = recordings_of(method, k)
     data = toys.batches(2 * MANY + recordings)
@@ -292,9 +294,7 @@ def ordered(apart: Sequence[bool], staleness: Sequence[int], lags: Sequence[int]
 @pytest.mark.parametrize("staleness", [None, (3, 2, 2, 1, 1, 0)], ids=str)
 @pytest.mark.parametrize("k", [1, 4])
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
-def test_what_may_run_at_once_shares_no_memory_that_one_of_it_writes(
-    method: Method, k: int, staleness: Sequence[int] | None
-) -> None:
+def test_concurrent_actions_share_no_written_memory(method: Method, k: int, staleness: Sequence[int] | None) -> None:
     """Copies to fixed buffers once had to wait for one another and for all stages."""
     recorder = SharedMemoryRecorder()
     executor = Noting(recorder)
@@ -330,7 +330,7 @@ def copied_bytes(ticks: CapturedSteps, recording: Interpreter) -> int:
 
 
 @pytest.mark.parametrize(("method", "k"), [(methods.PETRA, 1), (methods.PETRA, 4), (methods.DSP, 1)], ids=str)
-def test_a_tick_copies_what_is_no_sum_of_streams_and_a_kept_input_once(method: Method, k: int) -> None:
+def test_step_copies_few_bytes_to_fixed_buffers(method: Method, k: int) -> None:
     """A tick of RevNet-18 once copied all messages and kept inputs after all stages; now it copies a fifth of that."""
     recorder = SharedMemoryRecorder()
     pipeline = toys.pipeline(revnet(18, num_classes=10, width=8), method, accumulation=k, optimizer=fused)
@@ -357,14 +357,15 @@ def test_a_tick_copies_what_is_no_sum_of_streams_and_a_kept_input_once(method: M
         (methods.PETRA, {"optimizer": torch.optim.Adam}, "got Adam"),
     ],
 )
-def test_what_cannot_be_recorded_is_refused(method: Method, settings: Any, message: str) -> None:
+def test_unsupported_pipelines_raise(method: Method, settings: Any, message: str) -> None:
+    """Methods, hooks and optimizers that cannot be recorded raise ValueError."""
     pipeline = Pipeline(toys.network(6), method, **{"optimizer": toys.sgd, **settings})
     with pytest.raises(ValueError, match=message):
         CapturedSteps(pipeline, SharedMemoryRecorder())
 
 
 @pytest.mark.parametrize(("method", "seed"), [(methods.PETRA, None), (methods.BACKPROPAGATION, 3)], ids=str)
-def test_random_numbers_are_refused(method: Method, seed: int | None) -> None:
+def test_random_numbers_raise(method: Method, seed: int | None) -> None:
     """With one micro-batch at a time no state is held between steps: dropout was recorded, with wrong gradients."""
     pipeline = toys.pipeline(toys.network(4, dropout=0.5), method, seed=seed)
     recorder = SharedMemoryRecorder()
@@ -376,7 +377,8 @@ def test_random_numbers_are_refused(method: Method, seed: int | None) -> None:
     assert pipeline.step(*toys.batches(1)[0]) is not None  # the pipeline continues without recordings
 
 
-def test_another_shape_and_a_pipeline_that_has_moved_on_are_refused() -> None:
+def test_other_shapes_and_outside_steps_raise() -> None:
+    """Another shape, a step outside the recording and a traced pipeline raise an error."""
     pipeline, data = toys.pipeline(toys.network(3)), toys.batches(2 * MANY)
     ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
     for x, y in data:
@@ -392,7 +394,7 @@ def test_another_shape_and_a_pipeline_that_has_moved_on_are_refused() -> None:
         CapturedSteps(pipeline, SharedMemoryRecorder())
 
 
-def test_a_copy_of_a_pipeline_is_brought_up_to_date_itself() -> None:
+def test_deepcopy_has_separate_bookkeeping() -> None:
     """The copy once shared the deferred bookkeeping of repeated steps, which changed the workers of the original."""
     pipeline = made(3, methods.PETRA, 1)
     ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
@@ -406,7 +408,7 @@ def test_a_copy_of_a_pipeline_is_brought_up_to_date_itself() -> None:
 
 
 @pytest.mark.parametrize("error", [NonFiniteError, KeyboardInterrupt])
-def test_a_step_that_is_broken_off_leaves_nothing_that_could_be_saved(error: type[BaseException]) -> None:
+def test_interrupted_step_blocks_state_dict(error: type[BaseException]) -> None:
     """A plain step does the same. The state once had weights that were not finite, or mixed two steps."""
     pipeline, data = toys.pipeline(toys.network(3)), toys.batches(2 * MANY)
     ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
@@ -425,7 +427,7 @@ def interrupt_now() -> None:
     raise KeyboardInterrupt
 
 
-def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> None:
+def test_worker_state_is_restored_once_when_read() -> None:
     """Restoring after every repeated step took 0.5 ms, for values that the next step replaces before they are read."""
     pipeline, plain = made(3, methods.PETRA, 3), staggered(made(3, methods.PETRA, 3))
     data = toys.batches(3 * MANY)
@@ -464,7 +466,7 @@ def test_python_restores_what_workers_hold_once_and_only_when_it_is_read() -> No
     assert_bitwise_equal(comparable(pipeline), comparable(plain))
 
 
-def test_losses_wait_in_a_ring_and_the_one_that_is_not_finite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_share_a_buffer_and_non_finite_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the host reads losses in groups; this test does the same on the CPU."""
     monkeypatch.setattr(values, "group_size", lambda device: 8)
     monkeypatch.setattr(values, "LOOKED_AT_TOGETHER", 8)
@@ -499,7 +501,8 @@ class Device:
 
 
 @pytest.mark.parametrize("method", RECORDED, ids=str)
-def test_a_recorded_step_makes_its_micro_batch_itself(method: Method) -> None:
+def test_step_from_records_source_of_micro_batches(method: Method) -> None:
+    """A captured step includes its source of micro-batches and rejects another source."""
     data = toys.batches(3 * MANY)
     plain, other = staggered(made(3, method, 2)), made(3, method, 2)
     ticks, source = CapturedSteps(other, SharedMemoryRecorder()), Device(data)
@@ -583,11 +586,12 @@ def full_on(*devices: str, method: Method = methods.PETRA) -> Pipeline:
 
 @pytest.mark.parametrize("devices", [("cpu",), ("cuda:0", "cuda:1"), ("cpu", "cuda:0")])
 def test_cuda_graphs_need_one_cuda_device(devices: tuple[str, ...]) -> None:
+    """CUDA graphs raise ValueError unless all stages are on one CUDA device."""
     with pytest.raises(ValueError, match=f"all stages on one CUDA device, they are on {', '.join(devices)}$"):
         captured.cuda(full_on(*devices))
 
 
-def test_a_graph_is_recorded_and_repeated_on_the_device_of_its_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_runs_on_device_of_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that was recorded on another current device was empty, and training stopped without an error."""
     cuda = FakeCuda(monkeypatch)
     ticks = captured.cuda(full_on("cuda:1"), streams=2)
@@ -602,7 +606,7 @@ def test_a_graph_is_recorded_and_repeated_on_the_device_of_its_pipeline(monkeypa
     assert [w.device for w in ticks._pipeline.workers] == [GPU_1] * 4
 
 
-def test_recordings_of_a_device_share_streams_and_stages_that_wait_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recordings_of_a_device_share_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recordings share streams, because cuBLAS keeps memory for each stream, even after the graph is deleted."""
     cuda = FakeCuda(monkeypatch)
     ticks = captured.cuda(full_on("cuda:1", method=methods.BACKPROPAGATION), streams=4)
@@ -616,7 +620,8 @@ def test_recordings_of_a_device_share_streams_and_stages_that_wait_have_one(monk
     assert len(executor._streams) == 2 * 4 - 1  # one for each branch
 
 
-def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_graph_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's warning about an empty CUDA graph is raised as an error, and the graph is not replayed."""
     cuda = FakeCuda(monkeypatch, empty=True)
     ticks = captured.cuda(full_on("cuda:1"))
     with warnings.catch_warnings():
@@ -626,9 +631,10 @@ def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "replay" not in cuda.messages
 
 
-def test_a_forward_is_beside_the_backward_of_its_stage_and_the_update_waits_for_it(
+def test_forward_overlaps_backward_and_update_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Forward and backward of a stage use separate streams, and the update waits for the forward."""
     cuda = FakeCuda(monkeypatch)
     head, middle, stem = reversed(toys.pipeline(toys.network(3)).workers)
     streams: Any = [FakeStream(cuda, name) for name in "abcde"]
@@ -652,9 +658,10 @@ def forward_and_backward(executor: OverStreams, worker: Any) -> None:
             executor.run(lambda *_: None, worker, Action(kind, 0), [])
 
 
-def test_a_branch_waits_for_the_neighbour_whose_message_it_needs_in_the_same_step(
+def test_branch_waits_for_message_of_same_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A stream waits for a neighbouring stage only if it needs a message of the same step."""
     cuda = FakeCuda(monkeypatch)
     workers = toys.pipeline(toys.network(3)).workers
     streams: Any = [FakeStream(cuda, name) for name in "abcde"]
@@ -674,7 +681,8 @@ def test_a_branch_waits_for_the_neighbour_whose_message_it_needs_in_the_same_ste
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU can record a CUDA graph")
 @pytest.mark.parametrize("streams", [1, 4, 11])
-def test_cuda_graphs(streams: int) -> None:
+def test_cuda_graphs_match_plain_pipeline(streams: int) -> None:
+    """On a GPU, losses of CUDA graphs equal those of a plain pipeline up to rounding."""
     data = [(x.cuda(), y.cuda()) for x, y in toys.batches(3 * MANY)]
     stages = [stage.cuda() for stage in toys.network(6)]
     plain, other = (toys.pipeline(stages, accumulation=2, optimizer=fused, seed=3) for _ in range(2))

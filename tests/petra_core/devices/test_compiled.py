@@ -50,12 +50,12 @@ def assert_close(one: tuple[Pipeline, list[float]], another: tuple[Pipeline, lis
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.BACKPROPAGATION], ids=str)
-def test_training_is_the_same_up_to_rounding(method: Method) -> None:
+def test_compiled_training_equals_eager_up_to_rounding(method: Method) -> None:
     """Compiling takes seconds, so each use of a stage has one method: reconstruct inputs, stash inputs, keep graphs."""
     assert_close(trained(method, "aot_eager"), trained(method, None))
 
 
-def test_a_copy_of_what_is_compiled_is_its_own_module() -> None:
+def test_deepcopy_of_compiled_function_runs_on_meta_device() -> None:
     """`petra_core.prediction.memory` makes such a copy on the meta device."""
     stage = toys.network(3)[0]
     compile_functions([stage], backend="aot_eager")
@@ -64,7 +64,8 @@ def test_a_copy_of_what_is_compiled_is_its_own_module() -> None:
     assert first.device.type == "meta"
 
 
-def test_an_evaluation_can_do_without_the_compiler() -> None:
+def test_uncompiled_evaluates_without_compiler() -> None:
+    """Inside `uncompiled`, evaluation compiles nothing and equals an eager evaluation bitwise."""
     compiled_pipeline, _ = trained(methods.PETRA, "aot_eager")
     plain, _ = trained(methods.PETRA, None)
     plain.model.load_state_dict(compiled_pipeline.model.state_dict())
@@ -77,7 +78,7 @@ def test_an_evaluation_can_do_without_the_compiler() -> None:
 
 
 @pytest.mark.slow
-def test_inductor_repeats_the_random_numbers_of_a_forward() -> None:
+def test_inductor_replays_random_numbers_of_forward() -> None:
     """Recompute the graph of one reversible stage.
 
     The code is not vectorised, because trying that doubles inductor's time. The reference is a kept graph and not the
@@ -91,9 +92,8 @@ def test_inductor_repeats_the_random_numbers_of_a_forward() -> None:
     assert_close(reconstructed, kept)
 
 
-def test_a_cell_says_that_it_was_compiled_and_goes_on_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_cell_is_recorded_and_resumes_bitwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of a trained cell contains `compiled`, and a compiled cell resumes bitwise."""
     monkeypatch.setattr(compiled, "compile_functions", partial(compile_functions, backend="aot_eager"))
     plain, _ = run(CHAIN, tmp_path / "plain")
     untrained, _ = run(COMPLEXITY, tmp_path / "untrained", compiled=True)

@@ -36,12 +36,14 @@ def repeat(work: Callable[[], None]) -> Callable[[], None]:
 
 @pytest.mark.parametrize(("stages", "k"), [(1, 3), (2, 1), (6, 1), (6, 3), (4, 4)])
 @pytest.mark.parametrize("method", RECORDED, ids=str)
-def test_losses_weights_and_states_are_those_of_a_plain_pipeline(method: Method, stages: int, k: int) -> None:
+def test_compiled_steps_match_plain_pipeline(method: Method, stages: int, k: int) -> None:
+    """Losses, evaluations and weights of compiled steps equal those of a plain pipeline up to rounding."""
     compare(method, stages, k, None)
 
 
 @pytest.mark.parametrize("staleness", [(5, 4, 3, 2, 1, 0), (4, 4, 2, 2, 1, 0), (1, 1, 0, 0, 0, 0)], ids=str)
-def test_stages_that_wait_for_one_another_are_compiled_too(staleness: tuple[int, ...]) -> None:
+def test_compiled_steps_support_any_staleness(staleness: tuple[int, ...]) -> None:
+    """Compiled steps with other staleness vectors equal a plain pipeline up to rounding."""
     compare(methods.PETRA, 6, 2, staleness)
 
 
@@ -69,7 +71,7 @@ def pair(method: Method, stages: int, k: int, staleness: Sequence[int] | None = 
     return staggered(plain), other
 
 
-def test_ticks_of_a_round_share_their_compiled_functions() -> None:
+def test_ticks_of_a_period_share_compiled_functions() -> None:
     """All ticks without an update have the same operations: two functions for each stage, and two around them."""
     for k, kinds in ((1, 1), (3, 3)):
         _, other = pair(methods.PETRA, 4, k)
@@ -80,7 +82,7 @@ def test_ticks_of_a_round_share_their_compiled_functions() -> None:
         assert ticks.compiled <= kinds * 4 + 2
 
 
-def test_a_changed_operation_shows_in_the_losses() -> None:
+def test_repeated_ticks_run_compiled_functions() -> None:
     """Repeated ticks run the compiled functions, so a compiler that drops the updates trains nothing."""
 
     def without_updates(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
@@ -101,7 +103,9 @@ def test_a_changed_operation_shows_in_the_losses() -> None:
     assert not torch.allclose(ours, theirs)
 
 
-def test_what_cannot_be_compiled_is_recorded_as_it_is() -> None:
+def test_failed_compilation_falls_back_to_recording() -> None:
+    """If compilation fails, steps are recorded uncompiled with bitwise the plain results."""
+
     def failing(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
         raise RuntimeError("no kernel\nfor this")
 
@@ -113,7 +117,7 @@ def test_what_cannot_be_compiled_is_recorded_as_it_is() -> None:
     assert ticks.uncompiled == "RuntimeError: no kernel"
 
 
-def test_random_numbers_are_refused_before_a_step_is_logged() -> None:
+def test_random_numbers_raise_before_logging() -> None:
     """A logged step does not read the state of generators: its backward pass once drew other masks than its forward."""
     ticks = CompiledSteps(toys.pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=3), repeat, uncompiled)
     with pytest.raises(UnrecordableError, match=r"stages \[1, 2\] draw random numbers"):  # noqa: PT012  # after some steps
@@ -123,7 +127,8 @@ def test_random_numbers_are_refused_before_a_step_is_logged() -> None:
 
 
 @pytest.mark.slow
-def test_inductor_computes_what_a_plain_pipeline_does() -> None:
+def test_inductor_matches_plain_pipeline() -> None:
+    """Steps that inductor compiled have the losses of a plain pipeline up to rounding."""
     plain, other = pair(methods.PETRA, 3, 1)
     with inductor_config.patch({"cpp.simdlen": 1, "compile_threads": 1}):
         ticks = CompiledSteps(other, repeat, partial(compiled_steps.inductor))
@@ -132,7 +137,8 @@ def test_inductor_computes_what_a_plain_pipeline_does() -> None:
     assert ticks.recorded
 
 
-def test_a_branch_reads_what_others_made_as_an_output_of_theirs() -> None:
+def test_branch_reads_outputs_of_other_branches() -> None:
+    """A tensor that one branch makes and another reads is an output of the first, which runs before."""
     x, home = torch.randn(3), torch.zeros(3)
     log = OperationLog("one")
     with log:
@@ -150,7 +156,9 @@ def test_a_branch_reads_what_others_made_as_an_output_of_theirs() -> None:
     assert torch.equal(home, torch.full((3,), 11.0))
 
 
-def test_functions_are_shared_where_operations_shapes_and_aliases_are_equal() -> None:
+def test_function_key_covers_operations_shapes_and_aliases() -> None:
+    """Functions have equal keys only if their operations, constants, shapes and aliases are equal."""
+
     def function(x: Tensor, y: Tensor, factor: float) -> object:
         log = OperationLog()
         with log:
@@ -166,7 +174,8 @@ def test_functions_are_shared_where_operations_shapes_and_aliases_are_equal() ->
     assert function(a, b, 2.0) != function(both[:4], both[4:], 2.0), "they share memory"
 
 
-def test_an_alias_that_the_dispatcher_did_not_see_is_refused() -> None:
+def test_unlogged_alias_raises() -> None:
+    """An alias that was made outside the log raises ValueError."""
     log = OperationLog("one")
     with log:
         made = torch.ones(3) * 2
@@ -177,7 +186,9 @@ def test_an_alias_that_the_dispatcher_did_not_see_is_refused() -> None:
         branch_functions(log)
 
 
-def test_momentum_is_written_out_and_what_is_unusual_stays_one_operation() -> None:
+def test_fused_sgd_is_decomposed_unless_dampened() -> None:
+    """Fused SGD is decomposed into elementary operations, except with dampening."""
+
     def operations(**settings: float) -> set[str]:
         parameter = nn.Parameter(torch.ones(3))
         optimizer = torch.optim.SGD([parameter], lr=torch.tensor(0.1), fused=True, **settings)
@@ -201,7 +212,7 @@ def test_momentum_is_written_out_and_what_is_unusual_stays_one_operation() -> No
     assert "aten._fused_sgd_.tensor_lr" in operations(momentum=0.9, dampening=0.5)
 
 
-def test_cuda_refuses_stages_that_are_not_on_a_gpu() -> None:
+def test_cuda_rejects_stages_on_cpu() -> None:
     stages = [BufferedStage(nn.Linear(2, 2)), HeadStage(nn.Linear(2, 2))]
     with pytest.raises(UnrecordableError, match="a CUDA graph needs all stages on one CUDA device, they are on cpu"):
         compiled_steps.cuda(Pipeline(stages, methods.PETRA, optimizer=fused))
@@ -209,7 +220,7 @@ def test_cuda_refuses_stages_that_are_not_on_a_gpu() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("timing", "generated"), [("lockstep", 180), ("1f1b", 250)])
-def test_a_compiled_tick_of_the_paper_has_less_than_half_of_the_launches(timing: str, generated: int) -> None:
+def test_compiled_tick_has_few_kernel_launches(timing: str, generated: int) -> None:
     """A tick of RevNet-18 with 64 images in bf16 has more than 500 launches if not compiled (docs/benchmarks.md).
 
     In asynchronous 1F1B the forward of a stage cannot be fused with its backward.

@@ -12,7 +12,8 @@ def number(value: float) -> torch.Tensor:
     return torch.full((2,), float(value))
 
 
-def test_a_tensor_passed_on_stays_where_it_lies_until_its_place_is_written_again() -> None:
+def test_tensor_moves_only_before_its_buffer_is_reused() -> None:
+    """A tensor that is passed on is copied only shortly before its buffer is written again."""
     buffers = StaticBuffers(PLACES)
     [first] = buffers.keep("a", (number(0),), 3)
     places = [first.data_ptr()]
@@ -30,7 +31,7 @@ def test_a_tensor_passed_on_stays_where_it_lies_until_its_place_is_written_again
 
 @pytest.mark.parametrize(("rounds", "most"), [(PLACES, 5), (8, 3), (12, 2), (60, 2)])
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 8, 13])
-def test_a_queue_keeps_its_values_and_hardly_moves(length: int, rounds: int, most: int) -> None:
+def test_queue_keeps_values_with_few_copies(length: int, rounds: int, most: int) -> None:
     """A new value is copied. It later moves once if its buffer has as many places as the queue needs."""
     buffers, queue = StaticBuffers(rounds), deque([number(-1)] * length, maxlen=length)
     buffers.allow_external(queue)
@@ -49,7 +50,8 @@ def test_a_queue_keeps_its_values_and_hardly_moves(length: int, rounds: int, mos
     assert max(moves[length + rounds :]) <= most
 
 
-def test_a_part_of_a_home_lies_well_too_and_a_copy_has_the_layout_of_what_is_copied() -> None:
+def test_slices_are_not_copied_and_copies_keep_layout() -> None:
+    """A slice of a fixed buffer is not copied, and a copy has the memory format of its source."""
     buffers = StaticBuffers(PLACES)
     [image] = buffers.keep("image", (torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),), 3)
     assert image.is_contiguous(memory_format=torch.channels_last)
@@ -58,7 +60,7 @@ def test_a_part_of_a_home_lies_well_too_and_a_copy_has_the_layout_of_what_is_cop
     assert buffers.keep("half", (half,), 3)[0] is half
 
 
-def test_a_fixed_buffer_is_copied_to_and_one_that_was_not_rehearsed_is_an_error() -> None:
+def test_buffer_is_copied_to_and_unrehearsed_one_is_refused() -> None:
     assert [period(k) for k in (1, 2, 3, 4, 5, 6, 8, 16, 32)] == [12, 12, 12, 12, 20, 12, 16, 16, 32]
     buffers = StaticBuffers(PLACES)
     buffer = buffers.keep_fixed("loss", number(1))

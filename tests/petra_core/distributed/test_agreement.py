@@ -113,7 +113,8 @@ def refuse_settings(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_every_setting_in_which_two_ranks_differ_is_refused_on_both_with_both_values() -> None:
+def test_differing_settings_raise_on_both_ranks() -> None:
+    """A setting that differs between two ranks raises a ValueError with both values on both ranks."""
     in_processes(2, refuse_settings)
 
 
@@ -153,7 +154,8 @@ def refuse_data(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_with_other_micro_batches_or_learning_rates_are_refused_at_the_first_step() -> None:
+def test_differing_micro_batches_or_rates_raise() -> None:
+    """Ranks with different micro-batches or learning rates raise ValueError at the first such step."""
     in_processes(2, refuse_data)
 
 
@@ -186,7 +188,8 @@ def compare_now_and_then(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_micro_batches_are_compared_at_first_and_at_a_low_rate_between_the_ends_only() -> None:
+def test_only_end_ranks_compare_micro_batches() -> None:
+    """First and last rank compare the first 8 micro-batches and later one in `compare_every`."""
     in_processes(3, compare_now_and_then)
 
 
@@ -198,7 +201,8 @@ def lose(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_makes_no_pipeline_is_not_waited_for_for_ever() -> None:
+def test_missing_pipeline_on_other_rank_times_out() -> None:
+    """If another rank makes no pipeline, ChannelError is raised after the timeout."""
     in_processes(2, lose)
 
 
@@ -232,12 +236,13 @@ def gather(rank: int, partition: tuple[int, ...], which: tuple[Method, ...]) -> 
 
 @pytest.mark.parametrize("partition", [(3, 2), (2, 3, 1)], ids=str)
 @pytest.mark.slow
-def test_the_gathered_state_is_bitwise_that_of_one_process(partition: tuple[int, ...]) -> None:
+def test_gathered_state_equals_one_process_bitwise(partition: tuple[int, ...]) -> None:
     which = (methods.PETRA, methods.DELAYED_GRADIENTS, methods.BACKPROPAGATION)
     in_processes(len(partition), gather, partition, which)
 
 
-def test_in_one_process_the_gathered_state_is_a_copy_of_the_model_s() -> None:
+def test_gather_in_one_process_copies_model_state() -> None:
+    """In one process, `gather` copies the model's state and rejects entries that are not tensors."""
     p = toys.pipeline(toys.network(5))
     state = p.gather()
     assert_bitwise_equal(state, dict(p.model.state_dict()))
@@ -253,7 +258,8 @@ def test_in_one_process_the_gathered_state_is_a_copy_of_the_model_s() -> None:
         toys.pipeline(stages).gather()
 
 
-def test_the_first_difference_is_named_by_its_place() -> None:
+def test_differences_name_place_and_values() -> None:
+    """`differences` gives the place and both values of the first difference in each entry."""
     rows: list[dict[str, Any]] = [
         {"k": 2, "staleness": [6, 4, 2, 0], "delay": {"rule": "rate", "value": 1.0}, "cut": [3, 2], "data": "a"},
         {"k": 2, "staleness": [6, 4, 3, 0], "delay": {"rule": "rate"}, "cut": [5]},
@@ -269,7 +275,8 @@ def test_the_first_difference_is_named_by_its_place() -> None:
     assert list(differences(rows[:1] * 3)) == []
 
 
-def test_values_are_described_alike_in_all_processes() -> None:
+def test_descriptions_are_equal_in_all_processes() -> None:
+    """Descriptions are plain JSON without addresses and do not depend on the device of a stage."""
     values = {
         "method": methods.PETRA,
         "range": range(2),
@@ -287,7 +294,9 @@ def test_values_are_described_alike_in_all_processes() -> None:
     assert [describe_stage(stage) for stage in net] == [describe_stage(stage.to("meta")) for stage in net]
 
 
-def test_a_factory_is_compared_by_what_it_makes_of_the_same_parameters() -> None:
+def test_optimizer_factories_are_compared_by_result() -> None:
+    """A factory is described by the class and settings of the optimizer that it makes."""
+
     def optimizer(factory: Callable[..., Any] | None) -> Any:
         return _plain(describe_optimizer(factory))
 
@@ -309,7 +318,8 @@ def test_a_factory_is_compared_by_what_it_makes_of_the_same_parameters() -> None
     assert optimizer(lambda p: torch.optim.SGD(p, lr=rates[id(p[0])])) == {}
 
 
-def test_micro_batches_are_told_apart_by_every_bit_and_not_by_their_layout() -> None:
+def test_micro_batch_description_covers_bits_not_layout() -> None:
+    """The description of a micro-batch depends on every bit and the dtype, and not on the memory layout."""
     x = torch.randn(2, 3, 4, 4)
     same = describe_micro_batch((x,), x)
     assert describe_micro_batch((x.to(memory_format=torch.channels_last),), x) == same

@@ -122,6 +122,7 @@ def compare(
 @pytest.mark.parametrize("partition", [(3, 2), (2, 2, 1)], ids=str)
 @pytest.mark.slow
 def test_any_staleness_is_bitwise_equal_to_one_process(partition: tuple[int, ...], staleness: tuple[int, ...]) -> None:
+    """Under any staleness, several processes have bitwise the losses and states of one."""
     which = (methods.PETRA, methods.DELAYED_GRADIENTS)
     in_processes(len(partition), compare, 5, partition, ProcessChannel, which, (2,), staleness)
 
@@ -139,7 +140,8 @@ def resume_elsewhere(rank: int, data: list[Any], state: dict[str, Any], expected
 
 
 @pytest.mark.slow
-def test_a_run_of_one_process_is_resumed_by_two() -> None:
+def test_two_processes_resume_state_of_one() -> None:
+    """Two processes resume bitwise from a state of one process with messages in flight."""
     data = toys.batches(16)
     pipeline = make(5, methods.PETRA, 2, staleness=(5, 4, 2, 2, 0))
     toys.train(pipeline, data[:7], drain=False)
@@ -162,6 +164,7 @@ def test_a_run_of_one_process_is_resumed_by_two() -> None:
 def test_bitwise_equal_to_one_process(
     stages: int, partition: tuple[int, ...], which: tuple[Method, ...], ks: tuple[int, ...]
 ) -> None:
+    """Several processes have bitwise the losses, states and evaluations of one."""
     in_processes(len(partition), compare, stages, partition, ProcessChannel, which, ks)
 
 
@@ -201,14 +204,15 @@ def two_ranks(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_refuse_what_does_not_fit_and_let_messages_go_when_they_have_arrived() -> None:
+def test_two_ranks_check_channel_and_release_messages() -> None:
+    """Unfit channels raise errors, tensors with unusual layouts arrive, and delivered messages are released."""
     with pytest.raises(RuntimeError, match="init_process_group"):
         ProcessChannel((1,))
     in_processes(2, two_ranks)
 
 
 @pytest.mark.slow
-def test_random_delays_change_nothing() -> None:
+def test_random_message_delays_change_no_results() -> None:
     in_processes(3, compare, 6, (2, 2, 2), Slow, (methods.PETRA, methods.DELAYED_GRADIENTS), (1, 2))
 
 

@@ -26,7 +26,8 @@ IMAGES = torch.arange(48.0).view(2, 2, 3, 4)
         (torch.empty(0, 3), True),
     ],
 )
-def test_what_is_received_is_what_was_sent(tensor: Tensor, keeps_strides: bool) -> None:
+def test_received_tensor_equals_sent_tensor(tensor: Tensor, keeps_strides: bool) -> None:
+    """A received tensor has the values, dtype and strides of the sent one."""
     [sent] = dense((tensor,), CPU) or ()
     assert (sent.stride() == tensor.stride()) is keeps_strides
     streams, gradients = layouts_in(header_of((layout_of((sent,)), None)))
@@ -38,7 +39,7 @@ def test_what_is_received_is_what_was_sent(tensor: Tensor, keeps_strides: bool) 
     assert received.stride() == sent.stride()
 
 
-def test_a_layout_that_a_header_has_no_room_for_is_refused() -> None:
+def test_header_rejects_too_large_layout() -> None:
     many = layout_of((IMAGES,) * 40)
     with pytest.raises(ValueError, match=r"takes \d{4} bytes, expected at most 1024"):
         header_of((many, None))

@@ -83,7 +83,8 @@ def two_replicas(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_replicas_train_as_one_with_twice_the_batch_and_stay_equal_and_one_that_hangs_is_named() -> None:
+def test_two_replicas_match_one_with_twice_the_batch() -> None:
+    """Two replicas train as one with twice the batch, stay bitwise equal, and report a replica that hangs."""
     in_processes(2, two_replicas)
 
 
@@ -99,7 +100,7 @@ def some_without_a_gradient(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_gradients_that_only_some_replicas_have_are_averaged_with_zeros() -> None:
+def test_missing_gradients_are_averaged_as_zeros() -> None:
     in_processes(2, some_without_a_gradient)
 
 
@@ -132,7 +133,8 @@ def mesh(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_replicas_of_a_pipeline_over_two_processes_are_bitwise_those_in_one() -> None:
+def test_split_replicas_match_replicas_in_one_process() -> None:
+    """Replicas over two processes each are bitwise equal to replicas in one process each."""
     in_processes(4, mesh)
 
 

@@ -44,9 +44,10 @@ def ahead_of_the_rank_above(rank: int, staleness: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("staleness", [(4, 2, 0), (2, 1, 0), (5, 4, 0)], ids=str)
 @pytest.mark.slow
-def test_a_rank_waits_for_the_message_that_its_next_action_needs_and_for_nothing_else(
+def test_rank_waits_only_for_messages_it_needs(
     staleness: tuple[int, ...],
 ) -> None:
+    """A rank that is ahead by the gap in staleness does not deadlock, so it waits for no other message."""
     in_processes(2, ahead_of_the_rank_above, staleness)
 
 
@@ -69,7 +70,8 @@ def on_a_gpu(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_each_direction_has_a_group_and_layouts_that_do_not_agree_are_both_named() -> None:
+def test_directions_have_groups_and_layout_errors_name_both() -> None:
+    """Each direction has a process group, and a layout mismatch raises a ChannelError with both layouts."""
     in_processes(2, on_a_gpu)
     in_processes(2, disagree)
 
@@ -122,7 +124,8 @@ def second_row(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_who_is_lost_is_named_by_the_rank_that_everybody_knows() -> None:
+def test_lost_process_is_named_by_global_rank() -> None:
+    """The error about a lost process names its stage and its global rank."""
     in_processes(3, second_row)
 
 
@@ -139,5 +142,6 @@ def close_while_it_travels(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_channel_is_closed_when_the_last_message_has_arrived() -> None:
+def test_close_with_message_in_flight_succeeds() -> None:
+    """A channel closes without an error while a large message is in flight."""
     in_processes(2, close_while_it_travels)

@@ -19,7 +19,8 @@ X, Y = batches(1)[0]
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_nothing_is_found_in_networks_that_train_right_and_nothing_is_changed(method: Method) -> None:
+def test_check_accepts_valid_network_and_changes_nothing(method: Method) -> None:
+    """`check` finds nothing in a valid network and keeps weights, gradients and generators unchanged."""
     k = 6 if method.double_buffered else 2
     net = network(lambda f: nn.Sequential(f, nn.BatchNorm1d(4), nn.Dropout(0.2)))
     state = [dict(stage.state_dict()) for stage in net]
@@ -33,7 +34,8 @@ def test_nothing_is_found_in_networks_that_train_right_and_nothing_is_changed(me
     assert all(parameter.grad is None for stage in net for parameter in stage.parameters())
 
 
-def test_the_suites_own_networks() -> None:
+def test_check_accepts_models_of_engine() -> None:
+    """`check` finds nothing in a chain and, under autocast, in a RevNet."""
     torch.manual_seed(0)
     for net, autocast in (
         (models.chain(3, num_classes=10, channels=4), None),
@@ -66,7 +68,7 @@ def unused() -> list[Stage]:
         (unused, 1, None, "is in evaluation mode", "train()"),
     ],
 )
-def test_findings_have_stage_parameter_what_and_remedy(
+def test_findings_have_stage_parameter_problem_and_remedy(
     make: Callable[[], list[Stage]], stage: int | None, parameter: str | None, what: str, remedy: str
 ) -> None:
     report = petra_core.check(make(), X, Y, optimizer=sgd(0.01))
@@ -77,21 +79,21 @@ def test_findings_have_stage_parameter_what_and_remedy(
     assert str(finding) in str(report)
 
 
-def test_all_findings_are_reported_not_only_the_first() -> None:
+def test_check_reports_findings_of_all_stages() -> None:
     net = network(functools.partial(Impure, kind="python"))
     net[2] = network(functools.partial(Listed, kind="dict"))[2]
     report = petra_core.check(net, X, Y)
     assert {finding.stage for finding in report.findings} >= {1, 2}
 
 
-def test_parameters_without_an_optimizer_or_a_gradient() -> None:
+def test_parameters_missing_from_optimizer_are_found() -> None:
     net = network()
     report = petra_core.check(net, X, Y, optimizer=lambda parameters: torch.optim.SGD(parameters[:1], lr=0.1))
     assert {(f.stage, f.parameter) for f in report.findings} >= {(0, "module.0.bias"), (3, "module.1.bias")}
     assert all("was not given to the optimizer" in finding.what for finding in report.findings)
 
 
-def test_a_gradient_other_than_autograds_is_found() -> None:
+def test_gradient_that_differs_from_autograd_is_found() -> None:
     """The function computes other values in the engine, whose inputs are leaves."""
 
     class Cheats(nn.Module):
@@ -107,14 +109,16 @@ def test_a_gradient_other_than_autograds_is_found() -> None:
     assert any("has another gradient than by plain autograd" in finding.what for finding in report.findings)
 
 
-def test_it_raises_nothing() -> None:
+def test_check_reports_errors_without_raising() -> None:
+    """Errors of the network, the data or the settings become findings, and `check` raises nothing."""
     assert not petra_core.check([], X, Y).ok
     assert not petra_core.check(network(), X[:, :2], Y).ok
     assert not petra_core.check(network(), X, Y, accumulation=0).ok
     assert not petra_core.check(network(), X, Y, optimizer=lambda q: torch.optim.LBFGS(q)).ok
 
 
-def test_the_check_trains_at_the_staleness_that_is_given() -> None:
+def test_check_uses_given_staleness() -> None:
+    """`check` accepts a valid staleness vector and reports an invalid one."""
     x, y = batches(1)[0]
     stages = network()
     assert petra_core.check(stages, x, y, staleness=(0,) * len(stages)).ok

@@ -60,7 +60,8 @@ def kind_of(convolution: nn.Conv2d) -> tuple[int, int, int, bool]:
     return convolution.kernel_size[0], convolution.stride[0], int(convolution.padding[0]), alone
 
 
-def test_every_kind_that_the_networks_use_is_tried_and_none_is_that_which_cannot_be_trusted():
+def test_kinds_cover_all_convolutions_of_models():
+    """KINDS has every convolution of the models, whose strided 1x1 convolutions are PointwiseConv2d."""
     with torch.device("meta"):
         modules = [module for stages in networks() for stage in stages for module in stage.modules()]
     used = [module for module in modules if isinstance(module, nn.Conv2d)]
@@ -71,7 +72,8 @@ def test_every_kind_that_the_networks_use_is_tried_and_none_is_that_which_cannot
 
 
 @pytest.mark.parametrize(("stride", "bias"), [(1, True), (2, False), (3, True)])
-def test_a_pointwise_convolution_is_the_plain_one(stride, bias):
+def test_pointwise_convolution_equals_plain_one(stride, bias):
+    """PointwiseConv2d has the outputs and gradients of nn.Conv2d."""
     torch.manual_seed(0)
     ours = PointwiseConv2d(3, 5, stride, bias=bias).double()
     plain = nn.Conv2d(3, 5, 1, stride=stride, bias=bias).double()
@@ -85,7 +87,8 @@ def test_a_pointwise_convolution_is_the_plain_one(stride, bias):
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
-def test_gradients_are_right_and_the_heap_stays_whole(instructions):
+def test_gradients_are_accurate_and_heap_is_intact(instructions):
+    """Outputs and gradients agree with float64 under glibc's heap checks."""
     if INSTRUCTIONS[instructions] and torch.backends.cpu.get_cpu_capability() == "AVX2":
         pytest.skip("this processor has AVX2 only, so that the two are one")
     environment = {**os.environ, **HEAP_CHECKS, **INSTRUCTIONS[instructions]}

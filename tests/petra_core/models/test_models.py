@@ -33,7 +33,7 @@ RESNET_PARAMETERS = {
 REVNET_BUFFERED = {18: [0, 3, 5, 7, 9], 34: [0, 4, 8, 14, 17], 50: [0, 1, 4, 8, 14, 17]}
 
 
-def test_families_have_the_papers_and_torchvisions_number_of_parameters():
+def test_parameter_counts_match_paper_and_torchvision():
     for family, expected in ((models.revnet, REVNET_PARAMETERS), (models.resnet, RESNET_PARAMETERS)):
         for (depth, num_classes, stem), parameters in expected.items():
             with torch.device("meta"):
@@ -42,7 +42,8 @@ def test_families_have_the_papers_and_torchvisions_number_of_parameters():
 
 
 @pytest.mark.parametrize("depth", [18, 34, 50])
-def test_stages_are_reversible_but_where_the_shape_changes(depth):
+def test_stages_are_reversible_unless_shape_changes(depth):
+    """RevNet's stages are invertible except where the shape changes; a ResNet has no invertible stage."""
     stages = models.revnet(depth, num_classes=10, width=1)
     assert len(stages) == {18: 10, 34: 18, 50: 18}[depth]
     assert [j for j, stage in enumerate(stages) if not stage.invertible] == REVNET_BUFFERED[depth]
@@ -54,7 +55,8 @@ def test_stages_are_reversible_but_where_the_shape_changes(depth):
     assert isinstance(resnet[-1], HeadStage)
 
 
-def test_chain_takes_any_images():
+def test_chain_accepts_any_image_shape():
+    """A chain accepts images with one channel and an odd size."""
     stages = models.chain(2, num_classes=5, channels=3, stem_stride=2, in_channels=1)
     assert [type(stage) for stage in stages] == [BufferedStage, ReversibleStage, ReversibleStage, HeadStage]
     y, y_tilde = stages[0](torch.randn(2, 1, 9, 9))
@@ -62,7 +64,7 @@ def test_chain_takes_any_images():
     assert models.sequential(stages)(torch.randn(2, 1, 9, 9)).shape == (2, 5)
 
 
-def test_both_families_have_pytorchs_default_initialisation():
+def test_families_use_pytorchs_default_initialisation():
     """Both families draw bounded uniform weights; the ResNet of torchvision draws normal weights (Kaiming)."""
     torch.manual_seed(0)
     for stages in (models.revnet(18, num_classes=10, width=8), models.resnet(18, num_classes=10, width=8)):
@@ -127,7 +129,8 @@ def revnet_by_hand(depth: int, stem: str, state: dict[str, Tensor], images: Tens
 @pytest.mark.parametrize(
     ("depth", "stem", "size"), [(18, "cifar", 16), (18, "imagenet", 64), (34, "imagenet", 64), (50, "cifar", 16)]
 )
-def test_revnet_computes_what_the_paper_describes(depth, stem, size):
+def test_revnet_matches_papers_description(depth, stem, size):
+    """RevNet's outputs equal those of an independent implementation of the paper's description."""
     torch.manual_seed(depth)
     model = models.sequential(models.revnet(depth, num_classes=5, stem=stem, width=3)).double()
     images = torch.randn(3, 3, size, size, dtype=torch.float64)
@@ -137,7 +140,7 @@ def test_revnet_computes_what_the_paper_describes(depth, stem, size):
 
 
 @pytest.mark.parametrize("depth", [18, 50])
-def test_resnet_computes_what_torchvisions_does(depth):
+def test_resnet_matches_torchvision(depth):
     torch.manual_seed(depth)
     theirs = getattr(torchvision.models, f"resnet{depth}")(num_classes=5).double()
     stages = models.resnet(depth, num_classes=5, stem="imagenet")
@@ -151,7 +154,7 @@ def test_resnet_computes_what_torchvisions_does(depth):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_streams_own_their_memory_and_keep_the_memory_format(layout):
+def test_split_streams_share_no_memory_and_keep_format(layout):
     """A view would keep the other stream alive in every message (module docstring)."""
     value = torch.randn(2, 6, 4, 5).to(memory_format=layout)
     streams = models.SplitStreams()(value)
@@ -164,7 +167,7 @@ def test_streams_own_their_memory_and_keep_the_memory_format(layout):
         models.ConcatStreams()(value)
 
 
-def test_a_residual_with_a_last_batchnorm_of_zeros_is_refused_unless_it_can_still_learn():
+def test_residual_that_cannot_learn_raises():
     """The usual zero initialisation would keep the block at 0 in all of training, because it ends in a ReLU."""
     residual = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
     check_residual(residual)
@@ -186,7 +189,7 @@ def small_revnet(seed: int = 0, **changes):
 
 
 @pytest.mark.parametrize("sizes", [[10], [2, 1, 5, 2]])
-def test_grouping_changes_neither_the_network_nor_its_plain_form(sizes):
+def test_grouping_keeps_outputs_and_state_names(sizes):
     stages = small_revnet()
     grouped = models.group(stages, sizes)
     assert [len(stage.parts()) for stage in grouped] == sizes
@@ -198,7 +201,8 @@ def test_grouping_changes_neither_the_network_nor_its_plain_form(sizes):
 
 
 @pytest.mark.parametrize(("saved", "loaded"), [([1] * 10, [4, 6]), ([3, 3, 4], [10])])
-def test_weights_go_through_the_plain_model_between_any_two_groupings(saved, loaded):
+def test_weights_transfer_between_groupings(saved, loaded):
+    """Weights transfer exactly between groupings through the plain model's state dict."""
     source, target = models.group(small_revnet(0), saved), models.group(small_revnet(1), loaded)
     nn.Sequential(*source)(torch.randn(4, 3, 8, 8))  # changes the running statistics, which are copied too
     state = models.stages_state_dict(source)
@@ -210,7 +214,8 @@ def test_weights_go_through_the_plain_model_between_any_two_groupings(saved, loa
         assert torch.equal(result, nn.Sequential(*source).eval()(images))
 
 
-def test_a_state_dict_that_does_not_fit_is_refused_whole():
+def test_state_dict_that_does_not_fit_changes_nothing():
+    """A state dict that does not fit raises an error and leaves all weights unchanged."""
     stages = small_revnet()
     before = {name: tensor.clone() for name, tensor in models.stages_state_dict(stages).items()}
     names = list(before)
@@ -248,6 +253,6 @@ def test_a_state_dict_that_does_not_fit_is_refused_whole():
         (lambda: models.SplitStreams()(torch.zeros(4)), r"got shape \(4,\)"),
     ],
 )
-def test_what_does_not_exist_is_refused(make, message):
+def test_invalid_arguments_raise(make, message):
     with pytest.raises(ValueError, match=message):
         make()

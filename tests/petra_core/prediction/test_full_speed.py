@@ -35,7 +35,8 @@ def simulated(costs: list[Cost], staleness: tuple[int, ...], link: Link, k: int 
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_period_is_that_of_a_long_run(seed: int) -> None:
+def test_period_matches_long_simulation(seed: int) -> None:
+    """The period computed from cycles equals the time per micro-batch in a long simulation."""
     costs, link, k = made_up(seed)
     generator = random.Random(-seed)
     vector = [0]
@@ -45,7 +46,8 @@ def test_the_period_is_that_of_a_long_run(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_smaller_staleness_keeps_full_speed(seed: int) -> None:
+def test_smallest_staleness_is_minimal(seed: int) -> None:
+    """`smallest` keeps full speed, and lowering any of its numbers does not."""
     costs, link, k = made_up(seed)
     vector, plenty = smallest_staleness(costs, link, k), tuple(20 * stage for stage in reversed(range(len(costs))))
     best = simulated(costs, plenty, link, k)
@@ -56,7 +58,8 @@ def test_no_smaller_staleness_keeps_full_speed(seed: int) -> None:
             assert period(costs, smaller, link, k) > best * (1 + TOLERANCE)
 
 
-def test_equal_stages_need_one_micro_batch_per_device_and_latency_needs_more() -> None:
+def test_smallest_staleness_of_known_cases() -> None:
+    """For equal stages, `smallest` returns the staleness of 1F1B, and a larger one with latency."""
     equal = [Cost(1, 2)] * 4
     assert smallest_staleness(equal) == one_f_one_b(4)
     assert smallest_staleness([Cost(0, 0)] * 3) == (0, 0, 0)
@@ -68,7 +71,8 @@ def test_equal_stages_need_one_micro_batch_per_device_and_latency_needs_more() -
     )
 
 
-def test_latency_up_to_which_messages_are_hidden() -> None:
+def test_hidden_latency_keeps_full_speed() -> None:
+    """At the hidden latency, the period exceeds full speed by exactly the tolerance."""
     equal = [Cost(1, 2)] * 3
     assert hidden_latency(equal, one_f_one_b(3)) == pytest.approx(1.5 * TOLERANCE * 3 / 2)
     assert hidden_latency(equal, (0, 0, 0)) == 0

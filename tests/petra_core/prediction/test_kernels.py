@@ -105,7 +105,8 @@ def micro_batch(network: str, tokens: int, device: str = "cpu") -> Batch:
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["float32", "bf16"])
 @pytest.mark.parametrize("tokens", [64, 256, 1024])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_attention_is_predicted_to_the_byte(network: str, tokens: int, autocast: torch.dtype | None) -> None:
+def test_attention_bytes_match_prediction(network: str, tokens: int, autocast: torch.dtype | None) -> None:
+    """Predicted bytes of attention equal the measured ones for every network, length and precision."""
     batch = micro_batch(network, tokens)
     for method in (methods.PETRA, methods.BACKPROPAGATION) if tokens < 1024 else (methods.PETRA,):
         assert_bytes_are_as_predicted(NETWORKS[network](tokens), method, batch, 1, toys.sgd, autocast=autocast)
@@ -113,7 +114,7 @@ def test_attention_is_predicted_to_the_byte(network: str, tokens: int, autocast:
 
 @pytest.mark.parametrize("network", ["GPT", "RevViT"])
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DELAYED_GRADIENTS], ids=str)
-def test_predicted_graphs_of_attention_grow_linearly_with_tokens(network: str, method: Method) -> None:
+def test_attention_graphs_grow_linearly_with_tokens(network: str, method: Method) -> None:
     graphs = []
     for tokens in (256, 1024):
         with torch.device("meta"):
@@ -124,7 +125,8 @@ def test_predicted_graphs_of_attention_grow_linearly_with_tokens(network: str, m
     )
 
 
-def test_the_caller_s_autocast_counts_as_it_does_in_the_pipeline() -> None:
+def test_caller_autocast_affects_prediction() -> None:
+    """A prediction under the caller's autocast equals one with the setting `autocast`."""
     stages, batch = NETWORKS["GPT"](64), micro_batch("GPT", 64)
     with torch.autocast("cpu", torch.bfloat16):
         predicted = predict(stages, methods.PETRA, *batch)
@@ -146,7 +148,7 @@ NORMS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # from RMSNorm under autocast
 @pytest.mark.parametrize("norm", NORMS)
-def test_statistics_of_normalizations_in_mixed_precision_are_predicted(norm: str) -> None:
+def test_normalization_bytes_match_prediction_in_bf16(norm: str) -> None:
     function = nn.Sequential(nn.Conv2d(8, 8, 1), NORMS[norm](), nn.Conv2d(8, 8, 1))
     stages: list[Stage] = [
         BufferedStage(nn.Sequential(nn.Conv2d(3, 8, 1), DuplicateStreams())),
@@ -157,7 +159,8 @@ def test_statistics_of_normalizations_in_mixed_precision_are_predicted(norm: str
     assert_bytes_are_as_predicted(stages, methods.DELAYED_GRADIENTS, batch, 1, toys.sgd, autocast=torch.bfloat16)
 
 
-def test_optimizers_that_exist_on_some_devices_only_are_predicted() -> None:
+def test_fused_and_foreach_optimizers_are_predicted() -> None:
+    """Predictions with fused or foreach AdamW equal the one with the default."""
     stages, batch = NETWORKS["GPT"](64), micro_batch("GPT", 64)
     usual = predict(stages, methods.PETRA, *batch, optimizer=adamw(0.1))
     for option in ("fused", "foreach"):
@@ -172,7 +175,8 @@ def head() -> HeadStage:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without the device")
-def test_kernels_of_a_device_that_is_not_here_are_said_to_be_unknown() -> None:
+def test_prediction_for_missing_device_warns() -> None:
+    """A prediction for an absent device warns and uses the kernels of this machine."""
     stages, batch = NETWORKS["GPT"](64), micro_batch("GPT", 64)
     with pytest.warns(UserWarning, match="this machine has no cuda device.*predict on a machine that has the device"):
         far = predict(stages, methods.PETRA, *batch, device=torch.device("cuda"), autocast=torch.bfloat16)
@@ -182,7 +186,9 @@ def test_kernels_of_a_device_that_is_not_here_are_said_to_be_unknown() -> None:
         predict(stages, methods.PETRA, *batch, device=torch.device("cpu"))
 
 
-def test_the_workspace_of_an_lstm_is_said_to_be_unknown() -> None:
+def test_lstm_workspace_warns() -> None:
+    """A prediction with an LSTM warns that it is too small, and it is smaller than the measured peak."""
+
     class Recurrent(nn.LSTM):
         def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # the signature of a residual function
             states: Tensor = super().forward(x)[0]
@@ -202,7 +208,7 @@ def test_the_workspace_of_an_lstm_is_said_to_be_unknown() -> None:
     assert predicted[1].peak["graph"] < pipeline.memory().stages[1].peak["graph"]  # otherwise no warning is due
 
 
-def test_frozen_batch_norm_is_predicted_in_the_mode_in_which_it_trains() -> None:
+def test_frozen_batch_norm_bytes_match_prediction() -> None:
     function = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(8), nn.Linear(WIDTH, WIDTH))
     function[1].eval()
     stages: list[Stage] = [BufferedStage(DuplicateStreams()), ReversibleStage(function), head()]
@@ -210,7 +216,9 @@ def test_frozen_batch_norm_is_predicted_in_the_mode_in_which_it_trains() -> None
     assert_bytes_are_as_predicted(stages, methods.DELAYED_GRADIENTS, batch, 1, toys.sgd)
 
 
-def test_a_function_that_branches_on_values_is_named() -> None:
+def test_branch_on_values_names_stage() -> None:
+    """If a function branches on values, a note of the error names the stage."""
+
     class Branching(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) if x.sum() > 0 else x
@@ -221,7 +229,7 @@ def test_a_function_that_branches_on_values_is_named() -> None:
     assert "stage 1 was evaluated with fake tensors" in caught.value.__notes__[0]
 
 
-def test_predicting_draws_no_random_numbers() -> None:
+def test_prediction_draws_no_random_numbers() -> None:
     stages, batch = NETWORKS["masked attention of a user"](64), micro_batch("GPT", 64)
     before = torch.get_rng_state()
     predict(stages, methods.PETRA, *batch, optimizer=toys.sgd)
@@ -231,7 +239,7 @@ def test_predicting_draws_no_random_numbers() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels of a GPU are known to a GPU only")
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["float32", "bf16"])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_attention_on_a_gpu_is_predicted_to_the_byte(network: str, autocast: torch.dtype | None) -> None:
+def test_attention_bytes_match_prediction_on_gpu(network: str, autocast: torch.dtype | None) -> None:
     with torch.device("cuda"):
         stages = NETWORKS[network](256)
         batch = micro_batch(network, 256, "cuda")

@@ -25,7 +25,8 @@ def made(name: str) -> tuple[list[Stage], Any, Any]:
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.BACKPROPAGATION, methods.PIPEDREAM_2BW], ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_costs_have_the_bytes_of_the_pipeline_and_nothing_is_changed(name: str, method: Method) -> None:
+def test_measured_costs_have_bytes_and_change_nothing(name: str, method: Method) -> None:
+    """Costs have the bytes of messages and weights, and states and generators are unchanged."""
     stages, x, y = made(name)
     before = copy.deepcopy([stage.state_dict() for stage in stages]), torch.get_rng_state()
     costs = prediction.measure(stages, method, x, y, accumulation=2, optimizer=toys.sgd, repetitions=1)
@@ -43,7 +44,8 @@ def test_costs_have_the_bytes_of_the_pipeline_and_nothing_is_changed(name: str, 
     assert all(min(cost.forward, cost.backward, cost.update) > 0 for cost in costs)
 
 
-def test_the_cut_has_the_predicted_bytes_and_keeps_a_limit() -> None:
+def test_balanced_cut_has_predicted_bytes_and_keeps_limit() -> None:
+    """A balanced cut has the predicted bytes per device, and an impossible limit raises ValueError."""
     stages, x, y = made("cnn")
     settings: dict[str, Any] = {"optimizer": toys.sgd, "staleness": (6, 5, 4, 3, 2, 1, 0)}
     held = [stage.total for stage in prediction.predict(stages, methods.PETRA, x, y, **settings)]
@@ -64,12 +66,12 @@ def test_the_cut_has_the_predicted_bytes_and_keeps_a_limit() -> None:
         ({"accumulation": 0}, "accumulation"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_measured_rejects_invalid_settings(settings: dict[str, Any], message: str) -> None:
     stages, x, y = made("cnn")
     with pytest.raises(ValueError, match=message):
         prediction.measure(stages, **{"method": methods.PETRA, "inputs": x, "target": y} | settings)
 
 
-def test_the_package_has_no_other_names() -> None:
+def test_package_rejects_unknown_names() -> None:
     with pytest.raises(AttributeError, match="no attribute 'measured'"):
         prediction.measured  # type: ignore[attr-defined]  # noqa: B018  # raises

@@ -63,7 +63,8 @@ def test_predicted_equals_measured_for_any_staleness(method: Method, seed: int) 
 
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_the_ledger_says_what_tensors_are_really_there(method: Method) -> None:
+def test_ledger_matches_held_tensors(method: Method) -> None:
+    """The ledger's bytes equal the sum of the tensors in the state of each stage."""
     # Add up the tensors that the workers hold, instead of reading the ledger.
     pipeline = Pipeline(NETWORKS["revnet18"](), method, accumulation=2, optimizer=toys.sgd)
     for _ in range(30):
@@ -92,7 +93,8 @@ def test_the_ledger_says_what_tensors_are_really_there(method: Method) -> None:
             assert stage.now[kind] == sum(t.numel() * t.element_size() for t in tensors), (stage.stage, kind)
 
 
-def test_graph_bytes_are_those_that_autograd_saves() -> None:
+def test_saved_tensors_count_bytes_of_autograd() -> None:
+    """SavedTensors counts the storages that autograd saves, without known ones."""
     # exp saves its result and mul saves its operand x (float32, 5 elements): two storages.
     x = torch.randn(5, requires_grad=True)
     for known, count in (([], 2), ([x], 1)):
@@ -102,7 +104,8 @@ def test_graph_bytes_are_those_that_autograd_saves() -> None:
     z.sum().backward()
 
 
-def test_bytes_of_a_reversible_chain_do_not_grow_with_the_delay() -> None:
+def test_petra_bytes_do_not_grow_with_depth() -> None:
+    """In a deeper chain, a reversible stage holds more bytes under delayed gradients, but not under PETRA."""
     # A reversible stage holds the same number of bytes at every depth under PETRA, and linearly more under delayed
     # gradients.
     x, y = batch()
@@ -114,7 +117,8 @@ def test_bytes_of_a_reversible_chain_do_not_grow_with_the_delay() -> None:
         assert grows or held == [0, 0]
 
 
-def test_peak_of_all_is_at_one_moment_and_nothing_goes_below_zero() -> None:
+def test_ledger_total_peak_is_simultaneous() -> None:
+    """The total peak is that of one moment, and negative bytes raise AssertionError."""
     ledger = Ledger()
     ledger.add("inputs", 10)
     ledger.add("inputs", -10)
@@ -127,7 +131,8 @@ def test_peak_of_all_is_at_one_moment_and_nothing_goes_below_zero() -> None:
         ledger.add("inputs", -1)
 
 
-def test_report_prints_every_kind_and_sums_and_nothing_is_left_after_draining() -> None:
+def test_report_lists_every_kind_and_drain_releases_bytes() -> None:
+    """The report lists every kind of bytes, and a drained pipeline holds only lasting ones."""
     for method, network in ((methods.PETRA, "chain5"), (methods.APPROXIMATE_INPUTS, "merged")):
         pipeline = Pipeline(NETWORKS[network](), method, optimizer=toys.sgd)
         for _ in range(20):
@@ -139,7 +144,8 @@ def test_report_prints_every_kind_and_sums_and_nothing_is_left_after_draining() 
         assert pipeline.memory().now(*HELD_BETWEEN_STEPS, "gradients") == 0, method
 
 
-def test_a_reversible_stage_keeps_the_one_stream_that_its_function_reads() -> None:
+def test_reversible_stage_stashes_only_one_stream() -> None:
+    """Under DSP, a reversible stage stashes only the stream that its function reads."""
     # The other stream only passes through an addition. Keeping it would needlessly double the bytes of DSP.
     x, y = batch()
     chain = models.chain(2, num_classes=10, channels=4)
@@ -151,7 +157,7 @@ def test_a_reversible_stage_keeps_the_one_stream_that_its_function_reads() -> No
     assert pipeline.memory().stages[1].now["inputs"] == stage.held["inputs"]
 
 
-def test_predicting_changes_nothing() -> None:
+def test_prediction_changes_no_weights() -> None:
     stages, (x, y) = NETWORKS["chain5"](), batch()
     before = copy.deepcopy([stage.state_dict() for stage in stages])
     for method in methods.PAPER:

@@ -18,7 +18,8 @@ ORDER = "F0 F0 F0 | R0 F0 B0 U0 | R0 B0 U0 | R0 B0 U0 | B0 U0"
 STAGES = "0 1 2 | 2 3 3 3 | 1 2 2 | 0 1 1 | 0 0"
 
 
-def test_every_reconstruction_is_done_with_the_backward_above() -> None:
+def test_pareprop_executes_expected_schedule() -> None:
+    """PaReprop reconstructs each stage next to the backward above, and the timeline model rejects it."""
     p = toys.pipeline(toys.network(4), PAREPROP)
     with p.recording() as recording:
         toys.train(p, toys.batches(1))
@@ -31,9 +32,7 @@ def test_every_reconstruction_is_done_with_the_backward_above() -> None:
 
 @pytest.mark.parametrize("method", [methods.BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP], ids=str)
 @pytest.mark.parametrize("network", ["revnet18", "chain5"])
-def test_at_most_two_graphs_are_alive_at_once(
-    network: str, method: methods.Method, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_most_two_graphs_are_alive(network: str, method: methods.Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes of graphs are summed over all stages at every change.
 
     All graphs are alive at the same time in backpropagation, and one in reversible backpropagation.

@@ -16,7 +16,8 @@ def all_cuts(count: int, devices: int) -> list[list[tuple[int, int]]]:
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=8), st.integers(1, 8), st.integers(0, 2**31))
-def test_no_cut_is_better(seconds: list[int], devices: int, seed: int) -> None:
+def test_plan_is_optimal(seconds: list[int], devices: int, seed: int) -> None:
+    """`plan` minimises the time of the slowest device, then the largest bytes, also under a memory limit."""
     devices = min(devices, len(seconds))
     held = [(seed >> index) % 7 for index in range(len(seconds))]
     worst = [
@@ -32,7 +33,7 @@ def test_no_cut_is_better(seconds: list[int], devices: int, seed: int) -> None:
     assert (limited.slowest, max(limited.bytes)) == min(pair for pair in worst if pair[1] <= limit)
 
 
-def test_what_a_plan_says_and_refuses() -> None:
+def test_plan_reports_measures_and_rejects_bad_input() -> None:
     best_cut = find_partition([1e-3, 4e-3, 1e-3, 2e-3], 2, held=[1_000_000, 0, 2_000_000, 0])
     assert (best_cut.sizes, best_cut.bytes) == ((2, 2), (1_000_000, 2_000_000))
     assert (best_cut.speedup, best_cut.efficiency) == pytest.approx((1.6, 0.8))

@@ -23,7 +23,7 @@ def of_inputs(kept: int, *, passing: int = 0, always: int = 0) -> Footprint:
     [(methods.BACKPROPAGATION, 3), (methods.DELAYED_GRADIENTS, 1), (methods.APPROXIMATE_INPUTS, 3), (methods.PETRA, 3)],
     ids=str,
 )
-def test_each_stage_on_a_device_of_its_own_holds_what_is_predicted(method: Method, k: int) -> None:
+def test_peaks_of_one_stage_per_device_match_prediction(method: Method, k: int) -> None:
     """Kinds are compared separately, since peaks are at different times. Messages depend on which device is early."""
     stages = models.chain(3, num_classes=10, channels=2)
     images, labels = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")
@@ -42,7 +42,7 @@ def test_each_stage_on_a_device_of_its_own_holds_what_is_predicted(method: Metho
     ]
 
 
-def test_footprints_of_stages_that_are_made_one() -> None:
+def test_footprints_of_merged_stages_equal_joined_ones() -> None:
     blocks = models.revnet(18, num_classes=10, width=2)
     images, labels = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")
     for method in (methods.PETRA, methods.DELAYED_GRADIENTS):
@@ -52,7 +52,7 @@ def test_footprints_of_stages_that_are_made_one() -> None:
         assert merged == (merge_footprints(apart[:3]), merge_footprints(apart[3:5]), merge_footprints(apart[5:]))
 
 
-def test_messages_are_held_by_who_waits_for_them() -> None:
+def test_receiving_device_holds_waiting_messages() -> None:
     """Stage 1 works on micro-batch 0 until 5, when 1 and 2 have arrived from stage 0. A single one never waits."""
     footprints = [Footprint(0, 0, 0, 0, 0, 0, 0, 0, above=10), Footprint(0, 0, 0, 0, 0, 0, 0, below=3, above=0)]
     for micro_batches, held in ((3, (10, 2 * 3)), (1, (10, 0))):

@@ -36,7 +36,8 @@ def alone(stages: list[Stage], index: int, method: Method, *, waiting: int = 1, 
     ],
     ids=str,
 )
-def test_evaluations_of_a_turn_are_those_of_the_method(method: Method, waiting: int, evaluations: int) -> None:
+def test_turn_evaluates_as_often_as_method(method: Method, waiting: int, evaluations: int) -> None:
+    """A turn evaluates the function as often as the method does in the pipeline."""
     stages, seen = network(), []
     stage = alone(stages, 1, method, waiting=waiting)
     for _ in range(3):
@@ -47,7 +48,7 @@ def test_evaluations_of_a_turn_are_those_of_the_method(method: Method, waiting: 
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
-def test_messages_are_as_large_as_in_the_pipeline(method: Method) -> None:
+def test_message_bytes_match_pipeline(method: Method) -> None:
     pipeline = Pipeline(network(), method, optimizer=toys.sgd)
     for _ in range(12):
         pipeline.step(torch.randn(2, 3, 8, 8), torch.randint(10, (2,)))
@@ -66,7 +67,7 @@ def test_messages_are_as_large_as_in_the_pipeline(method: Method) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_an_update_comes_after_every_k_backwards(k: int) -> None:
+def test_turn_updates_after_every_kth_backward(k: int) -> None:
     stage = alone(network(), 1, methods.PETRA, k=k)
     turns = [stage.turn() for _ in range(6)]
     assert [turn.update is not None for turn in turns] == [(number + 1) % k == 0 for number in range(6)]
@@ -74,6 +75,7 @@ def test_an_update_comes_after_every_k_backwards(k: int) -> None:
     assert all(isinstance(turn, TurnSeconds) and turn.forward > 0 and turn.backward > 0 for turn in turns)
 
 
-def test_all_that_wait_have_entered():
+def test_waiting_micro_batches_have_entered():
+    """A stage with waiting=3 has already sent the messages of three micro-batches."""
     stage = alone(network(), 1, methods.PETRA, waiting=3, k=3)
     assert [message.micro_batch for message in stage._sent] == [0, 1, 2]

@@ -29,13 +29,13 @@ def picture(timeline: Timeline) -> list[str]:
     return lines
 
 
-def test_the_order_of_petra_as_drawn_by_hand() -> None:
+def test_petra_timeline_matches_manual_drawing() -> None:
     timeline = simulate(make_schedule(methods.PETRA, (1, 1, 1), 6), [UNIT] * 3)
     assert picture(timeline) == ["01234..aa5bb.cc.dd.ee.ff", ".012.aa3bb4cc5dd.ee.ff..", "..0aa1bb2cc3dd4ee5ff...."]
     assert timeline.seconds_per_micro_batch() == 3  # devices are only idle during filling and draining
 
 
-def test_speed_without_latency_needs_one_micro_batch_per_device_and_lockstep_waits_for_no_message() -> None:
+def test_speed_depends_on_staleness_and_latency() -> None:
     """Each stage is on one device, with F = 1 and B = 2. Two stages of equal staleness work one after the other."""
     for staleness, instant, slow in ((lockstep(4), 3.0, 3.0), (one_f_one_b(4), 3.0, 3.37), ((2, 1, 0, 0), 6.0, 6.5)):
         schedule = make_schedule(methods.PETRA, (1,) * 4, 200, staleness=staleness)
@@ -44,14 +44,15 @@ def test_speed_without_latency_needs_one_micro_batch_per_device_and_lockstep_wai
             assert pace == pytest.approx(expected, rel=0.01), (staleness, link)
 
 
-def test_a_slow_link_is_waited_for_and_carries_one_message_at_a_time() -> None:
+def test_link_has_latency_and_carries_one_message_at_a_time() -> None:
+    """Devices wait for messages of a slow link, which carries one at a time."""
     costs = [Cost(1, 1, up=2), Cost(1, 1, down=2)]
     schedule = make_schedule(methods.DSP, (1, 1), micro_batches=2)
     assert picture(simulate(schedule, costs)) == ["01.a.b", ".0a1b."]
     assert picture(simulate(schedule, costs, Link(latency=1, bandwidth=1))) == ["01.......a.b", "....0a1b...."]
 
 
-def test_stages_made_one_wait_less() -> None:
+def test_merged_stages_wait_less() -> None:
     """Work and speed are equal, but the first gradient returns after two micro-batches instead of six."""
     costs = [Cost(1, 2, 3, up=10 + stage, down=20 + stage, weights=5) for stage in range(4)]
     assert merge_costs(costs, (1, 3)) == [costs[0], Cost(3, 6, 9, 13, 21, 15)]
@@ -62,14 +63,14 @@ def test_stages_made_one_wait_less() -> None:
         assert simulate(schedule, each).seconds_per_micro_batch(skip=10, drop=10) == pytest.approx(6)
 
 
-def test_a_chrome_trace_is_in_microseconds() -> None:
+def test_chrome_trace_is_in_microseconds() -> None:
     trace = json.loads(json.dumps(simulate(make_schedule(methods.BACKPROPAGATION, (1,), 1), [UNIT]).chrome_trace()))
     event = trace["traceEvents"][1]
     assert (event["name"], event["ts"], event["dur"], event["tid"]) == ("B0", 1e6, 2e6, 0)
     assert event["args"] == {"stage": 0, "micro_batch": 0}
 
 
-def test_measures_of_a_timeline_do_not_depend_on_when_it_begins() -> None:
+def test_timeline_measures_do_not_depend_on_start() -> None:
     """One device does four micro-batches of three actions of a second; another is busy half of the time."""
     kinds = "FBW"
     begun = [(0, kinds[place % 3], place // 3, 5.0 + place) for place in range(12)]
@@ -84,7 +85,7 @@ def test_measures_of_a_timeline_do_not_depend_on_when_it_begins() -> None:
             whole.seconds_per_micro_batch(skip, drop)
 
 
-def test_a_deadlock_is_named() -> None:
+def test_deadlock_error_names_operations() -> None:
     schedule = [[("B", 0, 0), ("F", 0, 0)], [("F", 1, 0), ("B", 1, 0)]]
     message = (
         "device 0 waits before B0 of stage 0 for F0 of stage 0, B0 of stage 1; device 1 waits before F0 of stage 1"
@@ -103,6 +104,6 @@ def test_a_deadlock_is_named() -> None:
         (lambda: simulate(make_schedule(methods.DSP, (2, 1), 4), [UNIT] * 2), "of 3 stages needs .* got 2 costs"),
     ],
 )
-def test_bad_input(make, message) -> None:
+def test_invalid_input_raises(make, message) -> None:
     with pytest.raises(ValueError, match=message):
         make()

@@ -24,7 +24,8 @@ def make(method: Method, channel: ProcessChannel | None = None) -> Pipeline:
 
 
 @pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.PETRA], ids=str)
-def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -> None:
+def test_trace_has_executed_schedule_and_changes_nothing(method: Method) -> None:
+    """A trace has the executed actions in order, and tracing leaves losses and states bitwise equal."""
     plain, traced = make(method), make(method)
     data = toys.batches(8)
     expected = toys.train(plain, data)
@@ -49,9 +50,7 @@ def test_a_trace_has_the_executed_schedule_and_changes_nothing(method: Method) -
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5], ids=["in two threads", "in one"])
-def test_a_reconstruction_beside_a_backward_is_an_event_of_its_stage(
-    dropout: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_reconstruction_is_event_of_its_stage(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its event once lasted until the next action ended, which belongs to another stage, or was missing."""
     stages = toys.network(4, dropout=dropout)
     pipeline = Pipeline(stages, methods.PAREPROP, optimizer=toys.sgd, seed=7)
@@ -119,5 +118,6 @@ def trace_two(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_traces_of_several_processes_are_put_on_one_clock() -> None:
+def test_traces_of_processes_share_one_clock() -> None:
+    """Traces of two ranks are put on one clock, even if their clocks differ by an hour."""
     in_processes(2, trace_two)

@@ -8,14 +8,16 @@ from reproduce.cells import catalogue
 from reproduce.cells.catalogue import CIFAR10, DIGITS, IMAGENET
 
 
-def test_the_default_loader_is_ffcv_where_it_is_installed(monkeypatch):
+def test_default_loader_is_ffcv_if_installed(monkeypatch):
+    """Without FFCV, CIFAR-10 defaults to the memory loader and ImageNet to torchvision."""
     monkeypatch.setattr(catalogue, "ffcv_installed", lambda: True)
     assert [dataset.default_loader for dataset in (DIGITS, CIFAR10, IMAGENET)] == ["memory", "ffcv", "ffcv"]
     monkeypatch.setattr(catalogue, "ffcv_installed", lambda: False)
     assert [dataset.default_loader for dataset in (DIGITS, CIFAR10, IMAGENET)] == ["memory", "memory", "torchvision"]
 
 
-def test_names_are_understood_and_unknown_ones_list_the_near_ones():
+def test_by_name_ignores_case_and_suggests_names():
+    """Data set names ignore case and separators; an unknown name raises an error that lists similar names."""
     for name in ("cifar10", "CIFAR-10", "Cifar_10"):
         assert catalogue.by_name(name) is CIFAR10
     for name, message in (
@@ -26,7 +28,8 @@ def test_names_are_understood_and_unknown_ones_list_the_near_ones():
             catalogue.by_name(name)
 
 
-def test_the_command_prepares_the_folder_that_was_asked_for():
+def test_prepare_command_contains_folder_and_source():
+    """The suggested command prepares the requested folder, with its data root and source."""
     for folder, command, images in (
         ("data/cifar10", "python -m reproduce data prepare cifar10", "--download"),
         (

@@ -69,13 +69,14 @@ OTHER_VALUES = {
 }
 
 
-def test_the_identity_is_fixed_for_ever():
+def test_identity_is_stable():
     """Records are found by it: if it changes, every record on disk is lost."""
     assert TRAINING.identity == "cd4cfc16798c4513f61eb437e2b36cd5545407b6b6d7debb9e18eaa93dd5561e"
     assert TRAINING.name == f"digits-revnet18-w4-petra-k4-s0-{TRAINING.identity[:12]}"
 
 
-def test_every_setting_changes_the_identity():
+def test_identity_depends_on_every_setting():
+    """Changing any setting of a training cell changes its identity."""
     elsewhere = {"dataset", "loader", "correction_value", "coupling"}
     assert {field.name for field in dataclasses.fields(TRAINING)} == OTHER_VALUES.keys() | elsewhere
     for setting, value in OTHER_VALUES.items():
@@ -90,7 +91,8 @@ def test_every_setting_changes_the_identity():
     ]
 
 
-def test_a_cell_survives_json_and_equal_values_written_differently_are_one_cell():
+def test_cell_survives_json_and_equal_values_are_one_cell():
+    """A JSON round trip keeps a cell, and equivalent spellings of its values give the same identity."""
     for cell in (TRAINING, COMPLEXITY):
         again = from_dict(json.loads(json.dumps(cell.to_dict())))
         assert again == cell
@@ -102,20 +104,23 @@ def test_a_cell_survives_json_and_equal_values_written_differently_are_one_cell(
         from_dict(values)
 
 
-def test_cells_that_differ_in_what_is_left_out_are_the_same_text():
+def test_cells_that_differ_in_omitted_settings_have_one_text():
+    """Two cells that differ only in a setting have the same text when it omits that setting."""
     other = dataclasses.replace(TRAINING, seed=1)
     assert TRAINING.text_without("seed") == other.text_without("seed") != TRAINING.text_without("width")
     assert json.loads(TRAINING.text_without()) == json.loads(json.dumps(TRAINING.to_dict()))
 
 
-def test_a_setting_that_came_later_is_written_but_no_part_of_the_identity_at_its_default():
+def test_without_defaults_omits_later_settings_at_default():
+    """A setting that was added later is in `to_dict`, but `without_defaults` omits its default."""
     assert TRAINING.to_dict()["optimizer"] == "sgd"
     assert not {"optimizer", "replicas"} & set(TRAINING.without_defaults())
     assert dataclasses.replace(TRAINING, replicas=2).without_defaults()["replicas"] == 2
     assert from_dict(TRAINING.without_defaults()) == from_dict(TRAINING.to_dict()) == TRAINING
 
 
-def test_what_is_measured_has_the_sizes_of_the_data_set():
+def test_memory_cell_validates_image_size():
+    """A memory cell validates the image size against its data set."""
     names = {field.name for field in dataclasses.fields(MemoryCell)}
     values = {name: value for name, value in TRAINING.to_dict().items() if name in names} | {"kind": "memory"}
     assert from_dict(values).image_size == 16
@@ -135,7 +140,8 @@ FORWARD = ForwardGradientCell(
 )
 
 
-def test_forward_gradients_are_a_kind_whose_every_setting_counts():
+def test_forward_gradient_identity_depends_on_every_setting():
+    """Changing any forward-gradient setting changes the identity and the slug of the cell."""
     assert FORWARD.method == "FORWARD_GRADIENT"
     assert from_dict(json.loads(json.dumps(FORWARD.to_dict()))) == FORWARD
     assert FORWARD.name.startswith("digits-resnet18_8b-w4-forward-global-local-weights-s0-")
@@ -146,7 +152,8 @@ def test_forward_gradients_are_a_kind_whose_every_setting_counts():
         assert other.slug != FORWARD.slug
 
 
-def test_every_committed_record_has_the_identity_that_it_was_recorded_under():
+def test_committed_records_keep_their_identities():
+    """Every cell in the committed records still has its recorded identity and name."""
     volumes = (ROOT / "reports" / "records").glob("*/*.jsonl")
     lines = [json.loads(line) for file in volumes for line in file.read_text("utf-8").splitlines()]
     cells = [line for line in lines if line.get("t") == "cell"]

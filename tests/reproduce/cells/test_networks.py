@@ -8,7 +8,8 @@ from reproduce.cells.kinds import StageCostCell
 from reproduce.cells.networks import TIMES
 
 
-def test_layers_are_named_with_their_strides() -> None:
+def test_layers_of_lists_kernels_channels_and_strides() -> None:
+    """The description of a stage lists the kernel, channels and stride of every layer."""
     stages = models.revnet(50, num_classes=10, width=2)
     assert networks.layers_of(stages[2]) == f"conv 1{TIMES}1 8→2, conv 3{TIMES}3 2→2, conv 1{TIMES}1 2→8"
     assert networks.layers_of(stages[4]).startswith(
@@ -41,7 +42,8 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize(("model", "stem"), BLOCKS.items())
-def test_blocks_are_counted_as_networks_have_them(model: str, stem: str) -> None:
+def test_block_count_matches_network(model: str, stem: str) -> None:
+    """The number of blocks computed from the settings equals that of the constructed network."""
     dataset = catalogue.PYDOC if stem == "bytes" else catalogue.CIFAR10
     cell = StageCostCell(
         scale="custom",

@@ -75,7 +75,8 @@ def cell(model: str, **settings: object) -> TrainingCell:
     return made
 
 
-def test_the_name_is_part_of_the_identity_and_reading_a_record_imports_nothing(module: str, tmp_path: Path) -> None:
+def test_model_path_is_in_identity_and_not_imported_on_load(module: str, tmp_path: Path) -> None:
+    """The path module:function is part of the identity, and loading a record does not import the module."""
     first, second = cell(f"{module}:stages"), cell(f"{module}:sequential")
     assert first.identity != second.identity
     assert (first.stem, first.width) == (own.STEM, own.WIDTH)
@@ -88,7 +89,8 @@ def test_the_name_is_part_of_the_identity_and_reading_a_record_imports_nothing(m
         assert ":" not in text
 
 
-def test_a_list_a_sequential_and_a_micro_batch_are_taken(module: str) -> None:
+def test_build_accepts_list_sequential_and_micro_batch(module: str) -> None:
+    """A user's function may return a list of stages, an nn.Sequential, or a network with a micro-batch."""
     stages = own.build(f"{module}:stages")
     assert [type(stage) for stage in stages] == [BufferedStage, ReversibleStage, ReversibleStage, HeadStage]
     assert [type(stage) for stage in own.build(f"{module}:sequential")] == [BufferedStage, BufferedStage, HeadStage]
@@ -112,17 +114,19 @@ def test_a_list_a_sequential_and_a_micro_batch_are_taken(module: str) -> None:
         (":headless", "the last stage must be a HeadStage"),
     ],
 )
-def test_what_is_no_network_is_refused_by_name(module: str, suffix: str, message: str) -> None:
+def test_build_refuses_invalid_networks(module: str, suffix: str, message: str) -> None:
+    """A missing module, a broken import or an unsuitable return value raises a CellError with the reason."""
     with pytest.raises(CellError, match=rf"(?s)--model {module}{suffix}: .*{message}"):
         own.build(f"{module}{suffix}")
 
 
-def test_stages_that_do_not_fit_the_function_are_refused(module: str, tmp_path: Path) -> None:
+def test_stages_option_must_fit_the_function(module: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"has 4 blocks .*got 1,1, which has 2"):
         execute(Record(tmp_path / "record", cell(f"{module}:stages", stages=(1, 1))), Context())
 
 
-def test_from_sequential_takes_nothing_else() -> None:
+def test_from_sequential_refuses_empty_and_other_modules() -> None:
+    """`from_sequential` refuses an empty nn.Sequential and any other module."""
     with pytest.raises(ValueError, match="at least one child"):
         models.from_sequential(torch.nn.Sequential())
     with pytest.raises(
@@ -139,9 +143,10 @@ def test_from_sequential_takes_nothing_else() -> None:
         ("few_classes", r"has the shape \[2, 7\], expected at least 10 classes in dimension 1"),
     ],
 )
-def test_a_network_that_does_not_fit_the_data_is_refused_before_it_is_recorded(
+def test_network_not_fitting_data_is_refused_before_recording(
     module: str, function: str, problem: str, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`train` and `partition` refuse a network that does not fit the data set, and write no record."""
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main, [*command, "--model", f"{module}:{function}", "--dataset", "digits"])
     assert result.exit_code == 2
@@ -150,7 +155,8 @@ def test_a_network_that_does_not_fit_the_data_is_refused_before_it_is_recorded(
 
 
 @pytest.mark.parametrize(("function", "subject"), [("stages", "batch 32, PETRA"), ("with_batch", "the micro-batch of")])
-def test_partition_times_them(module: str, function: str, subject: str) -> None:
+def test_partition_times_own_network(module: str, function: str, subject: str) -> None:
+    """`partition` times a user's network on the data set or on the network's micro-batch."""
     arguments = ["partition", "--model", f"{module}:{function}", "--dataset", "digits", "--repetitions", "1"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
@@ -169,9 +175,10 @@ def stopping() -> Callable[[int], Context]:
     return context
 
 
-def test_a_training_is_recorded_with_the_file_and_resumed_only_with_the_same(
+def test_own_network_resumes_only_with_same_file(
     module: str, tmp_path: Path, stopping: Callable[[int], Context]
 ) -> None:
+    """A checkpoint of a user's network is resumed only with the same version of its file."""
     own_cell = cell(f"{module}:stages", method=methods.PETRA.name, batch_size=64, timing="1f1b")
     whole, stopped = Record(tmp_path / "whole", own_cell), Record(tmp_path / "stopped", own_cell)
     assert str(execute(whole, Context())) == "done"

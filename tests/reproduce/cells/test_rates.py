@@ -11,7 +11,8 @@ from reproduce.grids import recipes
 from reproduce.grids.plans.transformers import IMAGES
 
 
-def test_four_times_the_samples() -> None:
+def test_rate_scales_with_samples_per_update() -> None:
+    """Four times the samples per update give four times the rate for SGD and twice the rate for AdamW."""
     for optimizer, expected, words in (("sgd", 0.4, "0.1·batch·k/256"), ("adamw", 5e-4, "0.00025·√(batch·k/256)")):
         reference = rates.REFERENCES[optimizer]
         assert rates.rate(optimizer, 64, 4) == reference
@@ -21,7 +22,8 @@ def test_four_times_the_samples() -> None:
             rates.rate(optimizer, 0, 1)
 
 
-def test_cells_that_differ_in_k_have_one_reference() -> None:
+def test_reference_rate_does_not_depend_on_k() -> None:
+    """Cells that differ only in k or in the number of replicas have the same reference rate."""
     for k in (1, 4, 16):
         assert rates.reference_of(recipes.cell("small", accumulation=k)) == 0.1
         assert (
@@ -31,7 +33,7 @@ def test_cells_that_differ_in_k_have_one_reference() -> None:
         assert rates.reference_of(IMAGES.cell(methods.PETRA, k)) == 0.00141421356
 
 
-def test_the_papers_schedule_on_cifar10() -> None:
+def test_schedule_of_paper_on_cifar10() -> None:
     """Batch 64, k = 4: 781 micro-batches an epoch, 5 epochs of warm-up, drops at epochs 150 and 225."""
     for batch_size, accumulation, expected in [(64, 1, 0.025), (64, 32, 0.8), (1, 3, 0.3 / 256)]:
         assert learning_rate(batch_size, accumulation) == pytest.approx(expected, rel=1e-15)
@@ -52,7 +54,8 @@ def test_the_papers_schedule_on_cifar10() -> None:
         assert schedule(iteration) == pytest.approx(expected, rel=1e-12), f"micro-batch {iteration}"
 
 
-def test_other_factors_lists_of_drops_and_none_of_them() -> None:
+def test_schedule_accepts_constant_rate_list_and_factor() -> None:
+    """A schedule may have no drops, a list of drops and another factor, and it is hashable."""
     assert [LearningRateSchedule(0.3)(i) for i in (0, 1, 10**6)] == [0.3] * 3
     schedule = LearningRateSchedule(1.0, 2, [2, 5], factor=0.5)  # type: ignore[arg-type]  # a list works too
     assert [schedule(i) for i in range(7)] == [0, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25]
@@ -70,6 +73,7 @@ def test_other_factors_lists_of_drops_and_none_of_them() -> None:
         ({"drops": (1.5,)}, TypeError, r"a drop must be an int .* got 1\.5"),
     ],
 )
-def test_bad_schedules(settings: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_invalid_schedule_raises(settings: dict[str, Any], error: type[Exception], message: str) -> None:
+    """Invalid settings of a learning rate schedule raise an error that names the value."""
     with pytest.raises(error, match=message):
         LearningRateSchedule(**{"base": 0.1} | settings)

@@ -27,11 +27,13 @@ def at(**settings: object) -> TrainedCell:
         ({"stages": (10,)}, (0,) * 10),
     ],
 )
-def test_vector_of_a_cell(settings: dict[str, object], expected: tuple[int, ...]) -> None:
+def test_staleness_vector_of_timing_and_stages(settings: dict[str, object], expected: tuple[int, ...]) -> None:
+    """Timing and stages of a cell determine the staleness of every block."""
     assert timing.vector(at(**settings)) == expected
 
 
-def test_lockstep_is_slack_one_and_stages_of_one_block_are_none() -> None:
+def test_lockstep_equals_slack_1_and_one_block_stages() -> None:
+    """Lockstep equals 1F1B with slack 1, and stages of one block each equal the default stages."""
     assert timing.vector(REVNET) == staleness.lockstep(10) == timing.vector(at(timing="1f1b+1"))
     one_each = at(stages=(1,) * 10)
     assert (one_each, one_each.identity) == (REVNET, REVNET.identity)
@@ -46,24 +48,26 @@ def test_lockstep_is_slack_one_and_stages_of_one_block_are_none() -> None:
         *(("1f1b+0.5", "1f1b+0.5"), ("1f1b+00.50", "1f1b+0.5"), ("1f1b+10", "1f1b+10"), ("1f1b+2.0", "1f1b+2")),
     ],
 )
-def test_a_timing_has_one_name(written: str, name: str) -> None:
+def test_equivalent_timings_have_one_name(written: str, name: str) -> None:
+    """Equivalent spellings of a timing have the same canonical name and slack."""
     assert timing.canonical(written) == name
     assert timing.slack(written) == timing.slack(name)
     with pytest.raises(CellError, match="timing must be"):
         timing.canonical("1f1b+")
 
 
-def test_title_of_a_timing() -> None:
+def test_timing_title() -> None:
     assert timing.title("lockstep") == "lockstep"
     assert timing.title("1f1b", (3, 2, 2, 3)) == "asynchronous 1F1B, 4 stages"
     assert timing.title("1f1b+0.5") == "asynchronous 1F1B + 0.5"
 
 
-def test_slug_tells_the_timing() -> None:
+def test_slug_contains_timing_and_stages() -> None:
     assert at(timing="1f1b", stages=(5, 5)).slug == "digits-revnet18-w8-petra-k4-1f1b-d5.5-s0"
 
 
-def test_blocks_are_counted_of_every_network() -> None:
+def test_block_count_of_transformers_matches_network() -> None:
+    """The number of blocks computed from the settings equals that of the constructed transformer."""
     small = {"width": 6, "image_size": 32}
     for model in ("vit_micro", "revswin_micro", "revmvit_micro"):
         cell = at(model=model, stem="patch4", **{**small, "width": transformers.MODELS[model].width})

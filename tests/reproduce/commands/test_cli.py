@@ -41,7 +41,8 @@ def call(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def test_help_names_every_setting_of_a_cell_in_its_group():
+def test_train_help_lists_every_setting_in_its_group():
+    """`train --help` lists an option for every setting of a cell, in groups of a fixed order."""
     text = call("train", "--help").output
     described = dict(settings_of(ForwardGradientCell))
     assert {field.name for field in dataclasses.fields(ForwardGradientCell)} == {*described, "scale"}
@@ -51,7 +52,7 @@ def test_help_names_every_setting_of_a_cell_in_its_group():
 
 
 @pytest.mark.parametrize("kind", [*KINDS.values(), GridOptions, train.TrainOptions, Selection])
-def test_every_setting_is_described_by_a_sentence_of_its_class(kind):
+def test_settings_have_help_sentences(kind):
     for name, setting in settings_of(kind).items():
         assert re.fullmatch(r"(?s).+\.", setting.text), f"{kind.__name__} has no sentence on {name} in `Attributes:`"
 
@@ -70,7 +71,7 @@ OLD_SPELLINGS = [
 
 
 @pytest.mark.parametrize(("command", "old", "new"), OLD_SPELLINGS)
-def test_an_old_spelling_means_the_same_and_prints_a_notice(command, old, new, capsys, monkeypatch):
+def test_old_spelling_works_and_prints_notice(command, old, new, capsys, monkeypatch):
     def values(options):
         words = [*command.split(), *options.split()]
         parsed = main
@@ -87,7 +88,7 @@ def test_an_old_spelling_means_the_same_and_prints_a_notice(command, old, new, c
     assert values(old) == (expected, ""), "one of several processes prints the notice"
 
 
-def test_every_old_spelling_is_tested():
+def test_old_spellings_are_all_tested():
     def old(command):
         yield from (option.old for option in command.params if getattr(option, "old", ""))
         for inner in getattr(command, "commands", {}).values():
@@ -96,7 +97,7 @@ def test_every_old_spelling_is_tested():
     assert {*old(main)} == {re.match(r"[\w-]+", options)[0] for _, options, _ in OLD_SPELLINGS}
 
 
-def test_the_device_is_made_the_current_one(tmp_path, monkeypatch):
+def test_device_option_sets_current_cuda_device(tmp_path, monkeypatch):
     """`train --device cuda:1 --cuda-graphs` once recorded on cuda:0, which had no work."""
     taken = []
 
@@ -112,7 +113,7 @@ def test_the_device_is_made_the_current_one(tmp_path, monkeypatch):
     assert taken == ["cuda:1"] * 2
 
 
-def test_run_passes_its_options_and_warns_about_problems(tmp_path, monkeypatch):
+def test_run_passes_options_and_warns_about_problems(tmp_path, monkeypatch):
     given = []
 
     def run_grid(cells, options):
@@ -144,7 +145,7 @@ def test_run_passes_its_options_and_warns_about_problems(tmp_path, monkeypatch):
     assert result.exit_code == 0
 
 
-def test_train_writes_record_and_model_and_refuses_another_cell(tmp_path):
+def test_train_writes_record_and_refuses_other_cell(tmp_path):
     output, events = tmp_path / "out", tmp_path / "events"
     result = call("train", *QUICK, "--output", output, "--tensorboard", events)
     assert result.exit_code == 0, result.output
@@ -187,7 +188,8 @@ def test_train_writes_record_and_model_and_refuses_another_cell(tmp_path):
     assert (tmp_path / "diverged" / "result.json").exists()
 
 
-def test_the_rule_gives_the_learning_rate_unless_it_is_set():
+def test_train_derives_rate_stem_and_width_unless_given():
+    """`train` derives learning rate, stem, width and correction value from the other settings unless given."""
     settings = {name: value for name, value in dataclasses.asdict(train.DEFAULTS).items() if name != "scale"}
     by_rule = train.cell_by_hand(settings | {"drops": (), "stem": None, "learning_rate": None, "accumulation": 4})
     assert by_rule.learning_rate == pytest.approx(0.1 * by_rule.batch_size * 4 / 256)
@@ -205,7 +207,8 @@ def test_the_rule_gives_the_learning_rate_unless_it_is_set():
     assert (by_hand.learning_rate, by_hand.drops, by_hand.stem) == (0.5, (1, 2), "stride1")
 
 
-def test_published_systems_are_trained_at_their_own_timing():
+def test_published_system_sets_method_and_timing():
+    """The name of a published system selects its method and timing; another timing is refused."""
     for name, method in (("PACI", "DSP"), ("pipedream", "DELAYED_GRADIENTS"), ("PipeDream-2BW", "PIPEDREAM_2BW")):
         cell = train.cell_by_hand({"method": name, "accumulation": 9})
         assert (cell.method, cell.timing) == (method, "1f1b")
@@ -223,7 +226,7 @@ def test_published_systems_are_trained_at_their_own_timing():
     assert (named.method, named.timing) == ("DELAYED_GRADIENTS", "1f1b")
 
 
-def test_a_number_of_stages_is_cut_by_predicted_costs(capsys):
+def test_number_of_stages_is_cut_by_predicted_costs(capsys):
     """Costs are FLOPs. In a chain of equal blocks with a cheap stem and head, the outer stages get one block more."""
     for given, stages in (((4,), (3, 2, 2, 3)), ((1,), (10,)), ((10,), ()), ((3, 2, 2, 3), (3, 2, 2, 3)), ((), ())):
         assert train.cell_by_hand({"stages": given}).stages == stages
@@ -235,7 +238,7 @@ def test_a_number_of_stages_is_cut_by_predicted_costs(capsys):
     assert train.cell_by_hand({"method": "pipedream-2bw", "accumulation": 4, "stages": (4,)}).stages == (3, 2, 2, 3)
 
 
-def test_fewer_stages_are_advised_for_several_processes():
+def test_several_processes_advise_fewer_stages():
     cell = train.cell_by_hand({"method": "PETRA"})
     output = fewer_stages.describe(cell, 4)
     assert output.startswith("one stage per process (--timing 1f1b --stages 3,2,2,3) would change the staleness of ")
@@ -247,14 +250,15 @@ def test_fewer_stages_are_advised_for_several_processes():
         assert not fewer_stages.describe(other, processes)
 
 
-def test_forward_gradients_by_hand_have_separate_defaults():
+def test_forward_gradients_have_separate_defaults():
     cell = train.cell_by_hand({"method": "forward-gradient", "space": "activations"})
     assert isinstance(cell, ForwardGradientCell)
     assert (cell.model, cell.accumulation, cell.guess, cell.auxiliary) == ("resnet18_8b", 1, "local", "cnn")
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_in_the_middle_of_an_epoch_and_gives_130(tmp_path):
+def test_sigint_saves_mid_epoch_and_exits_130(tmp_path):
+    """SIGINT in the middle of an epoch saves a checkpoint and exits with 130."""
     arguments = [sys.executable, "-m", "reproduce", "train", *QUICK, "--epochs", "500", "--output", str(tmp_path)]
     process = subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
@@ -277,7 +281,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_there_is_a_bar_with_epoch_loss_accuracy_speed_and_time_left():
+def test_training_bar_shows_progress_on_terminal():
+    """On a terminal, the bar contains the epoch, loss, accuracy, images per second and remaining time."""
     stream = Terminal()
     bar = TrainingBar(SMALL, stream)
     bar.tick(1, 33, None)
@@ -298,7 +303,8 @@ def test_on_a_terminal_there_is_a_bar_with_epoch_loss_accuracy_speed_and_time_le
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_the_grid_shows_what_came_out(terminal):
+def test_grid_bar_prints_results_of_this_run(terminal):
+    """The progress of a grid prints one line per result of this run, and draws a bar only on a terminal."""
     stream = Terminal() if terminal else io.StringIO()
     bar = GridBar(4, stream)
     bar.finish("old", "95 %", worker=None)
@@ -314,7 +320,8 @@ def test_the_grid_shows_what_came_out(terminal):
     assert ("\r" in text) is terminal
 
 
-def test_one_training_has_one_identity_however_its_settings_are_written():
+def test_equivalent_training_settings_have_one_identity():
+    """Equivalent spellings of the settings of one training give the same identity."""
     settings = {name: value for name, value in dataclasses.asdict(train.DEFAULTS).items() if name != "scale"}
     settings |= {"drops": (), "learning_rate": None}
 
@@ -335,7 +342,7 @@ def test_one_training_has_one_identity_however_its_settings_are_written():
 
 
 @pytest.mark.parametrize("option", ["--records", "--data-root"])
-def test_a_home_folder_is_expanded_where_the_shell_leaves_it(tmp_path, monkeypatch, option):
+def test_home_folder_is_expanded_in_paths(tmp_path, monkeypatch, option):
     """A folder called `~` invites `rm -r ~`."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -355,7 +362,7 @@ def test_a_home_folder_is_expanded_where_the_shell_leaves_it(tmp_path, monkeypat
     ],
 )
 @pytest.mark.parametrize("inside", [False, True], ids=["a closed folder", "a folder within it"])
-def test_a_path_that_this_user_may_not_read_is_named(tmp_path, monkeypatch, command, inside):
+def test_unreadable_path_exits_2_and_is_named(tmp_path, monkeypatch, command, inside):
     """Some systems raise PermissionError when a closed folder is examined, which every command did at another place."""
     stat, access, closed = os.stat, os.access, tmp_path / "closed"
     closed.mkdir()
@@ -372,7 +379,7 @@ def test_a_path_that_this_user_may_not_read_is_named(tmp_path, monkeypatch, comm
     assert re.search(r"no permission to read '.*closed.*': let this user read it", " ".join(done.output.split()))
 
 
-def test_every_path_of_the_command_line_is_of_one_type():
+def test_all_path_options_are_user_paths():
     """Then tests of one path hold for all of them."""
 
     def paths(command):
@@ -387,7 +394,8 @@ def test_every_path_of_the_command_line_is_of_one_type():
     assert {kind for *_, kind in found} == {UserPath}
 
 
-def test_a_locale_without_a_character_ends_no_command(monkeypatch):
+def test_help_works_in_ascii_locale(monkeypatch):
+    """`run --help` succeeds when the output encoding is ASCII."""
     done = subprocess.run(
         [sys.executable, "-m", "reproduce", "run", "--help"],
         env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},

@@ -22,7 +22,9 @@ CELLS = [recipes.cell("smoke", seed=seed) for seed in range(4)]
 NOT_RUN = State(Status.NOT_RUN, 0, 4)
 
 
-def test_a_missing_data_set_is_told_once_and_failures_by_their_kind(capsys):
+def test_conclusion_groups_problems_and_failures(capsys):
+    """The conclusion prints a problem of several cells once, and counts failures by kind."""
+
     def end(outcome):
         with pytest.raises(SystemExit) as ended:
             conclude(Scale("smoke"), outcome, Path("else where"))
@@ -54,7 +56,8 @@ def lines(cells, root):
     return summary.table(states(cells, root)).splitlines()
 
 
-def test_means_and_what_is_missing(tmp_path):
+def test_summary_shows_means_and_missing_runs(tmp_path):
+    """The summary table contains means, the number of finished seeds, and cells that were not run."""
     cells = CELLS[:3]
     for cell, accuracy in zip(cells, [95.0, 96.0], strict=False):
         train(cell, tmp_path, accuracy)
@@ -66,7 +69,8 @@ def test_means_and_what_is_missing(tmp_path):
     assert text[2].split() == ["revnet18", "w8", methods.PETRA.title, "95.5", "(2", "of", "3)"]
 
 
-def test_runs_of_different_recipes_are_not_averaged(tmp_path):
+def test_summary_does_not_average_different_recipes(tmp_path):
+    """Runs with different recipes are in different tables, whose headings list only the differences."""
     cells = [
         recipes.cell("smoke"),
         recipes.cell("smoke", epochs=1, drops=(), warmup_epochs=0.5),
@@ -85,7 +89,8 @@ def test_runs_of_different_recipes_are_not_averaged(tmp_path):
     assert not any("digits" in line for line in headings), "what all share is not told"
 
 
-def test_a_probed_run_stands_with_the_others_once_and_measured_cells_are_counted(tmp_path):
+def test_summary_counts_probed_runs_once_and_measured_cells(tmp_path):
+    """A probed run counts once per seed in the mean, and measured cells are counted."""
     cells = [CELLS[0], *(GradientsCell(**dataclasses.asdict(cell), probe_every=8) for cell in CELLS[:2])]
     for cell, accuracy in zip(cells, (95.0, 95.0, 97.0), strict=True):
         train(cell, tmp_path, accuracy)
@@ -97,7 +102,8 @@ def test_a_probed_run_stands_with_the_others_once_and_measured_cells_are_counted
     assert lines(cells, tmp_path) == ["complexity: 1 of 2 measured"]
 
 
-def test_all_k_of_adamw_are_in_one_table_and_every_cell_of_a_scale_in_one(tmp_path):
+def test_summary_has_one_table_per_recipe(tmp_path):
+    """All k of AdamW share one table, and the headings of the tables of a scale are unique."""
     cells = [IMAGES.cell(PETRA, k) for k in (1, 4, 16)]
     for cell, accuracy in zip(cells, (51.0, 52.0, 53.0), strict=True):
         train(cell, tmp_path, accuracy)
@@ -114,7 +120,8 @@ def test_all_k_of_adamw_are_in_one_table_and_every_cell_of_a_scale_in_one(tmp_pa
     ("accuracy", "status", "whole"),
     [(95.0, Status.DONE, True), (80.0, Status.DONE, False), (None, Status.PARTIAL, False)],
 )
-def test_nothing_is_missing_only_where_all_is_there_and_as_good_as_expected(capsys, accuracy, status, whole):
+def test_nothing_missing_requires_complete_accurate_runs(capsys, accuracy, status, whole):
+    """The conclusion reports that nothing is missing only if every run finished with the expected accuracy."""
     result = {} if accuracy is None else {"test_accuracy": accuracy}
     outcome = GridOutcome({recipes.cell("smoke"): State(status, 4, 4, result=result)})
     with pytest.raises(SystemExit):
@@ -122,7 +129,8 @@ def test_nothing_is_missing_only_where_all_is_there_and_as_good_as_expected(caps
     assert ("Nothing is missing" in capsys.readouterr().out) == whole
 
 
-def test_a_run_at_the_accuracy_of_a_guess_is_warned_of(capsys):
+def test_conclusion_warns_of_accuracy_near_chance(capsys):
+    """The conclusion warns about a finished run with at most twice the accuracy of a guess."""
     broken = State(Status.DONE, 4, 4, result={"test_accuracy": 12.0})
     with pytest.raises(SystemExit):
         conclude(Scale("smoke"), GridOutcome({CELLS[0]: broken}), Path("records"))

@@ -35,7 +35,7 @@ def prepared(source, root):
     return invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--allow-unofficial", "a test")
 
 
-def test_list_shows_every_data_set_and_how_to_get_it(root):
+def test_data_list_shows_every_data_set_and_how_to_get_it(root):
     text = invoke("list", "--data-root", root)
     for dataset in DATASETS.values():
         contents = "text for masked language modelling" if dataset.text else f"{dataset.num_classes} classes"
@@ -44,7 +44,8 @@ def test_list_shows_every_data_set_and_how_to_get_it(root):
     assert "ready: comes with a dependency" in text
 
 
-def test_prepare_prints_what_it_found_and_all_know_what_is_prepared(prepared, source, root, tmp_path):
+def test_prepare_prints_findings_and_list_and_check_agree(prepared, source, root, tmp_path):
+    """`prepare` prints its findings, `list` and `check` agree with them, and errors have no traceback."""
     assert f"{root / 'cifar10'} was made: NOT OFFICIAL: " in prepared
     assert "(reason given: a test)" in prepared
     assert "train: 100 images, 10 classes of 10" in prepared
@@ -64,7 +65,8 @@ def test_prepare_prints_what_it_found_and_all_know_what_is_prepared(prepared, so
 
 
 @pytest.mark.parametrize("damage", ["flip", "remove", "manifest"])
-def test_check_and_list_find_damage_and_go_on(prepared, tmp_path, root, damage):
+def test_check_and_list_report_damage_and_continue(prepared, tmp_path, root, damage):
+    """`check` reports a damaged data set with the command that repairs it, and continues with the next."""
     fake_data.cifar100_binary(tmp_path / "more")
     invoke("prepare", "cifar100", "--source", tmp_path / "more", "--data-root", root, "--allow-unofficial", "a test")
     path = root / "cifar10" / ("manifest.json" if damage == "manifest" else "train.beton")
@@ -84,7 +86,8 @@ def test_check_and_list_find_damage_and_go_on(prepared, tmp_path, root, damage):
     assert ("DAMAGED" in invoke("list", "--data-root", root)) == (damage != "flip")
 
 
-def test_check_of_listed_images_looks_at_the_images(tmp_path, root):
+def test_check_reports_missing_listed_images(tmp_path, root):
+    """`check` reports a missing image of a data set that refers to a folder of images."""
     source = fake_data.image_folder(tmp_path / "source")
     options = ("--data-root", root, "--allow-unofficial", "a test", "--no-beton")
     invoke("prepare", "imagenet", "--source", source, *options)
@@ -98,7 +101,7 @@ def test_check_of_listed_images_looks_at_the_images(tmp_path, root):
     assert "ready for torchvision" not in text
 
 
-def test_an_unreadable_image_is_named(tmp_path, root):
+def test_prepare_names_unreadable_image(tmp_path, root):
     source = fake_data.image_folder(tmp_path / "source")
     bad = source / "train" / "n00000001" / "train_1_2.JPEG"
     bad.write_bytes(bad.read_bytes()[:-700])
@@ -108,7 +111,9 @@ def test_an_unreadable_image_is_named(tmp_path, root):
     assert f"1 of 18 images cannot be read: {bad} (" in text
 
 
-def test_download_is_prepared_in_one_command(tmp_path, root, monkeypatch):
+def test_prepare_downloads_in_one_command(tmp_path, root, monkeypatch):
+    """`prepare --download` downloads and prepares a data set in one command."""
+
     def download(dataset, target):
         fake_data.cifar10_binary(target)
 
@@ -118,7 +123,8 @@ def test_download_is_prepared_in_one_command(tmp_path, root, monkeypatch):
     assert "cifar10: complete" in invoke("check", "--data-root", root)
 
 
-def test_what_this_user_may_not_read_is_said_and_ends_nothing(tmp_path, source, root, monkeypatch):
+def test_list_and_check_report_unreadable_files(tmp_path, source, root, monkeypatch):
+    """`list` and `check` report files that this user cannot read, and continue."""
     invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--allow-unofficial", "a test")
 
     def denied(path, progress):
@@ -139,7 +145,9 @@ def test_what_this_user_may_not_read_is_said_and_ends_nothing(tmp_path, source, 
     assert len(re.findall(r"cannot be read \(File name too long\)", text)) == 4
 
 
-def test_ctrl_c_leaves_nothing_and_gives_130(source, root, monkeypatch):
+def test_interrupted_prepare_leaves_only_lock_and_exits_130(source, root, monkeypatch):
+    """Ctrl-C during `prepare` leaves only the lock file and exits with 130."""
+
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -151,14 +159,14 @@ def test_ctrl_c_leaves_nothing_and_gives_130(source, root, monkeypatch):
     assert [path.name for path in root.iterdir()] == [".cifar10.lock"]
 
 
-def test_no_color_is_obeyed(tmp_path, monkeypatch):
+def test_data_list_obeys_no_color(tmp_path, monkeypatch):
     command = ["data", "list", "--data-root", str(tmp_path)]
     assert "\x1b[" in CliRunner().invoke(main, command, color=True).stdout
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in CliRunner().invoke(main, command, color=True).stdout
 
 
-def test_a_root_that_cannot_be_written_is_named_with_the_remedy(tmp_path, monkeypatch):
+def test_prepare_names_read_only_root_and_remedy(tmp_path, monkeypatch):
     """Test as on a read-only file system, also if the data set exists already."""
     source = fake_data.cifar10_binary(tmp_path / "source")
 

@@ -15,7 +15,8 @@ def command(scale, k, models, dry_run):
     click.echo(f"{scale} {k} {models} {dry_run}")
 
 
-def test_the_same_choice_in_many_ways_values_apart_are_refused_and_help_has_sections():
+def test_list_option_forms_and_help_sections():
+    """List options accept commas and repetition, refuse values separated by spaces, and have help sections."""
     for arguments in (
         ["paper", "--k", "1,4", "--models", "revnet18", "--dry-run"],
         ["paper", "--k=1,4", "--models=revnet18", "--dry-run"],

@@ -38,7 +38,8 @@ def call(root, *more):
     return CliRunner().invoke(main, [*ARGUMENTS, "--records", str(root), *more])
 
 
-def test_the_table(root):
+def test_plan_counts_states_and_estimates_time(root):
+    """`run --dry-run` counts cells by state, estimates the remaining time and changes no file."""
     before = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
     result = call(root)
     assert result.exit_code == 1, "a damaged record is a problem"
@@ -50,7 +51,8 @@ def test_the_table(root):
     assert {file: file.read_bytes() for file in root.rglob("*") if file.is_file()} == before
 
 
-def test_failed_cells_to_be_retried_another_device_and_another_precision(root):
+def test_plan_of_retries_threads_and_precision(root):
+    """Retries, other threads and another precision change the number of remaining cells or the estimate."""
     text = call(root, "--retry-failed").output
     assert "Left: 4 cells, 22 s of one worker" in text  # 3 epochs more
     assert "failed" not in text.splitlines()[0]
@@ -61,7 +63,8 @@ def test_failed_cells_to_be_retried_another_device_and_another_precision(root):
     assert " ".join(row.split()) == "digits revnet18 w8 backpropagation, petra 1,4,32 0 6 6 unknown"
 
 
-def test_what_cannot_be_run_is_not_called_done(root):
+def test_plan_reports_cells_that_cannot_run(root):
+    """Unreadable and out-of-memory cells are reported as cells that cannot run, not as done."""
     for cell in CELLS[4:]:
         fake_records.train(cell, root, 95.0, epochs=1).fail("out of memory", "no")
     (Record.for_cell(CELLS[1], root).path / "config.json").write_text("{")
@@ -70,7 +73,8 @@ def test_what_cannot_be_run_is_not_called_done(root):
     assert "Nothing is left" not in text
 
 
-def test_a_lock_of_another_machine_is_shown_with_its_holder(root):
+def test_plan_shows_lock_of_another_machine(root):
+    """The plan names the process and the machine that hold the lock on a cell."""
     ready, release = FORKED.Event(), FORKED.Event()
     path = Record.for_cell(CELLS[1], root).path
     process = FORKED.Process(target=_hold, args=("beta", 1000, path, ready, release))
@@ -86,7 +90,8 @@ def test_a_lock_of_another_machine_is_shown_with_its_holder(root):
     assert "LOCKED" not in call(root).output
 
 
-def test_every_cell_of_every_scale_has_a_place_in_the_plan(tmp_path):
+def test_plan_counts_every_cell_of_every_scale(tmp_path):
+    """The plan of every scale counts all its cells in fewer than 120 lines."""
     for name in scales.SCALES:
         result = CliRunner().invoke(main, ["run", name, "--dry-run", "--records", str(tmp_path)])
         assert result.exit_code == 0

@@ -40,7 +40,7 @@ def train(tmp_path, monkeypatch):
     return call
 
 
-def test_what_a_dead_machine_has_left_is_taken_over_after_a_while(train, machine):  # noqa: F811  # fixtures, imported above
+def test_lease_of_dead_machine_is_taken_over(train, machine):  # noqa: F811  # fixtures, imported above
     """Every new process once saw the lease for the first time, and always refused."""
     left, _ = machine("beta")
     left.kill()
@@ -55,7 +55,7 @@ def test_what_a_dead_machine_has_left_is_taken_over_after_a_while(train, machine
 @pytest.mark.parametrize(
     ("name", "message"), [("beta", "on beta"), ("alpha", "another process is working on this cell")]
 )
-def test_a_living_process_is_left_alone(train, machine, tmp_path, monkeypatch, name, message):  # noqa: F811  # fixtures, imported above
+def test_lease_of_live_process_is_not_taken_over(train, machine, tmp_path, monkeypatch, name, message):  # noqa: F811  # fixtures, imported above
     """No process waits for a process of this machine. The clock of the file server may be ahead."""
     monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: 0.0, monotonic=time.monotonic))
     left, _ = machine(name)
@@ -65,6 +65,7 @@ def test_a_living_process_is_left_alone(train, machine, tmp_path, monkeypatch, n
     assert holder(tmp_path).host == name
 
 
-def test_one_process_has_all_stages_however_they_were_to_be_shared():
+def test_one_process_has_all_stages_under_any_partition():
+    """In one process, a balanced and an even partition are the same."""
     even, balanced = (process._partition(CHAIN, TrainOptions(partition=name)) for name in ("even", "balanced"))
     assert even == balanced

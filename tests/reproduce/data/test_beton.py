@@ -33,7 +33,8 @@ def jpegs(tmp_path: Path) -> JpegFiles:
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (7, 6, 5), SHAPES[1]], ids=["one", "a page", "more"])
-def test_raw_images_come_back_each_in_a_page(tmp_path: Path, shape: tuple[int, int, int]) -> None:
+def test_raw_images_round_trip_within_pages(tmp_path: Path, shape: tuple[int, int, int]) -> None:
+    """Raw images and labels are read back unchanged, and no image crosses a page boundary."""
     images = raw_images(*shape)
     write_beton(tmp_path / "a.beton", images)
     file = Beton(tmp_path / "a.beton")
@@ -56,7 +57,7 @@ class Samples:
         return self.images.pixels[number].transpose(1, 2, 0), int(self.images.labels[number])
 
 
-def test_raw_files_are_those_that_ffcv_writes(tmp_path: Path) -> None:
+def test_raw_beton_equals_output_of_ffcv_writer(tmp_path: Path) -> None:
     """Run FFCV's writer in a separate process, because it forks and the tests' process has many threads."""
     if find_spec("ffcv") is None:
         pytest.skip("FFCV is not installed")
@@ -78,14 +79,16 @@ for number, shape in enumerate(SHAPES):
         assert (tmp_path / "ours.beton").read_bytes() == (tmp_path / f"{number}.beton").read_bytes()
 
 
-def test_the_file_does_not_depend_on_the_number_of_workers(tmp_path: Path, jpegs: JpegFiles) -> None:
+def test_beton_bytes_do_not_depend_on_workers(tmp_path: Path, jpegs: JpegFiles) -> None:
+    """One worker and five workers write the same bytes."""
     many = JpegFiles(list(jpegs.paths) * 20, list(jpegs.labels) * 20)
     write_beton(tmp_path / "one.beton", many)
     write_beton(tmp_path / "several.beton", many, workers=5)
     assert (tmp_path / "one.beton").read_bytes() == (tmp_path / "several.beton").read_bytes()
 
 
-def test_jpeg_files_are_stored_as_they_are_and_others_converted(tmp_path: Path, jpegs: JpegFiles) -> None:
+def test_jpegs_are_stored_unchanged_and_others_converted(tmp_path: Path, jpegs: JpegFiles) -> None:
+    """JPEG files in RGB or grey are stored unchanged; all other files are converted to JPEG."""
     write_beton(tmp_path / "a.beton", jpegs)
     file = Beton(tmp_path / "a.beton")
     assert file.labels.tolist() == list(jpegs.labels)
@@ -107,9 +110,8 @@ def test_jpeg_files_are_stored_as_they_are_and_others_converted(tmp_path: Path, 
         file.raw()
 
 
-def test_a_file_that_is_no_image_is_named_and_leaves_nothing_nor_does_a_full_disk(
-    tmp_path: Path, jpegs: JpegFiles
-) -> None:
+def test_failed_write_leaves_no_partial_beton(tmp_path: Path, jpegs: JpegFiles) -> None:
+    """An unreadable image or a full disk leaves no partial file and keeps an existing file."""
     jpegs.paths[4].write_bytes(b"no image at all")
     message = r"train_1_1\.JPEG: cannot be read as an image \(.+Get the file again"
     with pytest.raises(UnreadableImageError, match=message):
@@ -134,7 +136,8 @@ def test_a_file_that_is_no_image_is_named_and_leaves_nothing_nor_does_a_full_dis
     ],
     ids=["tiny", "cut", "version", "fields", "name", "size"],
 )
-def test_a_damaged_file_is_refused(tmp_path: Path, damage, problem) -> None:
+def test_damaged_beton_is_refused(tmp_path: Path, damage, problem) -> None:
+    """A truncated or inconsistent .beton file raises a DataError that names the problem."""
     path = tmp_path / "a.beton"
     write_beton(path, raw_images())
     path.write_bytes(damage(path.read_bytes()))
@@ -142,7 +145,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage, problem) -> None:
         Beton(path)
 
 
-def test_a_flipped_bit_in_the_structure_is_an_error_or_harmless(tmp_path: Path) -> None:
+def test_flipped_bit_in_beton_is_refused_or_harmless(tmp_path: Path) -> None:
     """The reader must not access memory outside the file, whatever the damaged file contains."""
     path = tmp_path / "a.beton"
     write_beton(path, raw_images())

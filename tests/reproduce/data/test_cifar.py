@@ -17,7 +17,8 @@ from tests import fake_data
 from tests.fake_data import contents, random_pixels
 
 
-def test_images_and_labels_come_in_the_order_of_the_files(tmp_path):
+def test_cifar_reads_images_and_labels_in_file_order(tmp_path):
+    """CIFAR-10's images and labels are read in file order, with exact channel statistics."""
     source = fake_data.cifar10_binary(tmp_path, per_file=20)
     (train, test), findings = contents(cifar.find(CIFAR10, source))
     assert contents(cifar.find(CIFAR10, source / "cifar-10-batches-bin"))[1] == findings
@@ -31,7 +32,8 @@ def test_images_and_labels_come_in_the_order_of_the_files(tmp_path):
     np.testing.assert_allclose(findings.deviation, pixels.std((0, 2, 3)), rtol=1e-10)
 
 
-def test_the_real_training_batches_are_official_and_every_flipped_bit_shows(real_cifar10, tmp_path):
+def test_official_cifar_hashes_detect_flipped_bit(real_cifar10, tmp_path):
+    """The real training batches have the official SHA-1 hashes, and a flipped bit is reported."""
     layout = cifar.LAYOUTS[CIFAR10]
     for name, official in layout.train.items():
         content = (real_cifar10 / layout.folders[0] / name).read_bytes()
@@ -44,7 +46,8 @@ def test_the_real_training_batches_are_official_and_every_flipped_bit_shows(real
     assert any(f"{name} has the SHA-1 {hashlib.sha1(damaged).hexdigest()}" in sentence for sentence in deviations)
 
 
-def test_missing_files_truncated_ones_and_labels_out_of_range_are_named(tmp_path):
+def test_cifar_names_missing_truncated_and_invalid_files(tmp_path):
+    """Missing files, truncated files and labels out of range raise a DataError that names them."""
     folder = fake_data.cifar10_binary(tmp_path) / "cifar-10-batches-bin"
     (folder / "data_batch_3.bin").unlink()
     (folder / "test_batch.bin").unlink()
@@ -93,7 +96,8 @@ class _QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 # Python 3.12 warns of torchvision's way of unpacking an archive.
 @pytest.mark.filterwarnings("ignore:Python 3.14 will, by default, filter extracted tar archives:DeprecationWarning")
-def test_a_download_is_unpacked_and_complete_and_is_not_repeated(server, tmp_path):
+def test_download_is_unpacked_verified_and_not_repeated(server, tmp_path):
+    """A download is unpacked once, and later damage to its files is reported."""
     target = tmp_path / "downloads"
     cifar.download(CIFAR10, target)
     assert [entry.name for entry in target.iterdir()] == ["cifar-10-batches-bin"]
@@ -110,7 +114,7 @@ def test_a_download_is_unpacked_and_complete_and_is_not_repeated(server, tmp_pat
 
 
 @pytest.mark.parametrize("damage", ["missing", "other"])
-def test_a_failed_download_leaves_nothing_behind(server, tmp_path, damage):
+def test_failed_download_leaves_no_files(server, tmp_path, damage):
     archive = server / "cifar-10-binary.tar.gz"
     if damage == "missing":
         archive.unlink()

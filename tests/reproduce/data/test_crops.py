@@ -20,7 +20,7 @@ def sizes(height: int, width: int, samples: int = SAMPLES) -> tuple[np.ndarray, 
 
 
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (40, 400), (1, 1), (2, 300)])
-def test_boxes_lie_within_the_image(height: int, width: int) -> None:
+def test_crops_are_within_image(height: int, width: int) -> None:
     top, left, h, w = random_resized_crops(hashes(), *sizes(height, width)).T
     assert min(top.min(), left.min()) >= 0
     assert min(h.min(), w.min()) >= 1
@@ -29,7 +29,7 @@ def test_boxes_lie_within_the_image(height: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(500, 375), (100, 300)])
-def test_boxes_are_distributed_as_torchvision_s(height: int, width: int) -> None:
+def test_crops_follow_torchvision_distribution(height: int, width: int) -> None:
     """For two samples of 4,000 from one distribution, the Kolmogorov-Smirnov distance is below 0.044 in 99.9 %."""
     ours = random_resized_crops(hashes(), *sizes(height, width))
     torch.manual_seed(0)
@@ -45,26 +45,28 @@ def test_boxes_are_distributed_as_torchvision_s(height: int, width: int) -> None
     assert abs(area - other_area).max() < 0.1 * height * width
 
 
-def test_boxes_are_the_same_for_ever() -> None:
+def test_crops_are_stable() -> None:
     """Results of runs on ImageNet depend on them."""
     boxes = [[19, 22, 321, 397], [54, 311, 213, 172], [10, 192, 260, 203], [82, 31, 266, 261]]
     assert random_resized_crops(hashes(0, 4), *sizes(375, 500, 4)).tolist() == boxes
 
 
-def test_a_box_may_be_as_wide_or_as_high_as_the_image() -> None:
+def test_crop_may_have_full_width_or_height() -> None:
     _, _, h, w = random_resized_crops(hashes(0, 1000), *sizes(8, 8, 1000)).T
     assert ((w == 8) & (h < 8)).any()
     assert ((h == 8) & (w < 8)).any()
 
 
-def test_a_box_depends_on_its_own_hash_and_size_alone() -> None:
+def test_crop_depends_only_on_its_hash_and_size() -> None:
+    """The crop of a sample does not depend on the other samples of the batch."""
     heights, widths = np.arange(100, 300), np.arange(400, 200, -1)
     together = random_resized_crops(hashes(3, 200), heights, widths)
     alone = [random_resized_crops(hashes(3, 200)[i : i + 1], heights[i : i + 1], widths[i : i + 1]) for i in range(200)]
     assert np.array_equal(together, np.concatenate(alone))
 
 
-def test_centres_and_mirrors() -> None:
+def test_centre_crops_and_mirroring() -> None:
+    """Elongated images get centred crops, evaluation uses centre crops, and half of the images are mirrored."""
     # For an image too narrow for any ratio, the crop is its centre.
     assert (random_resized_crops(hashes(0, 50), *sizes(1000, 10, 50)) == [493, 0, 13, 10]).all()
     assert (random_resized_crops(hashes(0, 50), *sizes(10, 1000, 50)) == [0, 493, 10, 13]).all()
@@ -75,7 +77,8 @@ def test_centres_and_mirrors() -> None:
 
 
 @pytest.mark.parametrize("padding", [0, 4])
-def test_padded_crops_take_every_place_equally(padding: int) -> None:
+def test_padded_crops_are_uniform(padding: int) -> None:
+    """Every offset of a padded crop is equally likely."""
     tops, lefts = choose_padded_crops(hashes(), padding)
     places = 2 * padding + 1
     counts = np.bincount(tops * places + lefts, minlength=places**2)

@@ -38,7 +38,8 @@ def resampled(box: tuple[int, ...], size: int, flip: bool = False, factors: np.n
 
 
 @pytest.mark.parametrize("size", [1, 7, 33, 224])
-def test_resampling_is_pillow_s(size: int) -> None:
+def test_resampling_equals_pillow_up_to_rounding(size: int) -> None:
+    """Crops are resized as Pillow does, up to its intermediate rounding, and mirrored exactly."""
     for box in BOXES:
         top, left, height, width = box
         crop = Image.fromarray(image()).crop((left, top, left + width, top + height))
@@ -48,7 +49,8 @@ def test_resampling_is_pillow_s(size: int) -> None:
         assert np.array_equal(resampled(box, size, flip=True), resampled(box, size)[:, :, ::-1])
 
 
-def test_weights_sum_to_one_and_stay_inside_and_channels_have_factors() -> None:
+def test_resampling_weights_and_channel_factors() -> None:
+    """Weights are non-negative, sum to 1 and stay within the source; every channel has its factor."""
     for source, target in itertools.product((1, 3, 32, 500), (1, 32, 224)):
         firsts, weights = kernels.weights(source, target)
         assert np.allclose(weights.sum(1), 1)

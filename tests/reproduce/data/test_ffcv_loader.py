@@ -82,7 +82,7 @@ def ffcv_threads() -> list[threading.Thread]:
 @pytest.mark.parametrize(
     ("augment", "batch_size", "workers"), [(False, 1, 3), (False, 50, 1), (True, 7, 2), (True, 8, 1)]
 )
-def test_raw_images_come_as_from_memory(raw_file: Path, augment: bool, batch_size: int, workers: int) -> None:
+def test_ffcv_batches_equal_in_memory_batches(raw_file: Path, augment: bool, batch_size: int, workers: int) -> None:
     """The random state of other code must not change."""
     before = np.random.get_state()[1].copy(), torch.get_rng_state()
     memory = Loader(in_memory(augment), batch_size, seed=5)
@@ -99,6 +99,7 @@ def test_raw_images_come_as_from_memory(raw_file: Path, augment: bool, batch_siz
 
 
 def test_jpeg_batches_do_not_depend_on_workers_and_start(jpeg_file: Path) -> None:
+    """JPEG batches are the same with several workers and when an epoch starts in the middle."""
     whole = list(jpeg_loader(jpeg_file).epoch(1))
     loader = jpeg_loader(jpeg_file, workers=3)
     assert_same_batches(loader.epoch(1), whole)
@@ -107,7 +108,8 @@ def test_jpeg_batches_do_not_depend_on_workers_and_start(jpeg_file: Path) -> Non
 
 
 @pytest.mark.parametrize("augment", [True, False])
-def test_jpeg_files_are_cropped_where_the_hash_says(jpeg_file: Path, jpegs: JpegFiles, augment: bool) -> None:
+def test_jpeg_crops_follow_the_sample_hash(jpeg_file: Path, jpegs: JpegFiles, augment: bool) -> None:
+    """The crop and the mirroring of every JPEG image are those of its hash."""
     source = FfcvFile(jpeg_file, LARGE, augment=augment)
     [(images, labels)] = Loader(source, 12, seed=0).epoch(0)
     file, hashes = Beton(jpeg_file), sample_hashes(0, 0, AUGMENTATION, 12)
@@ -124,7 +126,7 @@ def test_jpeg_files_are_cropped_where_the_hash_says(jpeg_file: Path, jpegs: Jpeg
         assert label == jpegs.labels[sample]
 
 
-def test_batches_of_two_epochs_that_are_held_are_not_overwritten(raw_file: Path) -> None:
+def test_held_batches_are_not_overwritten(raw_file: Path) -> None:
     """FFCV has buffers for five batches. It would overwrite the first three of eight batches in a pipeline."""
     loader, memory = raw_loader(raw_file, 2), Loader(in_memory(True), 2, seed=0)
     held = list(zip(loader.epoch(0), loader.epoch(1), strict=True))
@@ -134,7 +136,7 @@ def test_batches_of_two_epochs_that_are_held_are_not_overwritten(raw_file: Path)
 
 
 @pytest.mark.parametrize(("taken", "workers"), [(0, 1), (1, 2), (5, 1), (6, 2)])
-def test_an_epoch_that_is_left_or_closed_leaves_no_thread(raw_file: Path, taken: int, workers: int) -> None:
+def test_abandoned_or_closed_epoch_leaves_no_thread(raw_file: Path, taken: int, workers: int) -> None:
     """Any place includes the end: FFCV's thread checks its flag only while the queue is full."""
     before = set(threading.enumerate())  # some of them may end during the test
     loader = raw_loader(raw_file, workers=workers)
@@ -153,7 +155,7 @@ def test_an_epoch_that_is_left_or_closed_leaves_no_thread(raw_file: Path, taken:
     assert set(threading.enumerate()) <= before
 
 
-def test_the_rest_of_an_epoch_that_is_left_is_not_read(raw_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rest_of_abandoned_epoch_is_not_read(raw_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading it would take minutes for ImageNet."""
     loader = raw_loader(raw_file, 1)
     decode, decoded = loader.source._decoder, []
@@ -165,7 +167,7 @@ def test_the_rest_of_an_epoch_that_is_left_is_not_read(raw_file: Path, monkeypat
     assert len(decoded) <= 6  # of 50: one was taken, three may be queued, one finished and one started
 
 
-def test_another_loader_compiles_nothing(raw_file: Path, jpeg_file: Path) -> None:
+def test_further_loaders_compile_nothing(raw_file: Path, jpeg_file: Path) -> None:
     """FFCV compiles for 7 to 10 seconds per Loader, and a grid has hundreds of cells."""
     from numba.core import event
 
@@ -179,7 +181,7 @@ def test_another_loader_compiles_nothing(raw_file: Path, jpeg_file: Path) -> Non
     assert not recorder.buffer
 
 
-def test_torch_keeps_its_threads_and_nothing_is_printed(raw_file: Path) -> None:
+def test_torch_threads_are_kept_and_nothing_is_printed(raw_file: Path) -> None:
     """FFCV sets torch's threads at import, with every Loader and epoch, and again in its thread."""
     program = """
 import sys, threading, torch
@@ -206,9 +208,7 @@ print(len(batches), *seen)
     assert done.stdout == "12 3 3\n"
 
 
-def test_an_image_that_cannot_be_decoded_is_an_error_and_not_the_end_of_all_time(
-    tmp_path: Path, jpeg_file: Path
-) -> None:
+def test_undecodable_image_raises_instead_of_hanging(tmp_path: Path, jpeg_file: Path) -> None:
     """FFCV ignores return codes. An exception would end its thread, and the main thread would wait without end."""
     path = tmp_path / "damaged.beton"
     data = bytearray(jpeg_file.read_bytes())
@@ -221,7 +221,7 @@ def test_an_image_that_cannot_be_decoded_is_an_error_and_not_the_end_of_all_time
     assert not ffcv_threads()
 
 
-def test_ffcv_itself_reads_our_files(jpeg_file: Path, jpegs: JpegFiles) -> None:
+def test_ffcv_reads_our_files(jpeg_file: Path, jpegs: JpegFiles) -> None:
     """The files have FFCV's format. None of our code is needed to read them."""
     from ffcv.fields.rgb_image import CenterCropRGBImageDecoder
 
@@ -236,7 +236,8 @@ def test_ffcv_itself_reads_our_files(jpeg_file: Path, jpegs: JpegFiles) -> None:
     assert abs(torch.from_numpy(images).permute(0, 3, 1, 2) - expected).mean() < 3
 
 
-def test_labels_out_of_range_and_images_of_another_size_are_refused(raw_file: Path) -> None:
+def test_wrong_labels_and_image_sizes_are_refused(raw_file: Path) -> None:
+    """Labels out of range and images of another size raise a DataError."""
     few = BatchFormat(num_classes=7, image_size=SIZE, mean=MEAN, deviation=DEVIATION)
     with pytest.raises(DataError, match=r"image 7 has the label 7, expected 0\.\.6 \(15 such labels\)"):
         evaluation(raw_file, 8, few)

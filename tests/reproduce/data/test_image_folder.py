@@ -43,7 +43,8 @@ def truncate(path, share=0.5):
     path.write_bytes(content[: int(share * len(content))])
 
 
-def test_files_order_and_labels_are_those_of_torchvisions_image_folder(source, tmp_path):
+def test_files_and_labels_equal_torchvision_image_folder(source, tmp_path):
+    """Files, order and labels are those of torchvision's ImageFolder without its hidden folder."""
     (source / "train" / "n00000001" / "notes.txt").write_text("no image")
     (source / "train" / ".cache").mkdir()
     (source / "train" / "n00000001" / "train_1_1.JPEG").rename(source / "train" / "n00000001" / "Z.jpg")
@@ -58,7 +59,8 @@ def test_files_order_and_labels_are_those_of_torchvisions_image_folder(source, t
     assert findings.splits["test"].samples == len(Beton(tmp_path / "out" / "test.beton")) == 6
 
 
-def test_it_is_known_that_it_is_not_the_whole(source):
+def test_incomplete_imagenet_is_reported(source):
+    """Missing classes and images are reported as deviations, and a missing split raises a DataError."""
     findings = examine(source)
     assert findings.deviations == (
         "3 classes, officially 1,000",
@@ -71,7 +73,8 @@ def test_it_is_known_that_it_is_not_the_whole(source):
 
 
 @pytest.mark.parametrize("share", [0, 0.9])
-def test_unreadable_images_are_all_named_with_their_paths(source, share):
+def test_all_unreadable_images_are_named(source, share):
+    """The error for unreadable images lists the path of each of them."""
     bad = [source / "train" / "n00000001" / "train_1_2.JPEG", source / "val" / "n00000002" / "val_2_1.JPEG"]
     for path in bad:
         truncate(path, share)
@@ -80,7 +83,8 @@ def test_unreadable_images_are_all_named_with_their_paths(source, share):
         examine(source)
 
 
-def test_a_class_that_only_one_of_both_has_or_that_is_without_images_is_named(tmp_path):
+def test_empty_and_missing_class_folders_are_named(tmp_path):
+    """A class without images, or with a folder in one split only, raises a DataError that names it."""
     for number, (here, lacking) in enumerate((("train", "val"), ("val", "train"))):
         source = fake_data.image_folder(tmp_path / f"without {number}")
         for file in (source / here / "n00000001").iterdir():
@@ -93,7 +97,7 @@ def test_a_class_that_only_one_of_both_has_or_that_is_without_images_is_named(tm
             examine(source)
 
 
-def test_validation_images_that_are_not_sorted_into_classes_are_seen(source):
+def test_unsorted_validation_images_are_detected(source):
     """The archive of the validation images has no folders, which is the most common mistake with ImageNet."""
     for folder in list((source / "val").iterdir()):
         for file in folder.iterdir():
@@ -103,7 +107,8 @@ def test_validation_images_that_are_not_sorted_into_classes_are_seen(source):
         examine(source)
 
 
-def test_a_list_reads_back_and_a_damaged_one_is_named(source, tmp_path):
+def test_image_list_reads_back_and_damage_is_reported(source, tmp_path):
+    """A list of images reads back unchanged, and a truncated one raises a DataError."""
     _, train = write(source, tmp_path / "out", beton=False)
     assert train[0] == ImageFile(
         "train/n00000000/train_0_0.JPEG", 0, (source / "train/n00000000/train_0_0.JPEG").stat().st_size
@@ -114,7 +119,7 @@ def test_a_list_reads_back_and_a_damaged_one_is_named(source, tmp_path):
 
 
 @pytest.mark.parametrize("link", ["n00000001/again", "n00000001/itself", "n00000003", "../val"])
-def test_no_folder_is_visited_twice(source, link):
+def test_links_to_visited_folders_are_refused(source, link):
     """A link that leads back would repeat a class, or add training images to the test set."""
     to = {"n00000001/again": "../n00000000", "n00000001/itself": "."}.get(link, "train/n00000001"[6:])
     if link == "../val":
@@ -129,14 +134,15 @@ def test_no_folder_is_visited_twice(source, link):
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_no_image_is_taken_twice_by_a_link(source, split):
+def test_link_to_image_of_data_set_is_refused(source, split):
+    """A link to an image that the data set already contains raises a DataError."""
     images = sorted((source / "train" / "n00000001").iterdir())
     (source / split / "n00000002" / "copy.jpeg").symlink_to(images[0])
     with pytest.raises(DataError, match=r"copy.jpeg: is a link to an image that the data set contains as .*train_1_0"):
         examine(source)
 
 
-def test_a_data_set_of_links_is_one(source, tmp_path):
+def test_images_may_be_links(source, tmp_path):
     """The images are elsewhere, once each, possibly below the source."""
     for number, file in enumerate(sorted((source / "val").rglob("*.JPEG"))):
         away = source / "all" / f"{number}.JPEG"
@@ -150,7 +156,8 @@ def test_a_data_set_of_links_is_one(source, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a dangling link", "an unreadable folder"])
-def test_what_is_no_file_is_named(source, kind, monkeypatch):
+def test_special_and_unreadable_files_are_refused(source, kind, monkeypatch):
+    """A pipe, a dangling link and an unreadable folder raise a DataError that names the path."""
     place = source / "train" / "n00000001" / "x.jpg"
     if kind == "a pipe":
         os.mkfifo(place)
@@ -182,7 +189,7 @@ def _save(path, mode, size=(40, 40)):
 
 
 @pytest.mark.parametrize("mode", ["16 bits", "32 bits", "float", "1", "L", "LA", "P", "RGB"])
-def test_every_kind_of_pixels_is_scaled_to_8_bits_or_refused_by_name(source, tmp_path, mode):
+def test_pixel_modes_are_scaled_to_8_bits_or_refused(source, tmp_path, mode):
     """Both loaders do so. Pillow turns every grey value above 255 into white."""
     odd = source / "train" / "n00000001" / "odd.png"
     _save(odd, mode)
@@ -204,7 +211,8 @@ def test_every_kind_of_pixels_is_scaled_to_8_bits_or_refused_by_name(source, tmp
         assert mean == pytest.approx(expected, abs=1)
 
 
-def test_files_that_are_passed_over_and_further_frames_are_counted(source, tmp_path):
+def test_skipped_files_and_extra_frames_are_counted(source, tmp_path):
+    """Notes count the skipped files by suffix, and the images with several frames."""
     folder = source / "train" / "n00000001"
     (folder / "moving.gif").write_bytes(b"GIF89a")
     (folder / "notes").touch()

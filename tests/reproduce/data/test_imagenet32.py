@@ -23,7 +23,8 @@ def stored(change, save=np.savez):
     return out.getvalue()
 
 
-def test_ten_batches_of_unequal_size_become_one_training_set_with_labels_from_0(tmp_path):
+def test_batches_become_one_training_set_with_labels_from_0(tmp_path):
+    """Ten batch files of unequal size give one training set in file order, with labels from 0."""
     images, labels = random_pixels(57), list(range(944, 1001))
     (train, test), findings = contents(imagenet32.find(fake_data.imagenet32(tmp_path, images, labels)))
     np.testing.assert_array_equal(train[0].reshape(-1, 3072), images[:52])
@@ -32,7 +33,8 @@ def test_ten_batches_of_unequal_size_become_one_training_set_with_labels_from_0(
     assert findings.num_classes == 1000
 
 
-def test_files_where_the_archives_put_them_are_found(tmp_path):
+def test_files_are_found_in_folders_of_the_archives(tmp_path):
+    """The files are found in one folder and in the folders that the archives create."""
     flat, files = contents(imagenet32.find(fake_data.imagenet32(tmp_path / "flat")))
     nested = tmp_path / "nested"
     fake_data.imagenet32(nested / "Imagenet32_train_npz")
@@ -42,14 +44,15 @@ def test_files_where_the_archives_put_them_are_found(tmp_path):
     np.testing.assert_array_equal(contents(imagenet32.find(nested))[0][0][0], flat[0][0])
 
 
-def test_missing_files_are_named(tmp_path):
+def test_missing_imagenet32_files_are_named(tmp_path):
+    """A missing batch file raises a DataError that names the file and its source."""
     fake_data.imagenet32(tmp_path / "npz")
     (tmp_path / "npz" / "train_data_batch_7.npz").unlink()
     with pytest.raises(DataError, match=r"files train_data_batch_7.npz are not here.*image-net.org.*accept the terms"):
         imagenet32.find(tmp_path / "npz")
 
 
-def test_one_grey_level_in_one_image_shows_in_the_mean_image(tmp_path):
+def test_changed_pixel_is_detected_by_the_mean_image(tmp_path):
     """No checksums are published, but every training file contains the mean image of all images."""
     fake_data.imagenet32(tmp_path)
     path = tmp_path / "train_data_batch_4.npz"
@@ -69,7 +72,8 @@ def test_one_grey_level_in_one_image_shows_in_the_mean_image(tmp_path):
 
 
 @pytest.mark.parametrize(("save", "dtype"), [(np.savez, np.uint16), (np.savez_compressed, np.dtype(">i4"))])
-def test_arrays_are_read_however_they_are_stored(save, dtype):
+def test_arrays_of_any_storage_are_read(save, dtype):
+    """Compressed archives and labels of any integer type give the same batch."""
     batch = imagenet32.read_batch(stored({"labels": GOOD["labels"].astype(dtype)}, save), Path("val_data.npz"))
     np.testing.assert_array_equal(batch.pixels.reshape(4, -1), GOOD["data"])
     assert batch.labels.tolist() == [0, 999, 499, 0]
@@ -90,7 +94,8 @@ def test_arrays_are_read_however_they_are_stored(save, dtype):
         ({"mean": np.zeros(7)}, r"'mean' is float64 \[7\], expected float \[3072\]"),
     ],
 )
-def test_other_contents_are_refused(change, problem):
+def test_invalid_arrays_are_refused(change, problem):
+    """Missing arrays, wrong shapes, types or labels raise a DataError that names the problem."""
     with pytest.raises(DataError, match=f"val_data.npz: .*{problem}"):
         imagenet32.read_batch(stored(change), Path("val_data.npz"))
 
@@ -105,7 +110,8 @@ class Evil:
         return open, (self.path, "w")
 
 
-def test_nothing_of_a_pickle_is_run_whatever_its_name(tmp_path):
+def test_pickles_are_never_executed(tmp_path):
+    """A pickle in place of an archive or inside it raises a DataError and is not executed."""
     for content in (pickle.dumps(Evil(tmp_path / "ran")), stored({"labels": np.array(Evil(tmp_path / "ran"))})):
         with pytest.raises(DataError, match=r"not a complete numpy archive \(.*(not a zip file|allow_pickle=False)"):
             imagenet32.read_batch(content, Path("val_data.npz"))
@@ -113,7 +119,7 @@ def test_nothing_of_a_pickle_is_run_whatever_its_name(tmp_path):
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_flipped_bits_give_the_same_batch_or_the_error(save):
+def test_flipped_bits_give_same_batch_or_error(save):
     """Every array has a checksum in the archive. Only times and unread bits have none."""
     content = stored({"data": GOOD["data"] // 64}, save)
     whole, refused = imagenet32.read_batch(content, Path("val_data.npz")), 0
@@ -131,7 +137,8 @@ def test_flipped_bits_give_the_same_batch_or_the_error(save):
     assert refused > 200
 
 
-def test_files_that_change_between_the_two_readings_are_noticed(tmp_path):
+def test_files_changed_between_reads_are_detected(tmp_path):
+    """Files that change between examination and writing raise a DataError, and nothing is written."""
     source = imagenet32.find(fake_data.imagenet32(tmp_path))
     source.examine(lambda _: None)
     fake_data.imagenet32(tmp_path, random_pixels(67))

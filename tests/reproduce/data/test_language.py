@@ -58,7 +58,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Corpus:
     return split
 
 
-def test_no_paragraph_to_validate_on_was_trained_on() -> None:
+def test_validation_paragraphs_are_not_in_training_text() -> None:
+    """No validation paragraph occurs in the training text, and the recorded SHA-256 covers both."""
     split = corpus.pydoc()
     train, test = (part.decode(errors="ignore") for part in (split.train, split.test))
     known = {" ".join(paragraph.split()) for paragraph in train.split("\n\n")}
@@ -68,7 +69,8 @@ def test_no_paragraph_to_validate_on_was_trained_on() -> None:
     assert corpus.without_repetitions("a b\n\nc\n\na\n  b\n\n\n\nd\n\nc") == "a b\n\nc\n\nd"
 
 
-def test_masks_are_berts() -> None:
+def test_masking_follows_bert() -> None:
+    """Of 15 % chosen bytes, 80 % are masked, 10 % replaced and 10 % kept, differently in every sequence."""
     tokens = torch.full((500, 200), 65, dtype=torch.uint8)
     inputs, targets = text.mask_tokens(tokens, sample_hashes(0, 0, 1, 500))
     chosen = targets != IGNORED
@@ -84,7 +86,8 @@ def test_masks_are_berts() -> None:
     assert len({tuple(row) for row in chosen.tolist()}) == 500  # every sequence has a different mask
 
 
-def test_what_is_not_a_target_is_the_text() -> None:
+def test_other_positions_keep_the_text() -> None:
+    """Inputs at other positions and targets at chosen positions together are the text."""
     content = corpus.split(SHORT).train
     rows = {content[i : i + 16] for i in range(0, len(content) - 15, 16)}
     x, y = next(iter(Loader(Text(content, 16, CPU), 8, seed=0).epoch(0)))
@@ -92,7 +95,8 @@ def test_what_is_not_a_target_is_the_text() -> None:
         assert bytes(torch.where(targets == IGNORED, tokens, targets).tolist()) in rows
 
 
-def test_validation_is_the_same_for_every_seed(short: Corpus) -> None:
+def test_validation_masks_do_not_depend_on_seed(short: Corpus) -> None:
+    """Validation batches and provenance are the same for every seed."""
     first, second = (open_data(replace(CELL, seed=seed), CPU) for seed in (0, 1))
     (x, y), (other_x, other_y) = (next(iter(data.test)) for data in (first, second))
     assert torch.equal(x, other_x)
@@ -103,7 +107,8 @@ def test_validation_is_the_same_for_every_seed(short: Corpus) -> None:
     assert first.provenance.keys() > built_in("pydoc").keys()
 
 
-def test_a_unigram_predictor_is_counted_not_guessed() -> None:
+def test_unigram_baseline_is_computed_from_counts() -> None:
+    """The unigram baseline has the accuracy and bits per byte of the training counts plus one."""
     train, hidden = b"aaab" * 63, np.array([97, 97, 98, 99])
     counted = text.unigram(train, hidden)
     assert counted["accuracy"] == 50
@@ -121,7 +126,7 @@ def train(folder: Path, cell: TrainingCell = CELL, *, ticks: int | None = None) 
     return record
 
 
-def test_a_measure_that_is_no_number_is_no_result(
+def test_non_finite_evaluation_marks_run_as_diverged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: Corpus
 ) -> None:
     """The weights are finite, but their outputs on some text may not be."""
@@ -132,7 +137,8 @@ def test_a_measure_that_is_no_number_is_no_result(
     assert "samples of the test set are not finite after epoch 1" in record.result()["detail"]
 
 
-def test_a_run_goes_on_with_its_text_alone(short: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_resumes_only_with_the_same_text(short: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run resumes only with the same text, and records its SHA-256 and its last measures."""
     assert train(tmp_path, ticks=5).state().status is Status.PARTIAL
     with monkeypatch.context() as patch:
         patch.setattr(corpus, "pydoc", lambda: corpus.split(SHORT.replace("better", "beeter")))
@@ -146,7 +152,7 @@ def test_a_run_goes_on_with_its_text_alone(short: Corpus, tmp_path: Path, monkey
     assert result["data"]["files"] == {"pydoc_data.topics": short.sha256}
 
 
-def test_masked_bytes_alone_are_counted(short: Corpus, tmp_path: Path) -> None:
+def test_measures_count_masked_bytes_only(short: Corpus, tmp_path: Path) -> None:
     """For an untrained network both measures can be computed directly, position by position."""
     metrics = train(tmp_path, replace(CELL, learning_rate=0.0, epochs=1)).metrics()[-1]
     torch.manual_seed(derive_seed(CELL.seed, INITIALISATION))
@@ -162,7 +168,8 @@ def test_masked_bytes_alone_are_counted(short: Corpus, tmp_path: Path) -> None:
     assert metrics["test_bits_per_byte"] == pytest.approx(np.mean(bits), rel=1e-6)
 
 
-def test_it_learns_a_text_that_repeats_itself(short: Corpus, tmp_path: Path) -> None:
+def test_repetitive_text_is_learned(short: Corpus, tmp_path: Path) -> None:
+    """Training on a repetitive text lowers the bits per byte."""
     record = train(tmp_path, replace(CELL, width=24, method="BACKPROPAGATION", accumulation=1, epochs=5))
     first, *_, last = record.metrics()
     result = record.result()
@@ -171,7 +178,8 @@ def test_it_learns_a_text_that_repeats_itself(short: Corpus, tmp_path: Path) -> 
     assert last["test_bits_per_byte"] < 5  # a guess among all bytes would need 8
 
 
-def test_what_does_not_fit_is_refused(short: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsuitable_text_settings_are_refused(short: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings that do not suit text raise an error that states the valid values."""
     for changes, message in (
         ({"model": "revvit_micro", "stem": "patch2"}, "revvit_micro takes images, but pydoc is text; choose one of "),
         ({"dataset": "digits", "image_size": 8}, "takes text, but digits has images; choose the data set pydoc"),
@@ -190,7 +198,8 @@ def test_what_does_not_fit_is_refused(short: Corpus, monkeypatch: pytest.MonkeyP
         REAL_PYDOC.__wrapped__()
 
 
-def test_its_stages_can_be_timed() -> None:
+def test_stages_of_language_model_can_be_timed() -> None:
+    """The stages of a language model can be timed, and the message size is that of two streams."""
     cell = StageCostCell(
         scale="custom",
         dataset="pydoc",

@@ -29,7 +29,8 @@ def loader(batch_size, seed=0, augment=True, samples=20):
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 20])
-def test_an_epoch_is_a_shuffle_without_the_incomplete_batch(batch_size):
+def test_epoch_is_a_shuffle_without_incomplete_batch(batch_size):
+    """An epoch shuffles the samples, repeats none and drops the incomplete batch."""
     ours = loader(batch_size, augment=False)
     batches = list(ours.epoch(0))
     assert len(batches) == ours.batches == 20 // batch_size
@@ -40,7 +41,7 @@ def test_an_epoch_is_a_shuffle_without_the_incomplete_batch(batch_size):
     assert numbers.tolist() != sorted(numbers.tolist())
 
 
-def test_augmentation_takes_no_second_copy_of_the_data_set():
+def test_augmentation_makes_no_copy_of_data_set():
     """The data set was once padded as a whole, on the device: for ImageNet32 6 GB in addition to 4."""
     made = loader(2, seed=5, samples=200)
     largest = []
@@ -57,7 +58,8 @@ def test_augmentation_takes_no_second_copy_of_the_data_set():
 
 
 @pytest.mark.parametrize(("step", "each"), [(1, 6), (2, 3), (4, 1), (7, 0)])
-def test_several_readers_share_an_epoch_and_each_may_begin_in_the_middle(step, each):
+def test_readers_share_an_epoch_from_any_position(step, each):
+    """Several readers get disjoint parts of an epoch, and each may start in the middle."""
     whole = list(loader(3, seed=5).epoch(2))
     for reader in range(step):
         share = list(loader(3, seed=5).epoch(2, reader, step))
@@ -66,7 +68,8 @@ def test_several_readers_share_an_epoch_and_each_may_begin_in_the_middle(step, e
         assert_same_batches(loader(3, seed=5).epoch(2, reader + step, step), share[1:])
 
 
-def test_a_batch_does_not_depend_on_what_else_is_read():
+def test_batch_does_not_depend_on_other_reads():
+    """A batch does not depend on earlier or interleaved epochs of the same loader."""
     fresh = [list(loader(4, seed=1).epoch(number)) for number in range(4)]
     used = loader(4, seed=1)
     torch.manual_seed(0)
@@ -84,7 +87,8 @@ def test_seeds_and_epochs_are_independent():
     assert len(np.unique(hashes)) == len(hashes)
 
 
-def test_an_order_is_a_fair_permutation():
+def test_sample_order_is_a_uniform_permutation():
+    """In a sample's order every number occurs once, and equally often at every position."""
     orders = np.stack([sample_order(7, number, 10) for number in range(4000)])
     assert (np.sort(orders, axis=1) == np.arange(10)).all()
     counts = np.stack([np.bincount(orders[:, place], minlength=10) for place in range(10)])
@@ -92,7 +96,8 @@ def test_an_order_is_a_fair_permutation():
     assert abs(counts - 400).max() < 95
 
 
-def test_the_bits_of_the_hash_are_fair_and_change_with_every_input_bit():
+def test_hash_bits_are_fair_and_change_with_seed_and_epoch():
+    """The bits of the hash are unbiased, and half of them change with the seed or the epoch."""
     hashes = sample_hashes(0, 0, AUGMENTATION, 40_000)
     bits = (hashes[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
     assert abs(bits.mean(axis=0) - 0.5).max() < 0.0125  # five standard deviations of 0.0025
@@ -101,7 +106,7 @@ def test_the_bits_of_the_hash_are_fair_and_change_with_every_input_bit():
         assert abs(changed.mean() - 32) < 0.1  # five standard deviations of 4 / sqrt(40000)
 
 
-def test_the_hash_is_splitmix64_and_fixed_for_ever():
+def test_hash_is_splitmix64_and_stable():
     """These are the published first outputs of SplitMix64 with seed 1234567. Recorded results depend on them."""
     states = np.uint64(1234567) + np.arange(1, 4, dtype=np.uint64) * sample_hash.INCREMENT  # SplitMix64 adds it first
     assert sample_hash.mix(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
@@ -113,7 +118,8 @@ def test_the_hash_is_splitmix64_and_fixed_for_ever():
             sample_order(value, 0, 4)
 
 
-def test_a_crop_is_a_window_of_the_padded_image_mirrored_half_the_time():
+def test_crops_are_windows_of_padded_image():
+    """A crop is the window of the padded image that its hash determines, mirrored half of the time."""
     padded = torch.nn.functional.pad(torch.from_numpy(images(200).pixels).float(), (4, 4, 4, 4))
     places, flips = set(), 0
     for number in range(3):
@@ -131,7 +137,8 @@ def test_a_crop_is_a_window_of_the_padded_image_mirrored_half_the_time():
     assert abs(flips - 300) < 62  # five standard deviations
 
 
-def test_evaluation_reads_everything_in_order_and_a_batch_larger_than_the_data_is_refused():
+def test_evaluation_reads_all_in_order_and_size_is_checked():
+    """Evaluation reads all samples in order, also by shares; a batch larger than the data set is refused."""
     for batch_size in (7, 64):
         x, y = (torch.cat(parts) for parts in zip(*Evaluation(InMemory(images(), BYTES), batch_size), strict=True))
         assert y.tolist() == images().labels.tolist()
@@ -151,7 +158,7 @@ def test_evaluation_reads_everything_in_order_and_a_batch_larger_than_the_data_i
         loader(21)
 
 
-def test_a_gpu_divides_as_a_cpu_does():
+def test_normalisation_divides_by_tensors():
     """A GPU does not divide by a Python number. It multiplies by the inverse, which rounds differently."""
     divisors = []
 

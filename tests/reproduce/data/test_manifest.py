@@ -30,7 +30,8 @@ def made(tmp_path):
     return made
 
 
-def test_it_reads_back_says_whether_the_data_are_official_and_not_where_they_lie(made, tmp_path):
+def test_manifest_round_trip_and_provenance(made, tmp_path):
+    """A manifest reads back unchanged; its provenance has checksums and official status, but no source path."""
     assert manifest.read(tmp_path) == made
     assert made.official
     assert made.has_beton
@@ -44,14 +45,16 @@ def test_it_reads_back_says_whether_the_data_are_official_and_not_where_they_lie
     assert not other.provenance()["official"]
 
 
-def test_only_other_numbers_of_images_are_a_deviation():
+def test_only_other_image_counts_are_deviations():
+    """Only a number of images that differs from the official one is a deviation."""
     splits = {"train": Split(50_000, (5_000,) * 10), "test": Split(10_000, (1_000,) * 10)}
     assert manifest.deviating_counts(CIFAR10, splits) == []
     splits["test"] = Split(9_000, (900,) * 10)
     assert manifest.deviating_counts(CIFAR10, splits) == ["9,000 test images, officially 10,000"]
 
 
-def test_every_flipped_bit_is_noticed_by_reading_all(made, tmp_path):
+def test_full_check_detects_every_flipped_bit(made, tmp_path):
+    """Reading the contents detects a flipped bit in any byte; comparing sizes does not."""
     for place in range(len(CONTENTS["train.beton"])):
         damaged = bytearray(CONTENTS["train.beton"])
         damaged[place] ^= 4
@@ -61,7 +64,8 @@ def test_every_flipped_bit_is_noticed_by_reading_all(made, tmp_path):
         assert manifest.problems(tmp_path, made, contents=False) == []
 
 
-def test_missing_and_truncated_files_are_noticed_by_looking(made, tmp_path):
+def test_quick_check_detects_missing_and_truncated_files(made, tmp_path):
+    """Missing and truncated files are detected without reading the contents."""
     (tmp_path / "train.beton").unlink()
     (tmp_path / "test.beton").write_bytes(b"tes")
     missing, short = manifest.problems(tmp_path, made, contents=False)
@@ -69,7 +73,8 @@ def test_missing_and_truncated_files_are_noticed_by_looking(made, tmp_path):
     assert short == f"{tmp_path / 'test.beton'} has 3 bytes, expected 4"
 
 
-def test_damage_to_the_manifest_itself_is_an_error_wherever_it_is(made, tmp_path):
+def test_damaged_manifest_is_refused(made, tmp_path):
+    """A truncated, incomplete, newer or missing manifest raises a DataError."""
     file, text = tmp_path / manifest.NAME, made.to_json()
     for length in range(0, len(text) - 2, 7):
         file.write_text(text[:length])
@@ -108,7 +113,8 @@ def test_damage_to_the_manifest_itself_is_an_error_wherever_it_is(made, tmp_path
         (("findings", "splits", "test", "histogram"), [10**400], "a number has 1329 bits"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_damage(made, tmp_path, place, value, message):
+def test_invalid_manifest_value_is_refused(made, tmp_path, place, value, message):
+    """A manifest value of the wrong type or range raises a DataError that names it."""
     file = tmp_path / manifest.NAME
     values = inner = json.loads(file.read_text())
     for name in place[:-1]:
@@ -119,7 +125,8 @@ def test_a_value_that_makes_no_sense_is_damage(made, tmp_path, place, value, mes
         manifest.read(tmp_path)
 
 
-def test_images_that_were_once_left_out_still_make_it_unofficial(made, tmp_path):
+def test_formerly_skipped_images_make_data_unofficial(made, tmp_path):
+    """Images that an earlier version skipped are read as a deviation."""
     values = json.loads((tmp_path / manifest.NAME).read_text())
     values["findings"] |= {"fingerprint": "ab12", "skipped": ["a.JPEG"], "notes": []}
     (tmp_path / manifest.NAME).write_text(json.dumps(values))

@@ -62,7 +62,7 @@ def left(root: Path) -> set[str]:
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_prepared_files_are_recorded_and_stay_what_they_were_to_the_byte(dataset, train, test, tmp_path, root):
+def test_prepared_files_are_recorded_and_stable(dataset, train, test, tmp_path, root):
     """Some files were once made from pickles of the same images: records contain these checksums."""
     made, now = prepare(dataset, MAKERS[dataset](tmp_path / "source"), root, WHY, bar)
     folder = root / dataset.name
@@ -78,7 +78,8 @@ def test_prepared_files_are_recorded_and_stay_what_they_were_to_the_byte(dataset
         assert tuple(counts.tolist()) == made.findings.splits[split].histogram
 
 
-def test_data_that_are_not_official_need_a_reason_which_goes_with_results(source, root, monkeypatch):
+def test_unofficial_data_need_a_recorded_reason(source, root, monkeypatch):
+    """Unofficial data are prepared only with a reason, which is part of the provenance."""
     with pytest.raises(
         DataError, match=r"not the official CIFAR-10: .*SHA-1.*500|100 train.*--allow-unofficial"
     ) as error:
@@ -98,7 +99,8 @@ def test_data_that_are_not_official_need_a_reason_which_goes_with_results(source
     assert (made.official, made.reason) == (True, ""), "official data need no reason and keep none"
 
 
-def test_real_cifar10_is_known_to_be_official_but_for_its_test_batch(real_cifar10, root):
+def test_real_cifar10_is_official_except_test_batch(real_cifar10, root):
+    """The real CIFAR-10 has no deviation, except possibly the checksum of its test batch."""
     findings = prepare(CIFAR10, real_cifar10, root, WHY, bar)[0].findings
     assert findings.splits["train"].histogram == (5000,) * 10
     assert findings.splits["test"].histogram == (1000,) * 10
@@ -109,7 +111,8 @@ def test_real_cifar10_is_known_to_be_official_but_for_its_test_batch(real_cifar1
         assert sentence.endswith("(the other 5 files are the official ones)")
 
 
-def test_a_missing_source_makes_not_even_a_folder(tmp_path, root):
+def test_missing_source_creates_no_folder(tmp_path, root):
+    """A missing source raises a DataError and creates no folder."""
     with pytest.raises(DataError, match=r"nothing: there is no such folder\. Get it with --download"):
         prepare(CIFAR10, tmp_path / "nothing", root, WHY, bar)
     assert not root.exists()
@@ -124,7 +127,8 @@ def test_a_missing_source_makes_not_even_a_folder(tmp_path, root):
         (IMAGENET, "val/n00000002/val_2_1.JPEG", lambda content: content[:-500], "val_2_1.JPEG .*truncated"),
     ],
 )
-def test_a_damaged_file_is_named_and_nothing_is_left(dataset, file, damage, problem, tmp_path, root):
+def test_damaged_source_is_named_and_nothing_is_left(dataset, file, damage, problem, tmp_path, root):
+    """A damaged source file raises a DataError that names it, and no file is left."""
     path = MAKERS[dataset](tmp_path / "source") / file
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=problem) as error:
@@ -133,7 +137,8 @@ def test_a_damaged_file_is_named_and_nothing_is_left(dataset, file, damage, prob
     assert left(root) == set()
 
 
-def test_listed_images_are_not_taken_for_copied_ones(tmp_path, root):
+def test_listed_images_must_be_replaced_to_be_copied(tmp_path, root):
+    """Images that were prepared with --no-beton are copied only with --replace."""
     source = fake_data.image_folder(tmp_path / "source")
     prepare(IMAGENET, source, root, Options(reason="a test", beton=False), bar)
     with pytest.raises(DataError, match=r"prepared before with --no-beton.* Add --replace"):
@@ -141,7 +146,8 @@ def test_listed_images_are_not_taken_for_copied_ones(tmp_path, root):
     assert prepare(IMAGENET, source, root, Options(reason="a test", replace=True), bar)[0].has_beton
 
 
-def test_a_link_to_another_disk_is_followed(source, tmp_path, root):
+def test_link_to_another_disk_is_followed(source, tmp_path, root):
+    """If the folder is a link to another disk, files are prepared and replaced there."""
     disk = tmp_path / "disk" / "cifar10"
     root.mkdir(parents=True)
     (root / "cifar10").symlink_to(disk)
@@ -151,7 +157,8 @@ def test_a_link_to_another_disk_is_followed(source, tmp_path, root):
     assert left(disk.parent) == {"cifar10"}
 
 
-def test_another_source_is_refused_unless_it_shall_replace(source, tmp_path, root):
+def test_another_source_needs_replace(source, tmp_path, root):
+    """Another source is refused without --replace, and so is a second process."""
     before, _ = prepare(CIFAR10, source, root, WHY, bar)
     other = fake_data.cifar10_binary(tmp_path / "other")
     with pytest.raises(DataError, match=f"prepared before, from {source}. Add --replace"):
@@ -172,7 +179,8 @@ def test_another_source_is_refused_unless_it_shall_replace(source, tmp_path, roo
     ("file", "content", "problem"),
     [("test.beton", "half", r"is damaged: .*test.beton has 4 bytes"), (manifest.NAME, "[]", "cannot be read")],
 )
-def test_damaged_files_are_noticed_and_replaced(source, root, file, content, problem):
+def test_damaged_files_are_detected_and_replaced(source, root, file, content, problem):
+    """Damaged prepared files raise a DataError, and --replace repairs them."""
     prepare(CIFAR10, source, root, WHY, bar)
     (root / "cifar10" / file).write_text(content)
     with pytest.raises(DataError, match=f"{problem}.*Add --replace"):
@@ -182,7 +190,8 @@ def test_damaged_files_are_noticed_and_replaced(source, root, file, content, pro
 
 
 @pytest.mark.parametrize("replace", [True, False])
-def test_a_folder_that_we_did_not_make_is_left_alone(source, root, replace):
+def test_foreign_folder_is_not_changed(source, root, replace):
+    """A folder that `data prepare` did not create is refused and not changed."""
     (root / "cifar10").mkdir(parents=True)
     (root / "cifar10" / "thesis.tex").write_text("ten years of work")
     with pytest.raises(DataError, match="not made by `data prepare`"):
@@ -190,7 +199,8 @@ def test_a_folder_that_we_did_not_make_is_left_alone(source, root, replace):
     assert (root / "cifar10" / "thesis.tex").read_text() == "ten years of work"
 
 
-def test_a_source_where_the_result_would_go_is_left_alone(tmp_path):
+def test_source_inside_target_is_not_changed(tmp_path):
+    """A source inside the target folder is refused and not changed."""
     source = fake_data.cifar10_binary(tmp_path / "data" / "cifar10")
     (source / "manifest.json").write_text("{}")
     with pytest.raises(DataError, match="it contains the source"):
@@ -217,9 +227,8 @@ def kill_at(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("step", "before"), [("_written", False), ("_put_in_place", True), ("between renames", True)])
-def test_after_a_kill_anywhere_the_same_command_ends_as_if_nothing_had_been(
-    step, before, source, tmp_path, root, monkeypatch
-):
+def test_killed_prepare_can_be_repeated(step, before, source, tmp_path, root, monkeypatch):
+    """After a kill at any step, repeating the command gives the undisturbed result and no other files."""
     expected, _ = prepare(CIFAR10, source, tmp_path / "undisturbed", WHY, bar)
     if before:
         prepare(CIFAR10, source, root, WHY, bar)
@@ -235,7 +244,9 @@ def test_after_a_kill_anywhere_the_same_command_ends_as_if_nothing_had_been(
     assert manifest.problems(root / "cifar10", made, contents=True) == []
 
 
-def test_an_interrupt_and_too_little_room_leave_nothing(source, root, monkeypatch):
+def test_interrupt_and_full_disk_leave_nothing(source, root, monkeypatch):
+    """An interrupt, too little free space and a full disk leave no file."""
+
     def interrupted(*_):
         raise KeyboardInterrupt
 

@@ -25,9 +25,8 @@ def loader_of(samples: int, size: int, batch_size: int, *, augment: bool) -> tup
 
 @pytest.mark.parametrize("augment", [True, False])
 @pytest.mark.parametrize(("samples", "size", "batch_size"), [(50, 32, 8), (23, 9, 5), (12, 16, 12)])
-def test_every_batch_of_three_epochs_is_the_loaders_to_the_bit(
-    samples: int, size: int, batch_size: int, augment: bool
-) -> None:
+def test_resident_batches_equal_loader_batches_bitwise(samples: int, size: int, batch_size: int, augment: bool) -> None:
+    """All batches of three epochs equal those of the loader bitwise, with the same memory layout."""
     loader, source = loader_of(samples, size, batch_size, augment=augment)
     resident = ResidentBatches(loader, source)
     for epoch in range(3):
@@ -42,7 +41,8 @@ def test_every_batch_of_three_epochs_is_the_loaders_to_the_bit(
             assert made_labels.dtype == labels.dtype
 
 
-def test_it_begins_in_the_middle_and_for_several_readers() -> None:
+def test_resident_batches_start_anywhere_for_several_readers() -> None:
+    """Resident batches start at any position and stride of an epoch, as those of the loader do."""
     loader, source = loader_of(50, 8, 4, augment=True)
     resident = ResidentBatches(loader, source)
     resident.prepare(2, 1, 3)  # not used
@@ -56,7 +56,7 @@ def test_it_begins_in_the_middle_and_for_several_readers() -> None:
             assert_bitwise_equal(made_labels, labels)
 
 
-def test_a_recording_of_it_makes_the_next_batch_from_few_operations() -> None:
+def test_recording_makes_next_batch_in_few_operations() -> None:
     """The loader launches twice as many, and two copies."""
     loader, source = loader_of(40, 8, 4, augment=True)
     resident = ResidentBatches(loader, source)

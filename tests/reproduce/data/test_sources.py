@@ -57,7 +57,8 @@ def imagenet_root(tmp_path):
 
 
 @needs_ffcv
-def test_both_loaders_of_small_images_deliver_the_same_bits(root):
+def test_memory_and_ffcv_loaders_give_same_bits(root):
+    """The memory loader and the FFCV loader give bitwise equal batches and the same provenance."""
     memory = open_data(CELL, CPU, root)
     ffcv = open_data(dataclasses.replace(CELL, loader="ffcv"), CPU, root, workers=2)
     assert type(memory.train.source) is not type(ffcv.train.source)
@@ -67,7 +68,8 @@ def test_both_loaders_of_small_images_deliver_the_same_bits(root):
     ffcv.train.close()
 
 
-def test_digits_are_augmented_if_the_cell_says_so():
+def test_digits_are_augmented_as_the_cell_requests():
+    """Digits are augmented only if the cell requests it."""
     digits = dataclasses.replace(TRAINING, loader="memory")
     plain, augmented = (
         next(open_data(dataclasses.replace(digits, augmentation=how), CPU).train.epoch(0))[0]
@@ -77,7 +79,8 @@ def test_digits_are_augmented_if_the_cell_says_so():
     assert plain.sum() != augmented.sum()
 
 
-def test_training_and_test_set_are_not_mistaken_for_each_other(root):
+def test_training_and_test_set_are_not_confused(root):
+    """Training and test set have their sizes, and training images are normalised by their statistics."""
     data = open_data(CELL, CPU, root)
     assert (data.train.samples, data.train.batches, data.train.num_classes) == (100, 10, 10)
     assert data.test.samples == sum(len(labels) for _, labels in data.test) == 20
@@ -88,7 +91,8 @@ def test_training_and_test_set_are_not_mistaken_for_each_other(root):
 
 
 @pytest.mark.parametrize("loader", ["torchvision", pytest.param("ffcv", marks=needs_ffcv)])
-def test_imagenet_comes_in_the_size_that_the_cell_asks_for(imagenet_root, loader):
+def test_imagenet_has_the_image_size_of_the_cell(imagenet_root, loader):
+    """ImageNet's batches have the image size of the cell, and evaluation is in order."""
     data = open_data(dataclasses.replace(IMAGENET_CELL, loader=loader), CPU, imagenet_root)
     images, labels = next(iter(data.train.epoch(0)))
     assert (data.train.samples, data.train.num_classes) == (12, 3)
@@ -100,7 +104,8 @@ def test_imagenet_comes_in_the_size_that_the_cell_asks_for(imagenet_root, loader
     data.train.close()
 
 
-def test_what_cannot_be_opened_says_what_to_do(root, tmp_path, monkeypatch):
+def test_open_data_errors_state_the_remedy(root, tmp_path, monkeypatch):
+    """Unprepared data, a too large batch size and a missing loader raise errors that state the remedy."""
     elsewhere = tmp_path / "elsewhere"
     command = rf"python -m reproduce data prepare cifar10 --data-root {re.escape(str(elsewhere))}; .*--download"
     with pytest.raises(DataError, match=rf"cifar10 is not prepared. {command}"):
@@ -112,7 +117,8 @@ def test_what_cannot_be_opened_says_what_to_do(root, tmp_path, monkeypatch):
         open_data(dataclasses.replace(CELL, loader="ffcv"), CPU, root)
 
 
-def test_one_flipped_bit_is_noticed_before_training_and_of_large_data_sets_only_names_and_sizes(root, monkeypatch):
+def test_flipped_bit_is_detected_before_training(root, monkeypatch):
+    """A flipped bit is detected before training; for large data sets only names and sizes are checked."""
     message = r"does not have the recorded content.*prepare cifar10 --data-root .* --replace"
     for name in ("test.beton", "train.beton"):
         path = root / "cifar10" / name
@@ -132,7 +138,8 @@ def test_one_flipped_bit_is_noticed_before_training_and_of_large_data_sets_only_
         open_data(CELL, CPU, root)
 
 
-def test_another_data_set_under_a_wrong_name_is_noticed(root, tmp_path):
+def test_other_data_set_under_wrong_name_is_detected(root, tmp_path):
+    """A folder that contains another data set than its name indicates raises a DataError."""
     prepared(CIFAR100, fake_data.cifar100_binary(tmp_path / "other"), tmp_path / "elsewhere")
     (root / "cifar10").rename(root / "old")
     (tmp_path / "elsewhere" / "cifar100").rename(root / "cifar10")
@@ -142,7 +149,7 @@ def test_another_data_set_under_a_wrong_name_is_noticed(root, tmp_path):
 
 @pytest.mark.parametrize("ask", [sources.check, lambda cell, root: open_data(cell, CPU, root)])
 @pytest.mark.parametrize("beton", [True, False])
-def test_images_that_were_only_listed_are_not_for_ffcv_and_must_be_there(tmp_path, monkeypatch, ask, beton):
+def test_listed_images_are_refused_by_ffcv_and_must_exist(tmp_path, monkeypatch, ask, beton):
     """Copied images are not supported by torchvision's loader."""
     monkeypatch.setattr(catalogue, "ffcv_installed", lambda: True)
     source, root = fake_data.image_folder(tmp_path / "photographs"), tmp_path / "data"
@@ -158,7 +165,7 @@ def test_images_that_were_only_listed_are_not_for_ffcv_and_must_be_there(tmp_pat
         ask(dataclasses.replace(IMAGENET_CELL, loader="ffcv"), root)
 
 
-def test_a_run_goes_on_with_the_same_files_alone_and_says_what_it_was_trained_on(root, tmp_path):
+def test_run_resumes_only_with_same_files_and_records_them(root, tmp_path):
     """A data set that was prepared again between stop and resume would give a result of two data sets."""
     record, options = Record(tmp_path / "record", CELL), RunOptions(data_root=root)
     for _ in range(2):
@@ -179,14 +186,16 @@ def test_a_run_goes_on_with_the_same_files_alone_and_says_what_it_was_trained_on
 
 
 @needs_ffcv
-def test_threads_that_decode_end_with_the_run(imagenet_root, tmp_path):
+def test_decoding_threads_end_with_the_run(imagenet_root, tmp_path):
+    """No thread of the FFCV loader is left after a run."""
     cell = dataclasses.replace(IMAGENET_CELL, loader="ffcv", epochs=1)
     before = set(threading.enumerate())
     execute(Record(tmp_path / "record", cell), Context(options=RunOptions(data_root=imagenet_root, data_workers=3)))
     assert {thread.name for thread in set(threading.enumerate()) - before} == set()
 
 
-def test_train_by_hand_takes_what_fits_the_data_set(root, tmp_path):
+def test_train_selects_settings_that_fit_the_data_set(root, tmp_path):
+    """`train` selects the stem, the image size and the augmentation that fit the data set."""
     options = ["--width", 2, "--batch-size", 25, "--epochs", 1, "--warmup-epochs", 0, "--threads", 1]
     where = ["--data-root", root, "--output", tmp_path / "run", "--loader", "memory"]
     result = CliRunner().invoke(main, [str(word) for word in ("train", "--dataset", "cifar-10", *options, *where)])
@@ -199,5 +208,6 @@ def test_train_by_hand_takes_what_fits_the_data_set(root, tmp_path):
     ("samples", "device", "size"),
     [(10_000, "cuda", 2000), (9_980, "cuda", 1996), (300, "cuda", 2000), (10_007, "cuda", 2000), (10_000, "cpu", 512)],
 )
-def test_a_gpu_evaluates_in_batches_of_one_shape(samples: int, device: str, size: int) -> None:
+def test_gpu_evaluates_in_batches_of_one_shape(samples: int, device: str, size: int) -> None:
+    """On a GPU, the evaluation batch size divides the test set if possible; on a CPU it is 512."""
     assert sources._evaluation_batch(samples, torch.device(device)) == size

@@ -46,9 +46,8 @@ def evaluation(files: JpegFiles, batch_size: int, workers: int = 0) -> Evaluatio
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_do_not_depend_on_workers_and_start_nor_move_others_random_numbers(
-    files: JpegFiles, workers: int
-) -> None:
+def test_batches_ignore_workers_and_keep_random_state(files: JpegFiles, workers: int) -> None:
+    """Batches depend on neither workers nor start, and the global random state does not change."""
     whole, before = list(loader(files).epoch(1)), torch.get_rng_state()
     assert len(whole) == loader(files).batches == 2
     assert_same_batches(loader(files, workers=workers).epoch(1), whole)
@@ -65,7 +64,7 @@ def default_start(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("default_start")
-def test_a_worker_ends_by_sigterm_of_its_parent_alone(files: JpegFiles) -> None:
+def test_worker_ignores_sigterm_except_from_parent(files: JpegFiles) -> None:
     """Slurm sends SIGTERM to every process of a job, and the training process continues until it has saved."""
     whole = list(loader(files, batch_size=1).epoch(1))
     batches = iter(loader(files, batch_size=1, workers=1).epoch(1))
@@ -84,7 +83,8 @@ def test_a_worker_ends_by_sigterm_of_its_parent_alone(files: JpegFiles) -> None:
     batches.close()
 
 
-def test_images_are_cropped_where_the_hash_says(files: JpegFiles) -> None:
+def test_torchvision_crops_follow_the_sample_hash(files: JpegFiles) -> None:
+    """The crop and the mirroring of every image are those of its hash."""
     [(images, labels)] = loader(files, FILES).epoch(0)
     hashes = sample_hashes(0, 0, AUGMENTATION, FILES)
     assert images.shape == (FILES, 3, SIZE, SIZE)
@@ -103,7 +103,8 @@ def test_images_are_cropped_where_the_hash_says(files: JpegFiles) -> None:
 
 
 @pytest.mark.parametrize(("batch_size", "workers"), [(5, 1), (64, 0)])
-def test_evaluation_is_that_of_torchvision_s_examples(files: JpegFiles, batch_size: int, workers: int) -> None:
+def test_evaluation_equals_torchvision_examples(files: JpegFiles, batch_size: int, workers: int) -> None:
+    """Evaluation gives the same pixels as Resize and CenterCrop of torchvision."""
     transform = v2.Compose([v2.Resize(64), v2.CenterCrop(SIZE), v2.PILToTensor()])  # as 256 and 224
     images, labels = (torch.cat(parts) for parts in zip(*evaluation(files, batch_size, workers), strict=True))
     expected = torch.stack([transform(Image.open(path).convert("RGB")) for path in files.paths])
@@ -112,7 +113,8 @@ def test_evaluation_is_that_of_torchvision_s_examples(files: JpegFiles, batch_si
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_unreadable_file_is_named(tmp_path: Path, files: JpegFiles, workers: int) -> None:
+def test_unreadable_image_file_is_named(tmp_path: Path, files: JpegFiles, workers: int) -> None:
+    """An unreadable image raises an UnreadableImageError with its path."""
     broken = tmp_path / "broken.JPEG"
     broken.write_bytes(files.paths[1].read_bytes()[:-100])
     with_it = JpegFiles([*files.paths[1:4], broken], [0, 1, 2, 3])
@@ -130,9 +132,10 @@ def _sleep(*_: object) -> None:
 
 
 @pytest.mark.parametrize("what", [_die, _sleep])
-def test_a_worker_that_sends_nothing_ends_the_run_within_seconds_and_says_what_to_do(
+def test_silent_worker_ends_the_run_with_remedy(
     files: JpegFiles, monkeypatch: pytest.MonkeyPatch, what: Callable[..., None]
 ) -> None:
+    """A worker that died or sends nothing raises a DataError that states the remedy."""
     monkeypatch.setattr(torchvision_loader, "PATIENCE_SECONDS", 1.0)
     monkeypatch.setattr(torchvision_loader._Images, "__getitem__", what)
     started = time.monotonic()
@@ -153,7 +156,8 @@ def test_no_shared_memory_is_used(files: JpegFiles, monkeypatch: pytest.MonkeyPa
     assert_same_batches(evaluation(files, 5, workers=1), list(evaluation(files, 5)))
 
 
-def test_a_file_of_another_size_than_was_listed_is_named(files: JpegFiles) -> None:
+def test_changed_image_size_is_refused(files: JpegFiles) -> None:
+    """An image file of another size than listed raises a ChangedImageError with its path."""
     sizes = [path.stat().st_size for path in files.paths]
     listed = JpegFiles(files.paths, files.labels, sizes)
     assert_same_batches(evaluation(listed, 5), list(evaluation(files, 5)))

@@ -12,9 +12,8 @@ from tests.reproduce.cells.test_cells import TRAINING
 
 
 @pytest.mark.parametrize("several", [True, False])
-def test_a_checkpoint_of_another_format_is_named_and_one_that_names_none_is_the_first(
-    tmp_path: Path, several: bool
-) -> None:
+def test_checkpoint_of_another_format_is_refused(tmp_path: Path, several: bool) -> None:
+    """A checkpoint of another format is refused, and one without a format has the first one."""
     record = Record(tmp_path, TRAINING)
 
     def save(common: dict[str, int]) -> None:

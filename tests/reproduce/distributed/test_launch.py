@@ -91,9 +91,10 @@ def assert_same(output: Path, expected: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_after_one_is_killed_all_start_again_and_end_the_same(
+def test_killed_process_restarts_all_to_the_same_weights(
     tmp_path: Path, start: Start, alone: tuple[Any, Any], victim: int
 ) -> None:
+    """After a process is killed, all restart from the checkpoint and end with the weights of one process."""
     process = start("train", *OPTIONS, "--output", str(tmp_path), "--processes", "2", "--partition", "2,4")
     wait_for((tmp_path / "checkpoint" / "latest.json").exists)
     os.kill(children(process.pid)[victim], signal.SIGKILL)
@@ -108,9 +109,8 @@ def test_after_one_is_killed_all_start_again_and_end_the_same(
     assert (environment["processes"], environment["partition"], environment["threads"]) == (2, [2, 4], 1)
 
 
-def test_stopped_with_two_processes_it_goes_on_with_three_and_ends_with_one(
-    tmp_path: Path, start: Start, alone: tuple[Any, Any]
-) -> None:
+def test_run_resumes_with_other_numbers_of_processes(tmp_path: Path, start: Start, alone: tuple[Any, Any]) -> None:
+    """A run that is stopped with two and three processes is completed by one, with the same weights."""
     for processes, partition in (("2", "3,3"), ("3", "2,2,2")):
         sharing = ("--processes", processes, "--partition", partition)
         running = start("train", *OPTIONS, "--output", str(tmp_path), *sharing)
@@ -127,7 +127,7 @@ def test_stopped_with_two_processes_it_goes_on_with_three_and_ends_with_one(
     assert_same(tmp_path, alone)
 
 
-def test_torchrun(tmp_path: Path, alone: tuple[Any, Any]) -> None:
+def test_torchrun_gives_the_weights_of_one_process(tmp_path: Path, alone: tuple[Any, Any]) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "reproduce")
     process = python(*torchrun, "train", *OPTIONS, "--output", str(tmp_path))
     text = stderr_of(process)
@@ -135,7 +135,8 @@ def test_torchrun(tmp_path: Path, alone: tuple[Any, Any]) -> None:
     assert_same(tmp_path, alone)
 
 
-def test_two_replicas_of_two_processes_go_on_after_a_kill_and_end_as_two_of_one(tmp_path: Path, start: Start) -> None:
+def test_replicas_of_two_processes_survive_a_kill(tmp_path: Path, start: Start) -> None:
+    """Replicas of two processes each restart after a kill, and equal replicas of one process each."""
     undisturbed = start("train", *OPTIONS, "--output", str(tmp_path / "a"), "--replicas", "2")
     text = undisturbed.stderr()
     assert undisturbed.returncode == 0, text
@@ -164,7 +165,7 @@ Worker.backward = backward
 """
 
 
-def test_an_exception_in_one_process_ends_all_and_is_the_only_message(tmp_path: Path) -> None:
+def test_exception_in_one_process_ends_all_with_one_message(tmp_path: Path) -> None:
     """The processes are those of Python, as a user starts them."""
     (tmp_path / "sitecustomize.py").write_text(FAULTY)
     where = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
@@ -180,7 +181,8 @@ def test_an_exception_in_one_process_ends_all_and_is_the_only_message(tmp_path: 
     assert not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 
-def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path, start: Start) -> None:
+def test_non_finite_loss_ends_all_with_one_message(tmp_path: Path, start: Start) -> None:
+    """A loss that is not finite ends all processes with one error message."""
     wild = (*CELL, "--learning-rate", "1e30", "--warmup-epochs", "0", "--threads", "1")
     sharing = ("--processes", "2", "--replicas", "2", "--partition", "3,3")
     process = start("train", *wild, "--output", str(tmp_path), *sharing)
@@ -194,7 +196,8 @@ def test_a_loss_that_is_not_finite_ends_all_with_one_message(tmp_path: Path, sta
     assert not any(Path(f"/proc/{pid}").exists() for pid in first)
 
 
-def test_ranks_that_differ_are_refused(tmp_path: Path, start: Start) -> None:
+def test_ranks_with_different_settings_are_refused(tmp_path: Path, start: Start) -> None:
+    """Ranks with different settings or threads are refused on all ranks."""
     where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     started = [
         start("train", *OPTIONS, *differing, "--output", str(tmp_path), RANK=str(rank), **where)
@@ -215,7 +218,8 @@ def end(last: str, group: bool) -> None:
         exec(last)
 
 
-def test_a_process_in_a_group_leaves_without_the_end_of_python() -> None:
+def test_process_in_a_group_exits_without_interpreter_cleanup() -> None:
+    """A process of a group exits without the interpreter's cleanup, with the right code and message."""
     for last, code, text in (
         ("pass", 0, ""),
         ("sys.exit()", 0, ""),
@@ -233,7 +237,7 @@ def test_a_process_in_a_group_leaves_without_the_end_of_python() -> None:
             assert text.removeprefix("[rank0]: ") in output
 
 
-def test_a_process_that_waits_in_vain_for_another_is_no_final_failure(tmp_path: Path, start: Start) -> None:
+def test_failed_connection_exits_with_a_retryable_code(tmp_path: Path, start: Start) -> None:
     """One process is killed while all connect. The others lose it, and all start again."""
     where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
     process = start("train", *OPTIONS, "--timeout-minutes", "0.05", "--output", str(tmp_path / "run"), **where)
@@ -255,11 +259,13 @@ def meet(rank: int) -> None:
         assert group.wait_for_leader()
 
 
-def test_all_go_on_from_one_place_and_wait_as_long_as_the_leader_says_so() -> None:
+def test_all_ranks_resume_from_one_place_and_follow_rank_0() -> None:
+    """Ranks that would resume from different places are refused, and rank 0 decides how long all wait."""
     in_processes(2, meet)
 
 
-def test_one_exit_code_for_all() -> None:
+def test_exit_codes_are_combined_into_one() -> None:
+    """The exit codes of all processes and the received signals give one exit code."""
     for codes, received, verdict in (
         ([0, 0], [], 0),
         ([0, 0], [signal.SIGTERM], 0),  # the signal came when all had finished
@@ -284,7 +290,8 @@ class Polled:
         self.signals.append(number)
 
 
-def test_how_long_processes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launcher_waits_for_saving_and_ends_on_second_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a stop, processes have time to save; a second Ctrl-C ends the waiting."""
     monkeypatch.setattr(launch, "POLL_SECONDS", 0)
     monkeypatch.setattr(launch, "GRACE_SECONDS", 0)
 
@@ -301,7 +308,8 @@ def test_how_long_processes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     assert watched([], Polled(None), Polled(1)) == 1
 
 
-def test_a_terminal_that_is_closed_ends_all() -> None:
+def test_closed_terminal_ends_all_processes() -> None:
+    """SIGHUP to the launcher ends all processes with SIGTERM."""
     waiting = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print(flush=True); "
     command = [sys.executable, "-c", waiting + "time.sleep(600)"]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
@@ -319,7 +327,7 @@ def test_a_terminal_that_is_closed_ends_all() -> None:
     assert [process.wait() for process in started] == [7, 7]
 
 
-def test_a_team_whose_launcher_is_killed_saves_and_ends(tmp_path: Path, start: Start) -> None:
+def test_processes_of_a_killed_launcher_save_and_end(tmp_path: Path, start: Start) -> None:
     """Otherwise it would hold the cell against a repeated command."""
     process = start("train", *OPTIONS, "--epochs", "1000", "--output", str(tmp_path), "--processes", "2")
     wait_for((tmp_path / "checkpoint" / "latest.json").exists)
@@ -334,7 +342,8 @@ def test_a_team_whose_launcher_is_killed_saves_and_ends(tmp_path: Path, start: S
     assert "saved, and the same command resumes from there" in process.stderr()
 
 
-def test_a_process_that_cannot_be_started_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_kills_already_started_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a process cannot be started, those that were started are killed."""
     started: list[subprocess.Popen[bytes]] = []
 
     def popen(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -349,7 +358,9 @@ def test_a_process_that_cannot_be_started_leaves_none_behind(monkeypatch: pytest
     assert started[0].poll() == -signal.SIGKILL
 
 
-def test_a_signal_between_two_starts_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_between_restarts_ends_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal between two attempts ends the launch."""
+
     def attempt(*_: Any) -> int:
         signal.raise_signal(signal.SIGTERM)
         return LOST
@@ -358,7 +369,8 @@ def test_a_signal_between_two_starts_ends_all(monkeypatch: pytest.MonkeyPatch) -
     assert launch.launch(2, ["train"], restarts=3) == 128 + signal.SIGTERM
 
 
-def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path, start: Start) -> None:
+def test_invalid_options_are_reported_once_before_launch(tmp_path: Path, start: Start) -> None:
+    """Invalid options exit with 2 and one message before any process starts."""
     (tmp_path / "file").write_text("")
     for wrong, message in (
         (("--cuda-graphs", "4"), "needs a CUDA device"),
@@ -370,7 +382,8 @@ def test_what_cannot_be_is_told_once_before_any_process_starts(tmp_path: Path, s
         assert " ".join(text.split()).count(message) == 1
 
 
-def test_under_torchrun_one_process_tells_in_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_reports_per_torchrun_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun, one process reports in every attempt."""
     kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # by the agent
     monkeypatch.delenv(MARKS, raising=False)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
@@ -385,7 +398,7 @@ def test_under_torchrun_one_process_tells_in_each_attempt(monkeypatch: pytest.Mo
     assert first_to_report()
 
 
-def test_a_failure_is_told_though_there_is_no_place_for_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_is_reported_without_a_place_for_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Systems remove files that have been in their folder for temporary files for days."""
     monkeypatch.setenv(MARKS, str(tmp_path / "gone"))
     assert first_to_report()

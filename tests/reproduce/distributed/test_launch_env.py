@@ -8,7 +8,8 @@ from reproduce.cells.kinds import CellError
 from reproduce.distributed import launch, launch_env
 
 
-def test_processes_are_shared_among_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_are_divided_among_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The started processes are divided among the replicas, or refused if they do not fit."""
     monkeypatch.setenv("RANK", "0")
     for started, asked, replicas, each in [(4, 1, 2, 2), (4, 2, 2, 2), (3, 1, 3, 1), (2, 1, 1, 2)]:
         monkeypatch.setenv("WORLD_SIZE", str(started))
@@ -20,7 +21,8 @@ def test_processes_are_shared_among_replicas(monkeypatch: pytest.MonkeyPatch) ->
             launch_env.processes_of_replica(asked, replicas)
 
 
-def test_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_environment_gives_ranks_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Team size and local device follow the environment of torchrun, and invalid values are refused."""
     assert not launch_env.is_distributed()
     assert launch_env.local_device("cuda") == "cuda"
     for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2"), ("LOCAL_RANK", "3")):
@@ -40,7 +42,7 @@ def test_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("launcher", "gone"), [(None, False), (str(os.getppid()), False), ("1e9", True), ("abc", True)]
 )
-def test_a_launcher_that_is_not_the_parent_is_gone(
+def test_launcher_that_is_not_the_parent_is_gone(
     monkeypatch: pytest.MonkeyPatch, launcher: str | None, gone: bool
 ) -> None:
     monkeypatch.delenv("PETRA_LAUNCHER", raising=False)
@@ -53,9 +55,10 @@ def test_a_launcher_that_is_not_the_parent_is_gone(
 @pytest.mark.parametrize(
     ("value", "message"), [("abc", "is 'abc', expected"), ("0", "is '0', expected"), ("2", "RANK is not set")]
 )
-def test_what_a_shell_has_left_over_is_named(
+def test_leftover_environment_variables_are_named(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
 ) -> None:
+    """WORLD_SIZE or LOCAL_WORLD_SIZE without a valid launch raises an error that names the variable."""
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv(name, value)
     with pytest.raises(CellError, match=f"the environment variable {name} .*{message}.*: unset it"):

@@ -25,7 +25,8 @@ from tests.petra_core.distributed.test_distributed import in_processes
 PARTS = {"stage_0": {"weight": torch.arange(3.0), "steps": 7}, "stage_1": [torch.ones(2, 2), None]}
 
 
-def test_what_is_saved_is_loaded_part_by_part(tmp_path: Path) -> None:
+def test_sharded_checkpoint_round_trip_by_part(tmp_path: Path) -> None:
+    """Saved parts are loaded individually, and a newer save replaces the older one."""
     folder = ShardedCheckpoint(tmp_path / "checkpoint")
     assert not folder.exists
     folder.save(1, PARTS)
@@ -58,9 +59,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> Iter
             yield
 
 
-def test_a_kill_in_a_second_save_of_one_number_leaves_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kill_during_second_save_of_one_number_keeps_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the end of an epoch, a checkpoint is saved after its last micro-batch, and after its evaluation."""
     folder = ShardedCheckpoint(tmp_path)
     for _ in range(2):
@@ -73,7 +72,7 @@ def test_a_kill_in_a_second_save_of_one_number_leaves_the_first(
     assert len(list(tmp_path.iterdir())) == 2, "the pointer, and what it names"
 
 
-def test_folders_of_somebody_else_are_kept(tmp_path: Path) -> None:
+def test_foreign_checkpoint_folders_are_kept(tmp_path: Path) -> None:
     """Other programs name checkpoints step-100, too."""
     for name in ("step-100", "step-000000001.bak", "step-size"):
         (tmp_path / name).mkdir()
@@ -96,7 +95,8 @@ def full(rank: int, path: Path, room: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 20_000])
-def test_a_disk_that_is_full_for_one_rank_is_an_error_of_its_kind_on_all(tmp_path: Path, room: int) -> None:
+def test_full_disk_on_one_rank_is_an_error_on_all(tmp_path: Path, room: int) -> None:
+    """A full disk on one rank raises StorageFullError on all ranks, and the old checkpoint remains."""
     in_processes(2, full, tmp_path, room)
     assert ShardedCheckpoint(tmp_path).load(["stage_0", "stage_1"]) == {"stage_0": 1, "stage_1": 1}
 
@@ -120,13 +120,13 @@ def refused(rank: int, path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_fails_on_one_rank_is_raised_on_all_and_none_waits(tmp_path: Path) -> None:
+def test_failure_on_one_rank_is_raised_on_all(tmp_path: Path) -> None:
+    """A failure on one rank is raised on all ranks, and no rank waits."""
     in_processes(2, refused, tmp_path)
 
 
-def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_is_detected_and_foreign_metadata_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged or missing files raise a CheckpointError, and forged metadata executes no code."""
     folder = ShardedCheckpoint(tmp_path / "checkpoint")
     with pytest.raises(CheckpointError, match="contains no complete checkpoint"):
         folder.load(["stage_0"])
@@ -166,7 +166,7 @@ def test_damage_is_found_and_a_foreign_table_of_contents_runs_no_code(
             folder.load(["stage_0"])
 
 
-def test_a_flipped_bit_anywhere_is_found_by_the_name_of_its_file(tmp_path: Path) -> None:
+def test_flipped_bit_is_detected_with_its_file(tmp_path: Path) -> None:
     """Damage in the table of contents once caused a MemoryError, an AttributeError, or no error."""
     folder = ShardedCheckpoint(tmp_path)
     folder.save(1, PARTS)
@@ -196,15 +196,15 @@ def write(rank: int, path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_rank_writes_its_own_and_one_process_reads_all(tmp_path: Path) -> None:
+def test_ranks_write_their_parts_and_one_process_reads_all(tmp_path: Path) -> None:
+    """Every rank writes its part, and one process reads all parts."""
     in_processes(3, write, tmp_path)
     parts = ShardedCheckpoint(tmp_path).load([f"stage_{rank}" for rank in range(3)])
     assert [part[0].item() for part in parts.values()] == [20, 21, 22]
 
 
-def test_a_kill_while_the_pointer_is_written_leaves_the_checkpoint_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kill_while_writing_pointer_keeps_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill while the pointer is written leaves the previous checkpoint."""
     folder = ShardedCheckpoint(tmp_path)
     folder.save(1, PARTS)
     with killed_at(monkeypatch, Path, "replace"):
@@ -212,9 +212,8 @@ def test_a_kill_while_the_pointer_is_written_leaves_the_checkpoint_before(
     assert_bitwise_equal(folder.load(PARTS), PARTS)
 
 
-def test_a_kill_while_it_is_removed_leaves_no_pointer_to_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kill_during_removal_leaves_no_checkpoint_pointer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kill during the removal, no checkpoint exists."""
     folder = ShardedCheckpoint(tmp_path)
     folder.save(1, PARTS)
     with killed_at(monkeypatch, shutil, "rmtree"):

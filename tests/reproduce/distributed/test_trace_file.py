@@ -33,7 +33,8 @@ def trained(output: Path, *more: str) -> Any:
     return checkpoint.load(output / "model.pt")
 
 
-def test_it_begins_when_the_pipeline_is_full_and_changes_nothing(tmp_path: Path) -> None:
+def test_trace_starts_in_full_pipeline_and_changes_nothing(tmp_path: Path) -> None:
+    """The trace begins when the pipeline is full, and the weights are the same without it."""
     file = tmp_path / "deeper" / "trace.json"
     traced = trained(tmp_path / "traced", "--trace", str(file), "--trace-micro-batches", str(TRACED))
     assert_bitwise_equal(traced, trained(tmp_path / "plain"))
@@ -45,7 +46,7 @@ def test_it_begins_when_the_pipeline_is_full_and_changes_nothing(tmp_path: Path)
     assert sum(event["cat"] == "B" for event in events) == STAGES * TRACED
 
 
-def test_nothing_is_noted_any_more_when_the_file_is_written(tmp_path: Path) -> None:
+def test_tracing_stops_when_the_file_is_written(tmp_path: Path) -> None:
     """Otherwise it would stay in memory until the end of the run."""
     pipeline, traced = toys.pipeline(toys.network(3)), []
     file = TraceFile(tmp_path / "trace.json", 2, SINGLE_PROCESS)
@@ -57,7 +58,8 @@ def test_nothing_is_noted_any_more_when_the_file_is_written(tmp_path: Path) -> N
     assert not traced[-1]
 
 
-def test_a_run_that_is_shorter_leaves_what_there_is_or_says_that_nothing_was_traced(tmp_path: Path) -> None:
+def test_short_run_writes_partial_trace_or_a_notice(tmp_path: Path) -> None:
+    """A shorter run writes the events until its end, or states that nothing was traced."""
     file = tmp_path / "trace.json"
     trained(tmp_path / "run", "--trace", str(file), "--trace-micro-batches", "1000")
     numbers = {event["args"]["micro_batch"] for event in json.loads(file.read_text())["traceEvents"]}
@@ -70,7 +72,8 @@ def test_a_run_that_is_shorter_leaves_what_there_is_or_says_that_nothing_was_tra
 
 
 @pytest.mark.slow
-def test_several_processes_are_in_one_file(tmp_path: Path, start: Start) -> None:
+def test_several_processes_write_one_trace(tmp_path: Path, start: Start) -> None:
+    """The stages of several processes are in one trace file, with their waits."""
     file = tmp_path / "trace.json"
     sharing = ("--processes", "2", "--partition", "2,2")
     more = ("--output", str(tmp_path / "run"), "--trace", str(file), "--trace-micro-batches", "3")
@@ -82,7 +85,9 @@ def test_several_processes_are_in_one_file(tmp_path: Path, start: Start) -> None
     assert any(event["cat"] == "wait" for event in events)
 
 
-def test_a_trace_that_cannot_be_written_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_trace_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the trace cannot be written, training completes with a warning."""
+
     def full(*_: object) -> None:
         raise StorageFullError(28, "no room to write the trace")
 

@@ -17,7 +17,8 @@ from tests.petra_core.distributed.test_distributed import in_processes
 GPU = [("a", "cuda:0"), ("a", "cuda:1"), ("b", "cuda:0")]
 
 
-def test_nccl_takes_a_gpu_each_on_several_machines_too() -> None:
+def test_nccl_requires_one_gpu_per_process() -> None:
+    """NCCL is used only if every process has a separate GPU; otherwise a note gives the reason."""
     assert wiring(GPU, True) == (True, "")
     assert wiring([("a", "cpu"), ("a", "cpu")], True) == (False, "")
     for places, nccl_available, note in (
@@ -29,7 +30,7 @@ def test_nccl_takes_a_gpu_each_on_several_machines_too() -> None:
         assert wiring(places, nccl_available) == (False, notice)
 
 
-def test_a_gpu_is_known_by_itself_not_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_is_identified_by_uuid_not_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """If each process sees only one GPU, all of them are cuda:0."""
     seen = iter(["one", "two", "two"])
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=next(seen)))
@@ -39,7 +40,7 @@ def test_a_gpu_is_known_by_itself_not_by_its_number(monkeypatch: pytest.MonkeyPa
     assert processes._name(torch.device("cpu")) == "cpu"
 
 
-def test_threads_are_compared_of_processes_on_a_processor_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_compared_only_for_cpu_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process without a GPU has threads to compare; one with a GPU does not."""
 
     def everybodys(mine: tuple[dict[str, object], object, bool]) -> list[object]:
@@ -54,7 +55,9 @@ def test_threads_are_compared_of_processes_on_a_processor_alone(monkeypatch: pyt
     assert joined[2:4] == wiring([("b", "cuda one"), ("a", "cpu")], True)  # type: ignore[index]  # a stand-in
 
 
-def test_a_team_decides_now_and_then_and_says_when_another_process_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_team_decides_at_intervals_and_reports_lost_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A team agrees only at certain micro-batches, and the loss of a process is reported with the last one."""
+
     def lost(*_: object, **__: object) -> None:
         raise RuntimeError("connection reset")
 
@@ -97,12 +100,13 @@ def met(rank: int, folder: str, lies: bool) -> None:
 
 
 @pytest.mark.parametrize("lies", [False, True])
-def test_processes_prove_a_secret_and_tell_one_another_plain_values(tmp_path: Path, lies: bool) -> None:
+def test_processes_prove_a_secret_and_exchange_plain_values(tmp_path: Path, lies: bool) -> None:
+    """A process without the secret of the launch is refused; the others exchange plain values and tensors."""
     (tmp_path / "secret").write_bytes(b"secret")
     in_processes(2, met, str(tmp_path), lies)
 
 
-def test_no_process_unpickles_what_another_one_sends() -> None:
+def test_no_process_unpickles_received_data() -> None:
     """A stranger in the place of a process could run code as the user."""
     for module in (processes, launch):
         assert "_object(" not in Path(module.__file__).read_text("utf-8")

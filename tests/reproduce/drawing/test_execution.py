@@ -13,7 +13,8 @@ from reproduce.drawing.execution import execute, lay_out
 
 
 @pytest.mark.parametrize("staleness", [lockstep(4), one_f_one_b(4), (2, 2, 1, 0)], ids=str)
-def test_what_ran_are_the_local_programs(staleness: tuple[int, ...]) -> None:
+def test_executed_actions_are_the_local_programs(staleness: tuple[int, ...]) -> None:
+    """Every stage executes exactly the actions of its local program, in order."""
     actions = execute(methods.PETRA, 4, 9, 2, staleness)
     for stage in range(4):
         assert [action for at, action in actions if at == stage] == [*program(methods.PETRA, staleness, stage, 9, 2)]
@@ -22,14 +23,15 @@ def test_what_ran_are_the_local_programs(staleness: tuple[int, ...]) -> None:
             execute(methods.PETRA, stages, micro_batches)
 
 
-def test_pipelines_of_one_stage_per_device_are_full_at_any_staleness_that_suffices() -> None:
+def test_pipelines_are_full_at_sufficient_staleness() -> None:
     """A micro-batch takes F 1 + R 1 + B 2 at each stage, if its device does not wait."""
     for staleness, seconds in ((lockstep(4), 4), (one_f_one_b(4), 4), ((2, 2, 1, 0), 8)):
         timeline = lay_out(execute(methods.PETRA, 4, 40, 1, staleness), (1,) * 4)
         assert timeline.seconds_per_micro_batch(skip=10, drop=10) == pytest.approx(seconds), staleness
 
 
-def test_a_reconstruction_that_overlaps_is_beside_the_backward_above() -> None:
+def test_overlapped_reconstruction_runs_during_backward() -> None:
+    """An overlapped reconstruction runs during the backward of the stage above; a deadlock is refused."""
     actions = execute(methods.PAREPROP, 4, 2)
     timeline = lay_out(actions, (1,) * 4)
     begins = {event.name: event.begin for event in timeline.events}
@@ -42,9 +44,8 @@ def test_a_reconstruction_that_overlaps_is_beside_the_backward_above() -> None:
         lay_out([*order, (1, Action(Kind.BACKWARD, 0))], (1, 1))
 
 
-def test_command_draws_what_it_is_asked_for_and_refuses_what_cannot_be_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_draw_command_writes_svg_and_refuses_invalid_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command draws an SVG file with the requested schedules, and refuses invalid arguments."""
     file = tmp_path / "schedule.svg"
     for wrong in (["--method", "petr"], ["--stages", "1"], ["--devices", "9"], ["-k", "0"]):
         with pytest.raises(SystemExit):

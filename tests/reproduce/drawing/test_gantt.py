@@ -26,7 +26,8 @@ def numbers(box: ElementTree.Element) -> tuple[float, ...]:
     return tuple(float(box.get(name, "nan")) for name in ("x", "y", "width", "height"))
 
 
-def test_every_event_is_drawn_in_its_lane_as_long_as_it_took() -> None:
+def test_events_are_drawn_in_lane_with_duration() -> None:
+    """Every event is drawn in the lane of its device, with its start and duration to scale."""
     timeline = simulate(make_schedule(methods.PETRA, (1, 1, 1), 6), [UNIT] * 3)
     drawn = boxes(to_svg(timeline, title="three devices"))
     assert len(drawn) == len(timeline.events)
@@ -42,7 +43,8 @@ def test_every_event_is_drawn_in_its_lane_as_long_as_it_took() -> None:
     assert len(set(colours.values())) == len(colours) == 3
 
 
-def test_waits_of_a_real_run_are_drawn_and_are_no_work() -> None:
+def test_waits_are_drawn_but_not_counted_as_work() -> None:
+    """Waits are drawn with a label, and do not count as busy time."""
     timeline = Timeline((Event(0, ("wait", 1, 3), 0.0, 1.0), Event(0, ("F", 1, 3), 1.0, 2.0)), 1)
     svg = to_svg(timeline, title="a trace", labels={0: "rank 0, stages 0..4"})
     assert list(boxes(svg)) == ["wait, stage 1: 0 s to 1 s", "F3 of stage 1: 1 s to 2 s"]
@@ -53,7 +55,7 @@ def test_waits_of_a_real_run_are_drawn_and_are_no_work() -> None:
     assert words[-2:] == ["F forward", "wait"]
 
 
-def test_a_part_is_cut_at_its_edge_and_nothing_is_drawn_of_nothing() -> None:
+def test_span_is_clipped_and_empty_timeline_draws_nothing() -> None:
     """Draw 4 to 9 ms. Idle time is that of the drawn part."""
     timeline = Timeline((Event(0, ("F", 0, 0), 0.0, 5e-3), Event(0, ("B", 0, 0), 8e-3, 8.5e-3)), 2)
     svg = to_svg(timeline, title="a < b", span=(4e-3, 9e-3))

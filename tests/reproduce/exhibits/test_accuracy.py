@@ -14,7 +14,8 @@ CELLS = {
 }
 
 
-def test_a_run_that_falls_short_is_said_before_anything_else(tmp_path: Path) -> None:
+def test_inaccurate_run_is_the_first_finding(tmp_path: Path) -> None:
+    """Runs below the expected accuracy of their scale are the only finding, with the tone ALERT."""
     for cell in CELLS.values():
         fake_records.train(cell, tmp_path, 80.0)  # k = 32 has no expected accuracy
     section = sections.made(accuracy.EXHIBIT, tmp_path)
@@ -24,7 +25,8 @@ def test_a_run_that_falls_short_is_said_before_anything_else(tmp_path: Path) -> 
     assert f"{CELLS[methods.PETRA, 1].name}: 80.0 %" in alert.text
 
 
-def test_a_failed_run_falls_short_too_and_where_none_does_every_method_learns(tmp_path: Path) -> None:
+def test_failed_run_counts_as_inaccurate(tmp_path: Path) -> None:
+    """A failed run counts as inaccurate; without one, the finding states that all runs exceed the threshold."""
     fake_records.train(CELLS[methods.BACKPROPAGATION, 1], tmp_path, 95.0)
     finding, *_ = sections.made(accuracy.EXHIBIT, tmp_path).findings
     assert finding.role is Role.GOOD
@@ -35,7 +37,8 @@ def test_a_failed_run_falls_short_too_and_where_none_does_every_method_learns(tm
     assert "diverged" in finding.text
 
 
-def test_scales_and_recipes_are_never_in_one_table(tmp_path: Path) -> None:
+def test_scales_and_recipes_have_separate_tables(tmp_path: Path) -> None:
+    """Runs of different scales or recipes are in different tables, whose captions name the scale."""
     smoke = CELLS[methods.PETRA, 1]
     for reached, cell in {
         91.0: smoke,

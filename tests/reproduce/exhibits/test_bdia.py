@@ -22,7 +22,8 @@ def contestant_of(cell: TrainedCell) -> plan.TransformerContestant:
     return plan.BY_SETTINGS[cell.model.partition("_")[0], cell.coupling, cell.method]
 
 
-def test_every_cell_is_of_one_way_and_as_large_as_published() -> None:
+def test_cells_belong_to_one_contestant_at_published_size() -> None:
+    """Every cell has the coupling and method of one contestant, and the published size at scale paper."""
     for scale in scales.SCALES:
         cells = plan.cells(scale)
         assert len(set(cells)) == len(cells)
@@ -34,7 +35,8 @@ def test_every_cell_is_of_one_way_and_as_large_as_published() -> None:
                 assert (cell.width, cell.batch_size, cell.epochs) == (512, 128, 400)
 
 
-def test_published_values_and_comparisons(tmp_path: Path) -> None:
+def test_bdia_published_values_and_comparisons(tmp_path: Path) -> None:
+    """The tables contain our accuracies, the published ones, and the differences to the right baseline."""
     for cell in plan.cells("small"):
         assert isinstance(cell, TrainedCell)
         title = contestant_of(cell).title
@@ -62,7 +64,8 @@ def test_published_values_and_comparisons(tmp_path: Path) -> None:
     )
 
 
-def test_memory_is_of_the_benchmark_with_the_share_of_side_bits(tmp_path: Path) -> None:
+def test_bdia_memory_is_read_from_benchmark(tmp_path: Path) -> None:
+    """The memory table contains the peak of the benchmark and the share of the side bits."""
     series = tuple(
         benchmarks.Series("size", name, quantity, "B", (value,))
         for name, peak, bits in (("RevViT", 400e6, 0.0), ("BDIA-ViT", 420e6, 2.1e6))
@@ -76,7 +79,8 @@ def test_memory_is_of_the_benchmark_with_the_share_of_side_bits(tmp_path: Path) 
     assert entries(memory, "ViT")["", "ours"].text == "not run"
 
 
-def test_runs_of_two_arithmetics_have_a_table_each(tmp_path: Path) -> None:
+def test_bdia_precisions_have_separate_tables(tmp_path: Path) -> None:
+    """Runs in float32 and bf16 are in separate tables."""
     fake_records.train(plan.as_published(plan.VIT), tmp_path, 88.0)
     fake_records.train(dataclasses.replace(plan.as_published(plan.BDIA), precision="bf16"), tmp_path, 89.0)
     section = made(bdia.EXHIBIT, tmp_path)

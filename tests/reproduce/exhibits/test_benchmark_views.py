@@ -31,7 +31,8 @@ def with_series(*series: Series, **setting: Any) -> Benchmark:
     return dataclasses.replace(benchmark(), series=series, timelines={}, setting=setting)
 
 
-def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() -> None:
+def test_view_shows_median_ratio_and_reached_aim() -> None:
+    """The view of a benchmark contains the median ratio, its aim, the environment and the patch."""
     section = rendered(benchmark(FASTER, Comparison("track", RATE, SLOW, FAST), patch=PATCH))
     table = tables(section)["race"]
     first, second = texts(table)
@@ -50,7 +51,8 @@ def test_the_report_shows_the_median_of_ratios_and_whether_the_aim_is_reached() 
     assert patch.text == PATCH  # type: ignore[union-attr]  # a Listing
 
 
-def test_what_ran_on_a_gpu_is_called_so() -> None:
+def test_view_names_the_gpu() -> None:
+    """The caption of a benchmark that ran on a GPU names the GPU."""
     record = benchmark(FASTER)
     on_gpu = dataclasses.replace(record, environment={**record.environment, "device": "NVIDIA H200"})
     section = rendered(on_gpu)
@@ -58,13 +60,15 @@ def test_what_ran_on_a_gpu_is_called_so() -> None:
 
 
 def test_records_of_one_benchmark_are_explained_once() -> None:
+    """The second record of the same benchmark refers to the explanation of the first."""
     section = rendered(benchmark(FASTER), benchmark(FASTER, name="race-night"))
     paragraphs = [block for block in section.blocks if isinstance(block, str)]
     assert "A race. Two run." in paragraphs
     assert "A race, recorded as race-night: as explained above under “A race”." in paragraphs
 
 
-def test_an_aim_that_is_missed_needs_attention_and_what_the_script_says_is_said() -> None:
+def test_missed_aim_is_an_alert_and_script_findings_are_kept() -> None:
+    """A missed aim is a finding with tone ALERT, and findings of the script are reported."""
     missed = Comparison("track", RATE, FAST, SLOW, low=5)
     record = dataclasses.replace(benchmark(FASTER, missed), findings=("Ahead of ours: a horse.",))
     first, second = rendered(record).findings
@@ -73,7 +77,8 @@ def test_an_aim_that_is_missed_needs_attention_and_what_the_script_says_is_said(
     assert second.text == "Benchmarks: race: Ahead of ours: a horse."
 
 
-def test_a_value_itself_may_have_an_aim() -> None:
+def test_aims_may_apply_to_values() -> None:
+    """An aim may apply to a measured value, not only to a ratio."""
     goals = (Goal("track", MEMORY, FAST, high=4), Goal("track", RATE, FAST, low=20))
     section = rendered(dataclasses.replace(benchmark(), goals=goals))
     first, second = texts(tables(section)["race"])
@@ -84,7 +89,8 @@ def test_a_value_itself_may_have_an_aim() -> None:
     assert "1 of 2 aims not reached. track: fast, memory, 5 MB instead of at most 4 MB." in finding.text
 
 
-def test_curves_are_drawn_and_the_setting_is_said() -> None:
+def test_curves_are_drawn_with_setting() -> None:
+    """Series over a size are drawn as curves, and the setting is stated."""
     held = [Series("J", PETRA, "bytes", "B", (5e6,), at=j) for j in (4, 8, 16)]
     held += [Series("J", DELAYED, "bytes", "B", (1e6 * j,), at=j) for j in (4, 8, 16)]
     section = rendered(with_series(*held, laps=3))
@@ -96,7 +102,8 @@ def test_curves_are_drawn_and_the_setting_is_said() -> None:
     )
 
 
-def test_contestants_that_failed_or_were_not_there_are_rows_that_say_so() -> None:
+def test_failed_and_absent_contestants_have_rows() -> None:
+    """Contestants that failed or were not installed have a row with the reason."""
     names = {"autograd": "torch 2", "broken": "3.1: failed with OSError: no", "absent": "not installed"}
     record = with_series(
         Series("chain", "autograd", "error", "relative", (1.25e-7,)),
@@ -115,13 +122,14 @@ def test_contestants_that_failed_or_were_not_there_are_rows_that_say_so() -> Non
     ]
 
 
-def test_what_is_compared_with_nothing_stands_side_by_side() -> None:
+def test_series_without_comparison_are_tabulated() -> None:
+    """A series that is not compared is in a table of values."""
     record = with_series(*(Series("budget", name, "largest batch", "images", (n,)) for name, n in ((PETRA, 49),)))
     assert texts(tables(rendered(record))["race-table"]) == [["budget", PETRA, "49"]]
 
 
 @pytest.mark.filterwarnings("error")
-def test_without_benchmarks_the_report_says_so() -> None:
+def test_report_states_that_no_benchmark_is_recorded() -> None:
     section = rendered()
     assert section.blocks[-1] == "No benchmark has been recorded yet."
     assert not section.findings

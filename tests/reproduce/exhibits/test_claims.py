@@ -34,7 +34,8 @@ def judged(results: Results) -> list[Judged]:
     return judge(Frames(results))
 
 
-def test_every_claim_is_a_sentence_about_an_exhibit() -> None:
+def test_claims_are_sentences_about_exhibits() -> None:
+    """Every claim has a unique key, is a sentence, refers to an exhibit and contains no verdict."""
     assert 25 <= sum(claim.paper == "PETRA" for claim in CLAIMS) <= 40
     assert len({claim.key for claim in CLAIMS}) == len(CLAIMS)
     assert {claim.exhibit for claim in CLAIMS} <= {exhibit.key for exhibit in EXHIBITS}
@@ -49,7 +50,7 @@ def _largest_first(scale: str) -> int:
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])
-def test_the_cells_of_every_term_are_planned(claim: published.Claim) -> None:
+def test_cells_of_every_claim_are_planned(claim: published.Claim) -> None:
     """Require a plan with the cells of every claim, which would otherwise stay unknown without end."""
     for test in claim.tests:
         if "plan" not in test:
@@ -68,7 +69,8 @@ def _is(value: object, wanted: object) -> bool:
     return value in wanted if isinstance(wanted, list) else value == wanted
 
 
-def test_published_values_of_claims_are_those_of_the_tables() -> None:
+def test_published_values_of_claims_equal_the_tables() -> None:
+    """The published values in the claims are those of the published tables."""
     values = {claim.key: claim.predicate.get("value") for claim in CLAIMS}
     reached = {
         (methods.by_name(row["method"]).name, row["model"], row["dataset"]): row.number("top1_percent")
@@ -85,7 +87,8 @@ def test_published_values_of_claims_are_those_of_the_tables() -> None:
     assert [claim.predicate["value"] for claim in CLAIMS if claim.exhibit == "table5"] == speeds
 
 
-def test_below_the_papers_size_reconstruction_is_judged_where_deep_stages_see_reconstructed_inputs() -> None:
+def test_small_scale_reconstruction_claims_use_deep_networks() -> None:
+    """Below scale paper, reconstruction claims use networks with more than one reconstructed stage."""
     about = {"table4", "figure5", "figure6"}
     for claim in CLAIMS:
         for test in claim.tests if claim.exhibit in about else ():
@@ -95,7 +98,7 @@ def test_below_the_papers_size_reconstruction_is_judged_where_deep_stages_see_re
             assert least > 1 or (test["scale"] == "paper" and claim.exhibit != "table4"), claim.key
 
 
-def test_without_its_cells_every_verdict_is_unknown(results: Results, judged: list[Judged]) -> None:
+def test_verdicts_are_unknown_without_their_cells(results: Results, judged: list[Judged]) -> None:
     """Remove the runs that are named as evidence, so that no verdict remains."""
     known = [judgement for judgement in judged if judgement.verdict is not ClaimVerdict.UNKNOWN]
     assert len(known) >= 15
@@ -107,7 +110,8 @@ def test_without_its_cells_every_verdict_is_unknown(results: Results, judged: li
     assert all(judgement.found == "" for judgement in without)
 
 
-def test_small_runs_never_agree_with_the_paper(judged: list[Judged]) -> None:
+def test_small_runs_never_agree_or_disagree_with_the_paper(judged: list[Judged]) -> None:
+    """Without evidence at scale paper, no verdict is AGREE or DISAGREE."""
     for judgement in judged:
         if all(evidence.scale != "paper" for evidence in judgement.evidence):
             assert judgement.verdict not in (ClaimVerdict.AGREE, ClaimVerdict.DISAGREE), judgement.claim.key
@@ -126,9 +130,10 @@ def write_gap(root: Path, petra: float, exact: float, seeds: int = 3) -> None:
     ("petra", "seeds", "verdict"),
     [(94.9, 3, ClaimVerdict.AGREE), (90.0, 3, ClaimVerdict.DISAGREE), (94.9, 1, ClaimVerdict.OPEN)],
 )
-def test_a_gap_at_the_papers_size_agrees_or_not(
+def test_gap_at_paper_scale_agrees_or_disagrees(
     tmp_path: Path, petra: float, seeds: int, verdict: ClaimVerdict
 ) -> None:
+    """A gap at scale paper is judged by its interval, and stays open with one seed."""
     write_gap(tmp_path, petra, 94.9, seeds)
     gap = next(
         judgement
@@ -140,7 +145,8 @@ def test_a_gap_at_the_papers_size_agrees_or_not(
     assert len(gap.evidence[0].cells) == 2 * seeds
 
 
-def test_a_word_sums_up_the_verdicts_on_an_exhibit(tmp_path: Path) -> None:
+def test_standing_summarises_verdicts_of_an_exhibit(tmp_path: Path) -> None:
+    """The standing of an exhibit follows from its verdicts: not run, in part, differs."""
     assert sections.status_of("accuracy", tmp_path) is None
     assert sections.status_of("table2", tmp_path) is ExhibitStatus.NOT_RUN
     write_gap(tmp_path, 94.9, 94.9)
@@ -149,7 +155,8 @@ def test_a_word_sums_up_the_verdicts_on_an_exhibit(tmp_path: Path) -> None:
     assert sections.status_of("table2", tmp_path / "low") is ExhibitStatus.DIFFERS
 
 
-def test_verdicts_as_data_name_the_evidence_and_are_the_same_each_time(results: Results, judged: list[Judged]) -> None:
+def test_verdicts_are_reproducible_and_name_evidence(results: Results, judged: list[Judged]) -> None:
+    """Judging twice gives the same data, and all evidence names existing cells or benchmarks."""
     text = json.dumps([judgement.to_dict() for judgement in judged])
     assert text == json.dumps([judgement.to_dict() for judgement in judge(Frames(results))])
     names = {run.cell.name for run in results.runs}

@@ -44,7 +44,7 @@ def section(root: Path) -> Section:
     return made(EXHIBIT, root)
 
 
-def test_comparison_without_a_pair_has_an_unknown_sentence_and_no_finding(tmp_path: Path) -> None:
+def test_comparison_without_pair_is_unknown(tmp_path: Path) -> None:
     train(tmp_path, methods.PETRA, 50.0)
     rendered = section(tmp_path)
     assert rendered.sentence == "Nothing is known at the scale “small”."
@@ -55,7 +55,7 @@ def test_comparison_without_a_pair_has_an_unknown_sentence_and_no_finding(tmp_pa
     ]
 
 
-def test_comparison_with_pairs_lists_them_and_the_reference_has_no_difference(tmp_path: Path) -> None:
+def test_comparison_lists_pairs_without_the_reference(tmp_path: Path) -> None:
     train(tmp_path, methods.PETRA, 50.0, 51.0)
     train(tmp_path, methods.BACKPROPAGATION, 60.0, 61.0)
     train(tmp_path, methods.DSP, 55.0)

@@ -64,7 +64,7 @@ def rows(section: Section, number: int, method: str = "PETRA") -> dict[str, dict
     }
 
 
-def test_a_cell_differs_from_the_recipe_in_its_mitigation_and_its_rate_alone() -> None:
+def test_trial_differs_from_recipe_in_mitigation_and_rate() -> None:
     for scale in scales.SCALES:
         cells = plan.cells(scale)
         assert len(set(cells)) == len(cells)
@@ -82,7 +82,7 @@ def test_a_cell_differs_from_the_recipe_in_its_mitigation_and_its_rate_alone() -
         )
 
 
-def test_every_mitigation_of_petra_has_all_seeds_and_every_rate_the_seed_of_the_choice() -> None:
+def test_mitigations_have_all_seeds_and_rates_one() -> None:
     for network in ("revnet18", "chain16"):
         short = [
             (trial.mitigation, trial.cell, trial.rate)
@@ -102,7 +102,8 @@ def test_every_mitigation_of_petra_has_all_seeds_and_every_rate_the_seed_of_the_
                 assert sorted(trained) == sorted([*((r, corrections.CHOICE) for r in mitigation.rates), *others])
 
 
-def test_the_rates_that_were_chosen_are_those_that_the_records_say() -> None:
+def test_chosen_rates_are_the_best_of_the_records() -> None:
+    """The rates in `plan.CHOSEN` are those with the best accuracy in the records."""
     tried: dict[tuple[str, int, str, str], dict[float, float]] = {}
     for trial, cell in trained():
         state = Record.for_cell(cell, DEFAULT_ROOT).state()
@@ -114,7 +115,8 @@ def test_the_rates_that_were_chosen_are_those_that_the_records_say() -> None:
     assert {place: rate for place, rate in best.items() if rate != 1} == plan.CHOSEN
 
 
-def test_gains_rates_and_bytes(tmp_path: Path) -> None:
+def test_corrections_tables_show_gains_rates_and_bytes(tmp_path: Path) -> None:
+    """The tables contain gains over both references, chosen rates, held bytes, and the longer trainings."""
     write(tmp_path)
     section = sections.made(corrections.EXHIBIT, tmp_path)
     by_mitigation, at_best = rows(section, 0), rows(section, 1)
@@ -161,7 +163,8 @@ def test_gains_rates_and_bytes(tmp_path: Path) -> None:
     assert texts[5][:3] == ["predicted weights", "27", "not run"]
 
 
-def test_a_best_rate_has_its_lead_its_bytes_and_a_star_while_others_are_to_come(tmp_path: Path) -> None:
+def test_best_rate_shows_lead_bytes_and_star_if_incomplete(tmp_path: Path) -> None:
+    """The best rate has its lead and bytes, and a star while other rates have not run."""
     reached = {"nothing": {1.0: 40.0, 0.25: 38.5, 4.0: 35.0}, "gap-aware": {1.0: 41.0, 0.25: 42.5}}
     for trial, cell in trained():
         place = cell.model, cell.accumulation, cell.method, cell.epochs, cell.seed
@@ -183,7 +186,7 @@ def test_a_best_rate_has_its_lead_its_bytes_and_a_star_while_others_are_to_come(
     assert rendered == {"nothing": ["1", "1.50", "1.00"], "gap-aware": ["0.25*", "1.50", "3.00"]}
 
 
-def test_only_petra_is_told_of_and_a_gain_of_one_run_is_no_win(tmp_path: Path) -> None:
+def test_findings_cover_petra_only_and_need_two_runs(tmp_path: Path) -> None:
     """Report no correction under DSP, and report the gain after the longest training last."""
     gains = {"nothing": 0.0, "predicted weights": 1.0, "gap-aware": 9.0}
     left = {9: 0.6, 27: -0.2}
@@ -211,7 +214,9 @@ def test_only_petra_is_told_of_and_a_gain_of_one_run_is_no_win(tmp_path: Path) -
     assert "gap-aware" not in "".join(finding.text for finding in section.findings)
 
 
-def test_the_error_is_of_training_at_the_bottom(tmp_path: Path) -> None:
+def test_reconstruction_error_is_that_of_training_at_bottom(tmp_path: Path) -> None:
+    """The reported reconstruction error is that of the training at the lowest stage."""
+
     def error(cause: str, quantity: str, stage: int, epoch: int) -> float:
         return {"rounding": 1e-7, "rounding_bfloat16": 1e-3, "training": 0.2}[cause] / max(stage, 1)
 

@@ -25,7 +25,8 @@ def train(root: Path, seed: int, **environment: object) -> None:
     fake_records.finish(record, 50.0)
 
 
-def test_cores_and_shares_of_a_gpu_count(tmp_path: Path) -> None:
+def test_cost_counts_cores_and_shares_of_a_gpu(tmp_path: Path) -> None:
+    """CPU time is multiplied by the threads, and GPU time is divided by the processes that share the GPU."""
     train(tmp_path, 0, threads=2)
     train(tmp_path, 1, device="A GPU", threads=4, sharing=10)
     total = cost.cost_of(read(tmp_path).runs)
@@ -33,7 +34,8 @@ def test_cores_and_shares_of_a_gpu_count(tmp_path: Path) -> None:
     assert total.gpu_hours == pytest.approx(3 * SECONDS / 10 / 3600)
 
 
-def test_what_failed_and_what_was_abandoned_is_counted(tmp_path: Path) -> None:
+def test_cost_includes_failed_and_abandoned_runs(tmp_path: Path) -> None:
+    """Failed and abandoned runs are counted."""
     train(tmp_path, 0)
     fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 4), tmp_path, 50.0, epochs=1)
     lost = recipes.cell("small", "revnet18", methods.PETRA, 16)

@@ -9,11 +9,14 @@ from tests import fake_records
 from tests.sections import made, tables
 
 
-def test_every_model_has_as_many_blocks_as_is_said() -> None:
+def test_coupling_models_have_the_planned_depth() -> None:
+    """The model of every coupling and number of blocks has that depth."""
     assert all(MODELS[coupling.model(blocks)].depth == blocks for coupling in COUPLINGS for blocks in BLOCKS)
 
 
-def test_errors_are_those_of_runs_that_have_ended(tmp_path: Path) -> None:
+def test_coupling_errors_include_diverged_not_unfinished_runs(tmp_path: Path) -> None:
+    """Errors are those of finished and diverged runs; unfinished runs are left out."""
+
     def line(epoch: int, error: float) -> dict[str, object]:
         measured = {
             f"{cause}/input": [None, *[value] * 12, None] for cause, value in (("rounding", 1e-2), ("training", error))

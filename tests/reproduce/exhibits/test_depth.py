@@ -33,7 +33,8 @@ def write(root: Path, blocks: tuple[int, ...], accuracy: Callable[[Method, int, 
                 fake_probes.train(cell, root, reached)
 
 
-def test_reconstruction_and_delay_are_told_apart_and_errors_are_those_of_the_bottom(tmp_path: Path) -> None:
+def test_depth_separates_reconstruction_and_delay_effects(tmp_path: Path) -> None:
+    """The differences for reconstruction and delay are separate, and errors are those of the lowest stage."""
     petra, dsp, exact = (60.0, 60.12, 60.2), (60.0, 60.13, 60.26), (70.0, 70.1, 70.2)
     reached = {methods.PETRA: petra, methods.DSP: dsp, methods.BACKPROPAGATION: exact}
     write(tmp_path, (2, 48), lambda m, n, seed: reached[m][seed])
@@ -54,16 +55,16 @@ def test_reconstruction_and_delay_are_told_apart_and_errors_are_those_of_the_bot
         ((30.0, 70.0, 75.0), False),  # 11.7 below, but the interval contains 0
     ],
 )
-def test_what_is_behind_is_said_as_that_and_not_as_broken(
-    petra: tuple[float, ...], behind: bool, tmp_path: Path
-) -> None:
+def test_large_gap_is_reported_as_behind_not_as_broken(petra: tuple[float, ...], behind: bool, tmp_path: Path) -> None:
+    """A method far below backpropagation is listed as behind if the interval excludes 0, and not as broken."""
     write(tmp_path, (8,), lambda m, n, seed: petra[seed] if m is methods.PETRA else 70.0)
     text = made(depth.EXHIBIT, tmp_path).findings[0].text
     assert "More than 5 points behind backpropagation" in text
     assert f"excludes 0: {'PETRA at J = 10 with k = 1' if behind else 'none'}. Broken runs: none." in text
 
 
-def test_that_two_methods_are_both_broken_is_no_agreement(tmp_path: Path) -> None:
+def test_two_broken_methods_are_not_reported_as_equal(tmp_path: Path) -> None:
+    """If both methods are broken, they are not compared."""
     write(tmp_path, (48,), lambda m, n, seed: 70.0 + seed if m is methods.BACKPROPAGATION else 10.0 + 0.01 * seed)
     section = made(depth.EXHIBIT, tmp_path)
     row = entries(table(section, "depth-small"), "k = 1", "50")
@@ -73,7 +74,9 @@ def test_that_two_methods_are_both_broken_is_no_agreement(tmp_path: Path) -> Non
     assert "reconstruction (PETRA − DSP), nothing to compare yet" in section.findings[1].text
 
 
-def test_a_seed_with_which_both_are_broken_is_left_out_and_the_others_compared(tmp_path: Path) -> None:
+def test_seed_broken_for_both_is_excluded_from_difference(tmp_path: Path) -> None:
+    """A seed that is broken for both methods is excluded, and the other seeds are compared."""
+
     def accuracy(method: Method, blocks: int, seed: int) -> float:
         if method is methods.BACKPROPAGATION:
             return 70.0
@@ -85,7 +88,8 @@ def test_a_seed_with_which_both_are_broken_is_left_out_and_the_others_compared(t
     assert row["reconstruction: PETRA − DSP", "difference"].text.endswith("(2 + 2)")
 
 
-def test_failed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
+def test_depth_reports_failed_and_unfinished_runs(tmp_path: Path) -> None:
+    """Failed runs are counted as broken, and unfinished ones have their progress."""
     for cell in CELLS:
         if (cell.model, cell.method, cell.accumulation) == ("chain48", "DSP", 1):
             fake_records.begin(cell, tmp_path).fail("diverged", "the loss is nan")
@@ -105,7 +109,8 @@ def test_failed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
     assert [block.key for block in section.blocks if isinstance(block, Figure)] == ["depth-small-errors"]
 
 
-def test_one_seed_has_no_interval_and_is_behind_nothing(tmp_path: Path) -> None:
+def test_one_seed_gives_no_interval_and_no_gap(tmp_path: Path) -> None:
+    """With one seed, no method is listed as behind."""
     for cell in CELLS:
         if (cell.model, cell.accumulation, cell.seed) == ("chain8", 1, 0):
             reached = 70.0 if cell.method == methods.BACKPROPAGATION.name else 40.0

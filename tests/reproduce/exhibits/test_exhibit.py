@@ -10,7 +10,8 @@ from tests import fake_records, sections
 PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
 
 
-def test_a_run_that_has_begun_does_not_take_the_place_of_an_answer(tmp_path: Path) -> None:
+def test_unfinished_scale_does_not_replace_the_summary(tmp_path: Path) -> None:
+    """A larger scale that has only begun does not replace the summary of a finished one."""
     for method in (PETRA, EXACT):
         fake_records.train(recipes.cell("small", "revnet18", method, 1), tmp_path, 60.0)
     fake_records.train(recipes.cell("paper", "revnet18", PETRA, 1), tmp_path, 60.0, epochs=1)

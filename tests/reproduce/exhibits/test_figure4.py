@@ -49,22 +49,25 @@ def verdicts(root: Path) -> list[str]:
         (None, 60.0, (UNKNOWN, UNKNOWN, SAME)),
     ],
 )
-def test_the_statement_is_three_claims_about_a_fixed_batch(
+def test_figure4_statement_is_three_claims(
     tmp_path: Path, at_1: float | None, at_32: float | None, expected: tuple[ClaimVerdict, ...]
 ) -> None:
+    """The three claims on the gap at k = 1 and k = 32 are judged independently."""
     petra = {k: reached for k, reached in ((1, at_1), (32, at_32)) if reached is not None}
     write(tmp_path, petra, {}, baseline=60.0)
     assert verdicts(tmp_path) == [verdict.value for verdict in expected]
 
 
-def test_the_change_is_a_difference_of_differences(tmp_path: Path) -> None:
+def test_figure4_change_is_a_difference_of_differences(tmp_path: Path) -> None:
+    """The change of the gap between k = 1 and k = 32 is estimated by a difference of differences."""
     write(tmp_path, {1: 57.0, 32: 59.0}, {1: 60.0, 32: 60.0})
     estimated = sections.judged("figure4", tmp_path)[1].evidence[0].estimate
     assert estimated is not None
     assert estimated.mean == pytest.approx(-2.0 + 0.02 * (1 - 1 / 32))
 
 
-def test_the_last_ten_epochs_are_averaged_where_there_are_so_many_after_the_last_drop(tmp_path: Path) -> None:
+def test_final_accuracy_averages_last_ten_epochs_after_drop(tmp_path: Path) -> None:
+    """The accuracy is averaged over the last ten epochs if there are ten after the last drop."""
     record = fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), tmp_path, 94.0)
     last = [line["test_accuracy"] for line in record.metrics()][-10:]
     table = sections.table(section(tmp_path), "figure4-paper-cifar10")
@@ -74,7 +77,8 @@ def test_the_last_ten_epochs_are_averaged_where_there_are_so_many_after_the_last
     assert count_averaged_epochs(recipes.cell("small")) == 1
 
 
-def test_a_scale_without_differences_leaves_the_sentence_to_one_that_has_them(tmp_path: Path) -> None:
+def test_sentence_is_of_a_scale_with_differences(tmp_path: Path) -> None:
+    """The sentence is about the scale that has differences, if the larger scale has none."""
     fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), tmp_path, 94.0, epochs=1)
     assert section(tmp_path).sentence == "PETRA and backpropagation have not both been trained yet (scale “paper”)."
     write(tmp_path, {1: 57.0}, {1: 60.0})
@@ -83,7 +87,8 @@ def test_a_scale_without_differences_leaves_the_sentence_to_one_that_has_them(tm
     )
 
 
-def test_unfinished_and_failed_runs_are_reported(tmp_path: Path) -> None:
+def test_figure4_reports_unfinished_and_failed_runs(tmp_path: Path) -> None:
+    """Failed runs are counted next to the mean, and unfinished ones have their progress."""
     write(tmp_path, {1: 57.0}, {1: 60.0, 2: 60.0})
     fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 1, 3), tmp_path, 50.0, epochs=1).fail(
         "diverged", "nan"
@@ -95,14 +100,15 @@ def test_unfinished_and_failed_runs_are_reported(tmp_path: Path) -> None:
     assert second[MATCHED, "PETRA − it"].text == "not comparable yet"
 
 
-def test_the_narrow_scale_has_its_own_k(tmp_path: Path) -> None:
+def test_figure4_narrow_scale_has_k_1_and_4(tmp_path: Path) -> None:
     for method in (methods.PETRA, methods.BACKPROPAGATION):
         fake_records.train(NARROW.cell("cifar10", "revnet18", method, 1), tmp_path, 80.0)
     rows = sections.table(section(tmp_path), "figure4-narrow-cifar10").rows
     assert [row[0].text for row in rows] == ["1", "4"]
 
 
-def test_where_backpropagation_itself_falls_the_sentence_says_so(tmp_path: Path) -> None:
+def test_sentence_states_drop_of_backpropagation_with_k(tmp_path: Path) -> None:
+    """If backpropagation itself is worse at large k, the sentence states it."""
     write(tmp_path, {1: 57.0, 32: 40.0}, {1: 60.0, 32: 40.0})
     assert (
         "Backpropagation itself falls from 60 % to 40 %: a larger k leaves fewer updates." in section(tmp_path).sentence

@@ -32,7 +32,8 @@ def closer_below_stage(boundary: int, seed: int) -> fake_probes.Value:
 
 
 @pytest.mark.parametrize("cells", [SMALL, PAPER])
-def test_gains_are_those_of_the_stages_and_their_mean(cells: list[GradientsCell], tmp_path: Path) -> None:
+def test_figure5_gains_of_stages_and_their_mean(cells: list[GradientsCell], tmp_path: Path) -> None:
+    """The gain of every stage and the mean over the stages are those of the measurements."""
     of_one = [cell for cell in cells if (cell.model, cell.accumulation) == ("revnet18", 1)]
     for cell in of_one:
         fake_probes.measure(cell, tmp_path, closer_below_stage(3, cell.seed), epochs=1)
@@ -47,7 +48,7 @@ def test_gains_are_those_of_the_stages_and_their_mean(cells: list[GradientsCell]
     assert "closer to the end-to-end gradient than the delayed one at 3 of 9 stages on RevNet-18" in section.sentence
 
 
-def test_at_a_small_scale_the_claim_is_judged_where_deep_stages_see_reconstructed_inputs(tmp_path: Path) -> None:
+def test_figure5_claim_at_small_scale_uses_the_chain(tmp_path: Path) -> None:
     """RevNet-18 computes with a reconstructed input in only one of ten stages, so it decides nothing there."""
     for cell in SMALL:
         if cell.accumulation == 1:
@@ -58,7 +59,8 @@ def test_at_a_small_scale_the_claim_is_judged_where_deep_stages_see_reconstructe
     assert "chain of 8" in judged.found
 
 
-def test_the_claim_is_judged_at_the_papers_size_on_the_papers_network(tmp_path: Path) -> None:
+def test_figure5_claim_at_paper_scale_agrees(tmp_path: Path) -> None:
+    """At scale paper, the claim is judged on the network of the paper."""
     for cell in PAPER:
         if cell.accumulation == 1:
             fake_probes.measure(cell, tmp_path, closer_below_stage(9, cell.seed))
@@ -66,7 +68,8 @@ def test_the_claim_is_judged_at_the_papers_size_on_the_papers_network(tmp_path: 
     assert judged.verdict is ClaimVerdict.AGREE
 
 
-def test_a_single_unfinished_seed_is_shown_and_claims_nothing(tmp_path: Path) -> None:
+def test_unfinished_single_seed_is_drawn_without_finding(tmp_path: Path) -> None:
+    """A single unfinished seed is drawn and labelled, and gives no finding."""
     fake_probes.measure(SMALL[0], tmp_path, closer_below_stage(9, 0))
     fake_probes.measure(PAPER[0], tmp_path, closer_below_stage(9, 0), epochs=1)
     section = made(figure5.EXHIBIT, tmp_path)
@@ -75,7 +78,9 @@ def test_a_single_unfinished_seed_is_shown_and_claims_nothing(tmp_path: Path) ->
     assert section.findings == []
 
 
-def test_a_measure_that_is_defined_nowhere_is_said_to_be_so(tmp_path: Path) -> None:
+def test_undefined_measure_is_marked_not_defined(tmp_path: Path) -> None:
+    """A measure without any defined value has the hint not defined."""
+
     def no_cosine(pair: str, measure: str, stage: int, epoch: int) -> float | None:
         return None if measure == "cosine" else closer_below_stage(9, 0)(pair, measure, stage, epoch)
 
@@ -85,7 +90,8 @@ def test_a_measure_that_is_defined_nowhere_is_said_to_be_so(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("epochs", [0, 1])
-def test_what_has_begun_and_measured_nothing_has_no_table(tmp_path: Path, epochs: int) -> None:
+def test_figures_5_and_6_without_measurements_have_no_table(tmp_path: Path, epochs: int) -> None:
+    """Cells that have begun without measurements give no table, sentence or finding."""
     fake_probes.measure(SMALL[0], tmp_path, lambda *_: None, epochs=epochs)
     for exhibit in (figure5.EXHIBIT, figure6.EXHIBIT):
         section = made(exhibit, tmp_path)

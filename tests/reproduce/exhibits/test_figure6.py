@@ -33,7 +33,8 @@ def measure(root: Path, *, singly: bool = False, epochs: int | None = None) -> S
     return made(figure6.EXHIBIT, root)
 
 
-def test_gains_are_those_of_each_part(tmp_path: Path) -> None:
+def test_figure6_gains_of_each_part_of_training(tmp_path: Path) -> None:
+    """The gains are computed for each part of the training."""
     section = measure(tmp_path)
     shown_table = table(section, "figure6-small")
     head = [(column.group, column.name) for column in shown_table.columns]
@@ -46,11 +47,12 @@ def test_gains_are_those_of_each_part(tmp_path: Path) -> None:
     )  # stages 0 to 8
 
 
-def test_a_table_has_fewer_parts_than_a_curve(tmp_path: Path) -> None:
+def test_figure6_table_has_fewer_rows_than_curve_points(tmp_path: Path) -> None:
     assert len(table(measure(tmp_path, singly=True), "figure6-small").rows) == figure6.ROWS < figure6.POINTS
 
 
-def test_an_unfinished_run_has_the_epochs_that_there_are(tmp_path: Path) -> None:
+def test_figure6_unfinished_run_shows_its_epochs(tmp_path: Path) -> None:
+    """An unfinished run has rows for its epochs, and its progress is stated."""
     section = measure(tmp_path, epochs=2)
     rows = table(section, "figure6-small").rows
     assert [row[1].text for row in rows] == ["0 to 1", "1 to 2"]
@@ -58,7 +60,9 @@ def test_an_unfinished_run_has_the_epochs_that_there_are(tmp_path: Path) -> None
     assert "is 0.61 to 0.61 before the last part of the training and 0.50 in it" in section.sentence
 
 
-def test_a_value_that_is_not_defined_leaves_a_gap_and_no_error(tmp_path: Path) -> None:
+def test_figure6_undefined_value_leaves_a_gap(tmp_path: Path) -> None:
+    """An undefined value at one stage leaves a gap, and the other values are reported."""
+
     def nothing_at_the_stem(pair: str, measure: str, stage: int, epoch: int) -> float | None:
         return None if stage == 0 else later_worse(0)(pair, measure, stage, epoch)
 

@@ -36,7 +36,8 @@ def write(root: Path, local: float, noise: float = 40.0) -> None:
                 fake_records.finish(record, reached)
 
 
-def test_every_way_is_a_cell_for_every_seed_and_differs_from_the_baseline_in_the_way_alone() -> None:
+def test_variants_have_all_seeds_and_match_baseline_recipe() -> None:
+    """Every variant has all seeds, and differs from its baseline only in kind and method."""
     cells = plan.cells("small")
     ways = {tuple(getattr(c, name) for name in AXES) for c in cells if isinstance(c, ForwardGradientCell)}
     assert len(ways) == 15
@@ -52,7 +53,7 @@ def test_every_way_is_a_cell_for_every_seed_and_differs_from_the_baseline_in_the
                 assert {name for name in baseline if baseline[name] != cell.to_dict()[name]} == {"kind", "method"}
 
 
-def test_the_recipe_of_the_paper() -> None:
+def test_paper_scale_uses_the_published_recipe() -> None:
     for cell in plan.cells("paper"):
         assert isinstance(cell, TrainingCell | ForwardGradientCell)
         assert (cell.epochs, cell.drops, cell.drop_factor, cell.learning_rate) == (100, (30, 60, 90), 0.2, 0.05)
@@ -62,7 +63,8 @@ def test_the_recipe_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("local", "verdict"), [(60.0, ClaimVerdict.SAME), (20.0, ClaimVerdict.NOT_SO), (40.2, ClaimVerdict.OPEN)]
 )
-def test_the_order_is_judged(tmp_path: Path, local: float, verdict: ClaimVerdict) -> None:
+def test_guess_order_claim_is_judged(tmp_path: Path, local: float, verdict: ClaimVerdict) -> None:
+    """The claim on the order of guesses is judged from the difference and its interval."""
     write(tmp_path, local)
     activations, _ = sections.judged("forward_gradients", tmp_path)
     assert activations.verdict is verdict
@@ -71,7 +73,8 @@ def test_the_order_is_judged(tmp_path: Path, local: float, verdict: ClaimVerdict
     assert text.startswith("After 3 epochs the gradient of a local loss beats the best random guess by")
 
 
-def test_the_table_has_what_was_measured_and_what_was_published(tmp_path: Path) -> None:
+def test_table_contains_measured_and_published_values(tmp_path: Path) -> None:
+    """The table contains accuracies, cosines and published values with their marks."""
     write(tmp_path, 60.0)
     section = sections.made(forward_gradients.EXHIBIT, tmp_path)
     table = sections.table(section, "forward-gradients-small")
@@ -89,7 +92,8 @@ def test_the_table_has_what_was_measured_and_what_was_published(tmp_path: Path) 
     assert petra["less backpropagation", "points"].text == petra["published", "%"].text == "", "it is no reference here"
 
 
-def test_memory_and_time_of_a_step_are_the_ratios_of_the_benchmark(tmp_path: Path) -> None:
+def test_step_memory_and_time_are_benchmark_ratios(tmp_path: Path) -> None:
+    """Memory and time of a step are the ratios of the benchmark to backpropagation."""
     write(tmp_path, 60.0)
     contestants = (("Backpropagation", 2.0), ("local guess of the global target, activations", 3.0), ("PETRA", 2.5))
     pairs = [(quantity, *network) for quantity in (benchmarks.ALLOCATED, benchmarks.SECONDS) for network in contestants]

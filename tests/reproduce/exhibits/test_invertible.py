@@ -17,7 +17,8 @@ pytestmark = pytest.mark.convolutions
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_the_buffers_of_the_inner_stages_vanish(depth: int) -> None:
+def test_inner_stage_buffers_vanish(depth: int) -> None:
+    """With invertible stages, only the stem buffers inputs."""
     theirs, ours = (predict_bytes(family, depth)["held"]["inputs"] for family in (PAPERS, OURS))
     stem = (
         4 * 64 * 3 * 224 * 224 * 2 * ({18: 10, 50: 18}[depth] - 1)
@@ -26,7 +27,7 @@ def test_the_buffers_of_the_inner_stages_vanish(depth: int) -> None:
     assert theirs > 3 * stem
 
 
-def test_less_memory_at_depth_50_and_not_at_depth_18_where_messages_double(tmp_path: Path) -> None:
+def test_memory_shrinks_at_depth_50_but_not_at_depth_18(tmp_path: Path) -> None:
     """Buffers vanish at every depth, but the total memory does not shrink at every depth."""
     sums = {(f, d): predict_bytes(f, d)["peak"]["sum"] for f in (PAPERS, OURS) for d in (18, 50)}
     assert sums[OURS, 50] < 0.4 * sums[PAPERS, 50]
@@ -37,7 +38,8 @@ def test_less_memory_at_depth_50_and_not_at_depth_18_where_messages_double(tmp_p
     assert "takes RevNet-18 from 7.1 to 9.1 GB and RevNet-50 from 42.6 to 16.5 GB" in text
 
 
-def test_the_table_adds_up(tmp_path: Path) -> None:
+def test_invertible_table_adds_up(tmp_path: Path) -> None:
+    """Every column of the memory table adds up to its sum."""
     adding_up = table(made(invertible.EXHIBIT, tmp_path), "invertible")
     for _, rows in adding_up.bodies():
         assert [row[0].text for row in rows] == [*(kind.replace("_", " ") for kind in HELD), "sum"]
@@ -46,7 +48,8 @@ def test_the_table_adds_up(tmp_path: Path) -> None:
             assert values[-1] == pytest.approx(sum(values[:-1]))
 
 
-def test_runs_are_compared_by_method_k_and_seed_and_memory_is_as_measured(tmp_path: Path) -> None:
+def test_runs_are_compared_by_method_k_and_seed(tmp_path: Path) -> None:
+    """Runs are compared by method, k and seed, and the memory is the measured peak."""
     for seed in range(3):
         for network, reached in (("revnet18", 60.0), ("invertible_revnet18", 58.0 + 0.01 * seed)):
             fake_records.train(recipes.cell("small", network, methods.PETRA, 4, seed), tmp_path, reached + 0.1 * seed)

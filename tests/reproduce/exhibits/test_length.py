@@ -36,7 +36,8 @@ def table(rendered: Section) -> Table:
 
 
 @pytest.mark.parametrize("scale", ["small", "narrow", "paper"])
-def test_a_length_differs_from_the_scale_in_epochs_and_drops_alone(scale: str) -> None:
+def test_length_cells_differ_from_recipe_in_epochs_and_drops(scale: str) -> None:
+    """Cells differ from the recipe in epochs and scaled drops, and include those of the usual length."""
     cells = plan.cells(scale)
     assert len(set(cells)) == len(cells)
     usual = recipes.cell(scale, "revnet18", methods.PETRA, 1)
@@ -51,14 +52,16 @@ def test_a_length_differs_from_the_scale_in_epochs_and_drops_alone(scale: str) -
     assert plan.planned(scale, methods.PETRA, 1, usual.epochs) in shared, "the scale's own length is not trained twice"
 
 
-def test_every_run_has_one_to_be_compared_with() -> None:
+def test_every_length_has_a_backpropagation_run() -> None:
+    """Every planned cell has a counterpart that is trained by backpropagation."""
     for scale in scales.SCALES:
         cells = plan.cells(scale)
         for cell in cells:
             assert replace(cell, method=methods.BACKPROPAGATION.name) in cells
 
 
-def test_gaps_have_the_runs_of_both_sides_and_three_outcomes(tmp_path: Path) -> None:
+def test_length_gaps_and_verdicts(tmp_path: Path) -> None:
+    """The gap at every length has its runs and verdict, and lengths without runs are marked."""
     write(tmp_path, {3: 40.0, 9: 55.0}, {3: 52.0, 9: 60.0})
     rendered = section(tmp_path)
     heads = [f"{column.group} {column.name}".strip() for column in table(rendered).columns]
@@ -90,13 +93,14 @@ def test_gaps_have_the_runs_of_both_sides_and_three_outcomes(tmp_path: Path) -> 
         (81, 3.0, "after 81: not for"),
     ],
 )
-def test_the_rule_decides(tmp_path: Path, epochs: int, gap: float, expected: str) -> None:
+def test_decision_rule_for_longer_training(tmp_path: Path, epochs: int, gap: float, expected: str) -> None:
+    """The rule gives for, against or undecided according to the gap and the length."""
     write(tmp_path, {epochs: 80.0 - gap}, {epochs: 80.0})
     (finding,) = section(tmp_path).findings
     assert finding.text.endswith(f"by the rule: {expected}.")
 
 
-def test_a_length_with_a_single_run_has_no_interval(tmp_path: Path) -> None:
+def test_length_with_one_run_has_no_interval(tmp_path: Path) -> None:
     write(tmp_path, {3: 40.0}, {3: 50.0})
     write(tmp_path, {81: 49.0}, {81: 50.0}, seeds=1)
     rendered = section(tmp_path)
@@ -104,7 +108,8 @@ def test_a_length_with_a_single_run_has_no_interval(tmp_path: Path) -> None:
     assert table(rendered).rows[0][4].text.endswith("(3 + 3)")
 
 
-def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None:
+def test_length_without_pair_has_no_conclusion(tmp_path: Path) -> None:
+    """Without a pair of runs there is no finding, and the figure has the existing runs only."""
     write(tmp_path, {9: 48.0}, {}, seeds=1)
     rendered = section(tmp_path)
     assert rendered.findings == []
@@ -114,12 +119,13 @@ def test_without_a_pair_there_are_runs_and_no_conclusion(tmp_path: Path) -> None
     assert "Backpropagation" not in figure.description
 
 
-def test_nothing_run_is_said(tmp_path: Path) -> None:
+def test_length_without_runs_has_no_table_or_figure(tmp_path: Path) -> None:
     rendered = section(tmp_path)
     assert not [block for block in rendered.blocks if isinstance(block, Table | Figure)]
 
 
-def test_the_curves_are_of_one_k(tmp_path: Path) -> None:
+def test_length_curves_are_of_one_k(tmp_path: Path) -> None:
+    """The figure contains the runs of one k only."""
     for k, reached in ((1, 60.0), (4, 20.0)):
         for method in (methods.PETRA, methods.BACKPROPAGATION):
             fake_records.train(plan.planned("small", method, k, 3), tmp_path, reached)

@@ -18,6 +18,7 @@ rendered = partial(of_benchmarks, pareprop.EXHIBIT)
 
 
 def test_published_gains_keep_their_marks() -> None:
+    """Published gains keep the marks second-hand or unknown, and are found by the exact network only."""
     rows = published.read("pareprop")
     assert {row.mark for row in rows if row["gain_percent"]} == {Mark.SECOND_HAND}
     assert {row["family"] for row in rows if row.mark is Mark.UNKNOWN} == {"RevRoBERTa"}
@@ -29,7 +30,8 @@ def test_published_gains_keep_their_marks() -> None:
     assert {row[-1].mark for row in gains.rows} == {Mark.SECOND_HAND, Mark.UNKNOWN}
 
 
-def test_without_a_record_it_says_so() -> None:
+def test_pareprop_without_record_is_marked_missing() -> None:
+    """Without a benchmark record, only the published table is made, and the finding has tone MISSING."""
     section = rendered(benchmark())  # a record of another benchmark
     assert [block.key for block in tables(section)] == ["pareprop-published"]
     assert section.findings[0].role is Role.MISSING
@@ -54,12 +56,13 @@ def benchmark_of(network: str) -> Benchmark:
         ("revroberta_base", "unknown", Mark.UNKNOWN),
     ],
 )
-def test_a_published_gain_stands_beside_its_own_size_alone(network: str, entry: str, mark: Mark | None) -> None:
+def test_published_gain_appears_only_for_its_size(network: str, entry: str, mark: Mark | None) -> None:
+    """A published gain is in the row of a network only if it holds for that size."""
     gain = entries(table(rendered(benchmark_of(network)), "pareprop-throughput"), network)[pareprop.GAIN, "published"]
     assert (gain.text, gain.mark) == (entry, mark)
 
 
-def test_what_was_not_looked_for_was_not_run() -> None:
+def test_batches_not_searched_are_marked_not_run() -> None:
     record = benchmark_of("revvit_micro")
     series = tuple(one for one in record.series if one.quantity != "largest batch, found")
     (row, *_) = table(rendered(dataclasses.replace(record, series=series)), "pareprop-batches").rows

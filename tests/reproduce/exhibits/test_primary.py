@@ -116,7 +116,8 @@ def recomputed() -> list[dict[str, Any] | None]:
 
 
 @pytest.mark.slow
-def test_an_independent_script_gets_the_same_differences_intervals_and_p() -> None:
+def test_independent_script_reproduces_primary_comparisons() -> None:
+    """Independent code computes the same differences, intervals and corrected p from the records."""
     ours = primary.primaries(Frames(read(RECORDS)))
     theirs = recomputed()
     assert len(ours) == len(theirs)
@@ -140,7 +141,8 @@ def test_an_independent_script_gets_the_same_differences_intervals_and_p() -> No
     assert sum(comparison.accuracy.estimate is not None for comparison in ours) >= 2
 
 
-def test_a_family_has_three_to_five_comparisons_of_one_study_each() -> None:
+def test_families_have_three_to_five_comparisons() -> None:
+    """Every family has three to five comparisons, and every declared study is used."""
     declared = json.loads(DECLARED.read_text())
     sizes = Counter(comparison["family"] for comparison in declared["comparisons"])
     assert sizes.keys() == declared["families"].keys()
@@ -149,7 +151,8 @@ def test_a_family_has_three_to_five_comparisons_of_one_study_each() -> None:
     assert primary.declared() == declared
 
 
-def test_every_side_is_a_cell_that_is_planned_with_the_seeds_of_its_family() -> None:
+def test_compared_cells_are_planned_with_the_family_seeds() -> None:
+    """Both sides of every comparison are planned with the seeds of its family."""
     declared = json.loads(DECLARED.read_text())
     planned = {(settings_key(cell), cell.seed) for cell in grid_of("small") if isinstance(cell, TrainedCell)}
     for comparison in declared["comparisons"]:
@@ -160,7 +163,8 @@ def test_every_side_is_a_cell_that_is_planned_with_the_seeds_of_its_family() -> 
             assert {(settings_key(cell), cell.seed) for cell in cells if isinstance(cell, TrainedCell)} <= planned
 
 
-def test_seeds_that_gave_the_hypothesis_do_not_confirm_it(tmp_path: Path) -> None:
+def test_exploratory_seeds_are_excluded_from_confirmation(tmp_path: Path) -> None:
+    """Only the seeds of the family enter a comparison, not those that suggested the hypothesis."""
     for seed in range(6):
         for timing, accuracy in (("lockstep", 60.0), ("1f1b", 66.0 if seed >= 3 else 90.0)):
             cell = recipes.cell("small", "revnet18", methods.PETRA, 1, seed, timing=timing)
@@ -180,7 +184,8 @@ def train(root: Path, method: methods.Method, seed: int, accuracy: float, commit
     fake_records.train(length.planned("small", method, 1, 27, seed), root, accuracy, code=code)
 
 
-def test_what_is_not_run_says_so_and_counts_in_the_correction(tmp_path: Path) -> None:
+def test_comparisons_not_run_count_in_the_correction(tmp_path: Path) -> None:
+    """Comparisons that were not run are marked and count in the correction for multiple tests."""
     for seed in range(3):
         train(tmp_path, methods.PETRA, seed, 84.0 + 0.1 * seed)
         train(tmp_path, methods.BACKPROPAGATION, seed, 86.0 + 0.1 * seed)
@@ -197,7 +202,8 @@ def test_what_is_not_run_says_so_and_counts_in_the_correction(tmp_path: Path) ->
     assert rendered.sentence.startswith(f"Of {len(found)} primary comparisons 1 has been run.")
 
 
-def test_runs_at_commits_that_nobody_can_look_up_stay_out(tmp_path: Path) -> None:
+def test_runs_at_lost_commits_are_excluded(tmp_path: Path) -> None:
+    """Runs at commits that no longer exist are excluded."""
     for seed in range(3):
         train(tmp_path, methods.BACKPROPAGATION, seed, 86.0 + 0.1 * seed)
         train(tmp_path, methods.PETRA, seed, 84.0 + 0.1 * seed, commit=next(iter(LOST)) if seed == 2 else "")

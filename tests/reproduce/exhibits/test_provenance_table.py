@@ -15,7 +15,8 @@ from tests import fake_records
 from tests.sections import made, table
 
 
-def test_equal_code_and_machines_have_one_name_and_patches_are_shown_once(tmp_path: Path) -> None:
+def test_equal_code_and_machines_share_one_name(tmp_path: Path) -> None:
+    """Equal code and equal machines share one name, and every patch is listed once."""
     for seed in range(3):
         cell = recipes.cell("smoke", seed=seed)
         fake_records.train(cell, tmp_path, 90.0, code=fake_records.DIRTY, patch=fake_records.PATCH)
@@ -34,7 +35,8 @@ def test_equal_code_and_machines_have_one_name_and_patches_are_shown_once(tmp_pa
     assert any("2 of 3 versions" in finding.text for finding in section.findings)
 
 
-def test_data_that_are_not_official_are_said_to_be_so_once(tmp_path: Path) -> None:
+def test_unofficial_data_are_reported_once(tmp_path: Path) -> None:
+    """Cells with unofficial data are reported in one finding with reason and deviations."""
     ours = {**built_in("digits"), "official": False, "reason": "a copy", "deviations": ["one file differs"]}
     for seed in range(2):
         fake_records.train(recipes.cell("smoke", seed=seed), tmp_path, 90.0, data=ours)
@@ -46,7 +48,7 @@ def test_data_that_are_not_official_are_said_to_be_so_once(tmp_path: Path) -> No
     assert finding.role is Role.MISSING
 
 
-def test_gpus_are_counted_and_how_they_were_used_is_said(tmp_path: Path) -> None:
+def test_gpu_runs_are_counted_with_their_settings(tmp_path: Path) -> None:
     """Count a cell that began on a GPU and resumed on a CPU as neither."""
     gpu = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200", "cuda_graphs": 4}
     for seed, environments in enumerate(([gpu], [gpu, fake_records.ENVIRONMENT], [fake_records.ENVIRONMENT])):
@@ -60,7 +62,8 @@ def test_gpus_are_counted_and_how_they_were_used_is_said(tmp_path: Path) -> None
     assert "cuda graphs" not in on_cpu
 
 
-def test_code_that_is_not_known_is_said_to_be(tmp_path: Path) -> None:
+def test_unknown_commit_is_reported(tmp_path: Path) -> None:
+    """A run outside a git checkout has the commit not known and the reason."""
     note = "not run from a git checkout: the commit is not known"
     fake_records.train(recipes.cell("smoke"), tmp_path, 90.0, code={"version": "0.1.0", "commit": None, "note": note})
     section = made(provenance.EXHIBIT, tmp_path)
@@ -68,7 +71,8 @@ def test_code_that_is_not_known_is_said_to_be(tmp_path: Path) -> None:
     assert [entry.text for entry in version][:4] == ["C1", "0.1.0", "not known", note]
 
 
-def test_cells_that_are_not_run_are_counted_and_not_listed(tmp_path: Path) -> None:
+def test_cells_not_run_are_counted_but_not_listed(tmp_path: Path) -> None:
+    """Planned cells that were not run are counted by scale and not listed."""
     fake_records.train(recipes.cell("smoke"), tmp_path, 90.0)
     planned = [*grid_of("smoke"), *grid_of("paper")]
     section = made(provenance.EXHIBIT, tmp_path, planned)
@@ -88,16 +92,16 @@ def test_cells_that_are_not_run_are_counted_and_not_listed(tmp_path: Path) -> No
         (stability.cells("small")[0], "out of memory", Role.ALERT),
     ],
 )
-def test_a_failure_is_an_alert_unless_the_study_looks_for_it(
-    tmp_path: Path, cell: Cell, reason: str, role: Role
-) -> None:
+def test_failure_is_an_alert_unless_the_study_expects_it(tmp_path: Path, cell: Cell, reason: str, role: Role) -> None:
+    """A failure has tone ALERT, except divergence in a study that examines it."""
     fake_records.begin(cell, tmp_path).fail(reason, "the words of the error")
     (finding,) = made(provenance.EXHIBIT, tmp_path).findings
     assert finding.text == f"1 cell failed: {reason}. {cell.name} (the words of the error)."
     assert finding.role is role
 
 
-def test_failed_cells_that_name_their_data_are_not_counted_as_silent(tmp_path: Path) -> None:
+def test_failed_cells_with_recorded_data_are_not_counted(tmp_path: Path) -> None:
+    """Only failed cells that did not record their data are counted as such."""
     data = {"dataset": "digits", "official": False, "reason": "a test", "deviations": ["none"], "files": {}}
     fake_records.train(recipes.cell("smoke"), tmp_path, 95.0, data=data)
     fake_records.begin(recipes.cell("smoke", seed=1), tmp_path).fail("diverged", "nan", {"data": data})

@@ -14,7 +14,8 @@ from tests.reproduce.exhibits.test_table5 import cells, made_up
 from tests.sections import made
 
 
-def test_the_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scale_study_models_devices_and_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables and figure contain the modelled devices, the times and the link rates of the stage costs."""
     fake_records.begin(cells("smoke")[0], tmp_path).finish(
         made_up([0.1] * 10)
     )  # stages of 0.1 s forward, 0.2 s backward
@@ -31,12 +32,12 @@ def test_the_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert section.sentence.startswith("In the model PETRA, asynchronous 1F1B keeps 4 devices ")
 
 
-def test_without_measurements_it_says_so(tmp_path: Path) -> None:
+def test_scale_study_without_measurements_is_marked_missing(tmp_path: Path) -> None:
     section = made(scale_study.EXHIBIT, tmp_path)
     assert section.findings[0].role is Role.MISSING
 
 
-def test_it_needs_the_cells_of_table_5_alone() -> None:
+def test_scale_study_needs_only_the_cells_of_table5() -> None:
     assert PLANS["scale_study"]("paper") == cells("paper")
     assert all(isinstance(cell, StageCostCell) for cell in PLANS["scale_study"]("small"))
     assert INSTANT not in scale_study.LINKS.values()

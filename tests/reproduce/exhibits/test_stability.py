@@ -48,11 +48,13 @@ TRAINS, BROKEN, ABSENT = (
         ([TRAINS] * 4, "1.6 (largest tried)"),
     ],
 )
-def test_the_largest_rate_up_to_which_nothing_breaks(samples: list[SeedSample], words: str) -> None:
+def test_largest_stable_rate_is_below_first_broken_run(samples: list[SeedSample], words: str) -> None:
+    """The largest stable rate is the last one below the first broken or missing run."""
     assert stability.stable_rate(dict(zip((0.025, 0.1, 0.4, 1.6), samples, strict=True))).text == words
 
 
-def test_what_breaks_is_counted_where_both_have_run_and_the_best_rate_may_be_the_lowest(tmp_path: Path) -> None:
+def test_broken_pairs_and_best_rates_are_counted(tmp_path: Path) -> None:
+    """Broken runs are counted where both methods have run, and the best rate may be the lowest."""
     run(tmp_path, "PETRA", 1, [40.0, 10.0, 12.0, 11.0])
     run(tmp_path, "BACKPROPAGATION", 1, [50.0, 60.0, 30.0, 10.0])
     run(tmp_path, "PETRA", 2, [40.0])  # without its counterpart
@@ -77,7 +79,8 @@ def test_what_breaks_is_counted_where_both_have_run_and_the_best_rate_may_be_the
     assert {entry.text for entry in rates.rows[2][2:]} == {"not known", ""}
 
 
-def test_the_map_shows_what_broke_what_has_no_accuracy_and_what_was_not_run(tmp_path: Path) -> None:
+def test_stability_map_shows_broken_and_missing_runs(tmp_path: Path) -> None:
+    """The map contains accuracies and differences, marks for missing runs and patterns for broken ones."""
     run(tmp_path, "PETRA", 1, [41.3, 42.7])
     run(tmp_path, "BACKPROPAGATION", 1, [50.0, 60.0])
 
@@ -94,7 +97,8 @@ def test_the_map_shows_what_broke_what_has_no_accuracy_and_what_was_not_run(tmp_
     assert "\N{MULTIPLICATION SIGN}" in svg()
 
 
-def test_the_map_is_of_one_seed_whatever_others_were_run(tmp_path: Path) -> None:
+def test_stability_map_uses_one_seed(tmp_path: Path) -> None:
+    """Runs of other seeds do not change the map."""
     run(tmp_path, "PETRA", 1, [40.0])
     run(tmp_path, "BACKPROPAGATION", 1, [50.0])
     fake_probes.train(dataclasses.replace(at("PETRA", 1)[0], seed=1), tmp_path, 10.0)

@@ -39,7 +39,8 @@ def section(root: Path) -> Section:
     return sections.made(staleness.EXHIBIT, root)
 
 
-def test_points_of_the_curve_have_the_staleness_that_is_asked_for() -> None:
+def test_curve_points_have_the_requested_staleness() -> None:
+    """The planned points of the curve and the planned devices have the staleness that they are named for."""
     cells = [plan.trained(plan.PETRA, point) for point in plan.POINTS[plan.NETWORK]]
     vectors = [timing.vector(cell) for cell in cells if isinstance(cell, TrainedCell)]
     assert sorted(vector[0] for vector in vectors if vector) == [1, 3, 6, 9, 12, 14, 18]
@@ -52,7 +53,7 @@ def test_points_of_the_curve_have_the_staleness_that_is_asked_for() -> None:
         assert len(sizes) in (0, devices)
 
 
-def test_lockstep_and_backpropagation_are_cells_of_other_plans() -> None:
+def test_lockstep_and_backpropagation_reuse_other_cells() -> None:
     """Require that no training has a second identity, including one in a cell with a probe."""
 
     def training(cell: TrainedCell) -> str:
@@ -68,7 +69,8 @@ def test_lockstep_and_backpropagation_are_cells_of_other_plans() -> None:
     assert sum(cell in others for cell in planned) > 100
 
 
-def test_what_is_compared_has_the_same_samples_and_rate() -> None:
+def test_compared_cells_have_same_samples_and_rate() -> None:
+    """Cells of one k have the same batch size, rate and length, and the sweep covers all rate factors."""
     cells = [cell for cell in plan.curve() if isinstance(cell, TrainedCell)]
     for k in plan.KS:
         of_k = [cell for cell in cells if cell.accumulation == k]
@@ -78,13 +80,15 @@ def test_what_is_compared_has_the_same_samples_and_rate() -> None:
     assert factors == set(plan.RATES)
 
 
-def test_the_declared_comparisons_come_first() -> None:
+def test_declared_comparisons_are_planned_first() -> None:
+    """The first planned cells are the confirming ones, with seeds 3 to 5 and three epochs."""
     first = plan.cells("small")[: len(list(plan.confirming()))]
     assert {cell.seed for cell in first if isinstance(cell, TrainedCell)} == {3, 4, 5}
     assert all(isinstance(cell, TrainedCell) and cell.epochs == 3 for cell in first)
 
 
-def test_sentences_are_made_from_data_and_say_what_was_not_run(tmp_path: Path) -> None:
+def test_staleness_sentences_follow_data_and_name_missing_runs(tmp_path: Path) -> None:
+    """The sentences contain the differences from the records and list the points that have not run."""
     write(tmp_path)
     rendered = section(tmp_path)
     text = rendered.sentence.replace("\N{NARROW NO-BREAK SPACE}", " ")
@@ -105,7 +109,8 @@ def test_sentences_are_made_from_data_and_say_what_was_not_run(tmp_path: Path) -
     assert sections.table(rendered, "staleness-small-devices").rows[0][4].text == "not run"
 
 
-def test_backpropagation_is_the_point_at_0_of_every_line(tmp_path: Path) -> None:
+def test_backpropagation_is_the_point_at_staleness_0(tmp_path: Path) -> None:
+    """Every line of the figure begins at the accuracy of backpropagation."""
     write(tmp_path)
     (figure,) = (block for block in section(tmp_path).blocks if getattr(block, "svg", ""))
     described = figure.description  # type: ignore[union-attr]  # a figure
@@ -113,7 +118,8 @@ def test_backpropagation_is_the_point_at_0_of_every_line(tmp_path: Path) -> None
     assert "Delayed gradients, 3 epochs from 70.1 to 62.9" in described
 
 
-def test_one_stage_per_device_pays_for_latency_what_theory_says() -> None:
+def test_period_of_one_stage_per_device_includes_latency() -> None:
+    """Link latency increases the period as the formula predicts, unless slack hides it."""
     costs = (Cost(1.0, 2.0),) * 4
 
     def seconds(slack: float, link: Link) -> float:
@@ -125,7 +131,8 @@ def test_one_stage_per_device_pays_for_latency_what_theory_says() -> None:
     assert seconds(1.0, Link(latency=0.6)) == pytest.approx(6.0)
 
 
-def test_smoke_has_cells_that_differ_in_timing_alone() -> None:
+def test_smoke_cells_differ_in_timing_only() -> None:
+    """The two cells of scale smoke differ only in timing and stages."""
     free, four = plan.cells("smoke")
     assert isinstance(free, TrainedCell)
     assert dataclasses.replace(free, timing=plan.FOUR.timing, stages=plan.FOUR.stages) == four

@@ -51,7 +51,8 @@ def rows(section: Section) -> dict[str, dict[tuple[str, str], Entry]]:
     return {row[0].text: sections.entries(table, *(entry.text for entry in row[:2])) for row in table.rows}
 
 
-def test_what_was_measured_stands_in_the_units_of_the_formulas(tmp_path: Path) -> None:
+def test_table1_measurements_use_units_of_the_formulas(tmp_path: Path) -> None:
+    """Measurements are in the units of the formulas, and only formulas of the paper have its mark."""
     write(tmp_path)
     by_method = rows(made(tmp_path))
     names = (("activations", "measured"), ("weights", "stashed"), ("FLOPs", "measured"))
@@ -63,7 +64,8 @@ def test_what_was_measured_stands_in_the_units_of_the_formulas(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("quantity", ["stage_flops", "memory"])
-def test_a_measurement_that_departs_is_said_aloud(tmp_path: Path, quantity: str) -> None:
+def test_table1_deviation_from_formula_is_an_alert(tmp_path: Path, quantity: str) -> None:
+    """A measurement that deviates from its formula or prediction makes the finding an alert."""
     write(tmp_path, only=(methods.BACKPROPAGATION,))
     (cell,) = (c for c in chains() if c.method == methods.PETRA.name)
     right = result(cell)
@@ -79,7 +81,8 @@ def test_a_measurement_that_departs_is_said_aloud(tmp_path: Path, quantity: str)
     assert f"{95 if quantity == 'memory' else 96} of 96 numbers" in predicted.text
 
 
-def test_without_backpropagation_there_are_no_units_and_nothing_is_claimed(tmp_path: Path) -> None:
+def test_table1_without_backpropagation_has_no_measurements(tmp_path: Path) -> None:
+    """Without backpropagation there are no units, so there are no findings and no measured values."""
     write(tmp_path, only=(methods.PETRA, methods.DSP))
     section = made(tmp_path)
     assert list(section.findings) == []
@@ -88,7 +91,8 @@ def test_without_backpropagation_there_are_no_units_and_nothing_is_claimed(tmp_p
     assert rows(section)["PETRA"]["time per batch", "measured"].text == "not run"
 
 
-def test_one_method_that_follows_its_formulas_does_not_reproduce_the_table(tmp_path: Path) -> None:
+def test_table1_is_reproduced_only_by_all_methods(tmp_path: Path) -> None:
+    """The standing is REPRODUCED only if all methods follow their formulas."""
     write(tmp_path, "paper", only=(methods.BACKPROPAGATION,))
     assert made(tmp_path).findings[0].role is Role.GOOD
     assert sections.status_of("table1", tmp_path) is ExhibitStatus.NOT_RUN
@@ -96,7 +100,8 @@ def test_one_method_that_follows_its_formulas_does_not_reproduce_the_table(tmp_p
     assert sections.status_of("table1", tmp_path) is ExhibitStatus.REPRODUCED
 
 
-def test_growth_is_drawn_of_what_was_measured_over_several_j_or_k(tmp_path: Path) -> None:
+def test_growth_is_drawn_over_several_j_or_k(tmp_path: Path) -> None:
+    """The figure covers the scale that was measured at several J or k."""
     write(tmp_path, accumulations=(1, 2, 4), only=SHOWN)
     write(tmp_path, depth=2, only=SHOWN)
     write(tmp_path, "small", only=SHOWN)
@@ -111,7 +116,8 @@ def test_growth_is_drawn_of_what_was_measured_over_several_j_or_k(tmp_path: Path
     assert len(table.rows) == len(SHOWN), "only one scale"
 
 
-def test_the_smoke_grid_goes_over_j_and_over_k() -> None:
+def test_smoke_grid_covers_several_j_and_k() -> None:
+    """The cells of scale smoke cover six k on one chain and two further chains."""
     cells = [c for c in PLANS["table1"]("smoke") if isinstance(c, ComplexityCell)]
     assert len(set(cells)) == len(cells)
     of_petra = {(c.model, c.accumulation) for c in cells if c.method == "PETRA"}

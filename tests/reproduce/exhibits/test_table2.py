@@ -40,7 +40,8 @@ def of_seeds(method: Method, k: int, seeds: tuple[int, ...] = (0, 1, 2), **chang
     return [recipes.cell("small", "revnet18", method, k, seed, **changes) for seed in seeds]
 
 
-def test_petra_stands_beside_the_published_value_at_its_best_k_and_says_which(tmp_path: Path) -> None:
+def test_published_value_is_compared_at_best_k(tmp_path: Path) -> None:
+    """PETRA is compared with the published value at its best k, which the table states."""
     seeds = range(2)
     train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 2, seed) for seed in seeds], 94.9)
     train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 4)], 93.0)
@@ -65,7 +66,7 @@ def _best(root: Path, cell: TrainingCell) -> float:
     return float(result["best_test_accuracy"])
 
 
-def test_another_recipe_is_not_in_the_table(tmp_path: Path) -> None:
+def test_table2_excludes_other_recipes(tmp_path: Path) -> None:
     """Treat a cell with the same network, method and k but another length or rate as another experiment."""
     train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 2, epochs=30, drops=())], 99.0)
     train(tmp_path, of_seeds(methods.PETRA, 2, learning_rate=0.3), 99.0)
@@ -74,7 +75,8 @@ def test_another_recipe_is_not_in_the_table(tmp_path: Path) -> None:
     assert any("0 of 27 published values" in finding.text for finding in section.findings)
 
 
-def test_scales_and_precisions_have_tables_of_their_own(tmp_path: Path) -> None:
+def test_scales_and_precisions_have_separate_tables(tmp_path: Path) -> None:
+    """Scales and precisions have separate tables, and runs in bf16 are separate from float32."""
     train(tmp_path, of_seeds(methods.PETRA, 1), 60.0)
     train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 2, precision="bf16", loader="memory")], 94.0)
     single = recipes.cell("paper", "revnet18", methods.PETRA, 2)
@@ -90,7 +92,8 @@ def test_scales_and_precisions_have_tables_of_their_own(tmp_path: Path) -> None:
     assert any("1 of 27 published values" in finding.text for finding in section.findings)
 
 
-def test_petra_is_paired_at_both_batches(tmp_path: Path) -> None:
+def test_petra_is_paired_with_both_batch_sizes(tmp_path: Path) -> None:
+    """PETRA is compared with backpropagation at the same batch per update and at the fixed batch."""
     train(tmp_path, of_seeds(methods.PETRA, 4), 60.0)
     train(tmp_path, of_seeds(methods.BACKPROPAGATION, 4), 62.0)
     train(tmp_path, of_seeds(methods.BACKPROPAGATION, 1, batch_size=64), 59.0, step=0.3)
@@ -104,7 +107,8 @@ def test_petra_is_paired_at_both_batches(tmp_path: Path) -> None:
     assert (fixed["PETRA"].raw, fixed["to the same batch"].text) == ("", "")
 
 
-def test_unfinished_and_failed_runs_are_told(tmp_path: Path) -> None:
+def test_table2_reports_unfinished_and_failed_runs(tmp_path: Path) -> None:
+    """Unfinished and failed runs are counted, and the hint has the state of each seed."""
     first, second, third = of_seeds(methods.PETRA, 1)
     fake_records.train(first, tmp_path, 60.0)
     fake_records.train(second, tmp_path, 60.0, epochs=2)
@@ -114,7 +118,8 @@ def test_unfinished_and_failed_runs_are_told(tmp_path: Path) -> None:
     assert rendered.hint == "seed 1: 2 of 3 epochs; seed 2: out of memory (epoch 2 of 3)"
 
 
-def test_every_difference_has_its_runs_and_none_has_a_dagger(tmp_path: Path) -> None:
+def test_differences_have_verdicts_and_run_counts(tmp_path: Path) -> None:
+    """Every difference has a verdict and the number of runs of both sides."""
     for k in table2.ACCUMULATIONS:
         for cell in of_seeds(methods.PETRA, k):
             fake_records.train(cell, tmp_path, 60.0 + (0.0, 1.0, -1.0)[cell.seed] + (k == 2) * 3.0)
@@ -127,7 +132,8 @@ def test_every_difference_has_its_runs_and_none_has_a_dagger(tmp_path: Path) -> 
     assert section.findings[-1].text.endswith(": 1 higher, 5 open.")
 
 
-def test_a_published_value_agrees_if_it_lies_in_the_interval_of_the_mean(tmp_path: Path) -> None:
+def test_published_value_within_interval_agrees(tmp_path: Path) -> None:
+    """A published value within the interval of our mean has the verdict agree."""
     for seed in range(3):
         cell = recipes.cell("paper", "revnet18", methods.PETRA, 2, seed)
         fake_records.train(cell, tmp_path, 94.0, extra={"best_test_accuracy": 94.7 + 0.2 * seed})
@@ -138,7 +144,8 @@ def test_a_published_value_agrees_if_it_lies_in_the_interval_of_the_mean(tmp_pat
 
 
 @pytest.mark.parametrize("sweep", SWEEPS.values(), ids=lambda sweep: sweep.scale)
-def test_matched_backpropagation_averages_over_the_same_images_as_petra(sweep: Sweep) -> None:
+def test_matched_backpropagation_has_same_images_per_update(sweep: Sweep) -> None:
+    """Matched backpropagation differs from PETRA only in the method; the baseline has twice the batch size."""
     for k in table2.ACCUMULATIONS:
         petra, matched = (
             sweep.cell(sweep.datasets[0], "revnet18", m, k) for m in (methods.PETRA, methods.BACKPROPAGATION)
@@ -149,13 +156,15 @@ def test_matched_backpropagation_averages_over_the_same_images_as_petra(sweep: S
     assert baseline.accumulation == 1
 
 
-def test_by_k_it_is_the_last_epoch_and_not_the_best(tmp_path: Path) -> None:
+def test_table_by_k_uses_last_epoch_accuracy(tmp_path: Path) -> None:
+    """The table by k contains the accuracy of the last epoch, not the best one."""
     (cell,) = of_seeds(methods.PETRA, 1, (0,))
     fake_records.train(cell, tmp_path, 60.0, extra={"best_test_accuracy": 65.0})
     assert at(read(tmp_path), 1, 32)["PETRA"].raw == 60.0
 
 
-def test_values_that_differ_from_the_published_disagree_and_every_arithmetic_counts(tmp_path: Path) -> None:
+def test_differing_value_disagrees_and_all_precisions_count(tmp_path: Path) -> None:
+    """A mean that differs from the published value disagrees, and runs of every precision are counted."""
     for seed in range(3):
         cell = recipes.cell("paper", "revnet18", methods.PETRA, 2, seed)
         fake_records.train(cell, tmp_path, 90.0, extra={"best_test_accuracy": 90.0 + 0.1 * seed})

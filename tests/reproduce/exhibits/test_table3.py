@@ -61,7 +61,8 @@ def small(method: Method, batch_size: int = 2) -> MemoryCell:
     return cell(method, scale="small", batch_size=batch_size)
 
 
-def test_it_is_an_alert_when_the_digits_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deviating_published_rows_are_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Published rows that the rule does not reproduce make the finding an alert."""
     monkeypatch.setattr("reproduce.modelling.held.PUBLISHED_RULE", CONSISTENT_RULE)
     finding = sections.made(table3.EXHIBIT, tmp_path).findings[0]
     assert finding.role is Role.ALERT
@@ -76,7 +77,8 @@ def test_it_is_an_alert_when_the_digits_differ(tmp_path: Path, monkeypatch: pyte
     ],
     ids=str,
 )
-def test_held_and_published_rule_differ_by_four_known_terms(method: Method, model: str) -> None:
+def test_held_memory_differs_from_rule_by_four_known_terms(method: Method, model: str) -> None:
+    """Measured memory equals the published rule plus stem inputs, streams and norm counters."""
     wanted = cell(method, model=model)
     sizes = revnet_sizes(int(model.removeprefix("revnet")), "cifar10", wanted.batch_size, wanted.width)
     norms = {size.stage: 0 for size in sizes}
@@ -92,7 +94,8 @@ def test_held_and_published_rule_differ_by_four_known_terms(method: Method, mode
     assert sum(row["peak"] for row in measured(wanted)["rows"] if row["kind"] in COUNTED) == expected
 
 
-def test_savings_are_of_the_same_network_and_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_savings_compare_same_network_and_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Savings are relative to delayed gradients of the same network and batch size."""
     larger = small(METHODS[0], 4), small(methods.PETRA, 4)
     section = held(tmp_path, monkeypatch, *map(small, METHODS), small(methods.PETRA, 3), *larger)
     rendered = rows(section)
@@ -109,7 +112,8 @@ def test_savings_are_of_the_same_network_and_batch(tmp_path: Path, monkeypatch: 
     assert "batch 4" not in figure.description
 
 
-def test_a_count_that_departs_from_the_prediction_is_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table3_deviation_from_prediction_is_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A count that deviates from the prediction makes the finding an alert."""
     wanted = small(methods.PETRA)
     held(tmp_path, monkeypatch, wanted)
     result = measured(wanted)
@@ -124,7 +128,8 @@ def test_a_count_that_departs_from_the_prediction_is_an_alert(tmp_path: Path, mo
     assert "72 of 80 numbers" in section.findings[1].text
 
 
-def test_what_did_not_fit_and_what_was_not_run_is_said(tmp_path: Path) -> None:
+def test_table3_reports_out_of_memory_and_missing_cells(tmp_path: Path) -> None:
+    """Cells that ran out of memory or were not run are marked, and nothing is drawn."""
     wanted = next(c for c in PLANS["table3"]("paper") if isinstance(c, MemoryCell) and c.method == METHODS[0].name)
     assert (wanted.dataset, wanted.model) == ("imagenet", "revnet50")
     fake_records.begin(wanted, tmp_path).fail("out of memory", "memory-x would hold 215 bytes")
@@ -140,9 +145,10 @@ def test_what_did_not_fit_and_what_was_not_run_is_said(tmp_path: Path) -> None:
     ("finished", "more", "status"),
     [(3, 0.0, ExhibitStatus.IN_PART), (4, 0.0, ExhibitStatus.REPRODUCED), (4, 0.1, ExhibitStatus.DIFFERS)],
 )
-def test_it_is_reproduced_where_as_much_is_held_as_was_published(
+def test_table3_standing_follows_published_memory(
     tmp_path: Path, finished: int, more: float, status: ExhibitStatus
 ) -> None:
+    """The standing follows from the number of measured rows and their agreement with the published ones."""
     papers = [c for c in PLANS["table3"]("paper") if isinstance(c, MemoryCell)]
     papers = [c for c in papers if (c.dataset, c.model) == ("imagenet", "revnet50")]
     by_rule = dict(zip([m.name for m in METHODS], (44.45, 43.58, 21.20, 20.33), strict=True))  # before rounding
@@ -155,9 +161,8 @@ def test_it_is_reproduced_where_as_much_is_held_as_was_published(
     assert sections.status_of("table3", tmp_path) is status
 
 
-def test_where_the_system_does_not_say_how_a_process_grew_there_is_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_process_growth_leaves_an_empty_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record without process growth leaves this entry empty and keeps the others."""
     wanted = small(methods.PETRA)
     held(tmp_path, monkeypatch, wanted)
     volumes.remove(wanted, tmp_path)
@@ -168,7 +173,8 @@ def test_where_the_system_does_not_say_how_a_process_grew_there_is_nothing(
 
 
 @pytest.mark.slow
-def test_no_cell_of_the_small_grid_needs_more_than_five_gigabytes() -> None:
+def test_small_grid_cells_need_less_than_5_gb() -> None:
+    """Every memory cell of scale small is predicted to hold less than 5 GB."""
     for c in PLANS["table3"]("small"):
         # A method that reconstructs holds less than a method that does not, in the same cell.
         if isinstance(c, MemoryCell) and not methods.by_name(c.method).reconstructs:

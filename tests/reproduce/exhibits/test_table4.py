@@ -27,12 +27,14 @@ def section(root: Path, reached: dict[Method, float], seeds: int = 3) -> Section
     return sections.made(table4.EXHIBIT, root)
 
 
-def test_each_configuration_is_the_method_with_those_buffers() -> None:
+def test_configurations_are_methods_with_those_buffers() -> None:
+    """The four methods cover all combinations of kept inputs and kept weights."""
     kept = [(not method.reconstructs, method.stashes_weights) for method in METHODS]
     assert kept == [(True, True), (True, False), (False, True), (False, False)]
 
 
-def test_the_halves_and_their_difference_are_shown(tmp_path: Path) -> None:
+def test_halves_and_their_difference_are_listed(tmp_path: Path) -> None:
+    """The table lists the effect of reconstructed inputs, of current weights, and their difference."""
     made = section(tmp_path, LEVEL | {methods.APPROXIMATE_INPUTS: 58.0, methods.DSP: 59.5})
     shown_table = sections.table(made, "table4-small-cifar10")
     names = methods.APPROXIMATE_INPUTS.title, methods.DSP.title, "reconstructed inputs − current weights"
@@ -51,9 +53,10 @@ def test_the_halves_and_their_difference_are_shown(tmp_path: Path) -> None:
         (None, 58.0, ClaimVerdict.UNKNOWN),
     ],
 )
-def test_the_statement_is_judged_on_the_chain_only(
+def test_table4_statement_is_judged_on_the_chain_only(
     tmp_path: Path, inputs: float | None, weights: float, expected: ClaimVerdict
 ) -> None:
+    """The claim is judged on the chain, not on RevNet-18."""
     section(tmp_path, LEVEL | {methods.APPROXIMATE_INPUTS: 50.0})  # RevNet-18 reconstructs almost nothing
     for method, accuracy in ((methods.APPROXIMATE_INPUTS, inputs), (methods.DSP, weights)):
         for seed in range(3 if accuracy is not None else 0):
@@ -63,7 +66,8 @@ def test_the_statement_is_judged_on_the_chain_only(
     assert judged.verdict is expected
 
 
-def test_a_scale_without_differences_leaves_the_sentence_to_one_that_has_them(tmp_path: Path) -> None:
+def test_table4_sentence_is_of_a_scale_with_differences(tmp_path: Path) -> None:
+    """The sentence is about the scale that has differences, if the larger scale has none."""
     fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), tmp_path, 94.0, epochs=1)
     assert "both together by not comparable yet" in sections.made(table4.EXHIBIT, tmp_path).sentence
     assert f"current weights by {MINUS}1.0" in section(tmp_path, LEVEL | {methods.DSP: 59.0}).sentence

@@ -47,7 +47,8 @@ def read(root: Path) -> Section:
     return sections.made(table5.EXHIBIT, root)
 
 
-def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
+def test_modelled_times_follow_stage_costs(tmp_path: Path) -> None:
+    """The modelled times, speed-up, bottleneck and idle share follow from the stage costs."""
     cell = cells("smoke")[0]
     fake_records.begin(cell, tmp_path).finish(made_up(FOUR))
     table = sections.table(read(tmp_path), "table5-smoke")
@@ -63,7 +64,7 @@ def test_modelled_times_are_those_of_the_costs(tmp_path: Path) -> None:
     assert "load before and after 0.5 and 1.5 on 2 cores (RevNet-18)" in table.notes[0]
 
 
-def test_more_stages_than_devices_are_cut_evenly_by_cost_and_merged(tmp_path: Path) -> None:
+def test_stages_are_partitioned_by_cost_and_merged(tmp_path: Path) -> None:
     """The first of 18 stages takes twice as long, and an even cut gives its device another one."""
     fake_records.begin(cells("smoke")[1], tmp_path).finish(made_up([0.2, *[0.1] * 17]))
     table = sections.table(read(tmp_path), "table5-arrangements")
@@ -80,18 +81,21 @@ def test_more_stages_than_devices_are_cut_evenly_by_cost_and_merged(tmp_path: Pa
     ]
 
 
-def test_the_machine_is_named_by_its_gpu_where_it_has_one(tmp_path: Path) -> None:
+def test_table5_note_names_the_gpu(tmp_path: Path) -> None:
+    """The note names the GPU on which the costs were measured."""
     environment = {**fake_records.ENVIRONMENT, "device": "A GPU", "threads": 2}
     fake_records.begin(cells("smoke")[0], tmp_path, environment=environment).finish(made_up(FOUR))
     assert "Measured on A GPU, 2 threads; load" in sections.table(read(tmp_path), "table5-smoke").notes[0]
 
 
-def test_a_narrow_network_is_not_held_against_the_published_value(tmp_path: Path) -> None:
+def test_narrow_network_is_not_compared_with_published_value(tmp_path: Path) -> None:
+    """The sentence about a narrow network contains no published value."""
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
     assert read(tmp_path).sentence.endswith("of 2.0 times for RevNet-18, J = 10.")
 
 
-def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tmp_path: Path) -> None:
+def test_largest_scale_is_compared_with_published_speedup(tmp_path: Path) -> None:
+    """Sentence and table compare the largest scale with the published speed-up, and the verdict stays open."""
     fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
     fake_records.begin(cells("paper")[0], tmp_path).finish(made_up([0.1] * 10))
     section = read(tmp_path)
@@ -110,13 +114,15 @@ def test_the_largest_scale_speaks_and_the_paper_s_stands_beside_the_published(tm
     assert "and 18.0 times for RevNet-34, J = 18 (second-hand: 2.4). The published speed-up falls with J" in text
 
 
-def test_without_measurements_there_are_the_published_values_alone(tmp_path: Path) -> None:
+def test_table5_without_measurements_has_published_values_only(tmp_path: Path) -> None:
+    """Without measurements only the published table is made."""
     section = read(tmp_path)
     assert sections.status_of("table5", tmp_path) is ExhibitStatus.NOT_RUN
     assert [table.key for table in sections.tables(section)] == ["table5"]
 
 
-def test_cells_are_the_paper_s_networks_at_the_paper_s_batch() -> None:
+def test_table5_cells_use_networks_and_batch_of_the_paper() -> None:
+    """At scale paper, the cells have the networks, width and batch size of the paper."""
     paper = cells("paper")
     assert [(cell.model, cell.width, cell.batch_size) for cell in paper] == [
         (f"revnet{depth}", 64, 64) for depth in (18, 34, 50)

@@ -13,7 +13,8 @@ from tests.reproduce.exhibits.test_table3 import measured
 from tests.reproduce.measures.test_held_memory import cell
 
 
-def test_parameters_and_inputs_of_the_first_down_sampling_stage_by_hand(tmp_path: Path) -> None:
+def test_first_downsampling_stage_matches_hand_calculation(tmp_path: Path) -> None:
+    """The parameters and the inputs of the first down-sampling stage equal a calculation by hand."""
     table = sections.table(sections.made(table6.EXHIBIT, tmp_path), "table6-imagenet")
     columns = [column.name for column in table.columns]
     assert sum(int(row[3].text.replace(",", "")) for row in table.rows) == 12_215_912
@@ -21,7 +22,8 @@ def test_parameters_and_inputs_of_the_first_down_sampling_stage_by_hand(tmp_path
     assert table.rows[3][columns.index("inputs")].value == 13 * 2 * 64 * 64 * 56 * 56 * 4 / 1e6
 
 
-def test_what_was_held_otherwise_than_predicted_is_an_alert(tmp_path: Path) -> None:
+def test_table6_deviation_from_prediction_is_an_alert(tmp_path: Path) -> None:
+    """The total deviation from the prediction is listed, and a non-zero value has tone ALERT."""
     wanted = cell(methods.PETRA)
     assert wanted in PLANS["table6"]("smoke")
     result = measured(wanted)
@@ -39,7 +41,8 @@ def test_what_was_held_otherwise_than_predicted_is_an_alert(tmp_path: Path) -> N
         assert (row[-1].value, row[-1].role) == (departed / 1e6, Role.ALERT if shift else Role.OURS)
 
 
-def test_cells_are_those_of_table_3_that_show_this_network() -> None:
+def test_table6_cells_are_a_subset_of_table3() -> None:
+    """The cells are those of Table 3 with PETRA on RevNet-18."""
     for scale in ("smoke", "small", "paper"):
         cells = [c for c in PLANS["table6"](scale) if isinstance(c, MemoryCell)]
         assert cells

@@ -16,7 +16,8 @@ from tests import fake_records
 from tests.sections import entries, made, tables
 
 
-def test_the_cells_differ_in_method_k_seed_and_the_rate_of_their_samples() -> None:
+def test_transformer_cells_differ_in_method_k_seed_and_rate() -> None:
+    """Cells differ in method, k, seed and the learning rate that follows from k."""
     images = IMAGES.cells
     assert len(set(images)) == len(images) == 2 * 3 * 3
     assert set(images) < set(cells("small"))
@@ -31,12 +32,14 @@ def test_the_cells_differ_in_method_k_seed_and_the_rate_of_their_samples() -> No
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: f"{study.model}-{study.scale}")
 def test_every_study_compares_with_backpropagation(study: Study) -> None:
+    """Every study has cells of PETRA and of backpropagation for all k and seeds."""
     assert COMPARED == (methods.BACKPROPAGATION, methods.PETRA)
     assert {cell.scale for cell in study.cells} == {study.scale}
     assert len(set(study.cells)) == len(COMPARED) * len(study.accumulations) * len(recipes.seeds(study.scale))
 
 
-def test_a_scale_expects_less_of_transformers_where_it_says_so() -> None:
+def test_smoke_has_a_lower_target_for_transformers() -> None:
+    """At scale smoke, the target accuracy of transformers is lower than that of other networks."""
     smoke = scales.by_name("smoke")
     done = State(Status.DONE)
     for study in STUDIES:
@@ -47,7 +50,8 @@ def test_a_scale_expects_less_of_transformers_where_it_says_so() -> None:
             assert not smoke.falls_short(cell, done, smoke.target(cell) + 0.1)
 
 
-def test_runs_on_two_texts_are_never_in_one_table(tmp_path: Path) -> None:
+def test_runs_on_different_texts_have_separate_tables(tmp_path: Path) -> None:
+    """Runs on different texts are in separate tables, whose captions contain the hash of the text."""
     unigram = {"accuracy": 18.0, "bits_per_byte": 4.5}
     for seed, sha256 in enumerate(("aaaa00", "aaaa00", "bbbb00")):
         data = {**built_in("pydoc"), "files": {"pydoc_data.topics": sha256}, "unigram": unigram}
@@ -66,7 +70,8 @@ def test_runs_on_two_texts_are_never_in_one_table(tmp_path: Path) -> None:
     assert "that of Python 3.11.7" in both[0].notes[0]
 
 
-def test_an_unfinished_run_is_shown_before_its_text_is_known(tmp_path: Path) -> None:
+def test_unfinished_run_is_listed_before_its_text_is_known(tmp_path: Path) -> None:
+    """An unfinished run is listed with its progress, without the hash and the frequencies of its text."""
     fake_records.train(LANGUAGE.cell(methods.PETRA, 4), tmp_path, 40.0, epochs=2)
     (table,) = tables(made(transformers.EXHIBIT, tmp_path))
     assert "2 of " in entries(table, "k = 4", "PETRA")["", "last epoch, %"].text

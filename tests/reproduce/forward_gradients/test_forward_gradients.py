@@ -81,14 +81,16 @@ def exact(norm: bool = True) -> Tensor:
 
 
 @pytest.mark.parametrize("space", Space)
-def test_guess_that_is_the_target_gives_the_target(space: Space) -> None:
+def test_guess_equal_to_target_gives_the_target(space: Space) -> None:
+    """If the guess is the target, the gradient is that of backpropagation and all cosines are 1."""
     both = trained(ForwardGradient(Target.GLOBAL, Guess.GLOBAL, space))
     torch.testing.assert_close(gradients(both), exact(), rtol=1e-7, atol=1e-10)
     torch.testing.assert_close(both.cosines, torch.ones(3), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("space", Space)
-def test_local_guess_of_the_local_target_is_local_learning(space: Space) -> None:
+def test_local_guess_of_local_target_is_local_learning(space: Space) -> None:
+    """The local guess of the local target gives the gradients of local learning."""
     trainer = trained(ForwardGradient(Target.LOCAL, Guess.LOCAL, space))
     stages = network()
     torch.manual_seed(1)
@@ -104,7 +106,7 @@ def test_local_guess_of_the_local_target_is_local_learning(space: Space) -> None
                 torch.testing.assert_close(p.grad, q.grad, rtol=1e-6, atol=1e-8)  # eps counts in small ones
 
 
-def test_every_block_below_the_last_two_has_a_next_target_of_its_own() -> None:
+def test_next_target_passes_through_the_next_block() -> None:
     """The target passes through the next block. For the last block it is that of the network's loss, the global one."""
     trainer = trained(ForwardGradient(Target.NEXT, Guess.NEXT))
     stages = network()
@@ -123,7 +125,7 @@ def test_every_block_below_the_last_two_has_a_next_target_of_its_own() -> None:
 
 @pytest.mark.parametrize("space", Space)
 @pytest.mark.parametrize("scaling", Scaling)
-def test_guess_at_right_angles_gives_nothing(space: Space, scaling: Scaling) -> None:
+def test_orthogonal_guess_gives_zero(space: Space, scaling: Scaling) -> None:
     """The guess is zero wherever the target is not: one uses the first half of the channels, the other the second."""
 
     class Half(nn.Module):
@@ -149,7 +151,7 @@ def test_guess_at_right_angles_gives_nothing(space: Space, scaling: Scaling) -> 
 
 
 @pytest.mark.parametrize("space", [Space.WEIGHTS, Space.BATCH_WEIGHTS, Space.ALL_WEIGHTS])
-def test_length_is_the_targets_times_the_cosine(space: Space) -> None:
+def test_update_length_is_target_length_times_cosine(space: Space) -> None:
     """Test every tensor with one coefficient, along the target; and single samples with a batch of one."""
     size = 1 if space is Space.WEIGHTS else BATCH
     target, guess, update = (
@@ -165,7 +167,7 @@ def test_length_is_the_targets_times_the_cosine(space: Space) -> None:
         assert torch.dot(t, step) >= -1e-12
 
 
-def test_projection_of_samples_is_that_of_each() -> None:
+def test_projection_is_computed_per_sample() -> None:
     """Test the space of weights, tensor by tensor, with the gradient of each sample from autograd."""
     stages = network(norm=False)
     torch.manual_seed(1)
@@ -190,7 +192,7 @@ def test_projection_of_samples_is_that_of_each() -> None:
 @pytest.mark.parametrize(
     ("guess", "space"), [*((Guess.GAUSSIAN, space) for space in Space), (Guess.RADEMACHER, Space.WEIGHTS)]
 )
-def test_unnormalised_noise_is_right_on_average(guess: Guess, space: Space) -> None:
+def test_plain_noise_is_unbiased(guess: Guess, space: Space) -> None:
     """Test Baydin's estimator, and Ren's of activations: the mean of many draws, within four standard errors."""
     stages, draws = network(norm=False), 600
     trainer = ForwardGradients(stages, ForwardGradient(Target.GLOBAL, guess, space, Scaling.PLAIN), seed=3)
@@ -236,7 +238,8 @@ def test_variance_and_bias_of_noise() -> None:
 @pytest.mark.parametrize("target", Target)
 @pytest.mark.parametrize("space", Space)
 @pytest.mark.parametrize("guess", [Guess.LOCAL, Guess.GAUSSIAN, Guess.FIXED])
-def test_forward_mode_is_the_projection(target: Target, space: Space, guess: Guess) -> None:
+def test_jvp_equals_projection(target: Target, space: Space, guess: Guess) -> None:
+    """The gradients by jvp equal those by projection, except where one jvp does not suffice."""
     settings = ForwardGradient(target, guess, space)
     if space is Space.ALL_WEIGHTS and target is not Target.GLOBAL:
         with pytest.raises(ValueError, match="needs one jvp of one loss"):
@@ -249,7 +252,7 @@ def test_forward_mode_is_the_projection(target: Target, space: Space, guess: Gue
 
 
 @pytest.mark.parametrize("space", [Space.BATCH_WEIGHTS, Space.ALL_WEIGHTS])
-def test_forward_mode_with_batch_statistics_agrees_in_the_sum(space: Space) -> None:
+def test_jvp_with_batch_statistics_agrees_for_batch_spaces(space: Space) -> None:
     """Single samples do not agree, because the guess of each changes the losses of the others."""
     settings = ForwardGradient(space=space)
     same = [gradients(trained(replace(settings, derivative=derivative))) for derivative in Derivative]
@@ -261,7 +264,8 @@ def test_forward_mode_with_batch_statistics_agrees_in_the_sum(space: Space) -> N
 
 @pytest.mark.parametrize("derivative", Derivative)
 @pytest.mark.parametrize("space", Space)
-def test_statistics_move_once_a_step(derivative: Derivative, space: Space) -> None:
+def test_batch_statistics_are_updated_once_per_step(derivative: Derivative, space: Space) -> None:
+    """Batch statistics are updated once per step, as in one forward pass."""
     target = Target.GLOBAL if space is Space.ALL_WEIGHTS else Target.NEXT
     settings = ForwardGradient(target, Guess.LOCAL, space, derivative=derivative)
     trainer = trained(settings, steps=1)
@@ -278,7 +282,8 @@ def test_statistics_move_once_a_step(derivative: Derivative, space: Space) -> No
 
 @pytest.mark.parametrize("derivative", Derivative)
 @pytest.mark.parametrize("space", Space)
-def test_frozen_parameters_stay_and_blocks_may_have_none(derivative: Derivative, space: Space) -> None:
+def test_frozen_parameters_and_blocks_without_parameters(derivative: Derivative, space: Space) -> None:
+    """Frozen parameters get no gradient and keep their values, and a block may have no parameters."""
     settings = ForwardGradient(Target.GLOBAL, Guess.LOCAL, space, derivative=derivative)
 
     def made(block: int, freezes: bool) -> nn.Module:
@@ -307,7 +312,7 @@ def test_frozen_parameters_stay_and_blocks_may_have_none(derivative: Derivative,
     assert all(alike[-1:] if space is Space.ALL_WEIGHTS else alike)
 
 
-def test_shares_are_exact_under_batch_statistics_too() -> None:
+def test_per_sample_shares_are_exact_with_batch_statistics() -> None:
     """They sum up to autograd's gradient, and are the transpose of the effect of a change of weights."""
     torch.manual_seed(0)
     block = nn.Sequential(
@@ -334,7 +339,7 @@ def test_shares_are_exact_under_batch_statistics_too() -> None:
             torch.testing.assert_close(shift, (shared[name] * change).flatten(1).sum(1))
 
 
-def test_forward_mode_holds_one_graph_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jvp_keeps_one_graph_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Projection holds the graphs of all blocks, counted by live objects and by the bytes of the blocks."""
     alive: list[int] = []
     evaluations: list[weakref.ref[training.BlockEvaluation]] = []
@@ -363,7 +368,8 @@ def test_forward_mode_holds_one_graph_at_a_time(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("guess", [Guess.GAUSSIAN, Guess.REDRAWN, Guess.FIXED])
-def test_resumed_training_ends_with_the_same_weights(guess: Guess) -> None:
+def test_resumed_training_gives_same_weights(guess: Guess) -> None:
+    """Training resumed from a checkpoint ends with the same weights; other settings are refused."""
     settings = ForwardGradient(Target.LOCAL, guess, Space.ACTIVATIONS)
     data = toys.batches(4, size=BATCH)
     whole = trained(settings, steps=4, rate=0.05)
@@ -381,7 +387,7 @@ def test_resumed_training_ends_with_the_same_weights(guess: Guess) -> None:
 
 @pytest.mark.parametrize("count", blocks.BLOCKS)
 @pytest.mark.parametrize("kind", blocks.AUXILIARIES)
-def test_networks_of_the_paper(count: int, kind: str) -> None:
+def test_networks_have_shapes_of_the_paper_and_learn(count: int, kind: str) -> None:
     """The full width has the paper's shapes. A narrow network memorises a batch under local guesses."""
     outputs = [(64 << 4 * index // count, 32 >> 4 * index // count) for index in range(count - 1)]
     with torch.device("meta"):
@@ -407,13 +413,15 @@ def test_networks_of_the_paper(count: int, kind: str) -> None:
     assert losses[-1] < losses[0]
 
 
-def test_pooling_is_that_of_torch() -> None:
+def test_pooling_equals_adaptive_average_pooling() -> None:
+    """The pooling equals AdaptiveAvgPool2d for odd and even sizes."""
     for size in (1, 2, 5, 7, 8):
         images = torch.randn(2, 3, size, size + 1)
         torch.testing.assert_close(blocks._Pool()(images), nn.AdaptiveAvgPool2d(2)(images).flatten(1))
 
 
-def test_bad_values_are_named() -> None:
+def test_invalid_forward_gradient_settings_raise() -> None:
+    """Unsupported settings, layers and inputs raise an error that names them."""
     with pytest.raises(ValueError, match=r"guess 'global' needs a backward .* 'projection'"):
         ForwardGradient(guess=Guess.GLOBAL, derivative=Derivative.JVP)
     with pytest.raises(ValueError, match=r"local guess of the global target.* need auxiliary networks"):

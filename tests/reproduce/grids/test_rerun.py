@@ -17,7 +17,7 @@ from tests.reproduce.cells.test_cells import FORWARD
 
 
 @pytest.mark.parametrize("scale", scales.SCALES)
-def test_the_command_of_a_cell_in_a_grid_chooses_it_alone(scale: str) -> None:
+def test_command_of_a_grid_cell_selects_only_that_cell(scale: str) -> None:
     """A command with the values of only five settings also ran cells of other lengths and rates."""
     grid = grid_of(scale)
     in_two_precisions = [cell for cells in rerun.planned(scale).values() if len(cells) > 1 for cell in cells]
@@ -28,7 +28,8 @@ def test_the_command_of_a_cell_in_a_grid_chooses_it_alone(scale: str) -> None:
     assert len({rerun.command(cell) for cell in grid}) == len(grid)
 
 
-def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision() -> None:
+def test_command_in_another_precision_selects_the_planned_cell() -> None:
+    """The command of a cell in another precision selects the planned cell and sets that precision."""
     planned = recipes.cell("small", "revnet18", methods.PETRA, 4, 1)
     run = replace(planned, precision="bf16", loader="ffcv")
     words = shlex.split(rerun.command(run))
@@ -37,7 +38,8 @@ def test_a_cell_in_another_precision_is_that_of_the_grid_run_with_that_precision
     assert Selection(loader=words[8], precision=words[10]).variants(chosen) == [run]
 
 
-def test_a_cell_that_left_the_grid_is_run_by_hand_and_what_no_command_makes_has_none() -> None:
+def test_cell_outside_the_grid_has_train_command_or_none() -> None:
+    """A cell outside the grid gets a `train` command, or none if no command can create it."""
     assert "reproduce train" in rerun.command(recipes.cell("smoke", epochs=7))
     left = replace(gradients.cells("small")[0], seed=1234)  # type: ignore[call-arg]  # the cell has a seed
     assert rerun.command(left) == ""
@@ -59,7 +61,8 @@ def test_a_cell_that_left_the_grid_is_run_by_hand_and_what_no_command_makes_has_
     ],
     ids=lambda cell: cell.slug,
 )
-def test_the_command_of_a_cell_by_hand_gives_the_same_cell(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_of_a_custom_cell_gives_the_same_cell(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `train` command of a custom cell creates the same cell."""
     words = shlex.split(rerun.command(cell))
     assert words[:4] == ["python", "-m", "reproduce", "train"]
     made: list[Cell] = []

@@ -28,7 +28,8 @@ def of_training(cells: list[Cell]) -> list[TrainingCell]:
 
 
 @pytest.mark.parametrize("dataset", PAPER)
-def test_a_baseline_of_the_paper_updates_after_every_batch(dataset: str) -> None:
+def test_baseline_of_paper_updates_after_every_batch(dataset: str) -> None:
+    """A baseline of the paper has k = 1, and the published batch size and learning rate."""
     *_, batch, rate, _ = PAPER[dataset]
     cell = sweeps.PAPER.baseline(dataset, "resnet50", 1)
     assert (cell.batch_size, cell.accumulation, cell.method) == (batch, 1, "BACKPROPAGATION")
@@ -37,7 +38,8 @@ def test_a_baseline_of_the_paper_updates_after_every_batch(dataset: str) -> None
     assert same == recipes.cell("paper", "resnet50", methods.PETRA, 1, 1, dataset=dataset)
 
 
-def test_the_papers_exhibits_are_complete_at_its_scale() -> None:
+def test_paper_scale_covers_all_exhibits_of_the_paper() -> None:
+    """Scale paper contains all cells of Table 2, Table 4 and the gradient study, the authors' k first."""
     cells = of_training(table2.cells("paper"))
     made = Counter((c.dataset, c.model, c.method, c.accumulation, c.batch_size, c.seed) for c in cells)
     assert made == Counter(
@@ -68,7 +70,8 @@ def test_the_papers_exhibits_are_complete_at_its_scale() -> None:
     }
 
 
-def test_at_the_papers_scale_only_studies_beyond_it_change_its_recipe() -> None:
+def test_paper_scale_follows_the_recipe_of_the_paper() -> None:
+    """The cells of the paper's exhibits have the recipe of the paper."""
     recipe = ("width", "epochs", "drops", "warmup_epochs", "drop_factor", "momentum", "weight_decay", "batch_size")
     for module in (table2, figure4, table4, gradients, accuracy, invertible):
         for cell in module.cells("paper"):
@@ -83,7 +86,8 @@ def test_at_the_papers_scale_only_studies_beyond_it_change_its_recipe() -> None:
             assert (cell.loader, cell.precision) == ("ffcv", "float32")
 
 
-def test_what_is_small_about_it() -> None:
+def test_small_scale_differs_from_paper_as_documented() -> None:
+    """A cell of scale small differs from that of scale paper only in the documented settings."""
     cell = recipes.cell("small", "revnet18", methods.PETRA, 8, 1)
     ours = cell.to_dict()
     papers = recipes.cell("paper", "revnet18", methods.PETRA, 8, 1).to_dict()
@@ -100,7 +104,7 @@ def test_what_is_small_about_it() -> None:
     }
 
 
-def test_cells_that_have_been_run_keep_their_names() -> None:
+def test_recorded_cells_keep_their_names() -> None:
     """Committed records are found by these names. An accidental change of a setting would hide hours of runs."""
     for cell, name in (
         (recipes.cell("small", "revnet18", methods.PETRA, 1, 0), "cifar10-revnet18-w8-petra-k1-s0-43a15c9f41f4"),
@@ -118,7 +122,8 @@ def test_cells_that_have_been_run_keep_their_names() -> None:
 
 
 @pytest.mark.parametrize("name", scales.SCALES)
-def test_a_grid_has_every_cell_once_under_a_name_of_its_own_and_is_run_seed_by_seed(name: str) -> None:
+def test_grid_cells_are_unique_and_ordered_by_seed(name: str) -> None:
+    """The cells of a grid have one scale and unique names, and are ordered by seed."""
     cells = grid_of(name)
     assert {cell.scale for cell in cells} == {name}
     assert len(set(cells)) == len({cell.name for cell in cells}) == len(cells)
@@ -126,7 +131,7 @@ def test_a_grid_has_every_cell_once_under_a_name_of_its_own_and_is_run_seed_by_s
     assert seeds == sorted(seeds)
 
 
-def test_smoke_compares_like_with_like() -> None:
+def test_smoke_cells_of_a_network_have_one_recipe() -> None:
     """Within a network, only method, k, seed and the learning rate that follows from k differ."""
     varied = {"method", "accumulation", "seed", "learning_rate"}
     for network in ("revnet18", "resnet18", "chain8"):
@@ -135,7 +140,8 @@ def test_smoke_compares_like_with_like() -> None:
         assert len({cell.learning_rate / cell.accumulation for cell in cells}) == 1
 
 
-def test_what_falls_short() -> None:
+def test_falls_short_depends_on_k_status_and_accuracy() -> None:
+    """Finished runs below the target and failed runs at k = 1 and 4 fall short; others do not."""
     for accumulation, status, reached, short in (
         (1, Status.DONE, 90.1, False),
         (1, Status.DONE, 90.0, True),

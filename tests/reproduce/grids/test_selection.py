@@ -31,7 +31,8 @@ def values(cells, setting):
     return {getattr(cell, setting) for cell in cells}
 
 
-def test_several_values_widen_and_several_conditions_narrow():
+def test_values_widen_and_conditions_narrow_the_selection():
+    """Several values of a condition widen the selection, and several conditions narrow it."""
     chosen = choose(k=["1", "4"], models=["revnet18"], datasets=["imagenet"])
     assert len(chosen) == 2 * 2
     assert values(chosen, "accumulation") == {1, 4}
@@ -50,7 +51,8 @@ def test_several_values_widen_and_several_conditions_narrow():
     assert values(choose(seeds=["3"], datasets=["imagenet"]), "seed") == {0}
 
 
-def test_tables_choose_the_cells_that_they_need():
+def test_tables_option_selects_the_cells_of_exhibits():
+    """`--tables` selects the cells that the exhibits need, in the order of the grid."""
     scale = grid_of("paper")
     chosen = Selection(datasets=("imagenet",), k=("1", "4"), exhibits=("Table2", "figure4")).select(scale)
     needed = {*table2.cells("paper"), *figure4.cells("paper")}
@@ -60,7 +62,8 @@ def test_tables_choose_the_cells_that_they_need():
     assert chosen
 
 
-def test_a_plan_in_its_own_order_keeps_it_where_it_is_asked_for_alone():
+def test_single_plan_keeps_its_order():
+    """A single plan is selected in its order, several plans in the order of the grid."""
     grid, planned = grid_of("small"), PLANS["staleness"]("small")
     alone = Selection(exhibits=("Staleness",), only=("seed=0,4",)).select(grid)
     assert alone == [cell for cell in planned if cell.seed in (0, 4)]
@@ -71,7 +74,8 @@ def test_a_plan_in_its_own_order_keeps_it_where_it_is_asked_for_alone():
 
 
 @pytest.mark.parametrize("scale", scales.SCALES)
-def test_the_commands_of_the_report_choose_what_their_section_needs(scale):
+def test_report_commands_select_the_cells_of_their_section(scale):
+    """The commands in the report select exactly the cells of their section."""
     grid = grid_of(scale)
     for key in PLANS:
         for command in commands(key):
@@ -82,7 +86,8 @@ def test_the_commands_of_the_report_choose_what_their_section_needs(scale):
                 assert set(chosen) == set(PLANS[key](scale))
 
 
-def test_tuples_and_numbers_are_given_as_they_are_listed():
+def test_tuples_and_numbers_are_selected_as_listed():
+    """Tuples are selected in their listed form, and equal numbers in any form."""
     small = grid_of("small")
     for value in {cell.drops for cell in small if isinstance(cell, TrainedCell)}:
         text = "+".join(map(str, value)) or "none"
@@ -93,7 +98,8 @@ def test_tuples_and_numbers_are_given_as_they_are_listed():
         Selection(only=("drops=150",)).select(small)
 
 
-def test_every_exhibit_of_the_paper_is_chosen_by_its_own_name():
+def test_every_exhibit_of_the_paper_is_selectable_by_name():
+    """Every exhibit of the paper selects cells by its name, and Figures 5 and 6 select the same ones."""
     small = grid_of("small")
     for row in published.read("exhibits"):
         assert Selection(exhibits=(row["key"],)).select(small), row["key"]
@@ -102,7 +108,8 @@ def test_every_exhibit_of_the_paper_is_chosen_by_its_own_name():
     assert all(isinstance(cell, GradientsCell) for cell in five)
 
 
-def test_another_loader_or_precision_makes_other_cells():
+def test_with_settings_replaces_loader_precision_and_timing():
+    """Another loader, precision or timing gives other cells, without duplicates; unsupported ones are refused."""
     chosen = Selection(loader="memory", precision="tf32").variants(CELLS[:2])
     assert [(cell.loader, cell.precision) for cell in chosen if isinstance(cell, TrainingCell)] == [
         ("memory", "tf32")

@@ -43,9 +43,8 @@ def weights(folder: Path) -> dict[str, Any]:
     return loaded
 
 
-def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(
-    tmp_path: Path, recorded_steps: list[CapturedSteps]
-) -> None:
+def test_captured_training_equals_plain_up_to_rounding(tmp_path: Path, recorded_steps: list[CapturedSteps]) -> None:
+    """Training from recorded steps equals plain training up to rounding, and records the option."""
     plainly, _ = run(LONG, tmp_path / "plain")
     assert not recorded_steps
     otherwise, _ = run(LONG, tmp_path / "other", cuda_graphs=STREAMS)
@@ -57,7 +56,8 @@ def test_training_is_the_same_up_to_rounding_and_says_how_it_was_done(
     assert [entry.get("cuda_graphs") for entry in plainly.environments()] == [None]
 
 
-def test_a_stop_between_recorded_steps_changes_nothing(tmp_path: Path, recorded_steps: list[CapturedSteps]) -> None:
+def test_stop_between_captured_steps_changes_no_bit(tmp_path: Path, recorded_steps: list[CapturedSteps]) -> None:
+    """A stop and resume between recorded steps changes no bit."""
     assert_a_stop_changes_no_bit(55, LONG, tmp_path, cuda_graphs=BRANCHES)
     assert [ticks.recorded for ticks in recorded_steps] == [True] * 3
 
@@ -70,9 +70,7 @@ class Notices(Observer):
         self.notices.append(text)
 
 
-def test_a_method_that_cannot_be_recorded_is_trained_by_plain_steps_with_a_notice(
-    tmp_path: Path, recorded_steps: list[CapturedSteps]
-) -> None:
+def test_uncapturable_method_trains_plainly_with_notice(tmp_path: Path, recorded_steps: list[CapturedSteps]) -> None:
     """In a grid, `run --cuda-graphs` once made a problem of every such cell."""
     cell = dataclasses.replace(CHAIN, method="DELAYED_GRADIENTS", epochs=1, drops=())
     observer = Notices()
@@ -83,7 +81,7 @@ def test_a_method_that_cannot_be_recorded_is_trained_by_plain_steps_with_a_notic
     assert_bitwise_equal(weights(tmp_path / "other"), weights(tmp_path / "plain"))
 
 
-def test_a_network_with_dropout_goes_on_by_plain_steps(
+def test_network_with_dropout_continues_with_plain_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded_steps: list[CapturedSteps]
 ) -> None:
     """Random draws are detected only after the pipeline is full."""

@@ -18,13 +18,15 @@ from tests import fake_records
 
 @pytest.mark.parametrize(("depth", "k"), [(2, 1), (3, 1), (3, 4)])
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_every_stage_and_kind_is_as_predicted(method: Method, depth: int, k: int) -> None:
+def test_measured_memory_equals_prediction_per_stage_and_kind(method: Method, depth: int, k: int) -> None:
+    """For every method, the memory of every stage and kind is the predicted one."""
     cell = replace(fake_records.complexity_cell(method, k), model=f"chain{depth}")
     for entry in measure_complexity(cell)["memory"]:
         assert entry["measured"] == entry["predicted"], entry
 
 
-def test_the_runner_finds_the_measurement_and_only_a_chain_can_be_measured(tmp_path: Path) -> None:
+def test_complexity_cell_runs_and_requires_a_chain(tmp_path: Path) -> None:
+    """The runner measures a complexity cell, and a network other than a chain is refused."""
     assert len({cell.identity for cell in chains(depth=2, accumulations=(1, 3))}) == 12, "all methods at every k"
     cell = fake_records.complexity_cell(methods.PETRA)
     assert str(execute(Record.for_cell(cell, tmp_path), Context())) == "done"

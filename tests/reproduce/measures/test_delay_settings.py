@@ -25,20 +25,23 @@ NADAM = dataclasses.replace(CHAIN, optimizer="nadam", momentum=0.99, learning_ra
 
 
 @pytest.mark.parametrize("cell", [RATE, PREDICTED, AHEAD, NADAM], ids=lambda cell: cell.slug)
-def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path: Path, cell: TrainingCell) -> None:
+def test_stop_with_delay_compensation_changes_no_bit(tmp_path: Path, cell: TrainingCell) -> None:
+    """Stop and resume change no bit under any delay compensation, which itself changes the training."""
     assert_a_stop_changes_no_bit(17, cell, tmp_path)
     run(CHAIN, tmp_path / "plain")
     assert recorded(tmp_path / "plain") != recorded(tmp_path / "whole")
 
 
-def test_a_depth_that_two_versions_of_the_weights_do_not_allow_is_said(tmp_path: Path) -> None:
+def test_two_versions_limit_the_depth(tmp_path: Path) -> None:
+    """PipeDream-2BW refuses a depth that needs more than two weight versions, and states the smallest k."""
     cell = dataclasses.replace(CHAIN, method="PIPEDREAM_2BW", accumulation=11)
     with pytest.raises(UnsupportedError, match="raise k to 12 or more"):
         run(cell, tmp_path)
     run(dataclasses.replace(cell, accumulation=12), tmp_path / "deep enough")
 
 
-def test_the_constant_of_a_rate_is_in_epochs_and_the_engines_in_updates(tmp_path: Path) -> None:
+def test_rate_constant_is_converted_from_epochs_to_updates(tmp_path: Path) -> None:
+    """The constant of the correction `rate` is converted from epochs to updates."""
     trainer = training.Trainer(RATE, Record(tmp_path, RATE), Context(options=RunOptions()))
     try:
         worker = trainer.pipeline.workers[0]

@@ -29,12 +29,13 @@ TINY = dataclasses.replace(SMOKE, width=2, batch_size=128, epochs=3, drops=(2,),
     ],
     ids=["redrawn", "gaussian", "jvp"],
 )
-def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path: Path, cell: ForwardGradientCell) -> None:
+def test_stop_of_forward_gradients_changes_no_bit(tmp_path: Path, cell: ForwardGradientCell) -> None:
+    """A forward-gradient run that is stopped and resumed ends with the same bits."""
     assert_a_stop_changes_no_bit(17, dataclasses.replace(cell, epochs=2, drops=()), tmp_path)
 
 
 @pytest.mark.parametrize("model", BLOCK_MODELS)
-def test_it_learns_and_records_cosines_of_every_block(tmp_path: Path, model: str) -> None:
+def test_training_learns_and_records_cosines_of_blocks(tmp_path: Path, model: str) -> None:
     """With an exact guess, the method equals that of the pipeline, from the same initial weights."""
     exact = dataclasses.replace(TINY, model=model, guess="global", learning_rate=0.05)
     record, _ = run(exact, tmp_path / "exact")
@@ -51,7 +52,7 @@ def test_it_learns_and_records_cosines_of_every_block(tmp_path: Path, model: str
     assert len(record.result()["stages"]) == BLOCK_MODELS[model]
 
 
-def test_local_guesses_point_along_the_target_and_noise_does_not(tmp_path: Path) -> None:
+def test_local_guesses_align_with_target_and_noise_does_not(tmp_path: Path) -> None:
     """Compare for the block below the head, over the last epoch: the paper's idea depends on it."""
     cosine = {}
     for guess in ("local", "gaussian"):
@@ -63,12 +64,14 @@ def test_local_guesses_point_along_the_target_and_noise_does_not(tmp_path: Path)
     assert jvp["measured"]["guess_cosine"] == [None] * 8  # in forward mode the target's length is unknown
 
 
-def test_what_only_a_pipeline_can_is_refused(tmp_path: Path) -> None:
+def test_pipeline_options_are_refused(tmp_path: Path) -> None:
+    """Forward gradients refuse options that only a pipeline supports."""
     with pytest.raises(UnsupportedError, match="leave out --processes, --cuda-graphs, --compile and --trace"):
         run(TINY, tmp_path, compiled=True)
 
 
-def test_the_auxiliary_networks_are_those_of_the_cell(tmp_path: Path) -> None:
+def test_auxiliary_networks_follow_the_cell(tmp_path: Path) -> None:
+    """The auxiliary networks have the kind and the shapes that the cell requests."""
     shapes = {}
     for kind in ("mlp", "cnn", "linear"):
         cell = dataclasses.replace(TINY, width=8, auxiliary=kind)

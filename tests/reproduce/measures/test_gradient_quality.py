@@ -39,7 +39,8 @@ def toy_networks() -> dict[str, list[Stage]]:
 
 @pytest.mark.parametrize("name", toy_networks())
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DELAYED_GRADIENTS], ids=str)
-def test_where_weights_do_not_change_all_three_are_equal(method: Method, name: str) -> None:
+def test_gradients_are_equal_if_weights_do_not_change(method: Method, name: str) -> None:
+    """With a learning rate of 0 all three gradients are equal at every stage."""
     torch.manual_seed(0)
     values = measured(toy_networks()[name], method, toys.batches(14), rate=0.0)
     assert set(values) == {f"{a}/{b}/{measure}" for a, b in PAIRS for measure in MEASURES}
@@ -78,7 +79,8 @@ def by_numpy(a: list[Tensor], b: list[Tensor]) -> dict[str, float]:
     ("pattern", "norm", "k"), [("b r r r h", False, 1), ("b r r b r h", True, 3), ("br rr brr rh", False, 3)]
 )
 @pytest.mark.parametrize("method", PIPELINED, ids=str)
-def test_the_three_gradients_are_those_of_their_definitions(method: Method, pattern: str, norm: bool, k: int) -> None:
+def test_three_gradients_match_brute_force(method: Method, pattern: str, norm: bool, k: int) -> None:
+    """The method's, the delayed and the end-to-end gradient equal those computed from their definitions."""
     stages = network(pattern, norm=norm)
     last = len(stages) - 1
     data = batches(2 * last + 5)
@@ -106,7 +108,8 @@ def test_the_three_gradients_are_those_of_their_definitions(method: Method, patt
             assert measures[f"{a}/{b}/relative_error"][j] > 1e-5, (a, b, j)
 
 
-def test_the_measures_by_hand_and_what_is_left_out() -> None:
+def test_compare_by_hand_and_undefined_measures() -> None:
+    """The measures equal values by hand, ignore biases, and are None where they are undefined."""
     a = {"weight": torch.tensor([[3.0, 0.0], [0.0, 4.0]]), "bias": torch.tensor([1.0])}
     b = {"weight": torch.tensor([[0.0, 0.0], [0.0, 2.0]]), "bias": torch.tensor([-9.0])}
     assert compare(a, b) == pytest.approx({"cosine": 4 / 5, "norm_ratio": 5 / 2, "relative_error": 13**0.5 / 2})

@@ -44,13 +44,14 @@ def result(wanted: MemoryCell, root: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("method", "accumulation"), toys.METHODS_AND_K, ids=str)
 def test_every_buffer_reaches_its_predicted_size(method: Method, accumulation: int, tmp_path: Path) -> None:
+    """For every method, the peak of every stage and kind of buffer equals its prediction."""
     values = result(cell(method, accumulation=accumulation), tmp_path)
     assert len(values["rows"]) == 10 * len(HELD)
     for row in values["rows"]:
         assert row["peak"] == row["predicted"], row
 
 
-def test_side_bits_are_a_kind_where_the_coupling_has_them(tmp_path: Path) -> None:
+def test_side_bits_are_counted_for_bdia(tmp_path: Path) -> None:
     """There is one bit for each value of 2 samples, 64 tokens and 48 channels, for the second of two blocks."""
     vit = {"model": "vit_micro2", "stem": "patch4", "width": 48}
     values = result(cell(methods.REVERSIBLE_BACKPROPAGATION, coupling="bdia", **vit), tmp_path)
@@ -58,7 +59,8 @@ def test_side_bits_are_a_kind_where_the_coupling_has_them(tmp_path: Path) -> Non
     assert side_bits == [(0, 0), (2 * 64 * 48 // 8,) * 2, (0, 0)]
 
 
-def test_the_process_grows_by_about_what_the_ledger_counts(tmp_path: Path) -> None:
+def test_process_growth_is_close_to_the_ledger(tmp_path: Path) -> None:
+    """The process grows by 0.6 to 1.6 times the bytes that the ledger counts."""
     if Witness(CPU).report() is None:
         pytest.skip("this system does not tell a process how large it is")
     wanted = cell(methods.DSP, width=16, batch_size=48)
@@ -71,7 +73,8 @@ def test_the_process_grows_by_about_what_the_ledger_counts(tmp_path: Path) -> No
     assert values["process"]["peak"] >= values["process"]["held"]
 
 
-def test_what_does_not_fit_is_refused_before_it_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_cell_is_refused_before_allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell that does not fit by prediction fails with out of memory before it allocates."""
     monkeypatch.setattr(held_memory, "available", lambda device: 10_000_000)
     wanted = cell(width=16, batch_size=64)
     needed = sum(stage.total for stage in predict_memory(wanted))
@@ -85,9 +88,9 @@ def test_what_does_not_fit_is_refused_before_it_is_tried(tmp_path: Path, monkeyp
         measure(cell(), Record.for_cell(cell(), tmp_path), Context(should_stop=lambda: True))
 
 
-def test_what_the_cell_before_has_left_is_given_back_before_it_is_asked_what_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_garbage_is_collected_before_free_memory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage of the previous cell is collected before the free memory is read."""
+
     class Ring:
         """Garbage that only the collector finds, as hooks and exceptions leave it."""
 
@@ -105,7 +108,8 @@ def test_what_the_cell_before_has_left_is_given_back_before_it_is_asked_what_is_
     assert seen == [None]
 
 
-def test_the_paper_s_largest_row_is_predicted_without_being_allocated() -> None:
+def test_largest_row_is_predicted_without_allocation() -> None:
+    """The memory of the largest published row is predicted with less than 1 GB of growth."""
     settings = {"dataset": "imagenet", "image_size": 224, "model": "revnet50", "stem": "imagenet", "width": 64}
     before = Witness(CPU)
     stages = predict_memory(cell(methods.DELAYED_GRADIENTS, batch_size=64, **settings))

@@ -21,7 +21,8 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_free_memory_and_growth_are_what_the_system_and_the_container_say(system: Path) -> None:
+def test_memory_reports_follow_system_and_container_files(system: Path) -> None:
+    """Free memory and growth are read from the files of the system, the container and the job."""
     assert available(CPU) is None
     assert Witness(CPU).report() is None
     (system / "meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:    5000 kB\n")
@@ -80,9 +81,7 @@ class FakeAllocator:
 
 
 @pytest.mark.parametrize("cublas", [0, 64 * MIB])
-def test_what_cublas_keeps_is_told_apart_whether_or_not_it_has_been_used_before(
-    monkeypatch: pytest.MonkeyPatch, cublas: int
-) -> None:
+def test_cublas_workspaces_are_reported_separately(monkeypatch: pytest.MonkeyPatch, cublas: int) -> None:
     """The first cell of a process included cuBLAS's workspaces, and later cells did not."""
     device = FakeAllocator(monkeypatch, held=5 * MIB, cublas=cublas)
     witness = Witness(torch.device("cuda", 0))
@@ -107,7 +106,7 @@ def grow_and_shrink() -> None:
     assert fresh["peak"] < 100 * MIB
 
 
-def test_a_real_process_is_seen_to_grow_and_to_shrink() -> None:
+def test_real_process_is_seen_to_grow_and_shrink() -> None:
     """Use a separate process: the system may take or return memory that other tests have left in this one."""
     if Witness(CPU).report() is None:
         pytest.skip("this system does not tell a process how large it is")

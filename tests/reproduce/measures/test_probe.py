@@ -39,9 +39,8 @@ def train(probe: Probe, p: Pipeline, data: Sequence[tuple[Tensor, Tensor]]) -> l
 @pytest.mark.parametrize("interval", [1, 7])
 @pytest.mark.parametrize("make", PROBES)
 @pytest.mark.parametrize("method", [methods.PETRA, methods.APPROXIMATE_INPUTS], ids=str)
-def test_training_with_a_probe_is_bitwise_the_training_without(
-    method: Method, make: Callable[[int], Probe], interval: int
-) -> None:
+def test_probe_does_not_change_a_bit_of_training(method: Method, make: Callable[[int], Probe], interval: int) -> None:
+    """Training with a probe gives the same losses, state and random state as without."""
     data = toys.batches(20)
     plain = probed(None, method, 20, seed=None)
     torch.manual_seed(8)
@@ -60,7 +59,8 @@ def test_training_with_a_probe_is_bitwise_the_training_without(
 
 
 @pytest.mark.parametrize("make", PROBES)
-def test_a_run_that_was_stopped_goes_on_to_the_same_values(make: Callable[[int], Probe], tmp_path) -> None:
+def test_resumed_probe_gives_the_same_values(make: Callable[[int], Probe], tmp_path) -> None:
+    """A probe that is stopped and resumed from a checkpoint collects the same values."""
     data = toys.batches(24)
     undisturbed = make(3)
     train(undisturbed, probed(undisturbed, methods.PETRA, 24), data)
@@ -81,9 +81,10 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_values(make: Callable[[int],
 
 
 @pytest.mark.parametrize("make", PROBES)
-def test_values_are_means_over_those_that_came_back_and_each_is_there_with_its_number(
+def test_values_are_means_over_returned_micro_batches(
     make: Callable[[int], Probe],
 ) -> None:
+    """Collected values are means over the micro-batches that returned, each of which is listed by number."""
     data = toys.batches(30)
     every_second, one_by_one = make(2), make(2)
     train(every_second, probed(every_second, methods.PETRA, 30), data)
@@ -111,7 +112,8 @@ def test_values_are_means_over_those_that_came_back_and_each_is_there_with_its_n
 
 
 @pytest.mark.parametrize("make", PROBES)
-def test_micro_batches_in_flight_at_a_drain_are_followed_no_further(make: Callable[[int], Probe]) -> None:
+def test_drained_micro_batches_are_not_followed(make: Callable[[int], Probe]) -> None:
+    """Micro-batches in flight at a drain are not followed; invalid settings and random stages are refused."""
     data = toys.batches(40)
     probe = make(1)
     p = probed(probe, methods.PETRA, 40)
@@ -132,7 +134,8 @@ def test_micro_batches_in_flight_at_a_drain_are_followed_no_further(make: Callab
 
 
 @pytest.mark.parametrize("make", PROBES)
-def test_the_callers_memory_may_be_used_again_at_once(make: Callable[[int], Probe]) -> None:
+def test_input_buffers_may_be_reused_immediately(make: Callable[[int], Probe]) -> None:
+    """The caller may overwrite its input tensors after every step."""
     data = toys.batches(12)
     plain, probe = make(1), make(1)
     train(plain, probed(plain, methods.PETRA, 12), data)

@@ -30,7 +30,8 @@ CELLS = {
 
 
 @pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
-def test_the_training_is_bitwise_that_of_the_training_cell(cell, tmp_path):
+def test_probed_training_equals_training_cell_bitwise(cell, tmp_path):
+    """A cell with a probe has bitwise the weights, metrics and result of the training cell."""
     settings = {key: value for key, value in dataclasses.asdict(cell).items() if key != "probe_every"}
     record, state = run(cell, tmp_path / "probed")
     assert state.status is Status.DONE
@@ -45,7 +46,8 @@ def test_the_training_is_bitwise_that_of_the_training_cell(cell, tmp_path):
     assert Record.load(record.path).cell == cell
 
 
-def test_gradients_are_in_every_epochs_line(tmp_path):
+def test_gradient_measures_are_in_every_epoch(tmp_path):
+    """Every epoch's metrics contain the gradient measures of the micro-batches that returned in it."""
     record, _ = run(CELLS["gradients"], tmp_path)
     metrics = record.metrics()
     # Of 33 micro-batches (11 per epoch), 0 to 14 return to stage 0 while new ones enter, 18 ticks after their entry.
@@ -61,7 +63,8 @@ def test_gradients_are_in_every_epochs_line(tmp_path):
         assert metrics[-1]["measured"][f"method/delayed/{measure}"][9] == pytest.approx(value, abs=1e-6)
 
 
-def test_reconstruction_errors_are_in_every_epochs_line(tmp_path):
+def test_reconstruction_errors_are_in_every_epoch(tmp_path):
+    """The metrics of an epoch contain the reconstruction errors of the inverted stages."""
     record, _ = run(CELLS["reconstruction"], tmp_path)
     last = record.metrics()[-1]
     assert last["probes"] > 0
@@ -75,12 +78,14 @@ def test_reconstruction_errors_are_in_every_epochs_line(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "ticks"), [("gradients", 15), ("reconstruction", 30), ("gradients", 30)])
-def test_stopped_anywhere_it_ends_with_the_same_bits(name, ticks, tmp_path):
+def test_stop_of_probed_cell_changes_no_bit(name, ticks, tmp_path):
+    """A cell with a probe that is stopped and resumed ends with the same bits."""
     assert_a_stop_changes_no_bit(ticks, CELLS[name], tmp_path)
 
 
 @pytest.mark.parametrize("kind", [GradientsCell, ReconstructionCell])
-def test_a_run_that_diverges_is_recorded_with_what_was_measured_before(kind, tmp_path):
+def test_diverging_probed_run_records_earlier_measures(kind, tmp_path):
+    """A probed run that diverges is recorded as failed, with the metrics of its earlier epochs."""
     cell = probed(
         kind,
         interval=2,
@@ -98,7 +103,8 @@ def test_a_run_that_diverges_is_recorded_with_what_was_measured_before(kind, tmp
     assert len(lines) == state.epochs_done < cell.epochs
 
 
-def test_how_often_it_is_measured_makes_another_cell_and_what_measures_nothing_is_refused():
+def test_probe_interval_is_in_identity_and_useless_probes_fail():
+    """The probe interval is part of the identity, and a probe that would measure nothing is refused."""
     cell = CELLS["gradients"]
     assert from_dict(json.loads(json.dumps(cell.to_dict()))) == cell
     assert dataclasses.replace(cell, probe_every=5).identity != cell.identity
@@ -111,7 +117,7 @@ def test_how_often_it_is_measured_makes_another_cell_and_what_measures_nothing_i
             from_dict(cell.to_dict() | {"kind": kind.kind, **changes})
 
 
-def test_the_dtype_of_autocast_is_the_trainings(tmp_path):
+def test_probe_uses_the_autocast_dtype_of_training(tmp_path):
     """In bfloat16 the method's gradient at the head equals the delayed one: the copy rounds in the same way."""
     record, _ = run(CELLS["bf16"], tmp_path)
     error = record.metrics()[-1]["measured"]["method/delayed/relative_error"][6]

@@ -30,7 +30,8 @@ measured = partial(toys.measured, ReconstructionProbe)
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("pattern", ["b r r r h", "b r r b r h", "br rr brr rh"])
 @pytest.mark.parametrize("method", RECONSTRUCTING, ids=str)
-def test_errors_in_training_are_those_of_the_papers_equations(method: Method, pattern: str, k: int) -> None:
+def test_training_errors_match_brute_force(method: Method, pattern: str, k: int) -> None:
+    """The reconstruction errors in training equal those computed from the paper's equations."""
     stages, data, rate = network(pattern, norm=False), batches(18), 0.1
     last = len(stages) - 1
     history = simulate(stages, RULES[method.name], k, Sgd(lambda tick: rate), data, range(len(data)))
@@ -52,7 +53,8 @@ def test_errors_in_training_are_those_of_the_papers_equations(method: Method, pa
 
 
 @pytest.mark.parametrize("k", [1, 2])
-def test_with_predicted_weights_the_true_input_is_that_of_the_engines_forward(k: int) -> None:
+def test_predicted_weights_use_true_input_of_engine_forward(k: int) -> None:
+    """With predicted weights, errors are relative to the input of the engine's forward pass."""
     pattern, settings = "b r r r h", {"delay": [PredictedWeights()]}
     stages, data = network(pattern, norm=False), batches(18)
     reference = Sgd(lambda tick: RATE, MOMENTUM, nesterov=False)
@@ -80,7 +82,8 @@ def test_with_predicted_weights_the_true_input_is_that_of_the_engines_forward(k:
 
 
 @pytest.mark.parametrize("method", RECONSTRUCTING, ids=str)
-def test_without_updates_the_engine_too_only_rounds(method: Method) -> None:
+def test_without_updates_the_engine_only_rounds(method: Method) -> None:
+    """Without updates, the reconstruction errors in training are rounding errors."""
     net = [*toys.network(4)[:3], PixelUnshuffleStage(2), ReversibleStage(toys.residual(8)), toys.head(8)]
     net = [merge([net[0]]), net[1], merge(net[2:4]), *(stage.double() for stage in net[4:])]
     values = measured(net, method, toys.batches(14), rate=0.0)
@@ -92,7 +95,7 @@ def test_without_updates_the_engine_too_only_rounds(method: Method) -> None:
     assert [values["training/input"][j] for j in (0, 4)] == [None, None]
 
 
-def test_at_the_top_of_a_run_x_is_exact_to_the_bit() -> None:
+def test_x_is_exact_at_the_top_of_a_reversible_run() -> None:
     """Above stages 2 and 5 of the toy an input is kept and handed down. y~ is a copy of x, so F is evaluated at it."""
     values = measured(toys.network(7), methods.PETRA, toys.batches(20), rate=0.1)
     invertible = [j for j, stage in enumerate(toys.network(7)) if stage.invertible]
@@ -107,7 +110,8 @@ def chain(depth: int) -> tuple[list[Stage], Tensor]:
     return models.chain(depth, num_classes=10, channels=8, stem_stride=2), torch.randn(8, 3, 16, 16)
 
 
-def test_rounding_by_hand() -> None:
+def test_rounding_errors_match_inversion_by_hand() -> None:
+    """Rounding errors equal those of an explicit inversion of a chain."""
     stages, images = chain(3)
     errors = rounding_errors(stages, images)
     with torch.no_grad():
@@ -126,7 +130,7 @@ def test_rounding_by_hand() -> None:
     assert sorted(errors) == [1, 2, 3]
 
 
-def test_rounding_grows_with_depth_and_with_narrow_streams() -> None:
+def test_rounding_grows_with_depth_and_lower_precision() -> None:
     """The engine keeps streams in float32, because in bfloat16 a chain of thirty stages reconstructs noise."""
     stages, images = chain(30)
     single, half = (rounding_errors(stages, images, streams) for streams in (None, torch.bfloat16))
@@ -137,7 +141,8 @@ def test_rounding_grows_with_depth_and_with_narrow_streams() -> None:
     assert all(single[j]["input"] < single[j - 10]["input"] for j in range(11, 31))
 
 
-def test_a_kept_input_ends_a_run() -> None:
+def test_kept_input_ends_an_inverted_run() -> None:
+    """Only stages that are inverted have rounding errors."""
     torch.manual_seed(0)
     stages = models.revnet(18, num_classes=10, width=4)
     reconstructed = [j for j, stage in enumerate(stages) if stage.invertible]
@@ -146,7 +151,7 @@ def test_a_kept_input_ends_a_run() -> None:
     assert rounding_errors(net, torch.randn(2, 3, 6, 6)) == {}
 
 
-def test_a_network_that_draws_random_numbers_is_inverted_with_those_of_its_forward() -> None:
+def test_random_network_is_inverted_with_its_forward_draws() -> None:
     """With its side bits BDIA is exact at every depth. The float form at least doubles an error at each."""
     data = [(images.float(), labels) for images, labels in toys.batches(34)]
     size = TransformerSize(width=16, depth=12, heads=2)
@@ -166,7 +171,8 @@ def test_a_network_that_draws_random_numbers_is_inverted_with_those_of_its_forwa
         assert 2**10 < errors[1] / errors[size.depth - 1] < 2**17
 
 
-def test_probing_stages_that_draw_changes_no_bit_of_the_training() -> None:
+def test_probing_random_stages_changes_no_bit() -> None:
+    """A probe of stages that draw random numbers does not change the training."""
     data, probe = [(images.float(), labels) for images, labels in toys.batches(12)], ReconstructionProbe(interval=1)
     states = []
     for look in (probe.after_backward, None):

@@ -106,7 +106,8 @@ CONTRADICTIONS: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_a_checkpoint_that_contradicts_its_cell_is_refused_and_left(tmp_path: Path, saved: Path, name: str) -> None:
+def test_contradicting_checkpoint_is_refused_and_kept(tmp_path: Path, saved: Path, name: str) -> None:
+    """A checkpoint that contradicts its cell raises a CheckpointError, and no file changes."""
     state = checkpoint.load(saved / "checkpoint.pt")
     before = json.loads((saved / "config.json").read_text())
     copied(saved, tmp_path)
@@ -120,7 +121,8 @@ def test_a_checkpoint_that_contradicts_its_cell_is_refused_and_left(tmp_path: Pa
     assert json.loads((tmp_path / "config.json").read_text()) == before
 
 
-def test_forward_gradients_compare_too(tmp_path: Path) -> None:
+def test_forward_gradient_checkpoint_is_validated(tmp_path: Path) -> None:
+    """A forward-gradient checkpoint with a wrong number of micro-batches is refused."""
     axes = dict(FORWARD)
     values = {field.name: getattr(CHAIN, field.name) for field in dataclasses.fields(CHAIN)}
     cell = ForwardGradientCell(
@@ -136,7 +138,7 @@ def test_forward_gradients_compare_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [MemoryError("22.9 GB"), RecursionError(), IndexError("memo"), AttributeError("x")])
 @pytest.mark.parametrize("where", ["one process", "several"])
-def test_what_goes_wrong_in_reading_a_checkpoint_is_no_result(
+def test_error_while_reading_a_checkpoint_is_no_result(
     tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, where: str
 ) -> None:
     """A flipped bit in a table of contents requested 22.9 GB, which was recorded as the result "out of memory"."""
@@ -158,7 +160,7 @@ def test_what_goes_wrong_in_reading_a_checkpoint_is_no_result(
 
 
 @pytest.mark.parametrize("statistic", ["running_mean", "running_var"])
-def test_running_statistics_that_broke_are_a_divergence(
+def test_non_finite_running_statistics_are_a_divergence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistic: str
 ) -> None:
     """Training losses do not show them, because BatchNorm uses them only in an evaluation."""
@@ -176,9 +178,7 @@ def test_running_statistics_that_broke_are_a_divergence(
 
 
 @pytest.mark.parametrize("rows", [1, 360])
-def test_outputs_that_are_not_finite_are_a_divergence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
-) -> None:
+def test_non_finite_outputs_are_a_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """`argmax` accepts NaN as a class: such runs were done, with the accuracy of a guess."""
     evaluate = Pipeline.evaluate
 
@@ -193,7 +193,7 @@ def test_outputs_that_are_not_finite_are_a_divergence(
     assert f"the outputs for {rows} samples of the test set are not finite after epoch 1" in str(record.result())
 
 
-def test_a_mask_may_be_infinite() -> None:
+def test_infinite_mask_buffer_is_accepted() -> None:
     """A buffer with minus infinity, as in attention masks, does not indicate a broken run."""
 
     class Masked(torch.nn.Module):
@@ -209,9 +209,10 @@ def test_a_mask_may_be_infinite() -> None:
     assert values._broken_buffer(worker) == "buffer mask"
 
 
-def test_a_run_goes_on_with_a_word_where_machine_or_code_are_others(
+def test_resume_on_other_machine_or_code_gives_a_notice(
     tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A run continues on another machine or with other code, with a notice of each difference."""
     copied(saved, tmp_path)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     monkeypatch.setattr("reproduce.records.provenance.code", lambda: ({"commit": "f" * 40, "clean": True}, ""))

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.convolutions
 CELL = next(cell for cell in PLANS["table5"]("smoke") if isinstance(cell, StageCostCell))
 
 
-def test_every_stage_of_a_real_network_is_timed(tmp_path: Path) -> None:
+def test_every_stage_of_a_network_is_timed(tmp_path: Path) -> None:
+    """Every stage has times, parameters and message sizes, and a stop before a stage is possible."""
     with pytest.raises(Stopped, match="before stage 0 of 10"):
         measure(CELL, Record.for_cell(CELL, tmp_path), Context(should_stop=lambda: True))
     state = execute(Record.for_cell(CELL, tmp_path), Context())
@@ -41,7 +42,8 @@ def test_every_stage_of_a_real_network_is_timed(tmp_path: Path) -> None:
     assert [row["bytes_down"] for row in result["stages"][:4]] == [0, 2 * stream, 4 * stream, 4 * stream]
 
 
-def test_so_many_micro_batches_wait_as_the_stage_is_late_and_an_update_needs(monkeypatch):
+def test_waiting_micro_batches_follow_staleness_and_k(monkeypatch):
+    """A stage is timed with as many waiting micro-batches as its staleness, up to k."""
     waiting = []
 
     def noted(*arguments, **settings):

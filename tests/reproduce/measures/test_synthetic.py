@@ -12,7 +12,8 @@ CPU = torch.device("cpu")
 CELL = fake_records.complexity_cell(methods.PETRA)
 
 
-def test_shapes_are_those_of_the_cell_a_seed_fixes_everything_and_methods_share_it() -> None:
+def test_synthetic_data_depend_only_on_settings_and_seed() -> None:
+    """A seed determines images and network for all methods, and global random states do not change."""
     with synthetic(CELL, 7, CPU) as (stages, images, labels):
         assert len(stages) == 5
         assert (images.shape, labels.shape) == ((2, 3, 8, 8), (2,))

@@ -121,7 +121,8 @@ def whole(tmp_path_factory):
     return outcome_of
 
 
-def test_a_cell_trains_to_a_result(tmp_path):
+def test_cell_trains_to_a_result(tmp_path):
+    """A cell trains to an accurate result with the expected metrics, and deletes its checkpoint."""
     cell = dataclasses.replace(SMALL, batch_size=16, width=4, method="BACKPROPAGATION", epochs=2, drops=())
     record, state = run(cell, tmp_path)
     assert state.status is Status.DONE
@@ -137,12 +138,14 @@ def test_a_cell_trains_to_a_result(tmp_path):
 
 
 def test_observed_staleness_is_that_of_the_timing(tmp_path):
+    """The observed staleness of every block equals that of the timing."""
     cell = dataclasses.replace(CHAIN, method="PETRA", timing="1f1b", stages=(2, 3, 2))
     record, _ = run(cell, tmp_path)
     assert record.result()["staleness"] == record.result()["observed_staleness"] == [2, 2, 1, 1, 1, 0, 0]
 
 
-def test_the_model_left_behind_has_the_recorded_accuracy_and_a_finished_cell_is_not_run_again(tmp_path, monkeypatch):
+def test_saved_model_has_recorded_accuracy(tmp_path, monkeypatch):
+    """The saved model has the recorded accuracy, and a finished cell is not run again."""
     record, _ = run(SMALL, tmp_path)
     plain = sequential(networks.build(SMALL, 10))
     plain.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
@@ -158,7 +161,7 @@ def test_the_model_left_behind_has_the_recorded_accuracy_and_a_finished_cell_is_
     ("method", "ticks"),
     [*((method.name, 15) for method in PAPER), *(("PETRA", ticks) for ticks in (1, 11, 26, 33)), ("DSP", 26)],
 )
-def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path, whole, method, ticks):
+def test_stopped_run_resumes_to_the_same_bits(tmp_path, whole, method, ticks):
     """Ticks: the pipeline is still filling in epoch 2; the first; the ends of two epochs; in the last epoch."""
     cell = small(method)
     stop_after(ticks, tmp_path, cell, match=f"micro-batch {ticks} of 33")
@@ -167,7 +170,7 @@ def test_stopped_anywhere_it_ends_with_the_same_bits(tmp_path, whole, method, ti
     assert outcome(tmp_path) == whole(cell)
 
 
-def test_killed_after_metrics_that_no_checkpoint_knows_of(tmp_path, whole, monkeypatch):
+def test_metrics_without_checkpoint_are_not_repeated(tmp_path, whole, monkeypatch):
     """The process died between the line of epoch 2 and the checkpoint after it. The line must not be there twice."""
 
     class Killed(BaseException):
@@ -188,7 +191,8 @@ def test_killed_after_metrics_that_no_checkpoint_knows_of(tmp_path, whole, monke
     assert outcome(tmp_path) == whole(CHAIN)
 
 
-def test_a_slow_checkpoint_is_not_written_after_every_short_epoch(tmp_path, whole, monkeypatch):
+def test_slow_checkpoint_is_not_written_every_epoch(tmp_path, whole, monkeypatch):
+    """If a checkpoint is slow to write, it is not written after every epoch, but still on a stop."""
     saved = []
 
     def note(trainer):
@@ -205,7 +209,8 @@ def test_a_slow_checkpoint_is_not_written_after_every_short_epoch(tmp_path, whol
     assert outcome(tmp_path) == whole(CHAIN)
 
 
-def test_checkpoint_seconds_bound_the_pause_after_a_slow_checkpoint(tmp_path, monkeypatch):
+def test_checkpoint_seconds_limit_the_pause(tmp_path, monkeypatch):
+    """`checkpoint_seconds` limits the pause after a slow checkpoint."""
     saved = []
     monkeypatch.setattr(training, "PAUSE", 1e9)
     monkeypatch.setattr(training, "QUICK", 0.0)
@@ -215,7 +220,8 @@ def test_checkpoint_seconds_bound_the_pause_after_a_slow_checkpoint(tmp_path, mo
     assert saved == list(range(1, CHAIN.epochs))
 
 
-def test_without_a_checkpoint_it_begins_again(tmp_path, whole):
+def test_run_without_checkpoint_restarts(tmp_path, whole):
+    """A stopped run whose checkpoint was deleted restarts and ends with the same bits."""
     stop_after(2 * BATCHES, tmp_path, CHAIN)
     (tmp_path / "checkpoint.pt").unlink()
     run(CHAIN, tmp_path)
@@ -223,7 +229,7 @@ def test_without_a_checkpoint_it_begins_again(tmp_path, whole):
 
 
 @pytest.mark.parametrize("epoch", [1, 3])
-def test_stopped_in_an_evaluation_it_saves_the_statistics_of_training(tmp_path, whole, monkeypatch, epoch):
+def test_stop_during_evaluation_saves_training_statistics(tmp_path, whole, monkeypatch, epoch):
     """Evaluation uses the mean of all replicas' statistics. If it were saved there, training would resume from it."""
     begun, evaluating = [], []
 
@@ -249,14 +255,16 @@ def test_stopped_in_an_evaluation_it_saves_the_statistics_of_training(tmp_path, 
     assert outcome(tmp_path) == whole(CHAIN)
 
 
-def test_checkpoints_are_saved_within_epochs_when_it_is_time(tmp_path, monkeypatch):
+def test_checkpoints_are_saved_within_epochs(tmp_path, monkeypatch):
+    """With an interval of 0 seconds, a checkpoint is saved after every micro-batch."""
     saved = []
     monkeypatch.setattr(training.Trainer, "save", lambda trainer: saved.append((trainer.epoch, trainer.batch)))
     run(dataclasses.replace(CHAIN, epochs=1, drops=()), tmp_path, checkpoint_minutes=0.0)
     assert saved == [(0, batch) for batch in range(1, BATCHES + 1)]
 
 
-def test_the_pipeline_is_full_between_epochs_and_drained_at_the_end(tmp_path, monkeypatch):
+def test_pipeline_is_full_between_epochs_and_drained_at_end(tmp_path, monkeypatch):
+    """The pipeline stays full during evaluations between epochs and is drained at the end."""
     in_flight = []
     evaluate = Pipeline.evaluate
 
@@ -272,7 +280,8 @@ def test_the_pipeline_is_full_between_epochs_and_drained_at_the_end(tmp_path, mo
     assert all(line["train_loss"] is not None for line in record.metrics()), "each is known in the same step"
 
 
-def test_methods_share_initialisation_and_order(tmp_path, monkeypatch):
+def test_methods_share_initial_weights_and_data_order(tmp_path, monkeypatch):
+    """Methods with the same seed have the same initial weights and first batch; seeds differ."""
     seen = {}
     step = Pipeline.step
 
@@ -290,13 +299,15 @@ def test_methods_share_initialisation_and_order(tmp_path, monkeypatch):
     assert not any(torch.equal(a, b) for a, b in zip(seen["PETRA"], seen["BACKPROPAGATION"], strict=True))
 
 
-def test_bf16_is_another_result(tmp_path, whole):
+def test_bf16_gives_another_result(tmp_path, whole):
+    """Training in bf16 finishes with other losses than in float32."""
     record, state = run(dataclasses.replace(CHAIN, precision="bf16"), tmp_path)
     assert state.status is Status.DONE
     assert record.metrics()[0]["train_loss"] != whole(CHAIN)[0][0]["train_loss"]
 
 
-def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_checkpoint_kept(tmp_path, monkeypatch):
+def test_divergence_records_stage_and_keeps_last_checkpoint(tmp_path, monkeypatch):
+    """Divergence is recorded with stage and micro-batch, and the last finite checkpoint is kept."""
     cell = dataclasses.replace(SMALL, learning_rate=30.0, warmup_epochs=0)
     record, state = run(cell, tmp_path / "whole")
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
@@ -317,7 +328,8 @@ def test_divergence_is_recorded_with_stage_and_micro_batch_and_the_last_good_che
     assert "the stage in which it originated is unknown" in record.result()["detail"]
 
 
-def test_weights_that_break_in_the_last_tick_are_no_result(tmp_path, monkeypatch):
+def test_non_finite_final_weights_are_a_divergence(tmp_path, monkeypatch):
+    """Weights that are not finite after the final drain make the run fail as diverged."""
     drain = Pipeline.drain
 
     def broken(pipeline):
@@ -331,7 +343,8 @@ def test_weights_that_break_in_the_last_tick_are_no_result(tmp_path, monkeypatch
     assert record.result()["stage"] == 4
 
 
-def test_replicas_without_processes_and_a_trace_of_recorded_steps_are_refused(tmp_path):
+def test_replicas_without_processes_and_captured_traces_fail(tmp_path):
+    """Replicas in one process, and a trace of recorded steps, are refused."""
     with pytest.raises(UnsupportedError, match=r"the cell has 3 replicas, .* processes for 1: .* train --replicas 3`"):
         run(dataclasses.replace(SMALL, replicas=3), tmp_path / "replicas")
     with pytest.raises(UnsupportedError, match=r"--trace with --cuda-graphs: .* give one of the two"):
@@ -349,7 +362,9 @@ def test_replicas_without_processes_and_a_trace_of_recorded_steps_are_refused(tm
     ],
     ids=["cuda", "cpu", "driver", "cublas", "cudnn"],
 )
-def test_out_of_memory_is_recorded_and_another_error_is_not_taken_for_it(tmp_path, monkeypatch, error):
+def test_out_of_memory_is_recorded_and_other_errors_raised(tmp_path, monkeypatch, error):
+    """Out-of-memory errors of all allocators are recorded; any other error is raised."""
+
     def fail(*_):
         raise error
 
@@ -371,7 +386,7 @@ def test_out_of_memory_is_recorded_and_another_error_is_not_taken_for_it(tmp_pat
     assert record.state().status is Status.PARTIAL
 
 
-def test_what_ran_out_of_memory_is_gone_before_memory_is_given_back(tmp_path, monkeypatch):
+def test_pipeline_is_freed_before_memory_is_released(tmp_path, monkeypatch):
     """The error once kept the frames of the pipeline, and so all its memory, while it was handled."""
     pipelines = []
 
@@ -390,13 +405,15 @@ def test_what_ran_out_of_memory_is_gone_before_memory_is_given_back(tmp_path, mo
     assert pipelines[-1] is None
 
 
-def test_a_real_allocation_that_is_too_large_is_out_of_memory(tmp_path):
+def test_too_large_allocation_is_out_of_memory(tmp_path):
+    """A real allocation that is too large is recorded as out of memory."""
     # 158 TB for one convolution is more than the address space, so every system refuses it.
     _, state = run(dataclasses.replace(SMALL, width=2**21), tmp_path)
     assert state.reason == "out of memory"
 
 
-def test_a_full_disk_stops_it_and_it_goes_on_when_there_is_room(tmp_path, whole):
+def test_full_disk_stops_the_run_which_can_resume(tmp_path, whole):
+    """A full disk stops the run, keeps the last checkpoint, and the run can resume."""
     stop_after(15, tmp_path, CHAIN)
     good = (tmp_path / "checkpoint.pt").read_bytes()
     with full_disk(10_000), pytest.raises(StorageFullError, match=r"no room to write .*checkpoint.pt"):
@@ -407,7 +424,8 @@ def test_a_full_disk_stops_it_and_it_goes_on_when_there_is_room(tmp_path, whole)
     assert outcome(tmp_path) == whole(CHAIN)
 
 
-def test_a_bad_checkpoint_is_named_and_left_alone(tmp_path):
+def test_bad_checkpoint_is_named_and_not_changed(tmp_path):
+    """A damaged checkpoint or that of another cell raises a CheckpointError and is not changed."""
     stop_after(15, tmp_path, CHAIN)
     file, other = tmp_path / "checkpoint.pt", tmp_path / "other.pt"
     assert checkpoint.load(file)["schema"] == 1
@@ -427,7 +445,8 @@ def test_a_bad_checkpoint_is_named_and_left_alone(tmp_path):
         assert file.read_bytes() == harm
 
 
-def test_the_observer_hears_of_every_tick_and_epoch_and_the_process_is_left_as_it_was(tmp_path):
+def test_observer_sees_every_tick_and_global_state_is_restored(tmp_path):
+    """The observer is called for every tick and epoch, and global torch settings are restored."""
     calls, inside = Counter(), set()
     allocation = torch.utils.deterministic
 
@@ -455,13 +474,15 @@ def test_the_observer_hears_of_every_tick_and_epoch_and_the_process_is_left_as_i
 EXACT = dataclasses.replace(CHAIN, method="BACKPROPAGATION")
 
 
-def test_the_learning_rate_warms_up_and_drops_with_the_epochs(tmp_path):
+def test_learning_rate_warms_up_and_drops(tmp_path):
+    """The recorded learning rates follow the warm-up and the drops."""
     record, _ = run(dataclasses.replace(EXACT, warmup_epochs=1.0, drops=(2,)), tmp_path)
     rates = [line["learning_rate"] / EXACT.learning_rate for line in record.metrics()]  # rates of the last micro-batch
     assert rates == pytest.approx([(BATCHES - 1) / BATCHES, 1.0, EXACT.drop_factor])
 
 
-def test_the_training_loss_of_an_epoch_is_the_mean_over_its_micro_batches(tmp_path):
+def test_training_loss_is_the_mean_over_micro_batches(tmp_path):
+    """The training loss of an epoch is the mean over its micro-batches."""
     losses = []
 
     class Keep(Observer):
@@ -473,7 +494,8 @@ def test_the_training_loss_of_an_epoch_is_the_mean_over_its_micro_batches(tmp_pa
     assert [line["train_loss"] for line in record.metrics()] == pytest.approx(means)
 
 
-def test_the_best_accuracy_is_that_after_the_last_drop_and_times_are_of_all_epochs(tmp_path, monkeypatch):
+def test_best_accuracy_is_after_last_drop_and_times_are_summed(tmp_path, monkeypatch):
+    """The best accuracy is that after the last drop, and times are sums over epochs."""
     reached = iter([90.0, 60.0, 50.0])
     monkeypatch.setattr(training.Trainer, "_evaluate", lambda _: {"test_accuracy": next(reached)})
     record, _ = run(dataclasses.replace(EXACT, drops=(1,)), tmp_path)
@@ -484,6 +506,7 @@ def test_the_best_accuracy_is_that_after_the_last_drop_and_times_are_of_all_epoc
 
 
 def test_time_before_a_stop_counts(tmp_path, monkeypatch):
+    """The training time of an epoch includes the time before a stop."""
     clock = itertools.count()
     monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(clock)))
     run(EXACT, tmp_path / "whole")
@@ -502,13 +525,14 @@ def test_time_before_a_stop_counts(tmp_path, monkeypatch):
         ({"optimizer": "nadam", "momentum": 0.8}, {"betas": (0.8, 0.999), "momentum_decay": 0.004}),
     ],
 )
-def test_the_optimizer_has_the_settings_of_the_cell(changes, expected):
+def test_optimizer_has_the_settings_of_the_cell(changes, expected):
+    """The optimizer has the learning rate, weight decay and momentum of the cell."""
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     (group,) = training.optimizer(dataclasses.replace(SMALL, **changes))([weight]).param_groups
     assert {"lr": SMALL.learning_rate, "weight_decay": SMALL.weight_decay, **expected}.items() <= group.items()
 
 
-def test_a_checkpoint_that_a_kill_left_beside_a_result_is_removed(tmp_path):
+def test_checkpoint_next_to_a_result_is_removed(tmp_path):
     """The next command that finds it removes it: for the paper's networks it has a gigabyte."""
     record, _ = run(EXACT, Record.for_cell(EXACT, tmp_path).path)
     for again in (
@@ -521,7 +545,8 @@ def test_a_checkpoint_that_a_kill_left_beside_a_result_is_removed(tmp_path):
         assert Record.for_cell(EXACT, tmp_path).state().status is Status.DONE  # first in its folder, then in its volume
 
 
-def test_seeds_do_not_share_the_numbers_of_dropout(tmp_path):
+def test_seeds_have_different_dropout_streams(tmp_path):
+    """Different seeds have different random streams in every stage."""
     states = []
     for seed in (0, 1):
         cell = dataclasses.replace(CHAIN, seed=seed)

@@ -25,7 +25,8 @@ def gigabytes(depth: int, rule: BufferRule) -> list[str]:
     return [f"{memory(revnet_sizes(depth), method, rule) / GIGABYTE:.2f}" for method in METHODS]
 
 
-def test_published_rule_gives_all_four_published_rows_to_the_digit() -> None:
+def test_published_rule_gives_the_published_digits() -> None:
+    """The published rule gives all four published rows for RevNet-50."""
     rows = published.read("table3_memory")
     assert gigabytes(50, PUBLISHED_RULE) == ["44.45", "43.58", "21.20", "20.33"]
     for method, row in zip(METHODS, rows, strict=True):
@@ -34,7 +35,8 @@ def test_published_rule_gives_all_four_published_rows_to_the_digit() -> None:
         assert f"{memory(revnet_sizes(50), method, PUBLISHED_RULE) / GIGABYTE:.1f}" == row["memory_gb"]
 
 
-def test_half_the_staleness_is_half_of_the_buffers() -> None:
+def test_half_the_staleness_halves_the_buffers() -> None:
+    """With half the staleness, the buffers are half as large."""
     sizes = revnet_sizes(50)
     none, half, all_of_it = (
         memory(sizes, PETRA, PUBLISHED_RULE, staleness=vector) for vector in ((0,) * 18, one_f_one_b(18), None)
@@ -55,7 +57,8 @@ def test_rules_give_the_known_values(depth: int, rule: BufferRule, expected: lis
 
 
 @pytest.mark.parametrize(("rule", "accumulation"), [(PUBLISHED_RULE, 1), (CONSISTENT_RULE, 3)])
-def test_sum_over_stages_of_revnet_34_by_hand(rule: BufferRule, accumulation: int) -> None:
+def test_buffers_of_revnet34_match_hand_calculation(rule: BufferRule, accumulation: int) -> None:
+    """The sum over the stages of RevNet-34 equals a calculation by hand under both rules."""
     # The buffers from the shapes in the paper's text; parameters and statistics from the network.
     batch, ends = 64, 17
     groups = [(64, 56)] * 3 + [(64, 56)] + [(128, 28)] * 4 + [(256, 14)] * 6 + [(512, 7)] * 2  # input of stages 1..16
@@ -79,7 +82,8 @@ def test_sum_over_stages_of_revnet_34_by_hand(rule: BufferRule, accumulation: in
 
 
 @pytest.mark.parametrize("depth", [1, 4])
-def test_sizes_are_those_of_real_tensors(depth: int) -> None:
+def test_stage_sizes_are_those_of_real_tensors(depth: int) -> None:
+    """Stage sizes equal those of the tensors of a chain."""
     stages = chain(depth, num_classes=10, channels=6)
     sizes = stage_sizes(stages, torch.zeros(2, 3, 8, 8))
     assert [size.buffered for size in sizes] == [True] + [False] * (depth + 1)

@@ -37,7 +37,8 @@ def one(method: Method, depth: int, k: int, changes: Mapping[str, Any] | None = 
 
 @pytest.mark.parametrize(("depth", "k"), GRIDS)
 @pytest.mark.parametrize("method", PUBLISHED_NAMES, ids=str)
-def test_measured_activations_weights_and_flops_are_those_of_the_formulas(method: Method, depth: int, k: int) -> None:
+def test_measurements_equal_the_formulas_of_table1(method: Method, depth: int, k: int) -> None:
+    """Measured activations, weight copies, messages and FLOPs equal the published formulas."""
     m = one(method, depth, k)
     assert m.stream == STREAM
     assert m.place == {"J": depth + 2, "k": k}
@@ -51,7 +52,8 @@ def test_measured_activations_weights_and_flops_are_those_of_the_formulas(method
 
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_messages_are_two_streams_up_and_with_handed_down_inputs_four_down(method: Method) -> None:
+def test_messages_are_two_streams_or_four_with_inputs(method: Method) -> None:
+    """A message contains two streams, and four on the way down if the method returns inputs."""
     m = one(method, 3, 1)
     assert {m.values(stage)["up"] for stage in m.inner} == {2}
     assert {m.values(stage)["down"] for stage in m.inner} == {4 if method.reconstructs else 2}
@@ -61,15 +63,15 @@ def test_messages_are_two_streams_up_and_with_handed_down_inputs_four_down(metho
 
 @pytest.mark.parametrize("method", PUBLISHED_NAMES, ids=str)
 @pytest.mark.parametrize(("depth", "k"), GRIDS)
-def test_time_is_that_of_the_formulas_but_for_the_head_that_reconstructs_nothing(
-    method: Method, depth: int, k: int
-) -> None:
+def test_time_equals_formula_except_for_the_head(method: Method, depth: int, k: int) -> None:
+    """The executed forwards equal the formula, except that the head reconstructs nothing."""
     m = one(method, depth, k)
     assert m.values()["executed"] == m.formula("executed") - (method is methods.REVERSIBLE_BACKPROPAGATION)
     assert m.result["ticks_per_micro_batch"] == (1 if method.pipelined else 2 * m.place["J"] - 1)
 
 
-def test_copies_are_not_rounded_and_there_is_no_formula_of_a_method_that_the_paper_lacks() -> None:
+def test_copies_are_not_rounded_and_unpublished_has_no_formula() -> None:
+    """Formulas are not rounded, and a method that the paper lacks has none."""
     assert [one(methods.DELAYED_GRADIENTS, 3, k).formula("copies") for k in (1, 4)] == [6, 1.5]
     assert methods.APPROXIMATE_INPUTS not in formulas()
     with pytest.raises(KeyError):
@@ -77,14 +79,16 @@ def test_copies_are_not_rounded_and_there_is_no_formula_of_a_method_that_the_pap
 
 
 @pytest.mark.parametrize("kind", ["inputs", "stashed_weights"])
-def test_one_stage_that_departs_from_a_formula_is_noticed(kind: str) -> None:
+def test_deviation_at_one_stage_is_detected(kind: str) -> None:
+    """A deviation from a formula at one stage, or in the FLOPs, is detected."""
     rows = [dict(row) for row in run(methods.DSP, 3, 1).result["rows"]]
     rows[3][kind] += rows[3]["parameters"]
     assert not one(methods.DSP, 3, 1, {"rows": rows}).holds
     assert not one(methods.DSP, 3, 1, {"stage_flops": 1.0}).holds
 
 
-def test_they_are_in_order_and_without_backpropagation_there_are_no_units() -> None:
+def test_measurements_are_ordered_and_need_backpropagation() -> None:
+    """Measurements are ordered by J, k and method, and need backpropagation at the same J and k."""
     runs = [run(method, depth, k) for depth, k in reversed(GRIDS) for method in reversed(methods.PAPER)]
     in_order = measured(runs)
     assert [(*m.place.values(), m.method) for m in in_order] == [(d + 2, k, m) for d, k in GRIDS for m in methods.PAPER]

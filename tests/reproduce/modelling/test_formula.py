@@ -17,7 +17,7 @@ VALUES = {"J": 10.0, "j": 3.0, "k": 4.0, "FG": 100.0}
         ("2 (J - j) / k + 1.5", 5.0),
     ],
 )
-def test_value(text: str, value: float) -> None:
+def test_evaluate_gives_the_value(text: str, value: float) -> None:
     assert evaluate(text, VALUES) == value
 
 
@@ -37,6 +37,7 @@ def test_every_published_formula_has_a_value() -> None:
         ("f(J)", "contains more than numbers"),
     ],
 )
-def test_what_is_no_formula_is_refused(text: str, message: str) -> None:
+def test_invalid_formula_is_refused(text: str, message: str) -> None:
+    """A formula with unknown names, calls or wrong syntax raises a ValueError."""
     with pytest.raises(ValueError, match=message):
         evaluate(text, VALUES)

@@ -48,9 +48,10 @@ def periods(costs: list[Cost], staleness: tuple[int, ...]) -> list[float]:
         ("RevNet-18", (2, 2, 3, 3), (1.000, 1.017, 1.066)),
     ],
 )
-def test_lockstep_hides_latency_and_asynchronous_1f1b_loses_little(
+def test_lockstep_hides_latency_and_1f1b_loses_little(
     title: str, cut: tuple[int, ...] | None, at_1f1b: tuple[float, ...]
 ) -> None:
+    """Lockstep hides the tested latencies, and asynchronous 1F1B is slower by the expected factors."""
     blocks = networks()[title].costs
     costs = list(blocks) if cut is None else merge_costs(blocks, cut)
     assert periods(costs, one_f_one_b(len(costs))) == pytest.approx(at_1f1b, abs=6e-4)
@@ -64,7 +65,7 @@ def test_smallest_staleness_at_full_speed(title: str, at_stage_0: tuple[int, ...
     assert tuple(full_speed.smallest_staleness(costs, Link(latency=part * tick))[0] for part in LATENCIES) == at_stage_0
 
 
-def test_a_few_processes_without_merging_pay_at_most_a_latency_a_micro_batch_at_asynchronous_1f1b() -> None:
+def test_unmerged_processes_lose_at_most_one_latency() -> None:
     """A process needs the gradient of its highest block first, and waits for it as merged stages do."""
     costs = networks()["RevNet-18"].costs
     for cut in ((5, 5), (2, 2, 3, 3)):

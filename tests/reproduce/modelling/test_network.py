@@ -32,7 +32,8 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_costs, "timed", lambda *arguments: made_up([3.0, 1.0, 1.0, 1.0])["stages"])
 
 
-def test_what_a_network_really_costs_gives_a_cut() -> None:
+def test_measured_costs_give_a_partition() -> None:
+    """Costs measured on a network give a partition of all stages, and the thread count is restored."""
     threads = torch.get_num_threads()
     sizes = network.balance(CELL, 2, torch.device("cpu"), threads=1)
     assert len(sizes) == 2
@@ -41,6 +42,7 @@ def test_what_a_network_really_costs_gives_a_cut() -> None:
 
 
 def test_stages_are_timed_with_the_threads_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages are timed with the requested number of threads."""
     timed_with = []
 
     def timed(*arguments: object) -> object:
@@ -54,7 +56,8 @@ def test_stages_are_timed_with_the_threads_of_training(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("costs")
-def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
+def test_heavy_stage_gets_a_separate_process() -> None:
+    """A stage as costly as the others together gets a process, and impossible limits are refused."""
     timed = network.time_network(network.timing_cell(CELL), torch.device("cpu"))
     assert timed.costs[0] == Cost(3, 6, 0, 10**6, 0, 4000)
     before = torch.get_num_threads()
@@ -73,7 +76,7 @@ def test_the_heavy_stage_gets_a_process_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=lambda method: method.name)
-def test_footprints_that_methods_share_are_those_of_each_method(method: methods.Method) -> None:
+def test_shared_footprints_equal_those_of_each_method(method: methods.Method) -> None:
     """Methods that keep the same share their footprints, and the optimizer is not asked; a prediction does both."""
     cell = dataclasses.replace(table3.held("smoke", "cifar10", "revnet18", method, 2, width=4), accumulation=32)
     settings = Settings(method=method, accumulation=cell.accumulation)
@@ -82,7 +85,8 @@ def test_footprints_that_methods_share_are_those_of_each_method(method: methods.
 
 @pytest.mark.usefixtures("costs")
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 3), (4,)])
-def test_the_pace_that_is_printed_is_that_of_a_full_pipeline(sizes: tuple[int, ...]) -> None:
+def test_printed_pace_is_that_of_a_full_pipeline(sizes: tuple[int, ...]) -> None:
+    """The printed time per micro-batch is that of a pipeline in steady state, within 2 %."""
     timed = network.time_network(network.timing_cell(dataclasses.replace(CELL, accumulation=4)), torch.device("cpu"))
     plan = dataclasses.replace(timed.even(len(sizes)), sizes=sizes)
     text = "\n".join(partition.plan_lines("it", timed, plan, Link()))
@@ -92,7 +96,8 @@ def test_the_pace_that_is_printed_is_that_of_a_full_pipeline(sizes: tuple[int, .
 
 
 @pytest.mark.usefixtures("costs")
-def test_double_buffered_weights_are_two_versions_at_every_moment() -> None:
+def test_double_buffered_weights_are_two_versions() -> None:
+    """The peak memory of PipeDream-2BW contains one additional copy of the weights."""
     cell = dataclasses.replace(CELL, method="PIPEDREAM_2BW", accumulation=6)
     timed = network.time_network(network.timing_cell(cell), torch.device("cpu"))
     timeline = timed.simulate(timed.even(4).sizes, Link(), 40)
@@ -102,7 +107,8 @@ def test_double_buffered_weights_are_two_versions_at_every_moment() -> None:
 
 
 @pytest.mark.usefixtures("costs")
-def test_the_command() -> None:
+def test_partition_command_prints_plans_and_options() -> None:
+    """`partition` prints even and balanced plans, the required staleness and the options to use."""
     arguments = ["partition", "--model", "chain2", "--dataset", "digits", "-k", "2", "--processes", "3"]
     result = CliRunner().invoke(main, [*arguments, "--memory-limit", "1GB"], catch_exceptions=False)
     assert result.exit_code == 0
@@ -135,7 +141,7 @@ def test_the_command() -> None:
     assert "stays below 1,000 bytes" in full.output
 
 
-def test_what_is_timed_is_the_network_that_is_trained() -> None:
+def test_partition_times_the_network_that_is_trained() -> None:
     """BDIA's blocks have two streams, and a plain ViT's have one: twice the bytes between two blocks."""
     arguments = ["partition", "--model", "vit_micro2", "--repetitions", "1", "--coupling"]
     up = {}
@@ -147,7 +153,8 @@ def test_what_is_timed_is_the_network_that_is_trained() -> None:
     assert up["bdia"] == pytest.approx(2 * up["own"], abs=0.02)
 
 
-def test_a_limit_of_memory_does_not_refuse_a_transformer_for_the_plain_kernel_of_attention() -> None:
+def test_memory_limit_accepts_transformer_attention() -> None:
+    """The memory prediction of a transformer does not assume the plain attention kernel."""
     network = ["--model", "revvit_micro", "--dataset", "cifar10", "--stem", "patch2", "--batch-size", "8"]
     arguments = ["partition", *network, "--processes", "2", "--memory-limit", "30MB", "--repetitions", "1"]
     result = CliRunner().invoke(main, arguments, catch_exceptions=False)
@@ -159,7 +166,8 @@ def test_a_limit_of_memory_does_not_refuse_a_transformer_for_the_plain_kernel_of
 
 
 @pytest.mark.usefixtures("costs")
-def test_training_starts_processes_that_all_know_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_passes_balanced_partition_to_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train --partition balanced` passes the resulting partition to every process."""
     started: list[tuple[int, list[str]]] = []
     monkeypatch.setattr(
         "reproduce.commands.train.launch",
@@ -173,14 +181,17 @@ def test_training_starts_processes_that_all_know_the_cut(monkeypatch: pytest.Mon
     assert started == [(2, [*arguments, "--partition", "1,3"])]
 
 
-def test_with_fewer_turns_than_an_update_takes_there_is_one_all_the_same() -> None:
+def test_partition_works_with_fewer_repetitions_than_k() -> None:
+    """`partition` works with fewer repetitions than the k of an update."""
     tiny = ["--model", "chain2", "--width", "2", "--dataset", "digits", "--image-size", "8", "--batch-size", "2"]
     result = CliRunner().invoke(main, ["partition", *tiny, "-k", "8", "--repetitions", "1"], catch_exceptions=False)
     assert result.exit_code == 0
     assert "to use this partition: --processes 2" in result.output
 
 
-def test_a_wrong_command_line_is_told() -> None:
+def test_invalid_partition_command_line_exits_2() -> None:
+    """An invalid `partition` command line exits with 2 and states the problem."""
+
     def fails(*arguments: str) -> str:
         result = CliRunner().invoke(main, ["partition", *arguments])
         assert result.exit_code == 2
@@ -199,7 +210,8 @@ def test_a_wrong_command_line_is_told() -> None:
         assert "is not a memory" in fails("--memory-limit", wrong)
 
 
-def test_quantities_have_a_unit_in_whatever_case() -> None:
+def test_quantities_accept_units_in_any_case() -> None:
+    """Memory, bandwidth and time options accept their units in any case."""
     read = [(partition.MEMORY, "8GB"), (partition.MEMORY, "1.5 gib"), (partition.BANDWIDTH, "10Gbit/s")]
     values = [parse(text) for parse, text in [*read, (partition.TIME, "50us")]]
     assert values == pytest.approx([8e9, 1.5 * 2**30, 1.25e9, 5e-5])

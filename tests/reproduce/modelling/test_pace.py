@@ -15,7 +15,8 @@ SLOW = Link(latency=0.5, bandwidth=8)
 
 @pytest.mark.parametrize("fall", [2, 1], ids=["lockstep", "1f1b"])
 @pytest.mark.parametrize(("stages", "k", "link"), [(1, 1, SLOW), (2, 3, Link()), (3, 1, SLOW), (6, 3, SLOW)])
-def test_the_pace_is_that_of_the_events(stages: int, k: int, link: Link, fall: int) -> None:
+def test_pace_equals_that_of_simulated_events(stages: int, k: int, link: Link, fall: int) -> None:
+    """The pace from arrays equals the pace of simulated events."""
     generator = random.Random(stages + k)
     costs = [
         Cost(generator.random(), 2 * generator.random(), generator.random(), generator.randint(0, 30), 9)
@@ -31,7 +32,7 @@ def test_the_pace_is_that_of_the_events(stages: int, k: int, link: Link, fall: i
     )
 
 
-def test_a_thousand_stages() -> None:
+def test_pace_of_a_thousand_stages() -> None:
     """Two micro-batches per stage are in flight, so a round trip of 3 + 2 * 7 takes half as long for each."""
     assert pace([Cost(1, 2)] * 1000) == pytest.approx(3)
     assert pace([Cost(1, 2, up=2, down=2)] * 200, Link(latency=5, bandwidth=1)) == pytest.approx(8.5, abs=0.1)

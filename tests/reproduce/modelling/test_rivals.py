@@ -18,7 +18,7 @@ def network() -> TimedNetwork:
     return TimedNetwork.from_rows(cells("smoke")[0], made_up([0.1] * 10)["stages"])
 
 
-def test_simulation_and_arithmetic_agree_in_the_steady_state() -> None:
+def test_simulation_and_arithmetic_agree_in_steady_state() -> None:
     """Without overlap, all work and the last update are in a row. In the full pipeline, the slowest stage counts."""
     costs = (Cost(1, 3, 0.5), Cost(2, 5, 0.25), Cost(0.5, 1.5, 0.25), Cost(0.25, 0.75, 0.5))
     assert period(costs, (0,) * 4) == pytest.approx(4 + 7 + 2 + 1 + 0.5)
@@ -37,7 +37,8 @@ def test_simulation_and_arithmetic_agree_in_the_steady_state() -> None:
     assert period(messages, lockstep(4), Link(bandwidth=20)) == pytest.approx(400 / 20), "the link is the slowest"
 
 
-def test_what_keeps_its_graph_saves_a_forward_and_sends_less() -> None:
+def test_kept_graphs_save_a_forward_and_send_less() -> None:
+    """Without recomputation, a backward is shorter by a forward, and no inputs are sent down."""
     costs = [Cost(1, 3, 0, 5, 0), Cost(2, 5, 1, 7, 10), Cost(1, 2, 0, 0, 14)]
     assert convert_costs(methods.DELAYED_GRADIENTS, costs, [False, True, False]) == (
         Cost(1, 2, 0, 5, 0),
@@ -48,7 +49,7 @@ def test_what_keeps_its_graph_saves_a_forward_and_sends_less() -> None:
     assert noisy[0].backward == 0, "times are measured, and noisy"
 
 
-def test_rivals_are_as_efficient_as_their_formulas(network: TimedNetwork) -> None:
+def test_rivals_have_the_efficiency_of_their_formulas(network: TimedNetwork) -> None:
     """Blocks take 0.1 s and 0.1 s, but the head's backward takes 0.2 s, so the last device limits some rivals."""
     chain = rivals.make_chain(network, 10)
     assert len(chain.costs) == 20

@@ -38,7 +38,7 @@ PICTURES = {
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_schedules_as_drawn_by_hand(name: str) -> None:
+def test_schedules_match_hand_drawings(name: str) -> None:
     schedule, lines = PICTURES[name]
     costs = [UNIT] * len({stage for names in schedule for _, stage, _ in names})
     assert picture(simulate(schedule, costs)) == lines
@@ -51,6 +51,7 @@ def peaks(schedule: Schedule, footprint: Footprint) -> tuple[int, ...]:
 
 
 def test_bytes_of_micro_batches_in_flight() -> None:
+    """The peak bytes of every device equal those calculated by hand."""
     one = of_inputs(1, always=100)
     assert peaks(gpipe(3, 8), one) == (108, 108, 108)
     assert peaks(one_f_one_b(3, 8), one) == (103, 102, 101)
@@ -70,6 +71,6 @@ def test_bytes_of_micro_batches_in_flight() -> None:
         (lambda: one_f_one_b(1, 0), "micro_batches must be at least 1, got 0"),
     ],
 )
-def test_bad_input(make: Callable[[], Schedule], message: str) -> None:
+def test_schedules_refuse_bad_input(make: Callable[[], Schedule], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

@@ -66,7 +66,7 @@ def there_and_back(stages: Sequence[BdiaStage], streams: Streams, *, with_bits: 
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 24])
-def test_the_inverse_is_exact_to_the_bit_and_needs_the_side_bits(count: int) -> None:
+def test_inverse_is_bitwise_exact_only_with_side_bits(count: int) -> None:
     """With 32 samples, both signs of gamma are drawn. Half of the values are negative."""
     torch.manual_seed(0)
     streams = tuple(Quantise()(3 * torch.randn(32, 5, 8)) for _ in range(2))
@@ -75,7 +75,7 @@ def test_the_inverse_is_exact_to_the_bit_and_needs_the_side_bits(count: int) -> 
     assert not torch.equal(there_and_back(stages, streams, with_bits=False)[1], streams[1])
 
 
-def test_the_error_of_the_float_form_about_doubles_at_every_block() -> None:
+def test_float_inverse_error_doubles_per_block() -> None:
     """The error recursion without h has roots of modulus 1 and 2."""
     torch.manual_seed(0)
     streams = tuple(torch.randn(16, 5, 8) for _ in range(2))
@@ -87,7 +87,8 @@ def test_the_error_of_the_float_form_about_doubles_at_every_block() -> None:
     assert all(1.4 < factor < 2.2 for factor in growth), growth
 
 
-def test_bits_are_packed_eight_to_a_byte_and_come_back() -> None:
+def test_pack_stores_eight_bits_per_byte() -> None:
+    """`pack` stores eight bits in a byte, and `unpack` restores them."""
     torch.manual_seed(0)
     for shape in ((3, 7), (2, 2, 4), (1,)):
         bits = torch.rand(shape) < 0.5
@@ -97,7 +98,8 @@ def test_bits_are_packed_eight_to_a_byte_and_come_back() -> None:
         assert torch.equal(unpack(packed, bits.shape), bits)
 
 
-def test_in_evaluation_it_is_the_plain_transformer_rounded_and_loads_its_weights() -> None:
+def test_evaluation_equals_plain_transformer_up_to_rounding() -> None:
+    """In evaluation mode, BDIA equals a plain transformer with the same weights up to quantisation."""
     ours, plain = network(), network(bdia=False, seed=1)
     models.load_stages_state_dict(plain, models.stages_state_dict(ours))
     assert len(ours) == len(plain) == 5
@@ -115,7 +117,8 @@ def test_in_evaluation_it_is_the_plain_transformer_rounded_and_loads_its_weights
     assert_close(of_fine, exact, 1e-9)
 
 
-def test_gamma_is_a_sign_for_each_sample_drawn_anew() -> None:
+def test_gamma_has_random_sign() -> None:
+    """Gamma is 0.5 or -0.5 with a mean near 0, and a block in evaluation mode cannot be inverted."""
     (block,) = blocks(1)
     torch.manual_seed(3)
     gammas = torch.stack([block._drawn(torch.zeros(64, 5, 8)).flatten() for _ in range(20)])
@@ -126,7 +129,7 @@ def test_gamma_is_a_sign_for_each_sample_drawn_anew() -> None:
 
 
 @pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION], ids=str)
-def test_gradients_are_those_of_autograd_with_a_straight_through_quantiser(method: Method) -> None:
+def test_gradients_equal_autograd(method: Method) -> None:
     """In float64; the plain model draws the same gammas and masks as the engine without a seed."""
     x, y = toys.batches(1)[0]
     ours, plain = ([stage.double() for stage in network(dropout=0.1)] for _ in range(2))
@@ -148,7 +151,7 @@ def test_gradients_are_those_of_autograd_with_a_straight_through_quantiser(metho
 
 
 @pytest.mark.parametrize("method", [methods.REVERSIBLE_BACKPROPAGATION, methods.PAREPROP], ids=str)
-def test_training_is_that_of_backpropagation_to_the_bit(method: Method) -> None:
+def test_training_equals_backpropagation_bitwise(method: Method) -> None:
     """A reconstructed input is bitwise the true one, so all later values are equal too, including dropout."""
     runs = []
     for which in (methods.BACKPROPAGATION, method):
@@ -158,7 +161,7 @@ def test_training_is_that_of_backpropagation_to_the_bit(method: Method) -> None:
     assert_bitwise_equal(runs[0][1], runs[1][1])
 
 
-def test_under_petra_inputs_are_the_more_wrong_the_further_below() -> None:
+def test_petra_reconstruction_error_grows_towards_input() -> None:
     """Weights change between forward and inverse, and the error may double at every block. PETRA still accepts BDIA."""
     true: dict[tuple[int, int], Streams] = {}
     errors: dict[int, list[float]] = {}
@@ -189,6 +192,8 @@ def test_under_petra_inputs_are_the_more_wrong_the_further_below() -> None:
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.REVERSIBLE_BACKPROPAGATION], ids=str)
 def test_resume_is_bitwise(method: Method, tmp_path: Path) -> None:
+    """A BDIA network resumes bitwise with micro-batches in flight."""
+
     def fresh() -> Pipeline:
         return Pipeline(network(dropout=0.1), method, accumulation=2, optimizer=toys.sgd, seed=7)
 
@@ -209,19 +214,21 @@ def compare(rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_bits_of_one() -> None:
+def test_two_processes_match_one_bitwise() -> None:
     in_processes(2, compare)
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.REVERSIBLE_BACKPROPAGATION, methods.DSP], ids=str)
-def test_bytes_are_as_predicted_side_bits_included(method: Method) -> None:
+def test_bytes_with_side_bits_match_prediction(method: Method) -> None:
+    """Measured bytes equal the prediction, including a side bit per value of each micro-batch in flight."""
     _, predicted = assert_bytes_are_as_predicted(network(), method, batches(1)[0], 1, toys.sgd)
     values = 4 * 4 * 16  # samples, tokens, channels
     expected = 0 if method is methods.DSP else values // 8 * (method.staleness(1, 5) + 1)
     assert predicted[1].peak["side_bits"] == expected
 
 
-def test_the_small_gpt_is_causal_and_learns_under_petra() -> None:
+def test_gpt_is_causal_and_learns_under_petra() -> None:
+    """Outputs of the BDIA-GPT depend only on earlier tokens, and its loss halves under PETRA."""
     torch.manual_seed(0)
     stages = gpt(TransformerSize(width=16, depth=4, heads=2), vocabulary=5, length=6, bdia=True)
     model = models.sequential(stages).eval()
@@ -239,7 +246,7 @@ def test_the_small_gpt_is_causal_and_learns_under_petra() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_wrong_streams_and_numbers_are_named() -> None:
+def test_invalid_streams_and_bits_raise() -> None:
     (block,) = blocks(1)
     with pytest.raises(ValueError, match="takes two streams of the same shape"):
         block(torch.zeros(2, 8))

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.convolutions
     ("depth", "num_classes", "stem", "parameters"),
     [(18, 10, "cifar", 11_163_313), (34, 1000, "imagenet", 22_288_433), (50, 1000, "imagenet", 30_372_889)],
 )
-def test_it_is_as_large_as_the_papers_network(depth: int, num_classes: int, stem: str, parameters: int) -> None:
+def test_size_is_close_to_papers_revnet(depth: int, num_classes: int, stem: str, parameters: int) -> None:
+    """The network has as many stages as the paper's RevNet and at most 0.21 % fewer parameters."""
     with torch.device("meta"):
         ours, papers = (make(depth, num_classes=num_classes, stem=stem) for make in (invertible_revnet, models.revnet))
     counts = [sum(parameter.numel() for stage in net for parameter in stage.parameters()) for net in (ours, papers)]
@@ -27,7 +28,8 @@ def test_it_is_as_large_as_the_papers_network(depth: int, num_classes: int, stem
 
 
 @pytest.mark.parametrize(("depth", "stem"), [(18, "cifar"), (34, "imagenet"), (50, "imagenet")])
-def test_the_elements_of_a_stream_stay_as_many(depth: int, stem: str) -> None:
+def test_streams_keep_number_of_elements(depth: int, stem: str) -> None:
+    """Every down-sampling quadruples the channels of a stream and halves its sides."""
     with torch.device("meta"):
         stages = invertible_revnet(depth, num_classes=1000, stem=stem)
         value = torch.empty(2, 3, 224, 224) if stem == "imagenet" else torch.empty(2, 3, 32, 32)
@@ -40,12 +42,13 @@ def test_the_elements_of_a_stream_stay_as_many(depth: int, stem: str) -> None:
     assert stages[-1](value).shape == (2, 1000)
 
 
-def test_channels_are_averaged_in_groups_of_neighbours() -> None:
+def test_average_channels_averages_neighbours() -> None:
     assert AverageChannels(2)(torch.tensor([[1.0, 3.0, 10.0, 20.0]])).tolist() == [[2.0, 15.0]]
     assert repr(AverageChannels(2)) == "AverageChannels(features=2)"
 
 
 def test_under_petra_no_inner_stage_holds_inputs() -> None:
+    """Under PETRA, inner stages hold no inputs, and those of the paper's RevNet hold most of the memory."""
     # At the paper's size, where the buffers of the inner stages are most of the memory that the paper's network holds.
     with torch.device("meta"):
         networks = [make(18, num_classes=10) for make in (invertible_revnet, models.revnet)]
@@ -62,7 +65,7 @@ def test_under_petra_no_inner_stage_holds_inputs() -> None:
 
 
 @pytest.mark.parametrize("depth", [18, 34, 50])
-def test_every_stage_is_inverted_to_rounding(depth: int) -> None:
+def test_stages_are_inverted_up_to_rounding(depth: int) -> None:
     torch.manual_seed(0)
     stages = [stage.double() for stage in invertible_revnet(depth, num_classes=4, width=2)]
     with torch.no_grad():
@@ -79,7 +82,7 @@ def test_every_stage_is_inverted_to_rounding(depth: int) -> None:
             assert_close(reconstructed, given, 1e-12)
 
 
-def test_images_that_cannot_be_halved_three_times_are_refused() -> None:
+def test_indivisible_image_size_raises() -> None:
     stages = invertible_revnet(18, num_classes=4, width=1)
     with pytest.raises(ValueError, match=r"divisible by 2, got \(2, 4, 6, 9\)"):
         models.sequential(stages)(torch.ones(2, 3, 12, 18))

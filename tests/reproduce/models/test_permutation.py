@@ -78,7 +78,8 @@ def first_block() -> list[Stage]:
 NETWORKS: dict[str, Callable[[], list[Stage]]] = {"merged": merged, "alone": alone, "first block": first_block}
 
 
-def test_the_permutation_as_a_picture_and_sizes_that_cannot_be_divided() -> None:
+def test_pixel_unshuffle_values_and_invalid_sizes() -> None:
+    """The stage moves pixels to channels as expected, and an indivisible size raises ValueError."""
     image = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]]).reshape(1, 1, 2, 4)
     (channels,) = as_streams(PixelUnshuffleStage(2)(image))
     assert channels.tolist() == [[[[0, 2]], [[1, 3]], [[4, 6]], [[5, 7]]]]
@@ -91,7 +92,7 @@ def test_the_permutation_as_a_picture_and_sizes_that_cannot_be_divided() -> None
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("factor", [1, 3])
-def test_reconstruction_is_exact_to_the_bit(factor: int, memory_format: torch.memory_format) -> None:
+def test_reconstruction_is_bitwise_exact(factor: int, memory_format: torch.memory_format) -> None:
     stage = PixelUnshuffleStage(factor)
     streams = tuple(torch.randn(3, 4, 6, 12).to(memory_format=memory_format) for _ in range(2))
     outputs = as_streams(stage(streams))
@@ -100,7 +101,8 @@ def test_reconstruction_is_exact_to_the_bit(factor: int, memory_format: torch.me
 
 
 @pytest.mark.parametrize("factor", [1, 3])
-def test_gradients_are_autograds(factor: int) -> None:
+def test_gradients_equal_autograd(factor: int) -> None:
+    """Recorded, recomputed and reconstructed stages have the gradients of autograd."""
     stage = PixelUnshuffleStage(factor)
     x = torch.randn(2, 3, 6, 6, requires_grad=True)
     y = F.pixel_unshuffle(x, factor)
@@ -117,12 +119,13 @@ def test_gradients_are_autograds(factor: int) -> None:
 
 @pytest.mark.parametrize("method", EXACT, ids=str)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_training_equals_plain_training(network: str, method: Method) -> None:
+def test_training_equals_plain_pytorch(network: str, method: Method) -> None:
     assert_trains_as_plain_training(NETWORKS[network](), method, 2, toys.batches(6))
 
 
 @pytest.mark.parametrize(("method", "k"), toys.METHODS_AND_K, ids=str)
-def test_reversible_stages_behind_it_are_those_of_the_large_image(method: Method, k: int) -> None:
+def test_later_stages_equal_stages_at_full_resolution(method: Method, k: int) -> None:
+    """Reversible stages after the permutation train as equivalent stages at full resolution."""
     # Reversible stages after the permutation equal reversible stages at the large resolution, if each F is between an
     # unshuffle and a shuffle and the head follows an unshuffle. The reference therefore only has stages that are tested
     # against the paper's equations. Both networks must train equally under every method, including methods with newer
@@ -152,6 +155,7 @@ def test_reversible_stages_behind_it_are_those_of_the_large_image(method: Method
     ids=str,
 )
 def test_predicted_bytes_equal_measured(network: str, method: Method) -> None:
+    """Predicted bytes equal the measured ones, and a separate permutation holds only messages."""
     _, predicted = assert_bytes_are_as_predicted(NETWORKS[network](), method, toys.batches(1)[0], 3, toys.sgd)
     if network == "alone":  # it keeps no tensors even if the method stashes inputs
         assert {kind for kind, count in predicted[3].peak.items() if count} == {"messages"}

@@ -42,7 +42,8 @@ def test_gradients_equal_autograd(family: str, split: bool) -> None:
 
 
 @every_family
-def test_dropout_is_plain_trainings(family: str) -> None:
+def test_dropout_equals_plain_pytorch(family: str) -> None:
+    """With dropout, gradients and the global generator's state equal those of plain PyTorch."""
     net, data = random_network(family), batches(family, 2)
     torch.manual_seed(11)
     expected = plain_gradients(net, data)
@@ -56,6 +57,7 @@ def test_dropout_is_plain_trainings(family: str) -> None:
 
 
 def test_stochastic_depth_drops_samples_and_keeps_the_mean() -> None:
+    """DropPath drops whole samples, keeps the mean and does nothing in evaluation mode."""
     drop, x = DropPath(0.25), torch.ones(4000, 2, 3)
     torch.manual_seed(0)
     y = drop(x)

@@ -27,7 +27,8 @@ from tests.transformers import batches, every_family, network
 pytestmark = pytest.mark.convolutions
 
 
-def test_two_coupled_stages_are_the_two_function_block() -> None:
+def test_two_coupled_stages_equal_two_function_block() -> None:
+    """Two reversible stages compute y1 = x1 + f(x2) and y2 = x2 + g(y1)."""
     torch.manual_seed(0)
     f, g = pre_norm(8, SelfAttention(8, 2)).double(), pre_norm(8, Mlp(8)).double()
     x1, x2 = (torch.randn(2, 5, 8, dtype=torch.float64) for _ in range(2))
@@ -37,7 +38,8 @@ def test_two_coupled_stages_are_the_two_function_block() -> None:
 
 
 @every_family
-def test_split_blocks_are_the_same_network_in_more_stages(family: str) -> None:
+def test_split_blocks_keep_weights_and_outputs(family: str) -> None:
+    """split_blocks=True gives more stages with the same weights and outputs."""
     blocks, functions = network(family), network(family, split_blocks=True)
     pairs = sum(len(stage.parts()) == 2 for stage in blocks)
     assert pairs == {"RevViT": 3, "RevSwin": 3, "RevMViT": 2, "RevRoBERTa": 3}[family]
@@ -48,7 +50,7 @@ def test_split_blocks_are_the_same_network_in_more_stages(family: str) -> None:
     assert_bitwise_equal(sequential(functions)(x), sequential(blocks)(x))
 
 
-def test_attention_and_mlp_are_torchs() -> None:
+def test_attention_and_mlp_match_torch() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 5, 12, dtype=torch.float64)
     ours, theirs = SelfAttention(12, 3).double(), nn.MultiheadAttention(12, 3, batch_first=True).double()
@@ -60,7 +62,7 @@ def test_attention_and_mlp_are_torchs() -> None:
 
 
 @pytest.mark.parametrize("shift", [0, 1, 2])
-def test_window_attention_is_torchvisions(shift: int) -> None:
+def test_window_attention_matches_torchvision(shift: int) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 9, 9, 8, dtype=torch.float64)
     ours = WindowAttention(8, 2, grid=9, window=3, shift=shift).double()
@@ -103,7 +105,8 @@ def test_patch_merging_reads_both_streams_of_four_neighbours() -> None:
         assert_close(y[:, row, column], merging.reduce(merging.norm(neighbours)), 1e-12)
 
 
-def test_pooling_attention_head_by_head() -> None:
+def test_pooling_attention_matches_manual_heads() -> None:
+    """Pooling attention equals a computation by hand for each head."""
     torch.manual_seed(0)
     attention = PoolingAttention(8, 2, key_stride=2, query_stride=2).double()
     x = torch.randn(3, 5, 5, 8, dtype=torch.float64)
@@ -124,7 +127,7 @@ def test_pooling_attention_head_by_head() -> None:
     assert_close(attention(x).flatten(1, 2), expected, 1e-12)
 
 
-def test_revvit_by_hand() -> None:
+def test_revvit_matches_manual_computation() -> None:
     net = network("RevViT", split_blocks=True)
     stem, *functions, head = [part.function for part in net]
     images = batches("RevViT", 1)[0][0]
@@ -139,7 +142,7 @@ def test_revvit_by_hand() -> None:
     assert_close(sequential(net)(images), fused @ head[3].weight.T + head[3].bias, 1e-12)
 
 
-def test_masked_cross_entropy_counts_masked_positions_alone() -> None:
+def test_masked_cross_entropy_counts_only_masked_positions() -> None:
     logits, target = torch.randn(2, 3, 5), torch.full((2, 3), IGNORED)
     assert masked_cross_entropy(logits, target) == 0.0
     target[0, 1], target[1, 2] = 4, 0
@@ -150,7 +153,7 @@ def test_masked_cross_entropy_counts_masked_positions_alone() -> None:
 
 
 @every_family
-def test_streams_begin_equal_in_memory_of_their_own(family: str) -> None:
+def test_streams_start_equal_in_separate_memory(family: str) -> None:
     streams = network(family)[0](batches(family, 1)[0][0])
     assert torch.equal(*streams)
     storages = {stream.untyped_storage().data_ptr() for stream in streams}
@@ -169,7 +172,8 @@ def on_meta(family: Callable[..., list[Stage]], size: str, **options: object) ->
         return family(size, **options)
 
 
-def test_sizes_are_those_of_the_published_networks() -> None:
+def test_sizes_match_published_networks() -> None:
+    """Parameters and stages of every size match torchvision or the published numbers."""
     for size, plain in (("base", "vit_b_16"), ("large", "vit_l_16")):
         stages, width = on_meta(revvit, size, num_classes=1000), VIT[size].width
         with torch.device("meta"):
@@ -222,12 +226,12 @@ def test_sizes_are_those_of_the_published_networks() -> None:
         ),
     ],
 )
-def test_networks_that_do_not_exist(make: Callable[[], object], message: str) -> None:
+def test_invalid_networks_raise(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize("size", [18, HierarchicalSize(width=8, depths=(1,), heads=1)], ids=str)
-def test_a_size_of_another_kind_is_refused(size) -> None:
+def test_size_of_wrong_type_raises(size) -> None:
     with pytest.raises(TypeError, match=r"the size of a RevViT must be a name or a TransformerSize, got"):
         revvit(size, num_classes=10)

@@ -5,7 +5,8 @@ from reproduce.presentation.content import MINUS, TIMES, Role
 from reproduce.presentation.tables import difference_entries, mean_entry
 
 
-def test_an_entry_says_how_many_seeds_and_what_became_of_the_others() -> None:
+def test_mean_entry_states_seeds_and_unfinished_runs() -> None:
+    """An entry contains the mean, the number of seeds and the state of the other runs."""
     states = {0: "done", 1: "done", 2: "diverged (epoch 2 of 3)", 3: "not run"}
     entry = mean_entry(SeedSample({0: 60.0, 1: 61.0}, states, {2: "diverged"}))
     assert entry.text.endswith("(2 of 4; 1 diverged)")
@@ -16,13 +17,15 @@ def test_an_entry_says_how_many_seeds_and_what_became_of_the_others() -> None:
     assert mean_entry(SeedSample()).text == "not run"
 
 
-def test_without_a_seed_all_that_is_known_of_the_others_stays() -> None:
+def test_removing_a_seed_keeps_states_of_the_others() -> None:
+    """A sample without a seed keeps the values, states and problems of the others."""
     states = {0: "done", 1: "done", 2: "diverged (epoch 1 of 3)"}
     others = SeedSample({0: 60.0, 1: 61.0}, states, {2: "diverged"}, {2: "loss not finite"}).without([0])
     assert (others.values, others.seeds, others.ended) == ({1: 61.0}, "1 of 2; 1 diverged", True)
 
 
-def test_differences_are_counted_and_shown_with_their_runs_and_machines() -> None:
+def test_differences_state_verdict_runs_and_machines() -> None:
+    """Differences have a verdict, the runs of both sides and a mark for different machines."""
     low, base = SeedSample({0: 57.0, 1: 57.02}), SeedSample({0: 60.0, 1: 60.02}, machines={0: "CPU"})
     differences = {"low": low - base, "none": SeedSample() - base, "small": base - base}
     rendered = {

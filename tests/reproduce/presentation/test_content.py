@@ -12,7 +12,8 @@ from reproduce.report.layout import column_groups
 from reproduce.text import some
 
 
-def test_numbers_differences_and_estimates_as_they_are_written() -> None:
+def test_number_formatting() -> None:
+    """Numbers, differences, intervals and relative errors are formatted with the expected digits and signs."""
     for value, digits, rendered in ((1.25, 1, "+1.2"), (-0.5, 1, f"{MINUS}0.5"), (-0.04, 1, "0.0"), (12.0, 0, "+12")):
         assert content.with_sign(value, digits) == rendered
     assert content.number(-1234567.891, 2).text == f"{MINUS}1,234,567.89"

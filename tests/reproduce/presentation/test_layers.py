@@ -29,7 +29,8 @@ def drawn(*layers: Layer, col: str | None = None) -> None:
     )
 
 
-def test_a_layer_is_for_the_rows_that_it_is_meant_for_and_for_panels_that_have_any() -> None:
+def test_only_applies_to_matching_rows_and_panels() -> None:
+    """A layer with `only` gets the matching rows, and is not called for panels without any."""
     seen: list[list[float]] = []
     looks: list[list[str]] = []
 
@@ -45,7 +46,8 @@ def test_a_layer_is_for_the_rows_that_it_is_meant_for_and_for_panels_that_have_a
     assert seen == [[1.0, 2.0]]
 
 
-def test_another_column_is_drawn_where_a_row_has_it() -> None:
+def test_also_draws_another_column_where_present() -> None:
+    """`also` draws another column where rows have a value, and the description covers y only."""
     seen: list[tuple[str, list[float]]] = []
     rows = [{**ROWS[0], "formula": 5.0}, ROWS[1], {"at": 2, "kind": "inputs", "formula": 6.0}]
     layers = [
@@ -57,7 +59,8 @@ def test_another_column_is_drawn_where_a_row_has_it() -> None:
     assert figure.description == "1 panel. inputs from 1 to 2.", "where what y is"
 
 
-def test_one_panel_may_be_logarithmic_where_another_begins_at_0() -> None:
+def test_panels_may_have_separate_axis_scales() -> None:
+    """One panel may be logarithmic while another one begins at 0."""
     panels: list[Panel] = []
     drawn(
         facets.dots(),

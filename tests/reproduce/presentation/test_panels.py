@@ -30,7 +30,8 @@ def draw(*layers: facets.Layer) -> None:
     )
 
 
-def test_what_has_no_line_is_a_mark_in_the_legend_and_marks_stand_side_by_side() -> None:
+def test_markers_without_line_are_offset_side_by_side() -> None:
+    """With `apart`, the markers of the hues are offset, and `zero` draws a line at 0."""
     panels: list[Panel] = []
     draw(facets.dots(apart=0.2, even=True), facets.zero, panels.append)
     first, second, zero = panels[0].axes.lines
@@ -40,13 +41,16 @@ def test_what_has_no_line_is_a_mark_in_the_legend_and_marks_stand_side_by_side()
 
 
 def test_places_are_labelled_by_a_column() -> None:
+    """Ticks have labels from a column, and shaded places have a patch."""
     panels: list[Panel] = []
     draw(facets.labelled("kind", shaded="K"), panels.append)
     assert [label.get_text() for label in panels[-1].axes.get_xticklabels()] == ["0\nK", "1\nE", "2\nK", "3\nE"]
     assert len(panels[0].axes.patches) == 2
 
 
-def test_a_figure_says_what_is_in_it() -> None:
+def test_figure_description_summarises_its_data() -> None:
+    """The description contains the range of every curve, bar or row, or that nothing is known."""
+
     def spoken_label(layer: facets.Layer, rows: list[tuple[object, object, str]]) -> str:
         frame = DataFrame(rows, columns=["x", "y", "hue"])
         columns = {"x": "x", "y": "y", "hue": "hue", "xlabel": "k", "ylabel": "%"}
@@ -62,7 +66,8 @@ def test_a_figure_says_what_is_in_it() -> None:
     assert spoken_label(facets.line(), [(1.0, float("nan"), "a")]) == "1 panel, % against k. nothing is known yet."
 
 
-def test_what_is_called_alike_everywhere_need_not_be_said() -> None:
+def test_known_columns_have_default_labels() -> None:
+    """Known columns have default labels, ticks and scales, and the caption gives the title."""
     drawn: list[Panel] = []
     runs = DataFrame({"k": [1, 4], "test_accuracy": [60.0, 61.0], "method": ["PETRA", "BACKPROPAGATION"]})
     caption = "Accuracy by k (scale “small”). Dot: a seed."
@@ -77,7 +82,7 @@ def test_what_is_called_alike_everywhere_need_not_be_said() -> None:
     assert nothing.svg == ""
 
 
-def test_a_panel_beside_another_has_its_places_on_a_logarithmic_axis_too() -> None:
+def test_side_panel_shares_the_logarithmic_axis() -> None:
     """A linear axis from 1 to 32 begins below 0: limits taken before the scale squeezed the panel to the right."""
     drawn: list[Panel] = []
     facets.facet(

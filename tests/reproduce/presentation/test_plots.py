@@ -19,7 +19,7 @@ def drawing(key: str) -> str:
         return plots.to_svg(figure, key=key, title="Title & more", description="What is seen.")
 
 
-def test_ids_and_classes_are_of_the_drawing_and_every_reference_has_its_target() -> None:
+def test_ids_and_classes_are_unique_per_drawing() -> None:
     """A style sheet applies to the whole page, so two drawings must not use the same class."""
     classes = [set(re.findall(r"\.(\w+)\{", drawing(key))) for key in ("one", "two")]
     ids = [set(re.findall(r' id="([^"]+)"', drawing(key))) for key in ("one", "two")]
@@ -30,7 +30,8 @@ def test_ids_and_classes_are_of_the_drawing_and_every_reference_has_its_target()
     assert set(re.findall(r'(?:href="|url\()#([^")]+)', drawing("one"))) <= ids[0]
 
 
-def test_the_same_data_gives_the_same_bytes_with_a_name_a_description_and_text_that_is_text() -> None:
+def test_svg_is_deterministic_and_accessible() -> None:
+    """The same data give the same bytes, with title, description, role and real text."""
     assert drawing("one") == drawing("one")
     assert "<metadata" not in drawing("one"), "without a date"
     root = ElementTree.fromstring(drawing("one"))
@@ -41,13 +42,14 @@ def test_the_same_data_gives_the_same_bytes_with_a_name_a_description_and_text_t
     assert "a < b" in [element.text for element in root.iter(f"{{{plots.SVG}}}text")]
 
 
-def test_methods_are_told_apart_by_colour_and_mostly_by_dashes() -> None:
+def test_methods_differ_by_colour_and_mostly_by_dashes() -> None:
+    """Every method has a separate colour, and all but two have separate dashes."""
     assert set(plots.COLOURS) == set(plots.DASHES) == set(methods.ALL)
     assert len(set(plots.COLOURS.values())) == len(methods.ALL)
     assert len(set(plots.DASHES.values())) == len(methods.ALL) - 1  # backpropagation and PETRA are both solid
 
 
-def test_panels_have_the_room_that_their_labels_leave() -> None:
+def test_panels_do_not_overlap_or_leave_the_drawing() -> None:
     """With four panels with long names, nothing leaves the drawing or overlaps a neighbour or the legend."""
     with plots.style():
         figure = Figure(figsize=(6, 4), dpi=72)
@@ -71,7 +73,8 @@ def test_panels_have_the_room_that_their_labels_leave() -> None:
     assert widths[0] == pytest.approx(1.5 * widths[1])
 
 
-def test_what_is_not_seen_takes_no_characters() -> None:
+def test_svg_omits_empty_elements_and_excess_digits() -> None:
+    """A drawing has no empty groups or paths, and coordinates have at most one decimal."""
     root = ElementTree.fromstring(drawing("one"))
     for element in root.iter():
         assert element.attrib or element.tag not in (f"{{{plots.SVG}}}g", f"{{{plots.SVG}}}path")

@@ -19,7 +19,8 @@ def run(method: str, seed: int, accuracy: float | None, status: str = "done", br
     return columns | {"accuracy": accuracy}
 
 
-def test_a_sample_knows_what_broke_and_whether_all_is_known() -> None:
+def test_sample_states_broken_seeds_and_completion() -> None:
+    """A sample lists its broken seeds, whether all runs have ended, and excludes broken ones from differences."""
     runs = [
         run("A", 0, 50.0),
         run("A", 1, 10.0, broken="accuracy of a guess"),
@@ -36,14 +37,16 @@ def test_a_sample_knows_what_broke_and_whether_all_is_known() -> None:
     assert (difference.mean, difference.counts) == (-10.0, (1, 1))
 
 
-def test_what_was_measured_counts_whatever_became_of_the_run() -> None:
+def test_measured_values_count_without_a_run_state() -> None:
+    """Measured values are part of the sample without a state of their run."""
     rows = DataFrame({"J": [4, 4, 10], "seed": [0, 1, 0], "error": [0.1, 0.3, None]})
     samples = measured(rows, "error", ["J"])
     assert samples[4] == SeedSample({0: 0.1, 1: 0.3})
     assert samples[10].summary == "not run"
 
 
-def test_differences_stand_beside_the_runs_as_a_third_method() -> None:
+def test_with_difference_appends_a_third_method() -> None:
+    """The difference of two methods is appended as a third method, broken where one side is."""
     runs = DataFrame(
         [
             {"k": 1, **run("A", 0, 30.0)},
@@ -61,7 +64,7 @@ def test_differences_stand_beside_the_runs_as_a_third_method() -> None:
     assert isna(frame["accuracy"].iloc[5])
 
 
-def test_a_broken_seed_is_counted_beside_the_mean_and_decides_no_verdict() -> None:
+def test_broken_seed_is_counted_but_not_judged() -> None:
     """One collapsed run among three seeds turned "lower" into "open", which hid the evidence against the claim."""
     exact = SeedSample({0: 90.0, 1: 90.4, 2: 90.2}, dict.fromkeys(range(3), "done"))
     sound = SeedSample({0: 80.1, 1: 80.3, 2: 80.2}, dict.fromkeys(range(3), "done"))
@@ -79,7 +82,8 @@ def test_a_broken_seed_is_counted_beside_the_mean_and_decides_no_verdict() -> No
     assert "broken" not in bounded(sound - exact)
 
 
-def test_the_sound_seeds_of_a_sample_with_a_broken_one_have_the_spread_of_the_study() -> None:
+def test_seeds_next_to_a_broken_one_keep_the_study_spread() -> None:
+    """The sound seeds in a difference have the spread of the study; the mean of all has its sample's."""
     spread = ResidualSpread(0.2, 40, 20, 0.5)
     exact = SeedSample({0: 90.0, 1: 90.4, 2: 90.2}, spread=spread)
     broken = SeedSample({0: 80.1, 1: 80.3, 2: 10.0}, broken={2: "below twice chance"}, spread=spread)
@@ -90,7 +94,8 @@ def test_the_sound_seeds_of_a_sample_with_a_broken_one_have_the_spread_of_the_st
     assert broken.estimate.freedom == 2, "the mean of all has the spread of these values"
 
 
-def test_where_every_seed_is_broken_that_is_what_is_judged() -> None:
+def test_all_broken_seeds_are_judged() -> None:
+    """If every seed is broken, the difference is judged from the broken values."""
     exact = SeedSample(dict.fromkeys(range(3), 90.0))
     wrecks = SeedSample({0: 10.0, 1: 10.5, 2: 11.0}, broken=dict.fromkeys(range(3), "below twice chance"))
     difference = wrecks - exact

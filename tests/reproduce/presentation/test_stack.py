@@ -13,7 +13,8 @@ ROWS = [("late", "b", 2.0), ("late", "a", 1.0), ("early", "b", 4.0), ("late", "b
 
 
 @pytest.mark.parametrize("sideways", [True, False])
-def test_bars_are_in_the_order_of_the_rows_and_their_parts_in_that_of_the_looks(sideways: bool) -> None:
+def test_stack_orders_bars_by_rows_and_parts_by_looks(sideways: bool) -> None:
+    """Bars are in the order of the rows, their parts in that of the looks, with means and sums."""
     axes = mpl.figure.Figure().subplots()
     frame = DataFrame(ROWS, columns=["x", "hue", "y"])
     panel = Panel(axes, frame, "x", "y", "hue", LOOKS, frame, frame)
@@ -30,7 +31,8 @@ def test_bars_are_in_the_order_of_the_rows_and_their_parts_in_that_of_the_looks(
     assert [text.get_text().strip() for text in axes.texts] == ["6", "4"]
 
 
-def test_a_difference_that_should_be_nought_is_an_alert_and_nan_is_missing() -> None:
+def test_non_zero_exact_difference_is_an_alert() -> None:
+    """An exact difference other than 0 has tone ALERT, and nan is missing."""
     rendered = tables.table(
         key="t",
         caption="",

@@ -7,7 +7,8 @@ from reproduce.presentation.statements import ClaimVerdict, compare, is_above, i
 from reproduce.presentation.statistics import Estimate
 
 
-def test_claims_about_an_interval() -> None:
+def test_interval_predicates() -> None:
+    """Below, not below and above are true, false or undecided according to the interval."""
     for low, high, below, not_below, above in (
         (-2.0, -1.0, True, False, False),
         (-0.4, -0.1, True, True, False),  # negative, and too small to matter: both hold
@@ -22,7 +23,8 @@ def test_claims_about_an_interval() -> None:
         assert is_below(nothing) is is_not_below(nothing) is is_above(nothing) is None
 
 
-def test_nothing_is_equal_because_no_difference_was_found() -> None:
+def test_equality_requires_a_narrow_interval() -> None:
+    """Two values are equal only if the whole interval is within the margin."""
     assert is_equal(Estimate(0.0, -0.3, 0.3, (3, 3))) is True
     assert is_equal(Estimate(0.0, -2.0, 2.0, (3, 3))) is None
     assert is_equal(Estimate(-0.6, -0.9, -0.3, (3, 3))) is False
@@ -38,10 +40,12 @@ def test_nothing_is_equal_because_no_difference_was_found() -> None:
         (Estimate(94.9, 94.9, 94.9, (2,)), ClaimVerdict.OPEN),  # equal values: their spread is not known
     ],
 )
-def test_agreement_with_a_published_value_is_earned(ours: Estimate, verdict: ClaimVerdict) -> None:
+def test_agreement_requires_interval_near_published_value(ours: Estimate, verdict: ClaimVerdict) -> None:
+    """A value agrees if its interval contains the published one or is within the margin of it."""
     assert compare(ours, 94.9) is verdict
 
 
-def test_only_a_disagreement_at_the_papers_size_is_an_alert() -> None:
+def test_only_a_disagreement_is_an_alert() -> None:
+    """DISAGREE is the only verdict with tone ALERT, and every verdict has an explanation."""
     assert {verdict for verdict in ClaimVerdict if verdict.entry.role is Role.ALERT} == {ClaimVerdict.DISAGREE}
     assert all(verdict.meaning for verdict in ClaimVerdict)

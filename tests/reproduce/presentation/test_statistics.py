@@ -22,7 +22,8 @@ from reproduce.presentation.statistics import (
 
 
 @pytest.mark.parametrize(("n", "mean"), [(2, 94.0), (3, 0.0), (8, -0.1)])
-def test_interval_and_p_are_those_of_scipys_one_sample_t_test(n: int, mean: float) -> None:
+def test_interval_and_p_equal_scipy_one_sample_t_test(n: int, mean: float) -> None:
+    """Mean, interval and p-value equal those of scipy's one-sample t-test."""
     values = np.random.default_rng(n).normal(mean, 0.3, size=n)
     ours = estimate(values.tolist())
     theirs = stats.ttest_1samp(values, popmean=0.0)
@@ -33,7 +34,8 @@ def test_interval_and_p_are_those_of_scipys_one_sample_t_test(n: int, mean: floa
     assert p_value(estimate(values.tolist())) == pytest.approx(theirs.pvalue, rel=1e-9)
 
 
-def test_one_value_has_no_interval_and_equal_values_one_of_no_width_whose_p_is_1() -> None:
+def test_single_and_equal_values_have_p_1() -> None:
+    """One value has no interval, equal values have one of zero width, and both have p = 1."""
     assert estimate([94.9]) == Estimate(94.9, None, None, (1,))
     assert estimate([94.9]).half_width is None
     assert estimate([0.1] * 3).half_width == pytest.approx(0.0, abs=1e-15)
@@ -43,7 +45,8 @@ def test_one_value_has_no_interval_and_equal_values_one_of_no_width_whose_p_is_1
             estimate(values)
 
 
-def test_spread_and_test_of_homogeneity_are_those_of_numpy_and_scipy() -> None:
+def test_pooled_spread_and_bartlett_equal_scipy() -> None:
+    """The pooled spread and Bartlett's test equal those of numpy and scipy."""
     groups = [np.random.default_rng(n).normal(n, 0.4, size=2 + n % 3) for n in range(9)]
     spread = pool([group.tolist() for group in groups] + [[1.0], []])  # a single run contributes nothing to a spread
     assert spread is not None
@@ -62,7 +65,7 @@ def test_spread_and_test_of_homogeneity_are_those_of_numpy_and_scipy() -> None:
     assert not equal.shared, "a setting without spread is not like the other"
 
 
-def test_a_difference_with_a_shared_spread_is_that_of_the_pooled_t_test() -> None:
+def test_shared_spread_gives_the_pooled_t_test() -> None:
     """If the study contains exactly the two samples, the shared spread gives Student's two-sample test."""
     rng = np.random.default_rng(0)
     ours, theirs = rng.normal(1, 0.5, size=3), rng.normal(0, 0.5, size=6)
@@ -79,7 +82,8 @@ def test_a_difference_with_a_shared_spread_is_that_of_the_pooled_t_test() -> Non
 
 
 @pytest.mark.parametrize("spread", [None, ResidualSpread(0.5, 20, 10, 0.04)])
-def test_without_a_shared_spread_it_is_welchs_test(spread: ResidualSpread | None) -> None:
+def test_without_shared_spread_it_is_welchs_test(spread: ResidualSpread | None) -> None:
+    """Without a shared spread, interval and p-value equal those of Welch's test."""
     rng = np.random.default_rng(1)
     ours, theirs = rng.normal(1, 0.2, size=3), rng.normal(0, 2.0, size=5)
     difference = combine_means([(1.0, ours.tolist(), spread), (-1.0, theirs.tolist(), spread)])
@@ -90,13 +94,15 @@ def test_without_a_shared_spread_it_is_welchs_test(spread: ResidualSpread | None
     assert p_value(difference) == pytest.approx(scipys.pvalue, rel=1e-9)
 
 
-def test_a_side_of_one_run_has_no_interval_and_an_empty_side_no_difference() -> None:
+def test_single_run_gives_no_interval_and_empty_side_none() -> None:
+    """A side with one run gives no interval, and an empty side no difference."""
     spread = ResidualSpread(0.5, 20, 10, 0.5)
     assert combine_means([(1.0, [2.0], spread), (-1.0, [1.0, 1.5], spread)]) == Estimate(0.75, None, None, (1, 2))
     assert combine_means([(1.0, [], spread), (-1.0, [1.0, 1.5], spread)]) is None
 
 
-def test_samples_are_subtracted_whatever_their_seeds_and_differences_too() -> None:
+def test_samples_and_differences_can_be_subtracted() -> None:
+    """Samples with any seeds, and differences, can be subtracted."""
     ours, theirs = SeedSample({0: 1.0, 1: 2.0}), SeedSample({5: 0.0, 6: 1.0, 7: 2.0})
     difference = ours - theirs
     assert difference.estimate is not None
@@ -106,7 +112,8 @@ def test_samples_are_subtracted_whatever_their_seeds_and_differences_too() -> No
     assert (change.estimate.mean, change.estimate.counts) == (0.5, (2, 3, 3, 3))
 
 
-def test_a_broken_run_does_not_scatter_as_the_study_does() -> None:
+def test_broken_run_does_not_use_the_study_spread() -> None:
+    """A sample with a broken run has its sample spread, not that of the study."""
     spread = ResidualSpread(0.1, 50, 25, 0.5)
     sound, broken = (
         SeedSample({0: 60.0, 1: 10.0}, spread=spread),
@@ -118,13 +125,15 @@ def test_a_broken_run_does_not_scatter_as_the_study_does() -> None:
     assert broken.estimate.half_width == pytest.approx(25.0 * stats.t.ppf(0.975, 1))
 
 
-def test_a_difference_knows_whether_machines_are_mixed() -> None:
+def test_difference_reports_mixed_machines() -> None:
+    """A difference reports whether its sides ran on different machines."""
     cpu, both = SeedSample({0: 1.0}, machines={0: "CPU"}), SeedSample({0: 1.0, 1: 1.0}, machines={0: "CPU", 1: "GPU"})
     assert (cpu - cpu).mixed == (both - both).mixed == ""
     assert (both - cpu).mixed == "CPU and GPU"
 
 
 def test_verdict() -> None:
+    """The verdict is equal, higher, lower or open according to the interval and the margin."""
     for low, high, expected in (
         (-0.4, 0.3, Verdict.EQUAL),
         (-0.5, 0.5, Verdict.EQUAL),
@@ -187,14 +196,14 @@ def covered(found: list[tuple[Estimate, bool]], effect: float) -> float:
     )
 
 
-def test_intervals_cover_as_often_as_they_say() -> None:
+def test_interval_coverage_is_95_percent() -> None:
     """Of 1,000 intervals 95 % contain the true value, within three standard errors (2.1 %), including the fallback."""
     alike = simulate(0.5, np.full(SETTINGS, DEVIATION), 0)
     assert covered(alike, 0.5) == pytest.approx(0.95, abs=0.021)
     assert np.mean([shared for _, shared in alike]) == pytest.approx(0.95, abs=0.021), "Bartlett's test at n = 3"
 
 
-def test_the_fallback_helps_where_one_setting_scatters_five_times_as_much_and_has_its_limit() -> None:
+def test_welch_fallback_helps_with_unequal_spread() -> None:
     """With three runs the test misses some such settings: 81 % of the intervals contain the true value, not 95 %."""
     deviations = np.full(SETTINGS, DEVIATION)
     deviations[0] *= 5
@@ -204,7 +213,7 @@ def test_the_fallback_helps_where_one_setting_scatters_five_times_as_much_and_ha
     assert covered(simulate(0.5, deviations, 1, pooled=True), 0.5) < covered(unlike, 0.5) - 0.1
 
 
-def test_power_of_the_shared_spread_is_that_of_its_degrees_of_freedom() -> None:
+def test_power_of_shared_spread_matches_its_freedom() -> None:
     """A difference of three standard deviations is found in nine of ten studies, and with pairs in every second one."""
     effect = 3 * DEVIATION
     alike = simulate(effect, np.full(SETTINGS, DEVIATION), 2)
@@ -223,7 +232,7 @@ def test_power_of_the_shared_spread_is_that_of_its_degrees_of_freedom() -> None:
     assert np.mean([p_value(difference) < 0.05 for difference, _ in nothing]) == pytest.approx(0.05, abs=0.021)
 
 
-def test_holm_over_the_primary_comparisons_errs_in_at_most_one_of_twenty_reports() -> None:
+def test_holm_limits_family_wise_error_to_5_percent() -> None:
     """Of four comparisons of one study one is real: it is found, and any other one in at most 5 % of the draws."""
     rng = np.random.default_rng(5)
     wrong = right = 0

@@ -12,7 +12,8 @@ GAPS = {
 }
 
 
-def test_every_kind_of_field_stands_under_its_head() -> None:
+def test_every_kind_of_field_has_head_and_entries() -> None:
+    """Every kind of field adds its heads and the entries below them."""
     made = table(
         key="t",
         caption="A table",

@@ -60,7 +60,8 @@ def with_slow(*values: float) -> Benchmark:
 FASTER = Comparison("track", RATE, FAST, SLOW, low=2.5)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_benchmark_record_round_trip(tmp_path: Path) -> None:
+    """A benchmark record reads back unchanged, is replaced by a newer one, and is listed by name."""
     written = benchmark(FASTER, patch=PATCH)
     path = write(written, tmp_path)
     assert path == tmp_path / "benchmarks" / "race.json"
@@ -76,7 +77,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [record.name for record in read_all(tmp_path)[0]] == [again.name, f"{again.name}-more"]
 
 
-def test_ratios_are_of_one_round_and_held_against_aims() -> None:
+def test_ratios_are_per_round_and_compared_with_aims() -> None:
+    """Ratios are taken within rounds, summarised by median and quartiles, and compared with their aim."""
     ratios = benchmark().ratios(FASTER)
     assert ratios == [2, 3, 4]
     assert spread(ratios) == (3, 2.5, 3.5, 3)
@@ -106,7 +108,8 @@ def test_ratios_are_of_one_round_and_held_against_aims() -> None:
         (lambda: with_slow(1.0), "fast has 3 values and slow 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, message) -> None:
+def test_invalid_benchmark_is_refused(make, message) -> None:
+    """Invalid series, comparisons, goals or names raise a ValueError."""
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -122,7 +125,10 @@ def test_what_makes_no_sense_is_refused(make, message) -> None:
         ({"timelines": {"a lap": {"devices": 2, "events": ["1 F 2"]}}}, "is damaged: ValueError"),
     ],
 )
-def test_what_is_damaged_is_named_and_hides_nothing(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_damaged_benchmark_record_is_named_and_others_are_read(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    """A damaged benchmark record is reported with its path, and the others are read."""
     write(benchmark(name="good"), tmp_path)
     path = write(benchmark(FASTER), tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))

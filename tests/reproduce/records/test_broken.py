@@ -31,14 +31,16 @@ CIFAR100 = recipes.cell("smoke", dataset="cifar100", image_size=32, scale="custo
         (CIFAR100, 2.0, 4.0, "below twice chance"),
     ],
 )
-def test_a_finished_run_is_broken_if_its_accuracy_is_at_most_twice_that_of_a_guess(
+def test_run_is_broken_at_most_at_twice_chance(
     cell: TrainingCell, accuracy: float, loss: float | None, expected: str, tmp_path: Path
 ) -> None:
+    """A finished run is broken if its accuracy is at most twice that of a guess, whatever its loss."""
     fake_probes.train(cell, tmp_path, accuracy, loss)
     assert broken(next(run for run in read(tmp_path).runs if run.cell == cell)) == expected
 
 
-def test_a_loss_that_is_not_finite_breaks_and_a_lack_of_memory_does_not(tmp_path: Path) -> None:
+def test_non_finite_loss_is_broken_and_out_of_memory_is_not(tmp_path: Path) -> None:
+    """A diverged run is broken; an out-of-memory run and an unfinished run are not."""
     for seed, reason in enumerate(("diverged", "out of memory")):
         fake_records.train(recipes.cell("smoke", seed=seed), tmp_path, 50.0, epochs=1).fail(reason, "…")
     fake_records.train(recipes.cell("smoke", seed=2), tmp_path, 10.0, epochs=1)

@@ -60,9 +60,10 @@ def merged(source: Path, root: Path) -> list[Decision]:
 
 
 @pytest.mark.parametrize("name", ["../../../secret.txt", "{secret}", "diff-0.patch", "x/diff-1.patch", 7, None, "a\0b"])
-def test_the_difference_of_a_record_is_a_file_of_that_record(
+def test_diff_of_a_record_must_be_a_file_of_that_record(
     tmp_path: Path, foreign: Record, secret: Path, name: Any
 ) -> None:
+    """A diff that names a file outside its record is refused, and no content of that file is read."""
     edit(foreign.path / "code.json", diff=name.format(secret=secret) if isinstance(name, str) else name)
     with pytest.raises(
         RecordError, match=r"code\.json: is damaged: (diff is .* expected a name such as diff-1\.patch|the text)"
@@ -76,9 +77,7 @@ def test_the_difference_of_a_record_is_a_file_of_that_record(
 
 @pytest.mark.parametrize("name", ["diff-1.patch", "metrics.jsonl", "config.json", "result.json", "code.json"])
 @pytest.mark.parametrize("kind", ["a link", "a pipe", "an endless file"])
-def test_a_record_consists_of_regular_files(
-    tmp_path: Path, foreign: Record, secret: Path, name: str, kind: str
-) -> None:
+def test_record_consists_of_regular_files(tmp_path: Path, foreign: Record, secret: Path, name: str, kind: str) -> None:
     """A link may lead to any file of this machine; a pipe and /dev/zero have no end."""
     file = foreign.path / name
     file.unlink()
@@ -95,7 +94,8 @@ def test_a_record_consists_of_regular_files(
 
 
 @pytest.mark.parametrize("place", ["notes.txt", "checkpoint/latest.json", "checkpoint", "checkpoint.pt"])
-def test_no_content_of_a_link_is_copied(tmp_path: Path, foreign: Record, secret: Path, place: str) -> None:
+def test_content_of_links_is_never_copied(tmp_path: Path, foreign: Record, secret: Path, place: str) -> None:
+    """A link in a record makes it unreadable or is skipped; its content is not copied."""
     (foreign.path / "result.json").unlink()  # a finished record is not copied, but appended to a volume
     link = foreign.path / place
     link.parent.mkdir(exist_ok=True)
@@ -106,7 +106,8 @@ def test_no_content_of_a_link_is_copied(tmp_path: Path, foreign: Record, secret:
     assert not any(SECRET in content.decode("utf-8", "replace") for content in snapshot(tmp_path / "ours").values())
 
 
-def test_an_archive_is_no_way_around(tmp_path: Path, foreign: Record, secret: Path) -> None:
+def test_archive_is_validated_like_a_folder(tmp_path: Path, foreign: Record, secret: Path) -> None:
+    """A merge of an archive refuses a diff outside its record."""
     edit(foreign.path / "code.json", diff=str(secret))
     (tmp_path / "theirs").rename(tmp_path / "records")
     with tarfile.open(tmp_path / "day.tar.gz", "w:gz") as archive:
@@ -117,7 +118,7 @@ def test_an_archive_is_no_way_around(tmp_path: Path, foreign: Record, secret: Pa
     assert "UNREADABLE" in done.stderr
 
 
-def test_what_cannot_be_read_is_named_and_the_others_are_merged(
+def test_unreadable_records_are_named_and_others_merged(
     tmp_path: Path, foreign: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder without permission, which `glob` leaves out; and a file without it."""
@@ -143,13 +144,15 @@ def test_what_cannot_be_read_is_named_and_the_others_are_merged(
     assert all("ermission" in text for decision, _, text in decided if decision.bad)
 
 
-def test_a_merge_takes_only_what_the_report_can_show(tmp_path: Path, foreign: Record) -> None:
+def test_merge_refuses_invalid_results(tmp_path: Path, foreign: Record) -> None:
+    """A merge refuses a record with an impossible accuracy."""
     edit(foreign.path / "result.json", test_accuracy=250)
     assert merged(tmp_path / "theirs", tmp_path / "ours") == [Decision.UNREADABLE]
 
 
 @pytest.mark.parametrize("accuracy", [250, -1, 1e308, True, "90", 10**400])
-def test_an_accuracy_is_a_percentage_and_that_of_the_last_epoch(tmp_path: Path, foreign: Record, accuracy: Any) -> None:
+def test_accuracy_is_a_percentage_of_the_last_epoch(tmp_path: Path, foreign: Record, accuracy: Any) -> None:
+    """An accuracy must be a number from 0 to 100, and equal that of the last epoch."""
     assert results.read(tmp_path / "theirs").problems == ()
     edit(foreign.path / "result.json", test_accuracy=accuracy)
     assert len(results.read(tmp_path / "theirs").problems) == 1
@@ -222,7 +225,7 @@ def shown_one_by_one(variants: Sequence[tuple[str, Results]], folder: Path) -> N
 
 @pytest.mark.parametrize("name", ["config.json", "environment.json", "code.json", "metrics.jsonl", "result.json"])
 @pytest.mark.parametrize("kind", ["training", "complexity"])
-def test_no_value_of_a_record_takes_anything_else_down(tmp_path: Path, name: str, kind: str) -> None:
+def test_invalid_record_values_break_nothing_else(tmp_path: Path, name: str, kind: str) -> None:
     """Test every field of every file with every invalid value."""
     root = tmp_path / "records"
     if kind == "training":
@@ -248,7 +251,7 @@ def test_no_value_of_a_record_takes_anything_else_down(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("part", ["cell", "epoch", "result", "environment", "code"])
-def test_no_value_of_a_volume_takes_anything_else_down(tmp_path: Path, part: str) -> None:
+def test_invalid_volume_values_break_nothing_else(tmp_path: Path, part: str) -> None:
     """Test every field of every line with every invalid value, under the matching hash."""
     root = tmp_path / "records"
     fake_records.train(CELL, root, 90.0, code=fake_records.DIRTY, patch="-a\n+b\n")
@@ -285,7 +288,8 @@ def test_no_value_of_a_volume_takes_anything_else_down(tmp_path: Path, part: str
 
 
 @pytest.mark.parametrize("lines", [[], [1], [0, 1, 2], [5], [1, 5], [0, 0], [5, 0], [0, 5]])
-def test_lines_that_are_no_record_are_named_whatever_their_hash(tmp_path: Path, lines: list[int]) -> None:
+def test_invalid_volume_lines_are_named_despite_valid_hash(tmp_path: Path, lines: list[int]) -> None:
+    """Lines that do not form one complete record are one problem, even if their hash matches."""
     fake_records.train(CELL, tmp_path, 90.0)
     volume = volumes.path_of(CELL, tmp_path)
     texts = [line.split(",", 2)[2] for line in volume.read_text().splitlines()]
@@ -299,7 +303,8 @@ def test_lines_that_are_no_record_are_named_whatever_their_hash(tmp_path: Path, 
 
 @pytest.mark.parametrize("kind", ["a link", "a pipe", "an endless file"])
 @pytest.mark.parametrize("which", ["volume", "provenance"])
-def test_a_volume_is_a_regular_file(tmp_path: Path, secret: Path, which: str, kind: str) -> None:
+def test_volume_must_be_a_regular_file(tmp_path: Path, secret: Path, which: str, kind: str) -> None:
+    """A volume or provenance file that is a link, a pipe or endless is refused."""
     fake_records.train(CELL, tmp_path / "theirs", 90.0)
     file = volumes.path_of(CELL, tmp_path / "theirs")
     if which == "provenance":
@@ -319,7 +324,7 @@ UNPRINTABLE_NAME = os.fsdecode(b"\xff\x1b]0;owned\x07")
 
 
 @pytest.mark.parametrize("what", ["a folder", "a volume", "a benchmark", "a result of asv", "a machine of asv"])
-def test_a_name_that_cannot_be_printed_takes_nothing_else_down(tmp_path: Path, what: str) -> None:
+def test_unprintable_name_breaks_nothing_else(tmp_path: Path, what: str) -> None:
     """Such as one that is not UTF-8, or that has an escape sequence of terminals."""
     root = tmp_path / "records"
     file = root / "smoke" / f"{UNPRINTABLE_NAME}.jsonl"
@@ -352,7 +357,7 @@ def test_a_name_that_cannot_be_printed_takes_nothing_else_down(tmp_path: Path, w
 
 @pytest.mark.parametrize("end", [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000, b"\xff", b"{}"])
 @pytest.mark.parametrize("which", ["volume", "provenance"])
-def test_the_end_of_a_volume_hides_no_record(tmp_path: Path, which: str, end: bytes) -> None:
+def test_trailing_garbage_in_a_volume_hides_no_record(tmp_path: Path, which: str, end: bytes) -> None:
     """Text without a newline is the rest of an interrupted append, or anything that somebody else wrote."""
     fake_records.train(CELL, tmp_path, 90.0)
     file = volumes.path_of(CELL, tmp_path)
@@ -364,7 +369,8 @@ def test_the_end_of_a_volume_hides_no_record(tmp_path: Path, which: str, end: by
     assert len(results.read(tmp_path).runs) == 2
 
 
-def test_a_merge_takes_from_a_volume_only_what_the_report_can_show(tmp_path: Path, foreign: Record) -> None:
+def test_merge_of_a_volume_refuses_invalid_results(tmp_path: Path, foreign: Record) -> None:
+    """A merge of a volume refuses a record with an impossible accuracy."""
     edit(foreign.path / "result.json", test_accuracy=250)
     edit(foreign.path / "code.json", clean="perhaps")
     assert volumes.publish(foreign.read(), tmp_path / "theirs") is None
@@ -372,7 +378,8 @@ def test_a_merge_takes_from_a_volume_only_what_the_report_can_show(tmp_path: Pat
     assert merged(tmp_path / "theirs", tmp_path / "ours") == [Decision.UNREADABLE]
 
 
-def test_no_value_of_a_benchmark_takes_anything_else_down(tmp_path: Path) -> None:
+def test_invalid_benchmark_values_break_nothing_else(tmp_path: Path) -> None:
+    """No invalid value in a benchmark record breaks reading or the report."""
     committed = ROOT / "reports" / "records" / "benchmarks"
     for source in ("pipelining.json", "peers.json", "growth.json"):
         values = json.loads((committed / source).read_text())
@@ -413,12 +420,14 @@ def test_no_value_of_a_benchmark_takes_anything_else_down(tmp_path: Path) -> Non
         b"\xff",
     ],
 )
-def test_json_of_no_use_is_a_value_error(text: str | bytes) -> None:
+def test_unusable_json_raises_value_error(text: str | bytes) -> None:
+    """JSON that is too deep, too large, not finite or unprintable raises a ValueError."""
     with pytest.raises(ValueError, match=r".+"):
         reading.parse_json(text)
 
 
-def test_a_file_that_no_record_has_is_too_large_to_be_read(tmp_path: Path) -> None:
+def test_too_large_file_is_not_read(tmp_path: Path) -> None:
+    """A file above the size limit raises a ValueError."""
     file = tmp_path / "metrics.jsonl"
     with file.open("wb") as large:
         large.truncate(reading.LARGEST_FILE + 1)
@@ -427,7 +436,7 @@ def test_a_file_that_no_record_has_is_too_large_to_be_read(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["draft.tmp", "thesis.docx.tmp", "model.pt", "config.json.1.tmp.bak"])
-def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path, name: str) -> None:
+def test_folder_of_other_files_is_not_changed(tmp_path: Path, name: str) -> None:
     """`train --output .` once deleted every *.tmp in it, and overwrote model.pt."""
     (tmp_path / name).write_text("mine")
     before = snapshot(tmp_path)
@@ -439,7 +448,7 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path, name: str) -
     assert snapshot(tmp_path) == before
 
 
-def test_a_checkpoint_folder_of_somebody_else_is_kept_and_other_folders_do_no_harm(tmp_path: Path) -> None:
+def test_foreign_checkpoint_folder_is_refused(tmp_path: Path) -> None:
     """A record's checkpoint folder is removed when a cell is finished."""
     (tmp_path / "notes").mkdir()
     check_free(tmp_path)
@@ -448,7 +457,8 @@ def test_a_checkpoint_folder_of_somebody_else_is_kept_and_other_folders_do_no_ha
         check_free(tmp_path)
 
 
-def test_only_leftovers_of_this_program_are_removed(tmp_path: Path) -> None:
+def test_only_temporary_files_of_this_program_are_removed(tmp_path: Path) -> None:
+    """Only temporary files with the names that this program uses are removed."""
     record = Record(tmp_path, CELL)
     record.begin(fake_records.ENVIRONMENT, fake_records.CLEAN)
     ours = [
@@ -466,14 +476,15 @@ def test_only_leftovers_of_this_program_are_removed(tmp_path: Path) -> None:
     assert [name for name in theirs if (tmp_path / name).exists()] == theirs
 
 
-def test_an_output_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_output_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    """An output path that is not a folder is refused."""
     with pytest.raises(RecordError, match="is not a folder"):
         check_free(Path(os.devnull))
     done = CliRunner().invoke(main, ["train", "--dataset", "digits", "--output", os.devnull])
     assert done.exit_code == 2
 
 
-def test_a_patch_is_kept_byte_for_byte(tmp_path: Path) -> None:
+def test_patch_is_stored_byte_for_byte(tmp_path: Path) -> None:
     """Include CRLF and Latin-1, since a changed patch applies without an error but gives another file."""
     data = b"-a\r\n+\xe4\xf6\r\n"
     record = Record(tmp_path / "r", CELL)

@@ -23,7 +23,8 @@ from tests.sections import run_sets
 CELL = recipes.cell("paper", epochs=6, drops=(), batch_size=8, dataset="imagenet")
 
 
-def test_seeds_beyond_the_plan_count_and_another_setting_does_not(tmp_path: Path) -> None:
+def test_further_seeds_count_and_other_settings_do_not(tmp_path: Path) -> None:
+    """Seeds beyond the plan belong to its runs, and cells with another setting do not."""
     for seed in (0, 7):
         fake_records.train(replace(CELL, seed=seed), tmp_path, 70.0 + seed)
     fake_records.train(replace(CELL, learning_rate=0.3), tmp_path, 20.0)
@@ -32,7 +33,8 @@ def test_seeds_beyond_the_plan_count_and_another_setting_does_not(tmp_path: Path
     assert list(run_set.runs["test_accuracy"]) == [70.0, 77.0]
 
 
-def test_what_was_not_run_is_a_row_that_says_so(tmp_path: Path) -> None:
+def test_cells_not_run_have_rows(tmp_path: Path) -> None:
+    """Planned cells that were not run have a row with the state not run."""
     cells = [replace(CELL, seed=seed) for seed in range(3)]
     fake_records.train(cells[1], tmp_path, 70.0)
     (run_set,) = run_sets(tmp_path, "paper", cells)
@@ -43,7 +45,8 @@ def test_what_was_not_run_is_a_row_that_says_so(tmp_path: Path) -> None:
     assert list(empty.runs["state"]) == ["not run"] * 3
 
 
-def test_precisions_images_of_torchvision_and_data_sets_are_sheets_apart(tmp_path: Path) -> None:
+def test_precisions_loaders_and_data_sets_have_separate_sheets(tmp_path: Path) -> None:
+    """Precisions, torchvision's images and data sets have separate sheets; bitwise equal loaders do not."""
     for precision in ("float32", "bf16", "tf32"):
         fake_records.train(replace(CELL, precision=precision, loader="ffcv"), tmp_path, 70.0)
     fake_records.train(replace(CELL, loader="torchvision"), tmp_path, 50.0)
@@ -62,7 +65,8 @@ def test_precisions_images_of_torchvision_and_data_sets_are_sheets_apart(tmp_pat
     assert list(run_set.runs["status"]) == ["done"]
 
 
-def test_a_sample_says_how_many_seeds_and_what_became_of_the_others(tmp_path: Path) -> None:
+def test_sample_counts_seeds_and_names_unfinished_ones(tmp_path: Path) -> None:
+    """A sample contains its values by seed, the number of planned seeds and the state of the others."""
     cells = [recipes.cell("small", seed=seed) for seed in range(4)]
     fake_records.train(cells[0], tmp_path, 60.0)
     fake_records.train(cells[1], tmp_path, 61.0)
@@ -77,7 +81,8 @@ def test_a_sample_says_how_many_seeds_and_what_became_of_the_others(tmp_path: Pa
     assert samples["DSP", 1].summary == "not run"
 
 
-def test_the_schema_is_the_columns_and_holds_for_every_kind_of_cell(tmp_path: Path) -> None:
+def test_frames_have_the_declared_columns(tmp_path: Path) -> None:
+    """Every frame has the declared columns for all kinds of cells."""
     fake_records.train(recipes.cell("small"), tmp_path, 60.0)
     fake_records.train(replace(IMAGES.cell(methods.PETRA, 1), precision="bf16"), tmp_path, 60.0)
     frames = Frames(read(tmp_path, [fake_records.complexity_cell(methods.PETRA)]))
@@ -89,7 +94,8 @@ def test_the_schema_is_the_columns_and_holds_for_every_kind_of_cell(tmp_path: Pa
     assert set(frames.runs["arithmetic"]) == {"float32", "bf16"}
 
 
-def test_a_record_of_a_users_network_is_read_without_its_module(tmp_path: Path) -> None:
+def test_record_of_own_network_is_read_without_its_module(tmp_path: Path) -> None:
+    """A record of a user's network is read although its module does not exist."""
     cell = replace(CELL, model="gone.away:stages", stem="own", width=1, scale="custom")
     fake_records.train(cell, tmp_path, 60.0)
     frames = Frames(read(tmp_path, [replace(cell, seed=1)]))
@@ -97,7 +103,8 @@ def test_a_record_of_a_users_network_is_read_without_its_module(tmp_path: Path) 
     assert list(frames.runs["status"]) == ["done", "not run"]
 
 
-def test_tables_can_be_had_as_files(tmp_path: Path) -> None:
+def test_frames_are_exported_as_csv(tmp_path: Path) -> None:
+    """The export writes one CSV file per table, with the values of the records."""
     fake_records.train(recipes.cell("small"), tmp_path, 60.0)
     files = list(Frames(read(tmp_path)).export(tmp_path / "tables"))
     tables = ["runs", "epochs", "lines", "parts", "series", "history"]
@@ -107,7 +114,8 @@ def test_tables_can_be_had_as_files(tmp_path: Path) -> None:
     assert len(files[1].read_text().splitlines()) == 1 + recipes.cell("small").epochs
 
 
-def test_an_export_replaces_its_own_tables_and_nobody_elses(tmp_path: Path) -> None:
+def test_export_replaces_only_its_files(tmp_path: Path) -> None:
+    """A repeated export replaces its files, and refuses to replace any other file."""
     fake_records.train(recipes.cell("small"), tmp_path, 60.0)
     export = ["records", "export", str(tmp_path / "tables"), "--records", str(tmp_path)]
     for _ in range(2):
@@ -124,7 +132,9 @@ def test_an_export_replaces_its_own_tables_and_nobody_elses(tmp_path: Path) -> N
     assert CliRunner().invoke(main, export).exit_code == 0
 
 
-def test_a_table_for_which_there_is_no_room_is_not_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_export_leaves_no_partial_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk during an export leaves no CSV file."""
+
     def full(file: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -136,7 +146,8 @@ def test_a_table_for_which_there_is_no_room_is_not_half_there(tmp_path: Path, mo
     assert not list((tmp_path / "tables").glob("*.csv"))
 
 
-def test_a_recipe_in_words(tmp_path: Path) -> None:
+def test_sheet_describes_the_recipe(tmp_path: Path) -> None:
+    """The description of a sheet contains data set, width, batch size, length and learning rate."""
     for cell, words in (
         (
             recipes.cell("small", accumulation=8),
@@ -153,7 +164,8 @@ def test_a_recipe_in_words(tmp_path: Path) -> None:
         assert "RevNet-" in run_set.described(network=True)
 
 
-def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_device(tmp_path: Path) -> None:
+def test_sheet_describes_gpu_runs_and_pairs_across_devices(tmp_path: Path) -> None:
+    """The description counts the runs on each GPU, and mentions pairs on different devices."""
     cells = [recipes.cell("small", seed=seed) for seed in range(3)]
     gpu = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200"}
     fake_records.train(cells[0], tmp_path, 60.0)
@@ -175,7 +187,8 @@ def test_a_recipe_says_which_runs_were_on_a_gpu_and_whether_pairs_were_on_one_de
     )
 
 
-def test_measures_are_averaged_over_micro_batches_and_what_is_not_defined_does_not_count() -> None:
+def test_measures_are_weighted_means_without_undefined_values() -> None:
+    """Measures are averaged over micro-batches, and undefined values are left out."""
     # One epoch has two micro-batches, the other six; stage 0 keeps its input in the second.
     rows = [("a", 0, 1, 0.5, 2, 0, "error", 1.0), ("a", 0, 2, 1.5, 6, 0, "error", None)]
     rows += [("a", 0, 1, 0.5, 2, 1, "error", 1.0), ("a", 0, 2, 1.5, 6, 1, "error", 5.0)]

@@ -23,7 +23,8 @@ CELLS = {c.model: c for c in plan.cells("small") if isinstance(c, GradientsCell)
 
 @pytest.mark.convolutions
 @pytest.mark.parametrize(("model", "kinds"), [("revnet18", "KREKEKEKEK"), ("chain8", "KRRRRRRREK")])
-def test_kinds_of_stages_are_what_the_engine_reconstructs(model: str, kinds: str) -> None:
+def test_stage_kinds_match_engine_reconstruction(model: str, kinds: str) -> None:
+    """The predicted kinds of stages are those that the engine keeps, reconstructs exactly or with an error."""
     assert gradients.kinds(CELLS[model]) == kinds
     torch.manual_seed(0)
     data = [(torch.randn(2, 3, 16, 16), torch.randint(10, (2,))) for _ in range(22)]
@@ -41,7 +42,8 @@ def falling(pair: str, measure: str, stage: int, epoch: int) -> float:
     return 1.0 - 0.1 * epoch
 
 
-def test_a_record_with_means_only_has_a_part_an_epoch(tmp_path: Path) -> None:
+def test_record_with_means_only_has_one_part_per_epoch(tmp_path: Path) -> None:
+    """A record with only means per epoch gives one part per epoch, also for the other seeds."""
     zero, one, *_ = (cell for cell in plan.cells("small") if isinstance(cell, GradientsCell))
     fake_probes.measure(zero, tmp_path, falling, singly=True, probes=31)
     fake_probes.measure(one, tmp_path, falling, epochs=2)
@@ -53,7 +55,8 @@ def test_a_record_with_means_only_has_a_part_an_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("probes", "count"), [(31, 24), (8, 8), (2, 2), (1, 1)])
-def test_micro_batches_one_by_one_make_finer_parts(probes: int, count: int, tmp_path: Path) -> None:
+def test_single_micro_batches_give_finer_parts(probes: int, count: int, tmp_path: Path) -> None:
+    """Measures of single micro-batches are divided into at most the requested number of parts."""
     fake_probes.measure(CELLS["revnet18"], tmp_path, falling, singly=True, probes=probes)
     made = parts(tmp_path, 24)
     assert made["begin"].nunique() == count
@@ -70,7 +73,8 @@ def profile(ours: Sequence[float | None], delayed: Sequence[float | None], measu
     return DataFrame(rows).astype({"value": float})
 
 
-def test_a_gain_is_positive_where_petra_is_closer_and_the_head_has_none() -> None:
+def test_gain_is_positive_where_petra_is_closer() -> None:
+    """The gain is positive where PETRA is closer, undefined where a value is missing, and absent at the head."""
     cosine = gradients.gains(profile([0.9, 0.5, None, 1.0], [0.7, 0.6, 0.5, 1.0], "cosine"))
     assert list(cosine["value"]) == pytest.approx([0.2, -0.1, float("nan")], nan_ok=True)
     error = gradients.gains(profile([0.2, 1.5, 1.0, 0.0], [0.5, 1.0, 1.0, 0.0], "relative_error"))

@@ -39,7 +39,8 @@ def frames(root: Path) -> Frames:
     return Frames(read(root / "records"))
 
 
-def test_a_change_is_named_with_its_commit(tmp_path: Path) -> None:
+def test_change_is_listed_with_its_commit(tmp_path: Path) -> None:
+    """A change of a tracked value is listed with its commit, both values and the percentage."""
     for number, petra in enumerate((100.0, 100.5, 150.0), start=1):
         write(tmp_path, number, [petra, 7.0, 3.0, None])
     made = section(exhibit.EXHIBIT, frames(tmp_path))
@@ -54,7 +55,8 @@ def test_a_change_is_named_with_its_commit(tmp_path: Path) -> None:
     )
 
 
-def test_a_figure_without_a_value_at_the_newest_commit_is_counted_and_has_no_present(tmp_path: Path) -> None:
+def test_value_missing_at_newest_commit_is_counted_only(tmp_path: Path) -> None:
+    """A tracked value without a measurement at the newest commit is counted, but has no present ratio."""
     write(tmp_path, 1, [100.0] * 4)
     write(tmp_path, 2, [200.0] * 4)
     write(tmp_path, 3, [1.0] * 4, name="cost.track_other")
@@ -62,7 +64,8 @@ def test_a_figure_without_a_value_at_the_newest_commit_is_counted_and_has_no_pre
     assert made.sentence == "Over 3 commits 1 of 2 figures stayed within 1%."
 
 
-def test_seconds_of_a_machine_and_what_was_skipped_are_no_history(tmp_path: Path) -> None:
+def test_times_and_skipped_values_are_excluded(tmp_path: Path) -> None:
+    """Times of a machine and skipped values are not part of the history."""
     write(tmp_path, 1, [100.0, float("nan"), 3.0, None])
     write(tmp_path, 1, [0.1] * 4, name="tick.time_step", machine="host")
     write(tmp_path, 2, [0.2] * 4, name="tick.time_step", machine="host")
@@ -70,7 +73,8 @@ def test_seconds_of_a_machine_and_what_was_skipped_are_no_history(tmp_path: Path
     assert [(value.figure, value.value) for value in values] == [("cost.track_bytes", 100.0), ("cost.track_bytes", 3.0)]
 
 
-def test_a_drift_in_steps_too_small_to_be_listed_is_said(tmp_path: Path) -> None:
+def test_slow_drift_is_reported(tmp_path: Path) -> None:
+    """A drift in steps that are too small to be listed is reported."""
     for number in range(1, 6):
         write(tmp_path, number, [100.0 * 1.006**number] * 4)
     made = section(exhibit.EXHIBIT, frames(tmp_path))
@@ -81,7 +85,8 @@ def test_a_drift_in_steps_too_small_to_be_listed_is_said(tmp_path: Path) -> None
     )
 
 
-def test_values_of_an_older_version_of_a_benchmark_are_left_out(tmp_path: Path) -> None:
+def test_values_of_older_benchmark_versions_are_excluded(tmp_path: Path) -> None:
+    """Values of an older version of a benchmark are not part of the history."""
     write(tmp_path, 1, [1.0, 1.0, 1.0, 1.0], version="0")
     write(tmp_path, 2, None)
     write(tmp_path, 3, [5.0, 5.0, 5.0, 5.0])
@@ -90,7 +95,8 @@ def test_values_of_an_older_version_of_a_benchmark_are_left_out(tmp_path: Path) 
     assert set(rows["ratio"]) == {1.0}
 
 
-def test_a_damaged_file_is_a_problem_and_hides_no_other(tmp_path: Path) -> None:
+def test_damaged_asv_file_is_a_problem_and_others_are_read(tmp_path: Path) -> None:
+    """A damaged file of asv is reported as a problem, and the other files are read."""
     (words,) = section(exhibit.EXHIBIT, frames(tmp_path)).blocks[-1:]
     assert "nox -s benchmarks-history" in str(words)
     write(tmp_path, 1, [1.0, 1.0, 1.0, 1.0])

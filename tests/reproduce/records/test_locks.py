@@ -80,7 +80,8 @@ def machine(tmp_path):
         process.join()
 
 
-def test_nobody_else_holds_what_is_held_and_nothing_is_left_of_the_lease(tmp_path):
+def test_lock_is_exclusive_and_leaves_no_lease(tmp_path):
+    """A held lock refuses another holder, and releasing it removes the lease."""
     assert holder(tmp_path) is holder(tmp_path / "missing") is None
     assert list(tmp_path.iterdir()) == [], "to ask changes nothing"
     with hold(tmp_path) as held:
@@ -94,7 +95,7 @@ def test_nobody_else_holds_what_is_held_and_nothing_is_left_of_the_lease(tmp_pat
 
 
 @pytest.mark.parametrize("where", ["mkdir", "record.lock", "record.lease"])
-def test_a_full_disk_is_told_as_one(tmp_path, monkeypatch, where):
+def test_full_disk_is_reported_while_locking(tmp_path, monkeypatch, where):
     """A full disk concerns all cells and is not a problem of this cell."""
     if where == "mkdir":
         monkeypatch.setattr(Path, "mkdir", no_room)
@@ -105,7 +106,8 @@ def test_a_full_disk_is_told_as_one(tmp_path, monkeypatch, where):
     assert holder(tmp_path) is None
 
 
-def test_a_living_machine_keeps_its_lock_and_is_named(shared, machine):
+def test_live_machine_keeps_its_lock_and_is_named(shared, machine):
+    """A machine that renews its lease keeps the lock, and the error names it."""
     machine("beta")
     be_machine("alpha")
     end = time.monotonic() + 3 * STALE  # long enough to take over, if nothing refreshed the lease
@@ -120,7 +122,8 @@ def test_a_living_machine_keeps_its_lock_and_is_named(shared, machine):
     assert not holder(shared).gone
 
 
-def test_the_lock_of_a_machine_that_died_is_taken_over_after_a_while_and_a_released_one_at_once(shared, machine):
+def test_dead_machine_lock_is_taken_over_after_timeout(shared, machine):
+    """A released lock is available immediately, and that of a dead machine after the timeout."""
     process, release = machine("beta")
     release.set()
     process.join()
@@ -141,7 +144,8 @@ def test_the_lock_of_a_machine_that_died_is_taken_over_after_a_while_and_a_relea
     assert (taken_from.host, taken_from.process) == ("beta", process.pid)
 
 
-def test_the_lock_of_a_process_that_died_here_is_taken_over_at_once(shared, machine):
+def test_dead_local_process_lock_is_taken_over_immediately(shared, machine):
+    """The lock of a dead process on this machine is taken over immediately."""
     here = socket.gethostname()
     process, _ = machine(here, stale=1000)  # only the death of the process shows it
     be_machine(here, stale=1000)
@@ -153,7 +157,8 @@ def test_the_lock_of_a_process_that_died_here_is_taken_over_at_once(shared, mach
         assert held.taken_from.process == process.pid
 
 
-def test_a_lock_given_back_between_the_look_and_the_grip_was_not_taken_over(tmp_path, machine, monkeypatch):
+def test_lock_released_during_inspection_is_not_taken_over(tmp_path, machine, monkeypatch):
+    """A lock that was released between inspection and acquisition does not count as taken over."""
     process, release = machine("beta", stale=1000)
     be_machine("alpha", stale=1000)
     described = locks._read_holder
@@ -191,7 +196,8 @@ def _take_over(name, folder, start, results):
 
 
 @pytest.mark.slow
-def test_of_many_machines_that_find_a_stale_lock_one_takes_it_over_at_a_time(shared, machine):
+def test_one_of_many_machines_takes_over_a_stale_lock(shared, machine):
+    """Of several machines that find a stale lock, only one takes it over at a time."""
     names = [f"m{number}" for number in range(6)]
     start, results = FORKED.Barrier(len(names)), FORKED.Queue()
     process, _ = machine("beta")
@@ -220,7 +226,8 @@ def _sleep_and_write(folder, ready, go_on, answers):
             answers.put(str(error))
 
 
-def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(shared):
+def test_suspended_holder_detects_the_lost_lock(shared):
+    """A holder that was suspended for too long detects that another machine has its lock."""
     ready, go_on, answers = FORKED.Event(), FORKED.Event(), FORKED.Queue()
     process = FORKED.Process(target=_sleep_and_write, args=(shared, ready, go_on, answers))
     process.start()
@@ -247,7 +254,7 @@ def test_a_holder_that_slept_too_long_learns_that_it_lost_the_record(shared):
 
 
 @pytest.mark.parametrize("then", ["another has it", "no other has", "it was renewed"])
-def test_a_lease_that_changes_between_the_look_and_the_renaming_is_put_back(tmp_path, machine, monkeypatch, then):
+def test_lease_changed_before_renaming_is_restored(tmp_path, machine, monkeypatch, then):
     """Files cannot be exchanged here. If a third process has a lease by then, the former holder learns that."""
     monkeypatch.setattr("filelock._soft.exchange_names", lambda *_: False)
     process, _ = machine("beta", stale=1000)
@@ -276,7 +283,8 @@ def test_a_lease_that_changes_between_the_look_and_the_renaming_is_put_back(tmp_
     assert [file.name for file in tmp_path.iterdir() if "lock" not in file.name] == ["record.lease"]
 
 
-def test_a_lease_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path, monkeypatch):
+def test_briefly_unreadable_lease_is_not_lost(tmp_path, monkeypatch):
+    """A lease that is missing for a moment is not lost; one that stays missing is."""
     lease, away = tmp_path / "record.lease", tmp_path / "away"
     with hold(tmp_path) as held:
         lease.rename(away)
@@ -290,7 +298,7 @@ def test_a_lease_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("content", ["", "x", "a damaged\nlease\n", "\0" * 158])
-def test_a_lease_that_names_nobody_is_taken_over_once_it_is_stale(shared, content):
+def test_unreadable_lease_is_taken_over_when_stale(shared, content):
     """A process that is killed between the creation of the file and its first byte leaves such a lease."""
     (shared / "record.lease").write_text(content)
     assert str(holder(shared)).startswith("a process that left an unreadable lease")
@@ -309,7 +317,7 @@ def test_a_lease_that_names_nobody_is_taken_over_once_it_is_stale(shared, conten
     assert taken_from.host == ""
 
 
-def test_an_old_lease_that_names_nobody_is_taken_over_by_the_first_who_asks(shared):
+def test_old_unreadable_lease_is_taken_over_immediately(shared):
     """A command that runs only once cannot watch the file for minutes, so the clock of the file server decides."""
     lease = shared / "record.lease"
     lease.touch()
@@ -329,7 +337,7 @@ def _hold_again_and_again(folder, ready):
 
 
 @pytest.mark.slow
-def test_no_kill_locks_a_cell_for_ever(tmp_path):
+def test_kill_never_locks_a_cell_permanently(tmp_path):
     """Kill a process 200 times at any instant, including between the creation of a lease and its writing."""
     folders = []
     for number in range(200):
@@ -347,7 +355,7 @@ def test_no_kill_locks_a_cell_for_ever(tmp_path):
             held.check()
 
 
-def test_a_lock_of_another_user_is_named_with_the_remedy(tmp_path, monkeypatch):
+def test_lock_of_another_user_is_named_with_remedy(tmp_path, monkeypatch):
     """The lock is a problem of this cell. It causes no traceback and no waiting."""
 
     def forbidden(**_):
@@ -363,7 +371,8 @@ def test_a_lock_of_another_user_is_named_with_the_remedy(tmp_path, monkeypatch):
         pass
 
 
-def test_a_folder_that_was_removed_is_not_called_taken_over(tmp_path):
+def test_removed_folder_is_not_reported_as_taken_over(tmp_path):
+    """If the folder was removed, the error states that and not a takeover."""
     folder = tmp_path / "cell"
     with hold(folder) as held:
         shutil.rmtree(folder)
@@ -371,7 +380,7 @@ def test_a_folder_that_was_removed_is_not_called_taken_over(tmp_path):
             held.check()
 
 
-def test_an_old_filelock_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_filelock_version_is_refused_on_import(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without this check, a machine without installer would report it only after reading the data set."""
     monkeypatch.setitem(sys.modules, "filelock", SimpleNamespace(__version__="3.20.0"))
     with pytest.raises(ImportError, match=r"filelock 3.20.0 is too old .* expected 3.30 or newer"):

@@ -74,7 +74,8 @@ def decisions(there, here, **options):
         lambda root: failed(root, "diverged"),
     ],
 )
-def test_what_is_not_here_is_brought_whole(there, here, make):
+def test_missing_record_is_copied_completely(there, here, make):
+    """A record that the destination lacks is copied completely, without temporary files."""
     make(there)
     before = snapshot(there)
     interrupted = Record.for_cell(CELL, there).path / "result.json.123.tmp"
@@ -106,7 +107,8 @@ def test_what_is_not_here_is_brought_whole(there, here, make):
         (lambda root: train(CELL, root, 95.0), lambda root: train(CELL, root, 95.0), Decision.SAME),
     ],
 )
-def test_finished_beats_partial_and_further_beats_less_far(there, here, theirs, ours, decision):
+def test_more_complete_record_replaces_less_complete(there, here, theirs, ours, decision):
+    """A finished record replaces a partial one, and a partial one with more epochs one with fewer."""
     theirs(there)
     ours(here)
     before = snapshot(here)
@@ -118,7 +120,8 @@ def test_finished_beats_partial_and_further_beats_less_far(there, here, theirs, 
 
 
 @pytest.mark.parametrize("make", [lambda root: train(CELL, root, 96.0), lambda root: failed(root, "diverged")])
-def test_two_different_results_are_a_conflict_and_both_stay(there, here, make):
+def test_different_results_conflict_and_both_are_kept(there, here, make):
+    """Two different results of a cell are a conflict, and neither side changes."""
     train(CELL, there, 95.0)
     make(here)
     before = snapshot(there), snapshot(here)
@@ -128,7 +131,8 @@ def test_two_different_results_are_a_conflict_and_both_stay(there, here, make):
     assert (snapshot(there), snapshot(here)) == before
 
 
-def test_runs_that_differ_in_their_times_alone_are_the_same(there, here):
+def test_runs_differing_only_in_times_are_the_same(there, here):
+    """Two results that differ only in their times are the same."""
     train(CELL, there, 95.0)
     train(CELL, here, 95.0)
     ours = Record.for_cell(CELL, here).metrics()
@@ -141,7 +145,8 @@ def test_runs_that_differ_in_their_times_alone_are_the_same(there, here):
 
 
 @pytest.mark.parametrize("side", ["there", "here"])
-def test_damaged_and_foreign_records_are_named_and_left(there, here, side):
+def test_damaged_and_foreign_records_are_named_and_skipped(there, here, side):
+    """A damaged record on either side is named and skipped, and other records are merged."""
     train(CELL, there, 95.0)
     train(CELL, here, 95.0, epochs=2)
     other = dataclasses.replace(CELL, seed=5)
@@ -158,7 +163,8 @@ def test_damaged_and_foreign_records_are_named_and_left(there, here, side):
 
 
 @pytest.mark.parametrize("side", ["there", "here"])
-def test_what_somebody_works_on_is_left(there, here, side):
+def test_record_in_use_is_skipped(there, here, side):
+    """A record that is locked on either side is skipped."""
     train(CELL, there, 95.0, epochs=3).checkpoint.write_bytes(b"x")
     train(CELL, here, 95.0, epochs=1).checkpoint.write_bytes(b"x")
     before = snapshot(here)
@@ -167,7 +173,7 @@ def test_what_somebody_works_on_is_left(there, here, side):
     assert snapshot(here) == before
 
 
-def test_a_copy_that_is_not_whole_is_not_brought(there, here, monkeypatch):
+def test_incomplete_copy_is_discarded(there, here, monkeypatch):
     """Another process, whose lock is not visible here, writes during the copy."""
     partial(there, 2)
     copy = shutil.copy2
@@ -184,7 +190,7 @@ def test_a_copy_that_is_not_whole_is_not_brought(there, here, monkeypatch):
     assert snapshot(here) == {}
 
 
-def test_a_record_that_goes_on_while_it_is_copied_is_not_brought(there, here, monkeypatch):
+def test_record_changed_while_copied_is_discarded(there, here, monkeypatch):
     """Another machine begins to work on the record after it was read."""
     record = shared(there, 2)
     copy = shutil.copy2
@@ -199,7 +205,8 @@ def test_a_record_that_goes_on_while_it_is_copied_is_not_brought(there, here, mo
     assert snapshot(here) == {}
 
 
-def test_of_a_record_the_checkpoint_is_copied_first_and_a_full_disk_is_told_as_one(there, here, monkeypatch):
+def test_checkpoint_is_copied_first_and_full_disk_reported(there, here, monkeypatch):
+    """The checkpoint is copied before the metrics, and a full disk raises an error and leaves no files."""
     shared(there, 2)
     copied, copy = [], shutil.copyfile
 
@@ -216,7 +223,8 @@ def test_of_a_record_the_checkpoint_is_copied_first_and_a_full_disk_is_told_as_o
     assert snapshot(here) == {}
 
 
-def test_a_folder_of_which_only_a_lock_is_left_is_as_good_as_none(there, here):
+def test_folder_with_only_a_lock_counts_as_missing(there, here):
+    """A destination folder that contains only a lock counts as missing."""
     train(CELL, there, 95.0)
     with Record.for_cell(CELL, here).lock():
         pass
@@ -224,21 +232,24 @@ def test_a_folder_of_which_only_a_lock_is_left_is_as_good_as_none(there, here):
     assert snapshot(here) == snapshot(there)
 
 
-def test_what_somebody_works_on_there_is_left_where_there_is_none_here(there, here):
+def test_record_in_use_at_source_only_is_skipped(there, here):
+    """A record that is locked at the source is skipped if the destination has none."""
     partial(there, 2)
     with Record.for_cell(CELL, there).lock():
         assert decisions(there, here) == [Decision.IN_USE]
     assert not Record.for_cell(CELL, here).path.exists()
 
 
-def test_two_different_measurements_of_a_cell_without_epochs_are_a_conflict(there, here):
+def test_different_measurements_without_epochs_conflict(there, here):
+    """Two different measurements of a cell without epochs are a conflict."""
     for root, flops in ((there, 1), (here, 2)):
         cell = complexity_cell(methods.PETRA)
         begin(cell, root).finish(measure_complexity(cell) | {"stage_flops": flops})
     assert decisions(there, here) == [Decision.CONFLICT]
 
 
-def test_a_record_that_appears_while_another_is_copied_is_compared_again(there, here, monkeypatch):
+def test_record_appearing_during_copy_is_compared_again(there, here, monkeypatch):
+    """A record that appears at the destination during a copy is compared again and kept if better."""
     partial(there, 2)
     copy = shutil.copy2
 
@@ -254,7 +265,8 @@ def test_a_record_that_appears_while_another_is_copied_is_compared_again(there, 
 
 
 @pytest.mark.parametrize("step", ["_bring", "_append"])
-def test_a_result_that_appears_before_another_is_appended_is_a_conflict(there, here, monkeypatch, step):
+def test_result_appearing_before_append_is_a_conflict(there, here, monkeypatch, step):
+    """A different result that appears before the append is a conflict."""
     train(CELL, there, 95.0)
     bring = getattr(merging, step)
 
@@ -267,7 +279,8 @@ def test_a_result_that_appears_before_another_is_appended_is_a_conflict(there, h
     assert [run.result["test_accuracy"] for run in scan(here).records] == [96.0]
 
 
-def test_a_record_is_held_while_it_is_replaced_and_its_checkpoint_comes_last(there, here, monkeypatch):
+def test_record_is_locked_during_replacement_checkpoint_last(there, here, monkeypatch):
+    """A record is locked during its replacement, and its checkpoint is moved last."""
     partial(there, 3)
     ours = partial(here, 1).path
     moved, replace = {}, Path.replace
@@ -282,7 +295,8 @@ def test_a_record_is_held_while_it_is_replaced_and_its_checkpoint_comes_last(the
     assert all(moved.values())
 
 
-def test_a_replacement_removes_only_files_that_a_record_has(there, here):
+def test_replacement_removes_only_record_files(there, here):
+    """A replacement removes only files that belong to records."""
     partial(there, 3)
     ours = partial(here, 1).path
     (ours / "result.json.12.tmp").touch()  # of a write that was killed
@@ -296,7 +310,8 @@ def test_a_replacement_removes_only_files_that_a_record_has(there, here):
     assert (ours / "notes.txt").read_text() == (ours / "thesis.tmp").read_text() == "mine"
 
 
-def test_a_checkpoint_that_cannot_be_read_is_named(there, here, monkeypatch):
+def test_unreadable_checkpoint_is_named(there, here, monkeypatch):
+    """A checkpoint that cannot be read is named, and nothing is copied."""
     scandir, closed = os.scandir, str(shared(there, 2).shards)
 
     def look(path):
@@ -324,7 +339,8 @@ def _merge_slowly(there, here):
     list(merge(there, here))
 
 
-def test_copies_of_killed_merges_are_removed_and_that_of_one_that_runs_is_not(there, here):
+def test_copies_of_killed_merges_are_removed(there, here):
+    """Temporary copies of killed merges are removed, and those of running merges are kept."""
     record = partial(there, 2)
     killed = here / ".merge-killed"
     (killed / "records").mkdir(parents=True)
@@ -335,7 +351,8 @@ def test_copies_of_killed_merges_are_removed_and_that_of_one_that_runs_is_not(th
     assert [folder.name for folder in here.iterdir()] == ["live"]
 
 
-def test_a_copy_of_another_users_killed_merge_stops_no_merge(there, here, monkeypatch):
+def test_undeletable_copy_of_other_user_stops_no_merge(there, here, monkeypatch):
+    """A temporary copy that cannot be deleted does not stop a merge."""
     partial(there, 2)
     (here / ".merge-theirs").mkdir(parents=True)
 
@@ -348,7 +365,8 @@ def test_a_copy_of_another_users_killed_merge_stops_no_merge(there, here, monkey
     assert decisions(there, here) == [Decision.BROUGHT]
 
 
-def test_what_runs_leave_for_a_while_is_not_committed():
+def test_temporary_files_of_runs_are_git_ignored():
+    """Git ignores locks, live records and temporary files below the records."""
     there_for_a_while = [f"live/cell/{name}" for name in (*locks.FILES, "config.json", "result.json", "checkpoint.pt")]
     there_for_a_while += ["live/.volumes/record.lock", "small/training-digits-revnet18-petra.jsonl.1.tmp"]
     for name in (*there_for_a_while, ".merge-x/records/cell/result.json"):
@@ -357,7 +375,8 @@ def test_what_runs_leave_for_a_while_is_not_committed():
 
 
 @pytest.mark.slow
-def test_killed_while_it_replaces_the_record_is_valid_and_the_same_merge_ends_it(there, here):
+def test_killed_replacement_is_valid_and_can_be_repeated(there, here):
+    """After a kill during a replacement the record is valid, and the same merge completes it."""
     partial(there, 3)
     partial(here, 1, b"old")
     process = FORKED.Process(target=_merge_slowly, args=(there, here))
@@ -381,7 +400,8 @@ def call(*arguments):
     return CliRunner().invoke(main, ["records", *map(str, arguments)])
 
 
-def test_the_command_tells_what_it_did_and_ends_with_1_on_a_conflict(there, here, tmp_path):
+def test_merge_command_reports_decisions_and_exits_1_on_conflict(there, here, tmp_path):
+    """`records merge` prints the decisions, and exits with 1 on a conflict."""
     other, third = (dataclasses.replace(CELL, seed=seed) for seed in (5, 6))
     elsewhere = tmp_path / "elsewhere"
     train(CELL, there, 95.0)
@@ -411,7 +431,8 @@ def test_the_command_tells_what_it_did_and_ends_with_1_on_a_conflict(there, here
     ]
 
 
-def test_benchmarks_come_along_and_no_other_run_of_the_same_name_is_written_over(there, here):
+def test_benchmarks_are_merged_without_overwriting(there, here):
+    """Benchmark records are merged, and a different record of the same name is a conflict."""
     train(CELL, there, 95.0)
     for name in ("race", "walk", "damaged"):
         benchmarks.write(benchmark(name=name), there)
@@ -427,7 +448,8 @@ def test_benchmarks_come_along_and_no_other_run_of_the_same_name_is_written_over
     assert benchmarks.read(here / "benchmarks" / "walk.json").patch == "another"
 
 
-def test_an_archive_is_brought_as_the_folder_in_it(there, here, tmp_path):
+def test_archive_is_merged_like_its_folder(there, here, tmp_path):
+    """An archive is merged like the folder that it contains, and a damaged one is refused."""
     train(CELL, there, 95.0)
     for name, content in (("day", "records"), ("other", "elsewhere")):
         with tarfile.open(tmp_path / f"{name}.tar.gz", "w:gz") as archive:
@@ -447,7 +469,8 @@ def test_an_archive_is_brought_as_the_folder_in_it(there, here, tmp_path):
         assert f"{torn} cannot be unpacked: " in call("merge", torn, "--records", here).output
 
 
-def test_a_full_disk_is_no_fault_of_an_archive(there, here, tmp_path, monkeypatch):
+def test_full_disk_is_not_blamed_on_the_archive(there, here, tmp_path, monkeypatch):
+    """A full disk during unpacking is reported as such and not as a damaged archive."""
     train(CELL, there, 95.0)
     with tarfile.open(tmp_path / "day.tar.gz", "w:gz") as archive:
         archive.add(there, "records")
@@ -463,7 +486,8 @@ def test_a_full_disk_is_no_fault_of_an_archive(there, here, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("archived", [False, True])
-def test_finished_folders_of_before_there_were_volumes_are_brought_into_volumes(there, here, tmp_path, archived):
+def test_finished_folders_are_merged_into_volumes(there, here, tmp_path, archived):
+    """Finished records in folders, also in an archive, are merged into volumes."""
     record = train(CELL, tmp_path / "elsewhere", 95.0, code=DIRTY, patch=PATCH)
     unpack(record.read(), there / "smoke" / CELL.name)
     source = there
@@ -477,7 +501,8 @@ def test_finished_folders_of_before_there_were_volumes_are_brought_into_volumes(
     assert call("merge", source, "--records", here).output == "1 already present\n"
 
 
-def test_a_merge_publishes_finished_records_that_are_still_in_folders(there, here):
+def test_merge_publishes_finished_folders_of_destination(there, here):
+    """A merge moves finished records in folders of the destination to their volumes."""
     train(dataclasses.replace(CELL, seed=5), there, 95.0)
     record = in_folder(train(CELL, here, 90.0))
     list(merge(there, here))
@@ -485,7 +510,8 @@ def test_a_merge_publishes_finished_records_that_are_still_in_folders(there, her
     assert len(scan(here).records) == 2
 
 
-def test_finished_folders_of_older_code_are_listed_and_moved_to_volumes_without_a_source(here, tmp_path):
+def test_merge_without_source_moves_folders_to_volumes(here, tmp_path):
+    """`records merge` without a source moves finished folders to volumes, and `list` mentions them."""
     record = train(CELL, tmp_path / "elsewhere", 95.0)
     folder = here / "smoke" / CELL.name
     unpack(record.read(), folder)
@@ -502,7 +528,8 @@ def test_finished_folders_of_older_code_are_listed_and_moved_to_volumes_without_
     assert call("merge", "--records", here).output == f"{here} has no finished record in a folder\n"
 
 
-def test_the_command_refuses_what_makes_no_sense_and_a_folder_that_cannot_be_written_to(here, tmp_path):
+def test_merge_refuses_invalid_sources_and_unwritable_folders(here, tmp_path):
+    """Invalid sources and folders that cannot be written exit with 2 and an explanation."""
     here.mkdir()
     assert "name the sources" in call("merge", here, "--records", here).output
     result = call("merge", tmp_path / "missing", "--records", here)
@@ -524,7 +551,8 @@ def test_the_command_refuses_what_makes_no_sense_and_a_folder_that_cannot_be_wri
         assert f"cannot write to {file}" in result.stderr
 
 
-def test_list_and_check(here):
+def test_records_list_and_check(here):
+    """`records list` prints states and locks, and `records check` counts states and reports damage."""
     train(CELL, here, 95.0)
     damaged = partial(here, 2, cell=dataclasses.replace(CELL, seed=5))
     assert call("check", "--records", here).output == "smoke: done: 1\nsmoke: partial: 1\n"

@@ -42,7 +42,8 @@ def snapshot(root: Path) -> dict[str, bytes]:
     return {str(file.relative_to(root)): file.read_bytes() for file in ours}
 
 
-def test_the_states_of_a_record_in_the_order_of_its_life(record):
+def test_record_states_over_its_lifetime(record):
+    """A record is not run, partial and then done, and its checkpoint is deleted at the end."""
     assert str(record.state()) == "not run"
     begun(record, epochs=2)
     assert record.state().status is Status.PARTIAL
@@ -56,7 +57,8 @@ def test_the_states_of_a_record_in_the_order_of_its_life(record):
     assert not record.checkpoint.exists()
 
 
-def test_a_cell_that_finishes_while_it_is_read_is_not_damaged(record, monkeypatch):
+def test_cell_finishing_while_read_is_not_damaged(record, monkeypatch):
+    """A cell that finishes while its record is read has the state done."""
     begun(record, epochs=2)
     metrics = record._own_metrics
 
@@ -71,7 +73,8 @@ def test_a_cell_that_finishes_while_it_is_read_is_not_damaged(record, monkeypatc
     assert str(record.state()) == "done", "the volume is read after the folder"
 
 
-def test_a_failure_is_a_result_with_a_reason_and_keeps_the_checkpoint(record):
+def test_failure_has_a_reason_and_keeps_the_checkpoint(record):
+    """A failure is recorded with its reason, keeps the checkpoint and can be retried."""
     begun(record, epochs=1).checkpoint.write_bytes(b"x")
     record.fail("diverged", "loss of micro-batch 7 is nan", {"micro_batch": 7})
     assert record.state().status is Status.FAILED
@@ -83,7 +86,8 @@ def test_a_failure_is_a_result_with_a_reason_and_keeps_the_checkpoint(record):
         record.retry()
 
 
-def test_environments_and_codes_are_kept_once_each(record):
+def test_environments_and_codes_are_stored_once(record):
+    """Equal environments and code versions are stored once, each with its patch."""
     begun(record).begin(ENVIRONMENT, CODE)
     assert record.environments() == [ENVIRONMENT]
     assert record.codes() == [CODE]
@@ -94,7 +98,8 @@ def test_environments_and_codes_are_kept_once_each(record):
     assert (record.path / "diff-2.patch").read_text() == "--- a\n+++ b\n"
 
 
-def test_a_patch_that_is_missing_is_damage(record):
+def test_missing_patch_is_damage(record):
+    """A patch that is listed but missing raises a RecordError."""
     changed = {"commit": "abc", "clean": False}
     record.begin(ENVIRONMENT, changed, "--- a\n")
     (record.path / "diff-1.patch").unlink()
@@ -102,7 +107,8 @@ def test_a_patch_that_is_missing_is_damage(record):
         record.begin(ENVIRONMENT, changed, "--- b\n")
 
 
-def test_metrics_are_cut_back_to_the_checkpoint_and_a_line_cut_off_by_a_kill_is_no_epoch(record):
+def test_metrics_are_truncated_to_the_checkpoint(record):
+    """Metrics are truncated to the checkpoint's epochs, and an incomplete line is not an epoch."""
     begun(record, epochs=1)
     file = record.path / "metrics.jsonl"
     before = file.read_bytes()
@@ -161,7 +167,8 @@ def metrics_are_a_folder(folder):
         (metrics_are_a_folder, "metrics.jsonl", "it is a pipe, a device or a folder, expected a regular file"),
     ],
 )
-def test_damage_is_named_and_never_written_over(tmp_path, record, harm, file, message):
+def test_damage_is_named_and_never_overwritten(tmp_path, record, harm, file, message):
+    """Damage in a record raises a RecordError that names the file, and no file changes."""
     begun(record, epochs=3).finish({"test_accuracy": 0.5})
     fake_records.in_folder(record)
     harm(record.path)
@@ -177,7 +184,8 @@ def test_damage_is_named_and_never_written_over(tmp_path, record, harm, file, me
     assert (len(scanned.records), len(scanned.problems)) == (0, 1)
 
 
-def test_the_folder_has_the_whole_configuration_and_another_cell_is_refused_with_the_difference(record):
+def test_folder_has_configuration_and_refuses_another_cell(record):
+    """The folder contains the whole configuration, and another cell is refused with the differences."""
     begun(record)
     config = json.loads((record.path / "config.json").read_text())
     assert config["cell"] == json.loads(json.dumps(CELL.to_dict()))
@@ -203,7 +211,8 @@ def no_room(*_, **__):
     raise OSError(errno.ENOSPC, "no space left")
 
 
-def test_a_full_disk_leaves_no_half_file_and_no_lost_result(tmp_path, record, monkeypatch):
+def test_full_disk_leaves_no_partial_file(tmp_path, record, monkeypatch):
+    """A full disk raises StorageFullError, and all files keep their previous content."""
     begun(record, epochs=3).finish({"note": "x" * 200})
     other = begun(Record.for_cell(dataclasses.replace(CELL, seed=9), tmp_path), epochs=1)
     before = snapshot(tmp_path)
@@ -227,7 +236,8 @@ def test_a_full_disk_leaves_no_half_file_and_no_lost_result(tmp_path, record, mo
     assert snapshot(file.parent) == {"result.json": b"old"}
 
 
-def test_the_environment_is_json_without_folders_and_hosts():
+def test_environment_is_json_without_paths_and_hostnames():
+    """The environment is JSON, and contains neither the home folder nor the host name."""
     values = provenance.environment(torch.device("cpu"))
     text = json.dumps(values)
     assert values["packages"].keys() >= {"torch", "numpy", "scikit-learn"}
@@ -249,7 +259,8 @@ def checkout(tmp_path, monkeypatch):
     provenance.code.cache_clear()
 
 
-def test_the_code_is_the_commit_and_what_was_changed_but_for_records(checkout):
+def test_code_is_commit_and_changes_except_records(checkout):
+    """The code version consists of the commit and a patch of changed code; records do not count."""
     race = checkout / "reports" / "records" / "benchmarks" / "race.json"
     race.parent.mkdir(parents=True)
     race.write_text("{}")
@@ -301,7 +312,8 @@ def committed(checkout):
     ],
     ids=lambda settings: next(iter(settings), "none"),
 )
-def test_a_patch_gives_the_files_that_ran_whatever_git_is_set_to(committed, tmp_path, settings):
+def test_patch_reproduces_files_under_any_git_settings(committed, tmp_path, settings):
+    """The patch reproduces the files that ran, whatever the settings of git."""
     checkout, git = committed
     contents = [b"two\n", b"two\r\nthree\r\n", b"caf\xe9 \xff\n", "\u00fc\n".encode(), b"\0\1\2", b"no newline"]
     folder = checkout / "reproduce"
@@ -327,7 +339,8 @@ def test_a_patch_gives_the_files_that_ran_whatever_git_is_set_to(committed, tmp_
 
 
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
-def test_changed_code_is_never_called_clean(committed, flag):
+def test_changed_code_is_never_clean(committed, flag):
+    """Code that git was configured to ignore changes of is still recorded as changed."""
     checkout, git = committed
     git("update-index", flag, "reproduce/provenance.py")
     (checkout / "reproduce" / "provenance.py").write_text("two\n")
@@ -336,7 +349,7 @@ def test_changed_code_is_never_called_clean(committed, flag):
     assert "+two" in patch
 
 
-def test_a_patch_has_nothing_but_code(committed):
+def test_patch_contains_only_code(committed):
     """A token in another file must not get into a patch."""
     checkout, git = committed
     (checkout / ".env").write_text("TOKEN=1\n")
@@ -346,7 +359,8 @@ def test_a_patch_has_nothing_but_code(committed):
     assert provenance.code()[1] == ""
 
 
-def test_a_huge_difference_is_said_and_not_kept(committed, monkeypatch):
+def test_huge_patch_is_noted_and_not_stored(committed, monkeypatch):
+    """A patch above the size limit is not stored, and a note states that."""
     checkout, _ = committed
     monkeypatch.setattr(provenance, "LARGEST_PATCH", 1 << 20)
     (checkout / "reproduce" / "provenance.py").write_text("x\n" * (1 << 20))
@@ -355,7 +369,8 @@ def test_a_huge_difference_is_said_and_not_kept(committed, monkeypatch):
     assert "larger than 1 MB and was not kept" in entry["note"]
 
 
-def test_variables_of_git_do_not_lead_to_another_clone(committed, tmp_path, monkeypatch):
+def test_git_variables_do_not_select_another_repository(committed, tmp_path, monkeypatch):
+    """GIT_DIR and GIT_INDEX_FILE do not change the recorded commit."""
     _, git = committed
     commit = git("rev-parse", "HEAD").decode().strip()
     other = tmp_path / "other"
@@ -365,7 +380,7 @@ def test_variables_of_git_do_not_lead_to_another_clone(committed, tmp_path, monk
     assert provenance.code()[0]["commit"] == commit
 
 
-def test_a_checkout_of_somebody_else_is_said_to_be_one(checkout, monkeypatch):
+def test_checkout_of_another_user_is_noted(checkout, monkeypatch):
     def refuse(*_, **__):
         raise subprocess.CalledProcessError(128, "git", stderr=b"fatal: detected dubious ownership in repository")
 
@@ -373,7 +388,8 @@ def test_a_checkout_of_somebody_else_is_said_to_be_one(checkout, monkeypatch):
     assert "belongs to another user" in provenance.code()[0]["note"]
 
 
-def test_variables_that_choose_kernels_are_recorded(monkeypatch):
+def test_kernel_selection_variables_are_recorded(monkeypatch):
+    """Environment variables that select kernels are recorded, and others are not."""
     plain = provenance.environment(torch.device("cpu"))
     assert "kernel_variables" not in plain or "ONEDNN_MAX_CPU_ISA" not in plain["kernel_variables"]
     which_do = {"ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "CUDNN_LIB_CONFIG", "CUBLASLT_HEURISTICS"}
@@ -389,7 +405,8 @@ def test_variables_that_choose_kernels_are_recorded(monkeypatch):
         assert not which_do_not & chosen.keys()
 
 
-def test_without_git_the_record_says_so(checkout, monkeypatch):
+def test_missing_git_is_noted(checkout, monkeypatch):
+    """Without git or a checkout the commit is None, and a note states the reason."""
     entry, patch = provenance.code()
     assert entry["commit"] is None
     assert "not run from a git checkout" in entry["note"]

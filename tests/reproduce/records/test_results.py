@@ -41,9 +41,10 @@ from tests import fake_records
         ),
     ],
 )
-def test_damage_that_would_take_a_table_down_is_named_and_check_finds_it(
+def test_damage_is_named_and_found_by_check(
     tmp_path: Path, name: str, change: Callable[[dict[str, Any]], dict[str, Any]], message: str
 ) -> None:
+    """An invalid value is a named problem of its record only, and `records check` reports it."""
     file = fake_records.in_folder(fake_records.train(recipes.cell("smoke"), tmp_path, 90.0)).path / name
     fake_records.train(recipes.cell("smoke", seed=1), tmp_path, 91.0)
     file.write_text(json.dumps(change(json.loads(file.read_text()))))
@@ -56,7 +57,8 @@ def test_damage_that_would_take_a_table_down_is_named_and_check_finds_it(
     assert checked.stdout == "smoke: done: 1\n"
 
 
-def test_a_failed_or_unfinished_cell_needs_no_values_but_a_finished_epoch_does(tmp_path: Path) -> None:
+def test_only_finished_epochs_need_values(tmp_path: Path) -> None:
+    """Failed and unfinished cells need no result, but every finished epoch needs its values."""
     fake_records.begin(recipes.cell("smoke"), tmp_path).fail("diverged", "nan")
     fake_records.train(recipes.cell("smoke", seed=1), tmp_path, 90.0, epochs=1)
     read = results.read(tmp_path)
@@ -69,7 +71,8 @@ def test_a_failed_or_unfinished_cell_needs_no_values_but_a_finished_epoch_does(t
     assert "metrics.jsonl: is damaged: line 1: it lacks test_accuracy" in str(problem)
 
 
-def test_metrics_have_a_line_for_each_epoch_in_order_and_tables_are_lists(tmp_path: Path) -> None:
+def test_metrics_are_one_line_per_epoch_and_rows_are_lists(tmp_path: Path) -> None:
+    """Metrics have one line per epoch in order, and rows of measurements are lists."""
     file = fake_records.in_folder(fake_records.train(recipes.cell("smoke"), tmp_path, 90.0)).path / "metrics.jsonl"
     first, second, *others = file.read_text().splitlines()
     file.write_text("\n".join([first, first, *others]) + "\n")
@@ -86,7 +89,8 @@ def test_metrics_have_a_line_for_each_epoch_in_order_and_tables_are_lists(tmp_pa
 
 
 @pytest.mark.parametrize("copy", ["zzz", "aaa"])
-def test_of_two_unfinished_folders_of_a_cell_the_one_in_its_place_counts(tmp_path: Path, copy: str) -> None:
+def test_misplaced_copy_of_unfinished_record_is_a_problem(tmp_path: Path, copy: str) -> None:
+    """Of two unfinished folders of a cell, the one in its place is read, and the other is a problem."""
     record = fake_records.train(recipes.cell("smoke"), tmp_path, 90.0, epochs=2)
     shutil.copytree(record.path, record.path.with_name(copy))
     (record.path.with_name(copy) / "metrics.jsonl").unlink()
@@ -100,7 +104,8 @@ def test_of_two_unfinished_folders_of_a_cell_the_one_in_its_place_counts(tmp_pat
 
 
 @pytest.mark.parametrize("copy", ["live/zzz", "smoke/aaa"])
-def test_two_different_results_of_a_cell_are_a_conflict_and_count_nowhere(tmp_path: Path, copy: str) -> None:
+def test_two_different_results_conflict_and_neither_counts(tmp_path: Path, copy: str) -> None:
+    """Two different results of a cell are a problem, and neither is read."""
     cell = recipes.cell("smoke")
     record = fake_records.train(cell, tmp_path, 90.0)
     fake_records.unpack(record.read(), tmp_path / copy)
@@ -112,9 +117,10 @@ def test_two_different_results_of_a_cell_are_a_conflict_and_count_nowhere(tmp_pa
     assert f"{cell.name} has two different results: 90.00 % and 11.00 % in {file.parent}" in str(read.problems[0])
 
 
-def test_what_is_planned_and_has_no_record_is_there_as_not_run_unless_it_ran_in_another_precision(
+def test_planned_cell_is_not_run_unless_in_another_precision(
     tmp_path: Path,
 ) -> None:
+    """A planned cell without a record is not run, unless it has a record in another precision."""
     fake_records.train(replace(recipes.cell("smoke"), precision="bf16"), tmp_path, 90.0)
     planned = [recipes.cell("smoke"), recipes.cell("smoke", seed=1)]
     read = results.read(tmp_path, planned)

@@ -25,7 +25,8 @@ def left(speeds, cell=CELL, where=HERE):
 
 
 @pytest.mark.parametrize("epochs", [None, 1])
-def test_finished_and_partial_cells_tell_the_time_of_comparable_ones(tmp_path, epochs):
+def test_recorded_cells_predict_time_of_comparable_cells(tmp_path, epochs):
+    """Finished and partial cells predict the time of cells with other seeds, k, rates and lengths."""
     fake_records.train(CELL, tmp_path, 95.0, epochs=epochs)
     speeds = recorded(tmp_path)
     for change in ({"seed": 7}, {"accumulation": 32}, {"learning_rate": 0.5}, {"weight_decay": 0.0}):
@@ -35,7 +36,8 @@ def test_finished_and_partial_cells_tell_the_time_of_comparable_ones(tmp_path, e
     assert left(speeds, longer) == pytest.approx(40 * EPOCH)
 
 
-def test_what_is_finished_of_a_cell_is_not_left_and_of_several_times_the_median_is_taken():
+def test_remaining_time_uses_median_and_excludes_done_epochs():
+    """The remaining time is the median epoch time multiplied by the remaining epochs."""
     speeds = speed.Speeds()
     speeds.add(CELL, HERE, [3.0, 2.0, 90.0])
     assert left(speeds) == 4 * 3.0
@@ -44,7 +46,8 @@ def test_what_is_finished_of_a_cell_is_not_left_and_of_several_times_the_median_
     assert speeds.left(CELL, State(Status.FAILED, 1, 4, "diverged"), HERE) == 0
 
 
-def test_other_work_moved_cells_and_incomplete_records_say_nothing(tmp_path):
+def test_other_work_and_moved_or_incomplete_cells_give_none(tmp_path):
+    """Other settings, cells that changed the device and incomplete records predict no time."""
     fake_records.train(CELL, tmp_path / "a", 95.0)
     speeds = recorded(tmp_path / "a")
     for change in ({"width": 9}, {"batch_size": 96}, {"method": "DSP"}, {"image_size": 16}, {"precision": "bf16"}):
@@ -55,7 +58,8 @@ def test_other_work_moved_cells_and_incomplete_records_say_nothing(tmp_path):
     assert left(recorded(tmp_path / "b")) is left(recorded(tmp_path / "c")) is None
 
 
-def test_other_devices_and_ways_to_train_say_nothing(tmp_path, monkeypatch):
+def test_other_devices_and_run_options_give_no_time(tmp_path, monkeypatch):
+    """Times are predicted only for the same device, threads, processes and run options."""
     fake_records.train(CELL, tmp_path, 95.0)
     others = [{"device": "NVIDIA H200"}, {"processor": "another"}, {"threads": 2}, {"sharing": 4}, {"processes": 2}]
     for seed, other in enumerate([*others, {"cuda_graphs": 4}, {"compiled": True}], 1):
@@ -66,7 +70,8 @@ def test_other_devices_and_ways_to_train_say_nothing(tmp_path, monkeypatch):
         assert left(recorded(tmp_path), where=where) == pytest.approx(4 * EPOCH), other
 
 
-def test_cells_without_epochs_take_their_whole_time(tmp_path):
+def test_cells_without_epochs_take_their_total_time(tmp_path):
+    """A cell without epochs is predicted by the total time of one with the same k and batch size."""
     cell = complexity_cell(methods.PETRA)
     record = Record.for_cell(cell, tmp_path)
     record.begin(ENVIRONMENT, {})

@@ -46,7 +46,8 @@ def accuracies(root):
 
 
 @pytest.mark.parametrize("kind", ["clean", "patch", "bytes", "several", "diverged", "complexity"])
-def test_a_folder_that_is_published_and_unpacked_has_the_same_bytes(tmp_path, kind):
+def test_published_and_unpacked_folder_has_same_bytes(tmp_path, kind):
+    """A record that is published to a volume and unpacked has the same bytes."""
     if kind == "complexity":
         record = fake_records.begin(complexity_cell(methods.PETRA), tmp_path)
         fields = {"rows": [{"stage": 0, "bytes": 0.1 + 0.2}], "memory": [], "note": "ä"}
@@ -74,7 +75,8 @@ def test_a_folder_that_is_published_and_unpacked_has_the_same_bytes(tmp_path, ki
     assert dataclasses.replace(Record.for_cell(record.cell, tmp_path).read(), place=run.place) == run
 
 
-def test_a_finished_record_is_in_its_volume_only_and_provenance_is_stored_once(tmp_path):
+def test_finished_record_is_in_its_volume_only(tmp_path):
+    """A finished record exists only in its volume, and equal provenance is stored once."""
     for cell in (CELL, OTHER, THIRD):
         train(cell, tmp_path, 95.0, code=DIRTY, patch=PATCH)
     assert sorted(snapshot(tmp_path)) == ["smoke/provenance.jsonl", VOLUME]
@@ -100,7 +102,8 @@ def test_pandas_reads_every_volume(tmp_path):
     assert frame[frame["t"] == "epoch"]["epoch"].tolist() == [1, 2, 3, 4] * 2
 
 
-def test_a_diverged_record_is_published_and_its_checkpoint_stays_for_a_retry(tmp_path):
+def test_diverged_record_is_published_and_can_be_retried(tmp_path):
+    """A diverged record is published, keeps its checkpoint and leaves the volume on a retry."""
     train(OTHER, tmp_path, 90.0)
     record = train(CELL, tmp_path, 95.0, epochs=2)
     record.checkpoint.write_bytes(b"x")
@@ -115,7 +118,8 @@ def test_a_diverged_record_is_published_and_its_checkpoint_stays_for_a_retry(tmp
     assert accuracies(tmp_path) == [90.0]
 
 
-def test_what_ran_out_of_memory_is_not_finished_and_stays_in_its_folder(tmp_path):
+def test_out_of_memory_record_stays_in_its_folder(tmp_path):
+    """An out-of-memory record stays in its folder until a result exists."""
     record = train(CELL, tmp_path, 95.0, epochs=2)
     record.fail("out of memory", "no")
     assert record.state().status is Status.FAILED
@@ -130,7 +134,8 @@ def test_what_ran_out_of_memory_is_not_finished_and_stays_in_its_folder(tmp_path
     assert not record.path.exists(), "the next run removes the folder"
 
 
-def test_a_folder_where_records_were_before_there_were_volumes_is_continued_and_published(tmp_path):
+def test_old_record_folder_is_continued_and_published(tmp_path):
+    """A record in a folder of the former layout is continued there and published."""
     train(CELL, tmp_path, 95.0, epochs=4)
     before = tmp_path / "smoke" / CELL.name
     before.parent.mkdir()
@@ -147,7 +152,7 @@ def test_a_folder_where_records_were_before_there_were_volumes_is_continued_and_
 # --- damage and conflicts
 
 
-def test_repeated_lines_and_another_order_of_blocks_have_no_effect(tmp_path):
+def test_repeated_and_reordered_lines_have_no_effect(tmp_path):
     for cell, accuracy in ((CELL, 95.0), (OTHER, 90.0)):
         train(cell, tmp_path, accuracy)
     expected = [dataclasses.astuple(run) for run in scan(tmp_path).records]
@@ -166,7 +171,8 @@ def test_repeated_lines_and_another_order_of_blocks_have_no_effect(tmp_path):
 
 @pytest.mark.parametrize("line", range(6))
 @pytest.mark.parametrize("harm", ["edited", "removed"])
-def test_a_line_that_was_edited_or_removed_costs_its_record_only_and_is_named(tmp_path, line, harm):
+def test_edited_or_removed_line_affects_only_its_record(tmp_path, line, harm):
+    """An edited or removed line makes only its record a problem, and the volume does not change."""
     for cell, accuracy in ((CELL, 95.0), (OTHER, 90.0)):
         train(cell, tmp_path, accuracy)
     file = tmp_path / VOLUME
@@ -185,7 +191,8 @@ def test_a_line_that_was_edited_or_removed_costs_its_record_only_and_is_named(tm
     assert file.read_bytes() == before
 
 
-def test_a_line_of_no_record_and_a_missing_environment_are_named(tmp_path):
+def test_foreign_line_and_missing_environment_are_named(tmp_path):
+    """A line that belongs to no record, and a missing environment, are reported as problems."""
     train(CELL, tmp_path, 95.0)
     file = tmp_path / VOLUME
     file.write_text("<<<<<<< HEAD\n" + file.read_text())
@@ -199,7 +206,8 @@ def test_a_line_of_no_record_and_a_missing_environment_are_named(tmp_path):
     assert "which is missing in provenance.jsonl or damaged there" in str(scan(tmp_path).problems[-1])
 
 
-def test_a_record_of_another_format_or_in_another_volume_is_named(tmp_path, monkeypatch):
+def test_wrong_format_or_volume_is_named(tmp_path, monkeypatch):
+    """A record of another format, or in the wrong volume, is reported as a problem."""
     train(CELL, tmp_path, 95.0)
     file = tmp_path / VOLUME
     file.rename(file.with_name("training-digits-revnet18-dsp.jsonl"))
@@ -211,7 +219,8 @@ def test_a_record_of_another_format_or_in_another_volume_is_named(tmp_path, monk
     assert f"{CELL.name} has format 1, but this version reads format 0. It was not changed; update this" in str(problem)
 
 
-def test_two_different_results_are_a_conflict_wherever_they_are_and_both_stay(tmp_path):
+def test_different_results_conflict_and_both_are_kept(tmp_path):
+    """Two different results, in folder or volume, are a conflict; neither counts and both are kept."""
     elsewhere = tmp_path / "elsewhere"
     train(CELL, tmp_path, 95.0)
     other = in_folder(train(CELL, elsewhere, 90.0))
@@ -239,7 +248,8 @@ def accuracies_and_problems(root):
     return [run.result["test_accuracy"] for run in scanned.records], len(scanned.problems)
 
 
-def test_two_equal_results_with_other_times_count_once(tmp_path):
+def test_equal_results_with_other_times_count_once(tmp_path):
+    """Two results that differ only in their times count once."""
     record = in_folder(train(CELL, tmp_path, 95.0))
     slower = tmp_path / "elsewhere"
     finish(train(CELL, slower, 95.0, epochs=4), 95.0, train_seconds=9.0, data=record.read().result["data"])
@@ -330,7 +340,8 @@ def retry_it(root):
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False], ids=["first of its volume", "second"])
 @pytest.mark.parametrize("act", [finish_it, bring_it])
-def test_killed_at_any_operation_nothing_is_lost_or_counted_twice(tmp_path, act, first):
+def test_kill_at_any_operation_loses_and_duplicates_nothing(tmp_path, act, first):
+    """After a kill at any file operation, no record is lost or duplicated, and repeating completes it."""
     undisturbed = tmp_path / "undisturbed"
     make(undisturbed, act, first=first)
     act(undisturbed)
@@ -365,7 +376,8 @@ def make(root, act, *, first):
 
 
 @pytest.mark.slow
-def test_killed_at_any_operation_of_a_retry_the_record_has_failed_or_is_unfinished(tmp_path):
+def test_killed_retry_leaves_a_failed_or_unfinished_record(tmp_path):
+    """After a kill during a retry the record has failed or is unfinished, and repeating completes it."""
     for number in range(1000):
         root = tmp_path / str(number)
         train(OTHER, root, 90.0)
@@ -382,7 +394,8 @@ def test_killed_at_any_operation_of_a_retry_the_record_has_failed_or_is_unfinish
     assert number > 10
 
 
-def test_torn_at_any_byte_the_append_is_completed_by_repeating_it(tmp_path):
+def test_append_torn_at_any_byte_is_completed_by_repeating(tmp_path):
+    """An append that was interrupted at any byte is completed by repeating it."""
     train(OTHER, tmp_path, 90.0)
     before = snapshot(tmp_path)
     record = in_folder(train(CELL, tmp_path, 95.0))
@@ -406,7 +419,7 @@ def test_torn_at_any_byte_the_append_is_completed_by_repeating_it(tmp_path):
 
 
 @pytest.mark.parametrize("name", [VOLUME, "smoke/provenance.jsonl"])
-def test_a_merge_that_was_stopped_within_an_append_is_completed_by_repeating_it(tmp_path, name):
+def test_merge_stopped_within_append_is_completed_by_repeating(tmp_path, name):
     """The source has the only other copy of the record, and its folder may be a volume too."""
     there, here = tmp_path / "there", tmp_path / "here"
     train(CELL, there, 95.0, code=DIRTY, patch=PATCH)
@@ -423,7 +436,8 @@ def test_a_merge_that_was_stopped_within_an_append_is_completed_by_repeating_it(
         assert accuracies(here) == [95.0]
 
 
-def test_without_room_the_volume_is_as_it_was_and_the_record_stays_in_its_folder(tmp_path):
+def test_full_disk_keeps_volume_and_folder(tmp_path):
+    """On a full disk the volume does not change, and the record stays in its folder."""
     train(OTHER, tmp_path, 90.0)
     record = in_folder(train(CELL, tmp_path, 95.0))
     before = snapshot(tmp_path)
@@ -434,7 +448,8 @@ def test_without_room_the_volume_is_as_it_was_and_the_record_stays_in_its_folder
     assert accuracies(tmp_path) == [95.0, 90.0]
 
 
-def test_a_volume_of_another_user_is_named_and_the_record_stays_in_its_folder(tmp_path, monkeypatch):
+def test_volume_of_another_user_is_named(tmp_path, monkeypatch):
+    """If the volume cannot be written, the error names it, and the record stays in its folder."""
     record = in_folder(train(CELL, tmp_path, 95.0))
     (tmp_path / "smoke").rename(tmp_path / "elsewhere")
     mkdir = Path.mkdir
@@ -462,6 +477,7 @@ def _publish_many(root, number):
 
 @pytest.mark.slow
 def test_several_processes_append_to_one_volume(tmp_path):
+    """Four processes append to one volume without losing a record."""
     processes = [FORKED.Process(target=_publish_many, args=(tmp_path, number)) for number in range(4)]
     for process in processes:
         process.start()
@@ -473,7 +489,8 @@ def test_several_processes_append_to_one_volume(tmp_path):
     assert [folder.name for folder in (tmp_path / "live").iterdir()] == [".volumes"]
 
 
-def test_another_machine_that_holds_the_volumes_is_waited_for_and_one_that_lost_them_stops(tmp_path, monkeypatch):
+def test_held_volumes_are_waited_for_and_lost_lock_stops(tmp_path, monkeypatch):
+    """Publishing waits for the holder of the volumes, and stops without changes if its lock is lost."""
     monkeypatch.setattr(volumes, "PATIENCE_SECONDS", 0.5)
     ready, release = FORKED.Event(), FORKED.Event()
     record = in_folder(train(CELL, tmp_path, 95.0))
@@ -509,7 +526,8 @@ def git(folder, *arguments):
 
 
 @pytest.mark.parametrize("conflict", [False, True], ids=["", "two results"])
-def test_git_merges_two_branches_that_appended_to_one_volume(tmp_path, conflict):
+def test_git_merges_branches_that_appended_to_one_volume(tmp_path, conflict):
+    """Git merges two branches that appended to one volume, and different results are a conflict."""
     git(tmp_path, "init", "-q", "-b", "main")
     (tmp_path / ".gitignore").write_text("live/\n")
     shutil.copy(ROOT / "reports" / "records" / ".gitattributes", tmp_path)
@@ -537,7 +555,8 @@ def test_git_merges_two_branches_that_appended_to_one_volume(tmp_path, conflict)
         assert (found, problems) == ({0: 95.0, 5: 90.0, 6: 70.0, 7: 80.0}, [])
 
 
-def test_all_committed_records_are_found_in_volumes_or_folders() -> None:
+def test_all_committed_records_are_read_without_problems() -> None:
+    """All committed records are read, and none has a problem."""
     scanned = scan(ROOT / "reports" / "records")
     assert scanned.problems == ()
     assert len(scanned.records) >= 1040

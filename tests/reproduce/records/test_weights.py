@@ -7,7 +7,8 @@ from reproduce.presentation.compare import measured
 from reproduce.records.frames import average_over_micro_batches
 
 
-def test_a_mean_is_weighed_and_leaves_out_what_is_not_defined() -> None:
+def test_mean_is_weighted_and_skips_undefined_values() -> None:
+    """Means are weighted by micro-batches, keep their order, and leave out undefined values."""
     lines = DataFrame(
         {
             "seed": [1, 1, 1, 0, 0],

@@ -19,7 +19,8 @@ KNOWN |= {"license-url", "preferred-citation", "references", "repository", "repo
 KNOWN |= {"type", "url", "version"}
 
 
-def test_the_report_names_the_commits_of_finished_cells_those_of_most_first(tmp_path: Path) -> None:
+def test_report_cites_commits_of_finished_cells(tmp_path: Path) -> None:
+    """The citation lists the commits of finished cells, most frequent first, or a placeholder."""
     other = {**fake_records.DIRTY, "commit": "f" * 40}
     fake_records.train(recipes.cell("smoke", seed=0), tmp_path, 90.0, code=other, patch="x\n")
     for seed in (1, 2):
@@ -36,7 +37,8 @@ def test_the_report_names_the_commits_of_finished_cells_those_of_most_first(tmp_
     assert "version = {{the commit that you used}}" in citing.entries(read(tmp_path / "unknown"))
 
 
-def test_the_citation_file_has_what_the_format_knows_and_names_the_papers_authors_as_the_report_does() -> None:
+def test_citation_file_is_valid_and_matches_the_report() -> None:
+    """CITATION.cff has the keys of its format, and the same title and authors as the report."""
     keys = re.findall(r"^([a-z-]+):", CFF, re.M)
     assert REQUIRED <= set(keys) <= KNOWN
     assert len(keys) == len(set(keys))

@@ -27,7 +27,7 @@ def answer(root: Path) -> Answer:
     return single
 
 
-def test_without_records_there_is_none(tmp_path: Path) -> None:
+def test_first_screen_is_empty_without_records(tmp_path: Path) -> None:
     assert first_screen(Frames(read(tmp_path))) == ([], [])
 
 
@@ -41,7 +41,8 @@ def test_without_records_there_is_none(tmp_path: Path) -> None:
         (2.0, "After 27 epochs PETRA is better than backpropagation."),
     ],
 )
-def test_the_title_is_the_verdict_of_the_longest_training(gap: float, title: str) -> None:
+def test_title_follows_the_longest_training(gap: float, title: str) -> None:
+    """The title states the difference after the longest training."""
     exact = SeedSample({0: 80.0, 1: 80.02, 2: 80.04})
     lengths = {3: -12.0, 27: gap}
     gaps = {
@@ -51,19 +52,21 @@ def test_the_title_is_the_verdict_of_the_longest_training(gap: float, title: str
     assert _title(gaps) == title
 
 
-def test_an_open_difference_is_said_to_be_open() -> None:
+def test_open_difference_is_stated_as_open() -> None:
     gap = SeedSample({0: 80.0, 1: 82.0}) - SeedSample({0: 80.0, 1: 82.0})
     assert "still open" in _title({27: gap})
 
 
-def test_single_runs_decide_nothing(tmp_path: Path) -> None:
+def test_single_runs_give_no_verdict(tmp_path: Path) -> None:
+    """With one run each, the title states that the answer is not known."""
     for method in (methods.BACKPROPAGATION, methods.PETRA):
         train(tmp_path, method, 27, 80.0, seeds=1)
     assert answer(tmp_path).title.startswith("It is not yet known")
     assert "(one run each)" in answer(tmp_path).text
 
 
-def test_the_answer_has_the_papers_gaps_and_what_is_not_run(tmp_path: Path) -> None:
+def test_answer_contains_published_gaps_and_missing_runs(tmp_path: Path) -> None:
+    """The answer contains the published gaps, missing runs, and the effect of reconstruction once it is known."""
     train(tmp_path, methods.BACKPROPAGATION, 27, 80.0)
     train(tmp_path, methods.PETRA, 27, 79.0)
     text = answer(tmp_path).text.replace(NARROW_SPACE, " ")
@@ -75,13 +78,14 @@ def test_the_answer_has_the_papers_gaps_and_what_is_not_run(tmp_path: Path) -> N
     assert "no cost of reconstruction is seen" in answer(tmp_path).text
 
 
-def test_a_cost_of_reconstruction_is_said(tmp_path: Path) -> None:
+def test_cost_of_reconstruction_is_stated(tmp_path: Path) -> None:
+    """If PETRA is worse than delayed gradients, the answer states a cost of reconstruction."""
     for method, reached in ((methods.BACKPROPAGATION, 80.0), (methods.PETRA, 75.0), (methods.DELAYED_GRADIENTS, 79.0)):
         train(tmp_path, method, 27, reached)
     assert "points: reconstruction costs accuracy on this network" in answer(tmp_path).text
 
 
-def test_runs_of_the_study_of_staleness_fill_the_first_picture(tmp_path: Path) -> None:
+def test_staleness_runs_fill_the_first_picture(tmp_path: Path) -> None:
     """Mark each staleness as "not run" until a run is finished, and then show it in picture and sentence."""
     for method in (methods.BACKPROPAGATION, methods.PETRA):
         train(tmp_path, method, 3, 70.0 if method is methods.BACKPROPAGATION else 60.0)
@@ -96,7 +100,8 @@ def test_runs_of_the_study_of_staleness_fill_the_first_picture(tmp_path: Path) -
     assert "After 3 epochs a staleness of 9 changes it by −4.0" in after.sentence
 
 
-def test_measured_speeds_are_ratios_within_a_round_of_every_network(tmp_path: Path) -> None:
+def test_measured_speeds_are_ratios_for_every_network(tmp_path: Path) -> None:
+    """The sentence contains the median ratio of every network, and is empty without records."""
     record = benchmarks.read(dump.COMMITTED / "benchmarks" / "pipelining.json")
     text = _measured_speeds(Frames(Results((), (), (record,))))
     for network in ("chain10", "revnet18"):
@@ -114,6 +119,7 @@ def test_measured_speeds_are_ratios_within_a_round_of_every_network(tmp_path: Pa
 
 @pytest.mark.slow
 def test_every_picture_is_drawn_from_committed_records(tmp_path: Path) -> None:
+    """The first screen has three answers and three valid pictures of one network."""
     answers, rendered = first_screen(Frames(read(dump.chosen(tmp_path))))
     assert [one.anchor for one in answers] == ["length", "table3", "tradeoff"]
     assert [one.anchor for one in rendered] == ["staleness", "table3", "tradeoff"]

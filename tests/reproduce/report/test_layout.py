@@ -18,11 +18,12 @@ def some_table(*rows: Sequence[Entry]) -> Table:
     return Table("t", "Accuracy of the ways.", columns, rows, notes=["One note."], scale="small")
 
 
-def test_a_head_or_a_heading_says_which_k_it_is_of() -> None:
+def test_k_of_head_reads_k_from_the_heading() -> None:
     assert [k_of_head(head) for head in ("k = 4", "k = 16", "", "k", "RevNet-18, k = 4")] == ["4", "16", "", "", ""]
 
 
-def test_rows_of_which_nothing_has_been_run_go_where_they_would_hide_the_others() -> None:
+def test_rows_not_run_are_separated_if_they_dominate() -> None:
+    """If most rows were not run, they are moved to a separate table."""
     rendered, waiting = split(some_table(WAITING, BEGUN, WAITING))
     assert rendered.rows == [BEGUN]
     assert rendered.notes == ["One note."]
@@ -40,12 +41,13 @@ def test_rows_of_which_nothing_has_been_run_go_where_they_would_hide_the_others(
         ([Entry("d", role=Role.MISSING)], [Entry("d")]),
     ],
 )
-def test_all_other_tables_are_shown_as_they_are(rows: tuple[Sequence[Entry], ...]) -> None:
+def test_other_tables_are_not_split(rows: tuple[Sequence[Entry], ...]) -> None:
+    """A table without a majority of such rows, or without other rows, stays whole."""
     table = some_table(*rows)
     assert split(table) == (table, None)
 
 
-def test_a_name_that_anybody_can_choose_breaks_out_of_no_attribute() -> None:
+def test_chosen_name_cannot_escape_an_attribute() -> None:
     """Escape the key of the history, which contains the name of an asv folder that a pull request can choose."""
     key = """history-kernels-x" onload="document.title='PWNED'"""
     svg = '<svg viewBox="0 0 10 20"></svg>'

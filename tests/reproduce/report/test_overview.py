@@ -17,13 +17,15 @@ SECTIONS = [
 ]
 
 
-def test_the_paper_comes_first_then_studies_then_where_it_comes_from() -> None:
+def test_parts_are_paper_studies_and_provenance() -> None:
+    """The sections are ordered: the paper's exhibits, further studies, provenance."""
     parts = {part.title: [section.key for section in part.sections] for part in overview.parts(SECTIONS)}
     assert list(parts.values()) == [["table2", "figure5"], ["something new", "stability"], ["provenance"]]
     assert list(parts)[1] == "Beyond the paper"
 
 
-def test_a_reader_gets_whole_sentences_and_no_aims_of_benchmarks() -> None:
+def test_attention_has_whole_sentences_and_no_benchmark_aims() -> None:
+    """Alerts are whole sentences with the label of their section, and missed benchmark aims are left out."""
     missed = Section("benchmarks", "Benchmarks", [], [Finding("Benchmarks: 1 aim missed.", Role.ALERT)])
     in_order = [section for part in overview.parts([*SECTIONS, missed]) for section in part.sections]
     alerts = [(s.key, overview.label(s), overview.sentence(s, f)) for s, f in overview.attention(in_order)]
@@ -32,7 +34,8 @@ def test_a_reader_gets_whole_sentences_and_no_aims_of_benchmarks() -> None:
     assert overview.sentence(SECTIONS[-1], long).endswith(" 39."), "the first sentence, whole"
 
 
-def test_the_date_is_that_of_the_newest_record() -> None:
+def test_date_is_that_of_the_newest_record() -> None:
+    """The date of the page is that of the newest benchmark or history entry."""
     tracked = Tracked("machine", "figure", "", "", 1_764_201_600_000, "c0ffee", 1.0)
     dated = [replace(benchmark(), date=date) for date in ("2025-01-02", "2025-11-03")]
     assert overview.newest(Results((), (), tuple(dated))) == "2025-11-03"

@@ -17,6 +17,7 @@ RECORDS = ROOT / "reports" / "records"
 
 
 def test_readme_is_current(tmp_path):
+    """README.md and its pictures equal those made from the committed records."""
     frames = Frames(read(RECORDS, [cell for name in scales.SCALES for cell in grid_of(name)]))
     answers, headlines = first_screen(frames)
     assert len(answers) == len(headlines) == 3
@@ -36,6 +37,7 @@ PLACE = (BEGIN.format("a"), END.format("a"))
 
 
 def test_update_replaces_the_results_and_removes_older_pictures(tmp_path):
+    """An update replaces the text between the markers, and removes older pictures."""
     readme = tmp_path / "README.md"
     readme.write_text("before\n{}\nold\n{}\nafter\n".format(*PLACE))
     update(readme, Contents({"a": "first"}, {"old.svg": b"<svg/>"}))
@@ -46,6 +48,7 @@ def test_update_replaces_the_results_and_removes_older_pictures(tmp_path):
 
 @pytest.mark.parametrize("text", ["", PLACE[0], PLACE[1], PLACE[1] + PLACE[0]], ids=["none", "no end", "end", "order"])
 def test_update_refuses_a_readme_without_a_place(tmp_path, text):
+    """A README without both markers in order raises a ReadmeError and is not changed."""
     readme = tmp_path / "README.md"
     readme.write_text(text)
     with pytest.raises(ReadmeError, match="has no place for the a: put the lines"):

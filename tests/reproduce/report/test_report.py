@@ -65,9 +65,8 @@ def tree(page: Path) -> Element:
     return parse(page)
 
 
-def test_nothing_is_fetched_from_anywhere_nor_said_where_the_records_are(
-    records: Path, page: Path, tree: Element
-) -> None:
+def test_page_is_self_contained_without_record_paths(records: Path, page: Path, tree: Element) -> None:
+    """The page loads no external resource, and does not contain the path of the records."""
     for element in tree.walk():
         for name in RESOURCES & element.attributes.keys():
             assert element.attributes[name].startswith(("data:", "#")), element
@@ -85,7 +84,8 @@ def test_nothing_is_fetched_from_anywhere_nor_said_where_the_records_are(
     assert str(records) not in page.read_text()
 
 
-def test_every_link_within_the_page_has_its_target_and_without_its_script_it_hides_nothing(tree: Element) -> None:
+def test_internal_links_resolve_and_nothing_needs_scripts(tree: Element) -> None:
+    """Every link within the page has a target, ids are unique, and no content is hidden without the script."""
     ids = Counter(element.attributes["id"] for element in tree.walk() if "id" in element.attributes)
     assert [name for name, times in ids.items() if times > 1] == []
     for element in tree.walk():
@@ -101,7 +101,8 @@ def test_every_link_within_the_page_has_its_target_and_without_its_script_it_hid
         assert "off-" not in element.attributes.get("class", "")
 
 
-def test_every_drawing_says_what_it_shows(tree: Element) -> None:
+def test_every_drawing_has_title_and_description(tree: Element) -> None:
+    """Every drawing has the role img, a title and a description, and every figure a caption."""
     drawings = [e for e in tree.all("svg") if e.attributes.get("aria-hidden") != "true"]  # a card's is a thumbnail
     assert len(drawings) >= 12 + 1 + 2 + 2  # schedules; all runs; curves; bytes and memory
     for drawing in drawings:
@@ -114,7 +115,8 @@ def test_every_drawing_says_what_it_shows(tree: Element) -> None:
         assert len(figure.all("figcaption")) == 1
 
 
-def test_every_table_has_a_caption_heads_whole_rows_and_marks_of_what_is_published(tree: Element) -> None:
+def test_every_table_has_caption_heads_and_marks(tree: Element) -> None:
+    """Every table has a caption, heads and complete rows, and published values have marks with titles."""
     assert len(tree.all("table")) >= 10
     for rendered in tree.all("table"):
         assert len(rendered.all("caption")) == 1
@@ -134,7 +136,7 @@ def test_every_table_has_a_caption_heads_whole_rows_and_marks_of_what_is_publish
 
 
 @pytest.mark.slow
-def test_the_same_records_give_the_same_bytes_in_every_process(records: Path, page: Path, tmp_path: Path) -> None:
+def test_report_bytes_are_deterministic_across_processes(records: Path, page: Path, tmp_path: Path) -> None:
     """Build the report of damaged records in two other processes, later and with another order of sets."""
     again = tmp_path / "again.html"
     command = [sys.executable, "-m", "reproduce", "report", "--records", str(records), "--output", str(again)]
@@ -145,6 +147,8 @@ def test_the_same_records_give_the_same_bytes_in_every_process(records: Path, pa
 
 
 def test_accuracies_are_those_of_the_records(records: Path, tree: Element) -> None:
+    """Mean, difference and number of runs in the table are those of the records."""
+
     def values(method: methods.Method) -> dict[int, float]:
         cells = {seed: recipes.cell("smoke", "revnet18", method, 4, seed) for seed in (0, 1)}
         results = {seed: Record.for_cell(cell, records).result() for seed, cell in cells.items()}
@@ -173,7 +177,8 @@ def cards(tree: Element) -> dict[str, Element]:
     return {card.all("a")[0].attributes["href"].removeprefix("#"): card for card in each}
 
 
-def test_every_exhibit_has_a_card_with_a_word_and_a_count(tree: Element) -> None:
+def test_every_exhibit_has_a_card_with_state_and_count(tree: Element) -> None:
+    """Every exhibit has a card with its state and the number of cells, in the order of the sections."""
     sections = [e.attributes["id"] for e in tree.all("section")]
     assert list(cards(tree)) == sections[:-3]
     assert sections[-3:] == ["reproducibility", "statistics", "citing"]
@@ -185,7 +190,8 @@ def test_every_exhibit_has_a_card_with_a_word_and_a_count(tree: Element) -> None
     assert re.search(r"\d+ of \d+ cells", cards(tree)["accuracy"].text)
 
 
-def test_what_the_words_of_cards_and_of_verdicts_mean_is_said(tree: Element) -> None:
+def test_meaning_of_states_and_verdicts_is_explained(tree: Element) -> None:
+    """The page explains the states of cards and the verdicts."""
     text = " ".join(tree.all("main")[0].text.split())
     assert ": all claims agree;" in text
     assert "Only the primary comparisons are corrected" in text
@@ -193,7 +199,8 @@ def test_what_the_words_of_cards_and_of_verdicts_mean_is_said(tree: Element) -> 
     assert "length and recipe" not in text, "Training length has runs of all lengths in one table"
 
 
-def test_every_claim_has_a_row_to_link_to_with_what_was_found_and_a_verdict(page: Path, tree: Element) -> None:
+def test_every_claim_has_a_linkable_row_with_verdict(page: Path, tree: Element) -> None:
+    """Every claim has a row with its sentence and verdict, which equals that in verdicts.json."""
     verdicts = json.loads((page.parent / "verdicts.json").read_text())["verdicts"]
     assert [verdict["claim"] for verdict in verdicts] == [claim.key for claim in published.claims()]
     by_id = {e.attributes["id"]: e for e in tree.walk() if e.attributes.get("id", "").startswith("claim-")}
@@ -208,7 +215,7 @@ def test_every_claim_has_a_row_to_link_to_with_what_was_found_and_a_verdict(page
     assert {e.all("li")[0].all("a")[0].attributes["href"] for e in listed} <= {f"#{name}" for name in by_id}
 
 
-def test_the_reproducibility_report_has_its_parts(tree: Element) -> None:
+def test_reproducibility_report_has_its_parts(tree: Element) -> None:
     (report,) = (e for e in tree.walk() if e.attributes.get("id") == "reproducibility")
     heads = [e.text for e in report.all("h4")]
     assert heads == ["Scope", "Methodology", "Results", "What was easy", "What was difficult", heads[-1]]
@@ -216,7 +223,8 @@ def test_the_reproducibility_report_has_its_parts(tree: Element) -> None:
     assert "tests 33 claims of the paper" in report.text
 
 
-def test_what_needs_attention_is_a_short_list_of_links(tree: Element) -> None:
+def test_alerts_are_a_list_of_linked_sentences(tree: Element) -> None:
+    """Alerts are whole sentences with links, and unfinished cells are listed under provenance."""
     (alerts,) = (e for e in tree.all("ul") if e.attributes.get("class") == "attention")
     text = "\n".join(item.text for item in alerts.children)
     failed = recipes.cell("smoke", CHAIN, methods.PETRA, 4, 0)
@@ -230,7 +238,8 @@ def test_what_needs_attention_is_a_short_list_of_links(tree: Element) -> None:
     assert f"1 cell begun and not finished. {begun.name}: 2 of {begun.epochs} epochs." in folded.text
 
 
-def test_provenance_names_machine_and_command_of_every_cell_and_records_that_cannot_be_read(tree: Element) -> None:
+def test_provenance_lists_cells_machines_and_unreadable_records(tree: Element) -> None:
+    """Provenance lists state, code, machine and command of every cell, and unreadable records."""
     heads, *cells = rows(table(tree, "cells"))
     by_name = {row[0]: dict(zip(heads, row, strict=True)) for row in cells}
     row = by_name[recipes.cell("smoke", "revnet18", methods.PETRA, 4, 1).name]
@@ -250,7 +259,8 @@ def test_provenance_names_machine_and_command_of_every_cell_and_records_that_can
 
 
 @pytest.mark.parametrize("theirs", ["mine", "", '{"verdicts of a jury": []}'])
-def test_verdicts_of_somebody_else_beside_the_page_are_kept(tmp_path: Path, theirs: str) -> None:
+def test_foreign_verdicts_file_is_kept(tmp_path: Path, theirs: str) -> None:
+    """A verdicts.json that this command did not write is kept, and no page is written."""
     (tmp_path / "verdicts.json").write_text(theirs)
     (tmp_path / "records").mkdir()
     given = ["report", "--output", str(tmp_path / "index.html"), "--records", str(tmp_path / "records")]
@@ -261,7 +271,8 @@ def test_verdicts_of_somebody_else_beside_the_page_are_kept(tmp_path: Path, thei
     assert (tmp_path / "verdicts.json").read_text() == theirs
 
 
-def test_without_records_the_page_says_so(tmp_path: Path) -> None:
+def test_page_without_records_states_it(tmp_path: Path) -> None:
+    """Without records, the page states that there are none and contains the published values."""
     tree = parse(build(tmp_path / "records", tmp_path / "index.html"))
     assert "There are no records yet" in tree.text
     assert "Not run at the scale “paper”" in tree.text
@@ -269,9 +280,8 @@ def test_without_records_the_page_says_so(tmp_path: Path) -> None:
 
 
 @needs_browser
-def test_a_real_browser_sorts_switches_and_saves_without_errors_and_fetches_nothing(
-    page: Path, tree: Element, tmp_path: Path
-) -> None:
+def test_browser_sorts_filters_and_saves_without_fetching(page: Path, tree: Element, tmp_path: Path) -> None:
+    """In a browser, sorting, filtering and saving work without errors, and nothing is fetched."""
     probed = with_script(page, tmp_path / "probed.html", LOOK)
     report = reported(browse(tmp_path, probed.as_uri(), "--window-size=1280,900", "--dump-dom"))
     assert report["wide"] == []  # nothing overflows: wide content scrolls in a box
@@ -292,9 +302,8 @@ def test_a_real_browser_sorts_switches_and_saves_without_errors_and_fetches_noth
 
 
 @needs_browser
-def test_on_a_phone_the_page_is_as_wide_as_the_screen_and_a_link_keeps_what_was_chosen(
-    page: Path, tmp_path: Path
-) -> None:
+def test_phone_layout_fits_the_screen_and_links_keep_filters(page: Path, tmp_path: Path) -> None:
+    """On a narrow screen nothing overflows, and a link keeps the chosen filters."""
     with_script(page, tmp_path / "inner.html", PHONE)
     report = browse_in_frame(tmp_path, "inner.html?k=32&scale=smoke#table1", 390)
     assert report["width"] == 390
@@ -308,7 +317,7 @@ def test_on_a_phone_the_page_is_as_wide_as_the_screen_and_a_link_keeps_what_was_
 
 
 @needs_browser
-def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) -> None:
+def test_dark_mode_and_printing_lose_nothing(page: Path, tmp_path: Path) -> None:
     """Use light ink on a dark page, and print folded content except for records, patches and commands."""
     dark = with_script(page, tmp_path / "dark.html", "report.ink = getComputedStyle(document.body).color;")
     dark.write_text(dark.read_text().replace("prefers-color-scheme: dark", "min-width: 1px"))
@@ -324,9 +333,10 @@ def test_in_the_dark_and_on_paper_nothing_is_lost(page: Path, tmp_path: Path) ->
     assert 8 < len(re.findall(rb"/Type /Page\b", pdf)) <= 40
 
 
-def test_a_section_that_fails_says_so_and_the_others_are_there(
+def test_failing_section_is_reported_and_others_are_made(
     tmp_path: Path, records: Path, tree: Element, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A section that fails is replaced by its error, and all other sections are made."""
     assert sections.FAILED not in "".join(element.text for element in tree.walk())
     section = sections.section
 
@@ -345,6 +355,7 @@ def test_a_section_that_fails_says_so_and_the_others_are_there(
 
 
 def test_only_the_script_of_the_page_may_run(page: Path) -> None:
+    """The content security policy allows only the hash of the script in the page."""
     html = page.read_text("utf-8")
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     (policy,) = re.findall(r'content="(default-src [^"]+)"', html)
@@ -356,9 +367,10 @@ def _a_helper_that_dies(*_: object) -> None:
     os._exit(9)
 
 
-def test_the_sections_of_a_helper_that_died_are_drawn_by_the_others(
+def test_sections_of_a_dead_helper_are_drawn_by_others(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """If a helper died, its sections are left to the others; a slow helper is waited for."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
         assert sections._wait_for(pool.submit(_a_helper_that_dies)) == ({}, None)
     assert "died; this one draws them" in capsys.readouterr().err
@@ -381,7 +393,7 @@ def _reporter(pipe: Any) -> None:
     threading.Event().wait()
 
 
-def test_a_helper_ends_with_the_command_that_started_it() -> None:
+def test_helper_ends_with_its_command() -> None:
     """A killed `report` used to leave a process of 886 MB behind."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     reporter = multiprocessing.get_context("fork").Process(target=_reporter, args=(theirs,))

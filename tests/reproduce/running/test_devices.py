@@ -19,7 +19,8 @@ from reproduce.running.grid_options import GridOptions
         (["cuda", "cuda:1"], 2, "cuda:1 is named twice; use --jobs for several workers per device"),
     ],
 )
-def test_devices_are_there_and_named_once(monkeypatch, names, count, chosen):
+def test_choose_validates_devices_and_duplicates(monkeypatch, names, count, chosen):
+    """Devices must exist and be named once; `cuda` means all of them."""
     monkeypatch.setattr(devices, "cuda_devices", lambda: count)
     if isinstance(chosen, tuple):
         assert choose(names) == chosen
@@ -28,12 +29,13 @@ def test_devices_are_there_and_named_once(monkeypatch, names, count, chosen):
             choose(names)
 
 
-def test_one_worker_a_gpu_or_as_many_as_fit_the_processor():
+def test_workers_default_to_one_per_gpu_or_cores_by_threads():
+    """By default there is one worker per GPU, or as many CPU workers as fit the cores with their threads."""
     assert [workers(("cpu",), 0, threads, cores=8) for threads in (1, 3, 16)] == [8, 2, 1]
     assert [workers(("cuda:0", "cuda:1"), jobs, 1, cores=8) for jobs in (0, 4)] == [2, 4]
 
 
-def test_a_device_that_is_taken_is_the_current_one(monkeypatch):
+def test_taken_device_is_the_current_one(monkeypatch):
     """Otherwise code that names no device, such as the capture of a graph, would use the first one."""
     current, parts = [], []
     monkeypatch.setattr(devices, "cuda_devices", lambda: 2)
@@ -46,7 +48,8 @@ def test_a_device_that_is_taken_is_the_current_one(monkeypatch):
     assert parts == [(0.25, taken[1])]
 
 
-def test_workers_take_the_devices_in_turn_and_those_of_a_gpu_share_it(tmp_path):
+def test_workers_take_devices_in_turn_and_share_gpus(tmp_path):
+    """Workers take the devices round-robin, and those on the same GPU share it."""
     options = GridOptions(root=tmp_path, jobs=3, devices=("cuda:0", "cuda:1"))
     assert [options.device_of(number) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
     for names, jobs, shares in (
@@ -58,6 +61,7 @@ def test_workers_take_the_devices_in_turn_and_those_of_a_gpu_share_it(tmp_path):
         assert [sharing(names, jobs, number) for number in range(jobs)] == shares
 
 
-def test_the_processor_may_be_named_twice_and_is_a_device_like_others_beside_a_gpu():
+def test_cpu_may_be_repeated_and_combined_with_gpus():
+    """The CPU may be named twice, and counts as one device next to a GPU."""
     assert choose(["cpu", "cpu"]) == ("cpu",)
     assert workers(("cpu", "cuda:0"), 0, 1, cores=8) == 2

@@ -32,7 +32,8 @@ def ran_on(folder: Path, *threads: int, device: str = "cpu") -> None:
     file.write_text(json.dumps(values))
 
 
-def test_going_on_with_another_number_of_threads_is_told_where_a_bit_depends_on_it(tmp_path: Path) -> None:
+def test_resume_with_other_threads_warns_if_bits_change(tmp_path: Path) -> None:
+    """A resume with another number of threads gives a warning on a CPU, unless training restarts."""
     assert (
         notices_of_a_tick(tmp_path) == notices_of_a_tick(tmp_path) == []
     )  # begun and resumed in one thread, as in all tests
@@ -56,7 +57,7 @@ def test_going_on_with_another_number_of_threads_is_told_where_a_bit_depends_on_
 
 
 @pytest.mark.parametrize("tf32", [False, True])
-def test_on_a_gpu_float32_is_tf32_only_where_that_is_asked_for(tf32: bool) -> None:
+def test_float32_uses_tf32_only_on_request(tf32: bool) -> None:
     """By default, torch uses TF32 in convolutions, but not in matrix products."""
     backends = torch.backends.cudnn, torch.backends.cuda.matmul
     before = [backend.allow_tf32 for backend in backends]
@@ -65,7 +66,8 @@ def test_on_a_gpu_float32_is_tf32_only_where_that_is_asked_for(tf32: bool) -> No
     assert [backend.allow_tf32 for backend in backends] == before
 
 
-def test_tf32_needs_a_gpu_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_needs_a_gpu_with_support(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Precision tf32 requires a CUDA device of compute capability 8.0 or more."""
     cell = dataclasses.replace(SMALL, precision="tf32")
     with pytest.raises(UnsupportedError, match=r"tf32 needs a CUDA device .* 8\.0 or more, got cpu"):
         execute(Record.for_cell(cell, tmp_path), Context())

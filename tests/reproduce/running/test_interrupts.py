@@ -12,7 +12,7 @@ from reproduce.running import interrupts
 from reproduce.running.interrupts import SIGNALS, Interrupt, ignored
 
 
-def test_the_first_signal_is_noted_and_sigterm_any_number_of_times() -> None:
+def test_signals_are_recorded_and_sigterm_may_repeat() -> None:
     """Under Slurm a process of torchrun gets SIGTERM from both. The second one used to end it while it saved."""
     before = signal.getsignal(signal.SIGTERM)
     with Interrupt() as interrupt:
@@ -25,7 +25,8 @@ def test_the_first_signal_is_noted_and_sigterm_any_number_of_times() -> None:
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_after_a_signal_has_its_usual_effect(first: signal.Signals) -> None:
+def test_second_ctrl_c_raises_keyboard_interrupt(first: signal.Signals) -> None:
+    """Ctrl-C after a recorded signal raises KeyboardInterrupt."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
     try:
         with Interrupt() as interrupt:
@@ -37,7 +38,8 @@ def test_ctrl_c_after_a_signal_has_its_usual_effect(first: signal.Signals) -> No
         signal.signal(signal.SIGINT, before)
 
 
-def test_the_exit_code_is_that_of_the_first_signal_and_of_sigterm_without_any() -> None:
+def test_exit_code_is_that_of_first_signal_or_sigterm() -> None:
+    """The exit code is that of the first signal, and that of SIGTERM if there was none."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with Interrupt() as interrupt:
@@ -49,7 +51,7 @@ def test_the_exit_code_is_that_of_the_first_signal_and_of_sigterm_without_any() 
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_process_that_is_started_while_signals_are_ignored_ignores_them_from_its_birth() -> None:
+def test_processes_started_while_ignoring_inherit_it() -> None:
     """Without Python's handler, which would end it with a traceback on Ctrl-C during its imports."""
     before = [signal.getsignal(number) for number in SIGNALS]
     script = "import signal; print([signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGTERM)])"
@@ -60,7 +62,7 @@ def test_a_process_that_is_started_while_signals_are_ignored_ignores_them_from_i
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-def test_a_run_that_waits_is_ended_by_a_signal_all_the_same(
+def test_waiting_run_is_ended_after_the_grace_period(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run may wait for files of a server that does not answer. It does not check the signal, but renews its lease."""
@@ -75,7 +77,8 @@ def test_a_run_that_waits_is_ended_by_a_signal_all_the_same(
     assert signal.getsignal(signal.SIGALRM) is before
 
 
-def test_a_run_that_asks_has_all_the_time_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_checks_signals_has_unlimited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that reads the received signal is not ended after the grace period."""
     monkeypatch.setattr(interrupts, "GRACE_SECONDS", 0.1)
     with Interrupt() as interrupt:
         signal.raise_signal(signal.SIGTERM)

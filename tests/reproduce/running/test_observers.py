@@ -31,7 +31,8 @@ class Ear(Observer):
         self.heard.append(text)
 
 
-def test_an_observer_that_fails_is_dropped_with_one_notice() -> None:
+def test_failing_observer_is_dropped_with_one_notice() -> None:
+    """An observer that fails is not called again, and the others get one notice."""
     full, ear = Full(), Ear()
     observers = Observers(full, ear)
     for epoch in (1, 2):
@@ -43,5 +44,5 @@ def test_an_observer_that_fails_is_dropped_with_one_notice() -> None:
     assert notice.startswith("WARNING: --tensorboard ends here (OSError: [Errno 28] No space left on device)")
 
 
-def test_nothing_is_raised_where_every_observer_fails() -> None:
+def test_no_error_if_every_observer_fails() -> None:
     Observers(Full()).epoch({"epoch": 1})

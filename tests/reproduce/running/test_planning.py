@@ -38,7 +38,8 @@ def now(monkeypatch):
     monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: 1004.0))
 
 
-def test_one_line_for_each_network_with_everything_counted():
+def test_plan_has_one_line_per_network_with_all_counts():
+    """The plan has one line per network with the number of cells in every state and the remaining time."""
     items = [
         Item(cell(PETRA, 1, 0), DONE, 0.0),
         Item(cell(PETRA, 4, 0), DIVERGED, 0.0),
@@ -66,14 +67,16 @@ def test_one_line_for_each_network_with_everything_counted():
         ((None, None), 4, "unknown", "Left: 2 cells; the time of all of them is unknown: no comparable run"),
     ],
 )
-def test_hours_left_are_sums_of_what_is_known(seconds, workers, entry, words):
+def test_remaining_hours_are_sums_of_known_times(seconds, workers, entry, words):
+    """The remaining time is the sum of known times, a lower bound, or unknown."""
     items = [Item(cell(seed=seed), NOT_RUN, time) for seed, time in enumerate(seconds)]
     text = table(plan(*items), workers)
     assert next(line for line in text.splitlines() if line.startswith("  cifar10")).endswith(entry)
     assert words in text
 
 
-def test_lines_are_of_networks_and_kinds_and_a_stale_lock_is_named_and_its_cell_is_ours():
+def test_plan_separates_networks_and_kinds_and_names_stale_locks():
+    """Networks and kinds have separate lines, and a cell with a stale lock counts as remaining."""
     text = table(plan(Item(cell(), NOT_RUN), Item(cell(network="resnet18", method=BACKPROPAGATION), NOT_RUN)))
     assert entries(text, "cifar10")[1] == "revnet18"
     assert "resnet18 w64" in text
@@ -86,7 +89,8 @@ def test_lines_are_of_networks_and_kinds_and_a_stale_lock_is_named_and_its_cell_
     assert "Nothing is left to run." in table(plan(Item(cell(), PARTIAL, 3600.0, ALIVE)))
 
 
-def test_the_listing_names_every_cell():
+def test_listing_names_every_cell_with_its_state():
+    """The listing contains every cell with its state and remaining time."""
     items = [
         Item(cell(seed=0), DONE, 0.0),
         Item(cell(seed=1), PARTIAL, 120.0),
@@ -108,6 +112,6 @@ def test_the_listing_names_every_cell():
     ]
 
 
-def test_columns_in_which_nothing_stands_are_left_out():
+def test_empty_columns_are_left_out():
     text = table(plan(Item(cell(), NOT_RUN, 3600.0)))
     assert " ".join(text.splitlines()[0].split()) == "data set network methods k seeds cells not run left"

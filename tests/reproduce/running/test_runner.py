@@ -78,7 +78,8 @@ def command(tmp_path):
 
 
 @pytest.mark.slow
-def test_after_kill_9_the_same_command_ends_with_the_same_records(tmp_path, whole, command):
+def test_killed_grid_repeats_to_the_same_records(tmp_path, whole, command):
+    """After SIGKILL to all processes, the same command ends with the same records."""
     killed = command(jobs=2)
     wait_for(lambda: lines(tmp_path) >= 2)
     os.killpg(killed.pid, signal.SIGKILL)  # including the workers, each in the middle of a cell
@@ -94,6 +95,7 @@ def test_after_kill_9_the_same_command_ends_with_the_same_records(tmp_path, whol
 
 @pytest.mark.slow
 def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, command):
+    """Workers whose parent was killed release their cells, and a rerun gives the same records."""
     process = command()
     wait_for(lambda: lines(tmp_path) >= 1)
     process.send_signal(signal.SIGKILL)  # only the parent
@@ -115,7 +117,7 @@ def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, command):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_to_every_process_saves(tmp_path, whole, command, number, code):
+def test_signal_to_every_process_saves(tmp_path, whole, command, number, code):
     """A terminal sends such signals after Ctrl-C, and Slurm before the time is over."""
     process = command()
     wait_for(lambda: lines(tmp_path) >= 1)
@@ -131,7 +133,8 @@ def test_a_signal_to_every_process_saves(tmp_path, whole, command, number, code)
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_reported_and_the_others_go_on(tmp_path, command):
+def test_killed_worker_is_reported_and_others_continue(tmp_path, command):
+    """A killed worker is reported, and the other one completes all cells."""
     cells = [dataclasses.replace(CELLS[0], epochs=12, drops=()), *CELLS]
     first = Record.for_cell(cells[0], tmp_path).path
 
@@ -165,7 +168,7 @@ def grid_with_a_broken_device(cells, root):
     grid(cells, root, jobs=1)
 
 
-def test_a_worker_whose_device_is_broken_is_followed_by_another(tmp_path):
+def test_worker_with_broken_device_is_replaced(tmp_path):
     """The worker once continued, and every later cell became a problem: the device repeats its error there."""
     with contextlib.closing(Command(grid_with_a_broken_device, CELLS, tmp_path)) as process:
         output = process.stderr()
@@ -177,7 +180,7 @@ def test_a_worker_whose_device_is_broken_is_followed_by_another(tmp_path):
 
 
 @pytest.mark.slow
-def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(tmp_path, whole, capsys):
+def test_missing_data_set_is_reported_once_in_mixed_grid(tmp_path, whole, capsys):
     """The worker is a process that starts Python, as outside of tests."""
     cells = [recipes.cell("small"), CELLS[0], recipes.cell("small", seed=1), *CELLS[1:]]
     result = run_grid(cells, settings(tmp_path, data_root=tmp_path / "data"))
@@ -187,7 +190,8 @@ def test_in_a_mixed_grid_a_missing_data_set_is_told_once_and_the_others_are_run(
     assert records(tmp_path) == records(whole)
 
 
-def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
+def test_cell_held_by_another_process_is_waited_for(tmp_path, whole):
+    """A cell that is locked by another process is run after the others, when it is released."""
     held = Record.for_cell(CELLS[0], tmp_path)
     order = []
     release = threading.Event()
@@ -213,7 +217,8 @@ def test_a_cell_that_another_process_holds_is_waited_for(tmp_path, whole):
     assert records(tmp_path) == records(whole)
 
 
-def test_a_damaged_record_is_left_alone_and_the_others_are_run(tmp_path, whole):
+def test_damaged_record_is_kept_and_others_are_run(tmp_path, whole):
+    """A damaged record is a problem and does not change, and the other cells are run."""
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     file = in_folder(Record.for_cell(CELLS[1], tmp_path)).path / "result.json"
     file.write_text("{")
@@ -229,7 +234,8 @@ def test_a_damaged_record_is_left_alone_and_the_others_are_run(tmp_path, whole):
     assert "is damaged" in result.problems[CELLS[1]]
 
 
-def test_an_unexpected_error_does_not_stop_the_others_and_a_full_disk_or_an_order_does(tmp_path, monkeypatch):
+def test_error_continues_but_full_disk_or_stop_ends_worker(tmp_path, monkeypatch):
+    """After an unexpected error a worker continues; a full disk or a stop request ends it."""
     execute = worker.execute
 
     def fail_once(record, context):
@@ -250,7 +256,8 @@ def test_an_unexpected_error_does_not_stop_the_others_and_a_full_disk_or_an_orde
     assert kinds(reports(CELLS, tmp_path / "other")) == [(DiskFull, 0)]
 
 
-def test_exit_codes_and_what_many_cells_have_to_say_is_told_once():
+def test_exit_codes_and_notices_reported_once():
+    """The exit code follows from the states and the signal, and a repeated notice is printed once."""
     done, partial = State(Status.DONE), State(Status.PARTIAL, 1, 2)
     diverged, memory = (State(Status.FAILED, 0, 1, reason) for reason in ("diverged", "out of memory"))
     a, b = CELLS[:2]
@@ -267,7 +274,8 @@ def test_exit_codes_and_what_many_cells_have_to_say_is_told_once():
     assert notices == ["NOTE ticks of DSP cannot be recorded"]
 
 
-def test_finished_cells_start_no_worker_and_failed_ones_only_if_asked(tmp_path, whole, monkeypatch):
+def test_finished_cells_start_no_worker_failed_ones_on_retry(tmp_path, whole, monkeypatch):
+    """Finished cells start no worker, and failed ones only with `retry_failed`."""
     started = []
     monkeypatch.setattr(runner, "_supervise", lambda todo, given, *_: started.append((todo, given.jobs)))
     assert run_grid(CELLS, settings(whole)).exit_code == 0
@@ -286,7 +294,8 @@ def test_finished_cells_start_no_worker_and_failed_ones_only_if_asked(tmp_path, 
     assert record.state().status is Status.PARTIAL
 
 
-def test_a_cell_counts_once_whoever_tells_of_it_and_a_full_disk_stops_every_worker():
+def test_cell_counts_once_and_full_disk_stops_all_workers():
+    """A cell that two workers report counts once, and a full disk stops all workers."""
     finished, stop = [], multiprocessing.RawValue(ctypes.c_bool, False)
     bar = SimpleNamespace(notice=lambda _: None, finish=lambda *_, **__: finished.append(1))
     listener = runner._Listener(CELLS, GridOutcome({CELLS[0]: State(Status.NOT_RUN)}), bar, stop, None)
@@ -297,7 +306,8 @@ def test_a_cell_counts_once_whoever_tells_of_it_and_a_full_disk_stops_every_work
     assert stop.value
 
 
-def test_a_worker_that_is_killed_within_a_message_holds_up_nobody():
+def test_worker_killed_within_a_message_does_not_block():
+    """A worker that was killed in the middle of a message is reported, and the listener ends."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     os.write(theirs.fileno(), struct.pack("!i", 9) + b"half")
     theirs.close()
@@ -313,7 +323,7 @@ def _silent(pipe):
     signal.pause()
 
 
-def test_a_worker_that_gives_no_sign_of_life_is_named_and_killed_once_the_run_is_to_end(monkeypatch):
+def test_silent_worker_is_named_and_killed_when_stopping(monkeypatch):
     """The worker behaves like a stopped process. SIGTERM to the command once waited for it without end."""
     monkeypatch.setattr(runner, "SILENT_SECONDS", 0.5)
     monkeypatch.setattr(runner, "GRACE_SECONDS", 0.5)
@@ -340,7 +350,8 @@ def test_a_worker_that_gives_no_sign_of_life_is_named_and_killed_once_the_run_is
     assert "exit code -9" in outcome.problems[CELLS[0]]
 
 
-def test_signs_of_life_are_given_whatever_a_cell_does(monkeypatch):
+def test_worker_sends_heartbeats_during_a_cell(monkeypatch):
+    """A worker sends signs of life while a cell runs."""
     monkeypatch.setattr(worker, "ALIVE_SECONDS", 0.01)
     monkeypatch.setattr(worker, "work", lambda *_: threading.Event().wait(1))
     ours, theirs = multiprocessing.Pipe(duplex=False)
@@ -349,7 +360,8 @@ def test_signs_of_life_are_given_whatever_a_cell_does(monkeypatch):
     assert ours.recv() == Alive()
 
 
-def test_a_grid_says_for_whom_it_waits_unless_that_is_its_own_worker(tmp_path, monkeypatch):
+def test_grid_reports_waiting_unless_for_its_workers(tmp_path, monkeypatch):
+    """Waiting for a cell of another process is reported once, and not for a worker of the same grid."""
     monkeypatch.setattr(worker, "WAITING_SECONDS", 0.0)
     record, asked = Record.for_cell(CELLS[0], tmp_path), iter(range(6))
     with record.lock():
@@ -368,7 +380,7 @@ def test_a_grid_says_for_whom_it_waits_unless_that_is_its_own_worker(tmp_path, m
     assert len(notices) == 1
 
 
-def test_a_folder_that_cannot_be_looked_into_is_a_problem_of_its_cell(tmp_path, monkeypatch):
+def test_unreadable_folder_is_a_problem_of_its_cell(tmp_path, monkeypatch):
     """With a umask of 077, for example."""
     closed, stat = begin(CELLS[0], tmp_path).path, os.stat
 
@@ -383,7 +395,8 @@ def test_a_folder_that_cannot_be_looked_into_is_a_problem_of_its_cell(tmp_path, 
     assert "config.json: cannot be read: Permission denied. Let this user read it" in outcome.problems[CELLS[0]]
 
 
-def test_a_folder_of_another_user_is_a_problem_of_a_retry_and_none_of_a_finished_cell(tmp_path, monkeypatch):
+def test_folder_of_other_user_fails_retry_not_finished_cell(tmp_path, monkeypatch):
+    """A folder of another user is a problem of a retry, but not of a finished cell."""
     begin(CELLS[0], tmp_path).fail("out of memory", "in stage 1")
     assert in_folder(train(CELLS[1], tmp_path, 95.0)).path.exists()  # a kill left it there
 
@@ -398,7 +411,9 @@ def test_a_folder_of_another_user_is_a_problem_of_a_retry_and_none_of_a_finished
     assert outcome.states[CELLS[1]].status is Status.DONE
 
 
-def test_a_folder_of_another_user_is_a_problem_of_its_cell(tmp_path, monkeypatch):
+def test_folder_of_another_user_is_a_problem_of_its_cell(tmp_path, monkeypatch):
+    """A lock of another user is a problem of its cell, and the worker continues."""
+
     def forbidden(record, context):
         if record.cell == CELLS[0]:
             raise StorageError(13, "record.lock belongs to another user")

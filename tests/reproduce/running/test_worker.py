@@ -36,7 +36,8 @@ def kinds(messages):
     return [(type(message), message.index) for message in messages]
 
 
-def test_a_missing_data_set_says_how_to_get_it_and_the_other_cells_go_on(tmp_path):
+def test_missing_data_set_states_remedy_and_others_continue(tmp_path):
+    """A missing data set is a problem that states the remedy, and the other cells are run."""
     missing = [recipes.cell("small", seed=seed) for seed in range(2)]
     messages = reports([missing[0], CELLS[0], missing[1], CELLS[1]], tmp_path)
     assert kinds(messages) == [(Problem, 0), (Finished, 1), (Problem, 2), (Finished, 3)]
@@ -45,7 +46,8 @@ def test_a_missing_data_set_says_how_to_get_it_and_the_other_cells_go_on(tmp_pat
     assert Record.for_cell(missing[0], tmp_path).state().status is Status.NOT_RUN, "no record of a run that never began"
 
 
-def test_a_loader_that_is_not_installed_says_which_others_there_are(tmp_path, monkeypatch):
+def test_missing_loader_lists_alternatives(tmp_path, monkeypatch):
+    """A loader that is not installed is a problem that names an alternative."""
     monkeypatch.setattr("reproduce.cells.catalogue.ffcv_installed", lambda: False)
     monkeypatch.setattr("reproduce.data.sources._verify", lambda folder, loader: None)
     [message] = reports([recipes.cell("paper")], tmp_path)
@@ -53,12 +55,14 @@ def test_a_loader_that_is_not_installed_says_which_others_there_are(tmp_path, mo
     assert "the loader is ffcv, which is not installed. Choose --loader memory" in message.text
 
 
-def test_a_worker_measures_what_is_not_trained(tmp_path):
+def test_worker_runs_measurement_cells(tmp_path):
+    """A worker also runs cells that measure without training."""
     assert reports([complexity_cell(methods.PETRA)], tmp_path) == [Finished(0, State(Status.DONE))]
 
 
 @pytest.mark.parametrize("cell", [CELLS[0], PROBED], ids=["training", "gradients"])
-def test_in_pieces_a_cell_ends_with_the_same_record(tmp_path, cell):
+def test_cell_in_pieces_ends_with_the_same_record(tmp_path, cell):
+    """A cell that is stopped repeatedly ends with the same record."""
     whole = tmp_path / "whole"
     assert kinds(reports([cell], whole)) == [(Finished, 0)]
     pieces, root = 0, tmp_path / "pieces"
@@ -71,7 +75,8 @@ def test_in_pieces_a_cell_ends_with_the_same_record(tmp_path, cell):
     assert records(root) == records(whole)
 
 
-def test_a_cell_that_another_machine_took_over_is_theirs(tmp_path, monkeypatch):
+def test_cell_taken_over_by_another_machine_gives_a_notice(tmp_path, monkeypatch):
+    """Losing a cell to another machine gives a notice, and the cell is visited again."""
     executed = []
 
     def lose_once(record, context):
@@ -87,7 +92,9 @@ def test_a_cell_that_another_machine_took_over_is_theirs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("message", ["CUDA error: device-side assert triggered", "something else"])
-def test_it_ends_where_the_device_repeats_its_error_to_it(tmp_path, monkeypatch, message):
+def test_worker_ends_after_device_error_only(tmp_path, monkeypatch, message):
+    """An accelerator error ends the worker; after any other error it continues."""
+
     def fail(record, context):
         raise (torch.AcceleratorError if message.startswith("CUDA") else RuntimeError)(message)
 
@@ -98,14 +105,15 @@ def test_it_ends_where_the_device_repeats_its_error_to_it(tmp_path, monkeypatch,
     assert message in messages[0].text
 
 
-def test_records_say_how_many_workers_shared_a_gpu(tmp_path):
+def test_record_states_how_many_workers_shared_a_gpu(tmp_path):
     reports(CELLS[:1], tmp_path, sharing=4)
     reports(CELLS[1:2], tmp_path)
     environments = [Record.for_cell(cell, tmp_path).environments() for cell in CELLS[:2]]
     assert [entry.get("sharing") for (entry,) in environments] == [4, None]
 
 
-def test_each_worker_trains_on_its_own_device_with_its_share_of_it(tmp_path, monkeypatch):
+def test_workers_use_their_device_with_their_share(tmp_path, monkeypatch):
+    """Every worker takes its device with the number of workers that share it."""
     monkeypatch.setattr(worker.devices, "take", lambda *given: given)
     worked = []
     monkeypatch.setattr(worker, "work", lambda _, options, *given: worked.append((options.sharing, given[2])))
