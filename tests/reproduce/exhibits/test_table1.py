@@ -64,7 +64,7 @@ def test_what_was_measured_stands_in_the_units_of_the_formulas(tmp_path: Path) -
 
 @pytest.mark.parametrize("quantity", ["stage_flops", "memory"])
 def test_a_measurement_that_departs_is_said_aloud(tmp_path: Path, quantity: str) -> None:
-    write(tmp_path, only=(methods.BACKPROPAGATION,))
+    write(tmp_path, chosen=(methods.BACKPROPAGATION,))
     (cell,) = (c for c in chains() if c.method == methods.PETRA.name)
     right = result(cell)
     wrong = {
@@ -80,7 +80,7 @@ def test_a_measurement_that_departs_is_said_aloud(tmp_path: Path, quantity: str)
 
 
 def test_without_backpropagation_there_are_no_units_and_nothing_is_claimed(tmp_path: Path) -> None:
-    write(tmp_path, only=(methods.PETRA, methods.DSP))
+    write(tmp_path, chosen=(methods.PETRA, methods.DSP))
     section = made(tmp_path)
     assert list(section.findings) == []
     assert [block.key for block in section.blocks if isinstance(block, Table | Figure)] == ["table1"]
@@ -89,17 +89,17 @@ def test_without_backpropagation_there_are_no_units_and_nothing_is_claimed(tmp_p
 
 
 def test_one_method_that_follows_its_formulas_does_not_reproduce_the_table(tmp_path: Path) -> None:
-    write(tmp_path, "paper", only=(methods.BACKPROPAGATION,))
+    write(tmp_path, "paper", chosen=(methods.BACKPROPAGATION,))
     assert made(tmp_path).findings[0].role is Role.GOOD
     assert sections.status_of("table1", tmp_path) is ExhibitStatus.NOT_RUN
-    write(tmp_path, "paper", only=tuple(formulas()))
+    write(tmp_path, "paper", chosen=tuple(formulas()))
     assert sections.status_of("table1", tmp_path) is ExhibitStatus.REPRODUCED
 
 
 def test_growth_is_drawn_of_what_was_measured_over_several_j_or_k(tmp_path: Path) -> None:
-    write(tmp_path, accumulations=(1, 2, 4), only=SHOWN)
-    write(tmp_path, depth=2, only=SHOWN)
-    write(tmp_path, "small", only=SHOWN)
+    write(tmp_path, accumulations=(1, 2, 4), chosen=SHOWN)
+    write(tmp_path, depth=2, chosen=SHOWN)
+    write(tmp_path, "small", chosen=SHOWN)
     section = made(tmp_path)
     (figure,) = (block for block in section.blocks if isinstance(block, Figure))
     assert figure.key == "growth-smoke", "of the scale `small` is one J and one k: nothing to draw over"
