@@ -66,7 +66,7 @@ def test_table1_measurements_use_units_of_the_formulas(tmp_path: Path) -> None:
 @pytest.mark.parametrize("quantity", ["stage_flops", "memory"])
 def test_table1_deviation_from_formula_is_an_alert(tmp_path: Path, quantity: str) -> None:
     """A measurement that deviates from its formula or prediction makes the finding an alert."""
-    write(tmp_path, only=(methods.BACKPROPAGATION,))
+    write(tmp_path, chosen=(methods.BACKPROPAGATION,))
     (cell,) = (c for c in chains() if c.method == methods.PETRA.name)
     right = result(cell)
     wrong = {
@@ -83,7 +83,7 @@ def test_table1_deviation_from_formula_is_an_alert(tmp_path: Path, quantity: str
 
 def test_table1_without_backpropagation_has_no_measurements(tmp_path: Path) -> None:
     """Without backpropagation there are no units, so there are no findings and no measured values."""
-    write(tmp_path, only=(methods.PETRA, methods.DSP))
+    write(tmp_path, chosen=(methods.PETRA, methods.DSP))
     section = made(tmp_path)
     assert list(section.findings) == []
     assert [block.key for block in section.blocks if isinstance(block, Table | Figure)] == ["table1"]
@@ -93,18 +93,18 @@ def test_table1_without_backpropagation_has_no_measurements(tmp_path: Path) -> N
 
 def test_table1_is_reproduced_only_by_all_methods(tmp_path: Path) -> None:
     """The standing is REPRODUCED only if all methods follow their formulas."""
-    write(tmp_path, "paper", only=(methods.BACKPROPAGATION,))
+    write(tmp_path, "paper", chosen=(methods.BACKPROPAGATION,))
     assert made(tmp_path).findings[0].role is Role.GOOD
     assert sections.status_of("table1", tmp_path) is ExhibitStatus.NOT_RUN
-    write(tmp_path, "paper", only=tuple(formulas()))
+    write(tmp_path, "paper", chosen=tuple(formulas()))
     assert sections.status_of("table1", tmp_path) is ExhibitStatus.REPRODUCED
 
 
 def test_growth_is_drawn_over_several_j_or_k(tmp_path: Path) -> None:
     """The figure covers the scale that was measured at several J or k."""
-    write(tmp_path, accumulations=(1, 2, 4), only=SHOWN)
-    write(tmp_path, depth=2, only=SHOWN)
-    write(tmp_path, "small", only=SHOWN)
+    write(tmp_path, accumulations=(1, 2, 4), chosen=SHOWN)
+    write(tmp_path, depth=2, chosen=SHOWN)
+    write(tmp_path, "small", chosen=SHOWN)
     section = made(tmp_path)
     (figure,) = (block for block in section.blocks if isinstance(block, Figure))
     assert figure.key == "growth-smoke", "of the scale `small` is one J and one k: nothing to draw over"
