@@ -1,5 +1,7 @@
 """Test property 1: with one micro-batch at a time, gradients equal autograd's for every kind of stage and every k."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,6 +9,7 @@ from torch import Tensor, nn
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods, models
 from petra_core.methods import Method
 from petra_core.tape import as_streams
+from reproduce.models.invertible_revnet import invertible_revnet
 from tests import toys
 from tests.compare import assert_close
 from tests.properties import EXACT, assert_trains_as_plain_training, engine_gradients, plain_gradients
@@ -36,15 +39,17 @@ def by_block(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("family", "depth", "k"),
     [
-        *(("chain", 0, 1), ("chain", 11, 2), ("revnet", 18, 2), ("revnet", 34, 1), ("revnet", 50, 3)),
-        *(("resnet", 18, 1), ("resnet", 50, 2), ("invertible_revnet", 18, 2), ("invertible_revnet", 50, 1)),
+        *((models.chain, 0, 1), (models.chain, 11, 2)),
+        *((models.revnet, 18, 2), (models.revnet, 34, 1), (models.revnet, 50, 3)),
+        *((models.resnet, 18, 1), (models.resnet, 50, 2)),
+        *((invertible_revnet, 18, 2), (invertible_revnet, 50, 1)),
     ],
 )
-def test_petra_without_updates_equals_autograd(family: str, depth: int, k: int) -> None:
+def test_petra_without_updates_equals_autograd(family: Callable[..., list[Stage]], depth: int, k: int) -> None:
     """Without updates, PETRA has the gradients of plain autograd for every convolutional model."""
     torch.manual_seed(depth)
-    size = {"channels": 3, "stem_stride": 2} if family == "chain" else {"width": 3}
-    net = [stage.double() for stage in getattr(models, family)(depth, num_classes=toys.CLASSES, **size)]
+    size = {"channels": 3, "stem_stride": 2} if family is models.chain else {"width": 3}
+    net = [stage.double() for stage in family(depth, num_classes=toys.CLASSES, **size)]
     data = [(nn.functional.interpolate(x, (16, 16)), y) for x, y in toys.batches(k)]
     expected = by_block(plain_gradients(net, data))
     assert all(gradient.abs().max() > 0 for gradient in expected.values()), "a block has no gradient to compare with"
