@@ -62,7 +62,9 @@ def test_comparison_lists_pairs_without_the_reference(tmp_path: Path) -> None:
     rendered = section(tmp_path)
     assert rendered.sentence.startswith(f"After 3 epochs PETRA differs by {MINUS}10.0")
     assert rendered.sentence.endswith("at k = 1 (scale “small”).")
-    assert "2 differences from" in rendered.findings[0].text, "of PETRA and DSP, the reference is none"
+    assert "2 differences from" in rendered.findings[0].text, (
+        "PETRA and DSP differ from the reference, which has no difference to itself"
+    )
     exact = entries(table(rendered, "study-small"), "RevNet-18, width 8, k = 1", "Backpropagation")
     assert exact["", "accuracy"].raw == 60.5
     assert [exact["", name].text for name in ("points", "verdict")] == ["reference", ""]
