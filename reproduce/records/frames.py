@@ -63,6 +63,8 @@ SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round",
 
 #: Settings in which runs of one recipe may differ. The learning rate may differ as it follows from k.
 _VARIED = ("model", "stem", "width", "coupling", "method", "accumulation", "seed", "learning_rate", "timing", "stages")
+#: Settings that do not change what is trained. Precision does, but it is part of the title of a study.
+_NOT_OF_TRAINING = ("kind", "probe_every", "seed", "loader", "precision")
 #: Progress of a record, the smallest first.
 _ORDER = (Status.NOT_RUN.value, Status.PARTIAL.value, Status.FAILED.value, Status.DONE.value)
 _MEASURED = ("test_accuracy", "best_test_accuracy", "test_bits_per_byte", "train_loss", "peak_bytes")
@@ -99,16 +101,24 @@ class Frames:
 
     @cached_property
     def studies(self) -> dict[str, ResidualStudy]:
-        """The studies by title, with the spread of all sound runs."""
+        """The studies by title, with the spread of all sound trainings.
+
+        A cell with probes repeats the training of another cell bit by bit, so each training counts once.
+        """
         studies: dict[str, ResidualStudy] = {}
+        pooled: set[tuple[str, str, int]] = set()
         settings: dict[tuple[str, str], dict[str, list[float]]] = {}  # values by study and column, then by settings
-        for row in self._of_results:
+        for run, row in zip(self.results.runs, self._of_results, strict=True):
             if row["status"] == Status.DONE.value and row["study"] and not row["broken"]:
                 studies.setdefault(row["study"], ResidualStudy(row["study"]))
+                training = run.cell.text_without(*_NOT_OF_TRAINING)
+                if (place := (row["study"], training, row["seed"])) in pooled:
+                    continue
+                pooled.add(place)
                 for column in SPREAD:
                     if row[column] is not None:
                         alike = settings.setdefault((row["study"], column), {})
-                        alike.setdefault(row["settings"], []).append(row[column])
+                        alike.setdefault(training, []).append(row[column])
         for (title, column), values in settings.items():
             if spread := pool(values.values()):
                 studies[title].spreads[column] = spread

@@ -3,7 +3,7 @@
 import csv
 import errno
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from pandas import DataFrame
 
 from petra_core import methods
+from reproduce.cells.kinds import GradientsCell
 from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.grids.plans.transformers import IMAGES
@@ -79,6 +80,19 @@ def test_sample_counts_seeds_and_names_unfinished_ones(tmp_path: Path) -> None:
     assert sample.unfinished == "seed 2: diverged (epoch 2 of 3); seed 3: not run"
     assert means(run_set.runs, "test_accuracy", ["method"])["PETRA"] == sample
     assert samples["DSP", 1].summary == "not run"
+
+
+def test_shared_spread_counts_a_probed_training_once(tmp_path: Path) -> None:
+    """A probed cell repeats the training of another cell, so the shared spread counts both once."""
+    plain = [recipes.cell("small", seed=seed) for seed in range(2)]
+    settings = {field.name: getattr(plain[0], field.name) for field in fields(plain[0])}
+    probed = [GradientsCell(**{**settings, "seed": seed}, probe_every=8) for seed in range(3)]
+    for cell in (*plain, *probed):
+        fake_records.train(cell, tmp_path, 60.0 + cell.seed)
+    (study,) = Frames(read(tmp_path)).studies.values()
+    spread = study.spreads["test_accuracy"]
+    assert (spread.settings, spread.freedom) == (1, 2)
+    assert spread.deviation == pytest.approx(1.0)
 
 
 def test_frames_have_the_declared_columns(tmp_path: Path) -> None:
