@@ -90,7 +90,8 @@ class Hold:
     _folder: Path
     _token: str | None
     #: Process that left a stale lease behind, or None. Also None if the clocks of machine and file server differ so
-    #: much that the lease of another machine does not look stale.
+    #: much that the lease of another machine does not look stale, and if this process came between the removal of a
+    #: stale lease and the new lease of the process that removed it (only without atomic exchange, as on NFS).
     taken_from: Holder | None
 
     def check(self) -> None:

@@ -195,6 +195,13 @@ def _take_over(name, folder, start, results):
         results.put((name, repr(error)))
 
 
+def _can_exchange(folder):
+    files = [folder / f"record.lock.{name}" for name in ("exchanged", "with_this")]
+    for file in files:
+        file.touch()
+    return filelock._soft.exchange_names(*map(str, files))
+
+
 @pytest.mark.slow
 def test_one_of_many_machines_takes_over_a_stale_lock(shared, machine):
     """Of several machines that find a stale lock, only one takes it over at a time."""
@@ -209,7 +216,9 @@ def test_one_of_many_machines_takes_over_a_stale_lock(shared, machine):
     taken_from = dict(results.get(timeout=PATIENCE) for _ in names)
     for other in others:
         other.join()
-    assert [host for host in taken_from.values() if host is not None] == ["beta"], taken_from
+    named = [host for host in taken_from.values() if host is not None]
+    # On NFS a machine that comes between the removal and the new lease is first, and finds no lease.
+    assert named == ["beta"] or (named == [] and not _can_exchange(shared)), taken_from
     assert not (shared / "inside").exists()
 
 
