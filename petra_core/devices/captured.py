@@ -43,7 +43,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from petra_core.devices.overlapped import shared_stream
+from petra_core.devices.overlapped import get_stream
 from petra_core.devices.static_buffers import StaticBuffers, period
 from petra_core.execution import Act, Sent, SequentialExecutor
 from petra_core.inspection import INSPECTED, values
@@ -186,12 +186,12 @@ class CapturedSteps:
             if not pipeline.full:
                 return pipeline.step(*batch())
             if self._rehearsals:
-                return self._rehearsed(batch)
+                return self._rehearse(batch)
             return self._in_place(batch, given)
         finally:
             self._position = _position(pipeline)
 
-    def _rehearsed(self, batch: Batch) -> Tensor:
+    def _rehearse(self, batch: Batch) -> Tensor:
         """Run a step by Python and copy all tensors that outlive it to their static buffers."""
         pipeline = self._pipeline
         if self._loss is None:
@@ -246,7 +246,7 @@ class CapturedSteps:
         """
         if given:
             self._enter(number, given)
-            batch = self._entered
+            batch = self._read_batch
         if self._batch is None:
             self._batch = batch
         elif self._batch != batch:
@@ -266,7 +266,7 @@ class CapturedSteps:
             # A non-blocking copy from pinned memory could still be running when the caller overwrites that memory.
             buffer.copy_(tensor, non_blocking=not tensor.is_pinned())
 
-    def _entered(self) -> tuple[Value, Target]:
+    def _read_batch(self) -> tuple[Value, Target]:
         """Return the micro-batch that `_enter` has copied."""
         inputs = len(self._enters) - self._targets
         return self._enters[:inputs], unflatten(self._target_keys, self._enters[inputs:])
@@ -308,7 +308,7 @@ class CapturedSteps:
             if isinstance(worker.stage, ReversibleStage) and pipeline.method.pipelined
         ]
         for worker, stage in combining:
-            stage.combine = partial(self._combined, worker)
+            stage.combine = partial(self._combine, worker)
         try:
             yield
         finally:
@@ -316,7 +316,7 @@ class CapturedSteps:
             for _, stage in combining:
                 stage.combine = combine_streams
 
-    def _combined(
+    def _combine(
         self, worker: Worker, name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor
     ) -> Tensor:
         """Compute a sum of a worker's coupling, directly into its static buffer if the result will be sent."""
@@ -371,13 +371,13 @@ class _BufferingExecutor(SequentialExecutor):
         return self._executor.together()
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
-        def moved(worker: Worker, action: Action, sent: Sent) -> Tensor | None:
+        def run_and_move(worker: Worker, action: Action, sent: Sent) -> Tensor | None:
             new: Sent = []
             result = act(worker, action, new)
             sent += self._move_results(worker, action, new)
             return result
 
-        return self._executor.run(moved, worker, action, sent)
+        return self._executor.run(run_and_move, worker, action, sent)
 
 
 def _position(pipeline: Pipeline) -> tuple[int, int]:
@@ -551,7 +551,7 @@ def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedSteps:
     executor = None
     if streams > 1 and pipeline.method.pipelined:
         pipeline.stagger()
-        branches = [shared_stream(device, 1 + n) for n in range(streams)]
+        branches = [get_stream(device, 1 + n) for n in range(streams)]
         executor = OverStreams(branches, pipeline.staleness, pipeline.lags)
     return CapturedSteps(pipeline, recorder(device), executor)
 
@@ -567,7 +567,7 @@ def recorder(device: torch.device) -> Record:
     def record(work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
         # "thread_local", since other threads pin memory while they load data, which would abort a global capture.
-        capture = torch.cuda.graph(graph, pool=pool, stream=shared_stream(device, 0), capture_error_mode="thread_local")
+        capture = torch.cuda.graph(graph, pool=pool, stream=get_stream(device, 0), capture_error_mode="thread_local")
 
         def repeat() -> None:
             with torch.cuda.device(device):

@@ -19,7 +19,7 @@ from torch import nn
 
 from petra_core.stages import Stage
 
-__all__ = ["compile_functions", "uncompiled"]
+__all__ = ["compile_functions", "disable_compilation"]
 
 #: Upper bound on the compiled variants of a function: forward, reconstructed graph with frozen buffers, recorded graph,
 #: evaluation mode, and stashed weights.
@@ -52,7 +52,7 @@ def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> 
 
 
 @contextlib.contextmanager
-def uncompiled() -> Iterator[None]:
+def disable_compilation() -> Iterator[None]:
     """Run compiled functions as plain modules inside the context, and compile nothing."""
     with torch.compiler.set_stance("force_eager"):
         yield

@@ -31,7 +31,7 @@ from petra_core.devices.captured import (
     waiting,
 )
 from petra_core.devices.operations import BranchFunction, OperationLog, branch_functions, key_of
-from petra_core.devices.overlapped import shared_stream
+from petra_core.devices.overlapped import get_stream
 from petra_core.execution import Act, Sent, SequentialExecutor
 from petra_core.pipeline import Pipeline
 from petra_core.staleness import Action, Kind
@@ -201,6 +201,6 @@ def cuda(pipeline: Pipeline, compiler: Compiler = inductor) -> CompiledSteps:
         pipeline.stagger()
     if not _stages_work_alone(pipeline):
         return CompiledSteps(pipeline, recorder(device), compiler)
-    streams = [shared_stream(device, 1 + n) for n in range(2 * len(pipeline.stages) - 1)]
+    streams = [get_stream(device, 1 + n) for n in range(2 * len(pipeline.stages) - 1)]
     executor = OverStreams(streams, pipeline.staleness, pipeline.lags)
     return CompiledSteps(pipeline, recorder(device), compiler, streams, executor)

@@ -39,7 +39,7 @@ from petra_core.execution import Act, Sent, SequentialExecutor
 from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker
 
-__all__ = ["OverlappedExecutor", "shared_stream"]
+__all__ = ["OverlappedExecutor", "get_stream"]
 
 
 class OverlappedExecutor(SequentialExecutor):
@@ -62,7 +62,7 @@ class OverlappedExecutor(SequentialExecutor):
                 self._beside = None
             for device in self._forked:
                 for number in (0, 1):
-                    torch.cuda.current_stream(device).wait_stream(shared_stream(device, number))
+                    torch.cuda.current_stream(device).wait_stream(get_stream(device, number))
             self._forked.clear()
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
@@ -90,12 +90,12 @@ class OverlappedExecutor(SequentialExecutor):
         if device not in self._forked:
             self._forked.add(device)
             for number in (0, 1):
-                shared_stream(device, number).wait_stream(torch.cuda.current_stream(device))
-        return shared_stream(device, worker.index % 2)
+                get_stream(device, number).wait_stream(torch.cuda.current_stream(device))
+        return get_stream(device, worker.index % 2)
 
 
 @functools.cache
-def shared_stream(device: torch.device, number: int) -> torch.cuda.Stream:
+def get_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     """Return the n-th CUDA stream of a device. All pipelines share it, because cuBLAS allocates memory per stream."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch gives it no types
 

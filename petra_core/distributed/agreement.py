@@ -55,7 +55,7 @@ def agree(group: dist.ProcessGroup, values: Mapping[str, Any], remedy: str) -> N
     found = list(differences(rows))
     if found:
         listed = "; ".join(
-            f"{name} is {_shortened(a)} on rank {dist.get_global_rank(group, i)} and {_shortened(b)} on rank "
+            f"{name} is {_shorten(a)} on rank {dist.get_global_rank(group, i)} and {_shorten(b)} on rank "
             f"{dist.get_global_rank(group, j)}"
             for name, (i, a), (j, b) in found
         )
@@ -70,14 +70,14 @@ def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
 
     """
     own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-    sizes = _gathered(group, torch.tensor([len(own)]))
+    sizes = _gather_tensors(group, torch.tensor([len(own)]))
     padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
     padded[: len(own)] = own
-    texts = _gathered(group, padded)
+    texts = _gather_tensors(group, padded)
     return [bytes(encoded[: int(size)].tolist()).decode() for encoded, size in zip(texts, sizes, strict=True)]
 
 
-def _gathered(group: dist.ProcessGroup, own: Tensor) -> list[Tensor]:
+def _gather_tensors(group: dist.ProcessGroup, own: Tensor) -> list[Tensor]:
     tensors = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
     try:
         dist.all_gather(tensors, own, group=group)
@@ -119,7 +119,7 @@ def _first_difference(name: str, a: Any, b: Any) -> tuple[str, Any, Any]:
     return name, a, b
 
 
-def _shortened(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = value if value is ABSENT else repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
 

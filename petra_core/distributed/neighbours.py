@@ -151,7 +151,7 @@ class Receiver:
         while self._pending and (last is None or self._pending[0].micro_batch <= last):
             pending = self._pending[0]
             if self._layouts is None:
-                self._layouts = self._agreed(self._header(pending.micro_batch))
+                self._layouts = self._check_layouts(self._header(pending.micro_batch))
             self._post(pending, self._layouts)
             if self._posts_early:
                 for later in self._pending:
@@ -185,7 +185,7 @@ class Receiver:
         self._neighbour.receive(header, micro_batch, tag).wait()
         return layouts_in(header)
 
-    def _agreed(self, layouts: Layouts) -> Layouts:
+    def _check_layouts(self, layouts: Layouts) -> Layouts:
         """Return the layouts that the neighbour announced, if gradients have the dtypes and shapes of their streams.
 
         Raises:

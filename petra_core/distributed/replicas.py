@@ -20,7 +20,7 @@ Gloo and NCCL compute each part of the sum on one rank, or in the same order on 
 means over k micro-batches is the mean over all of them. R replicas therefore train like one replica with R times the
 batch, except for BatchNorm: each replica normalises with the statistics of its micro-batches and keeps separate
 running statistics. Only evaluation reads running statistics, and uses their mean over the replicas
-(`averaged_statistics`). This equals running statistics that are updated with the mean over all replicas, and does not
+(`average_statistics`). This equals running statistics that are updated with the mean over all replicas, and does not
 affect training.
 """
 
@@ -94,7 +94,7 @@ class Replicas:
                 parameter.grad = mean.clone()
 
     @contextlib.contextmanager
-    def averaged_statistics(self, model: nn.Module) -> Iterator[None]:
+    def average_statistics(self, model: nn.Module) -> Iterator[None]:
         """Replace floating-point buffers, such as running statistics, by their mean over the replicas in a context.
 
         On exit each replica gets its original tensors back. Buffers on the meta device are skipped. A nested context

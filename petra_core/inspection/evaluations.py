@@ -167,7 +167,7 @@ class BlockInspection(NoInspection):
             return TOLERANCE_AUTOCAST
         return 0.0 if self._device.type == "cpu" or torch.are_deterministic_algorithms_enabled() else TOLERANCE
 
-    def _allowed(self, dtype: torch.dtype) -> float:
+    def _tolerance_for(self, dtype: torch.dtype) -> float:
         """Return the allowed relative difference of two evaluations at the same input."""
         # Some kernels (attention, LSTM) round differently with a graph than without.
         return max(self._tolerance, ROUNDING * torch.finfo(dtype).eps if dtype.is_floating_point else 0.0)
@@ -249,7 +249,7 @@ class BlockInspection(NoInspection):
         for (dtype, length, one), (_, _, other) in zip(before, now, strict=True):
             if not dtype.is_floating_point:
                 continue
-            allowed = self._allowed(dtype)
+            allowed = self._tolerance_for(dtype)
             if reconstructs:
                 rough = self._whole.mixed(self._device)
                 allowed = max(allowed, RECONSTRUCTED_ROUGHLY if rough else RECONSTRUCTED.get(dtype, 0.0))
@@ -339,7 +339,7 @@ class BlockInspection(NoInspection):
         if len(outputs) != len(again.outputs):
             return f"{len(outputs)} tensors, then {len(again.outputs)}"
         for number, (first, second) in enumerate(zip(outputs, again.outputs, strict=True)):
-            tolerance = self._allowed(first.dtype)
+            tolerance = self._tolerance_for(first.dtype)
             difference = _difference(first, second, tolerance)
             if difference is not None:
                 return f"relative difference {difference:.1g} of stream {number}, allowed {tolerance:.1g}"

@@ -35,7 +35,7 @@ class Structure:
         for parameters, key, parameter, trained, name in self._parameters:
             now = parameters.get(key)
             if now is not parameter or now.requires_grad is not trained:
-                raise self._changed(name, replaced=now is not parameter, trained=trained)
+                raise self._change_error(name, replaced=now is not parameter, trained=trained)
         for children, key, child in self._children:
             if children.get(key) is not child:
                 raise self._error(
@@ -62,7 +62,7 @@ class Structure:
                     )
                 )
 
-    def _changed(self, name: str, *, replaced: bool, trained: bool) -> StageError:
+    def _change_error(self, name: str, *, replaced: bool, trained: bool) -> StageError:
         if replaced:
             what = "was replaced after the pipeline was made, so the new one is not trained"
         elif trained:

@@ -65,8 +65,8 @@ def load_stages_state_dict(stages: Sequence[Stage], state: Mapping[str, Tensor])
     """
     tensors = stages_state_dict(stages)
     problems = [
-        *_listed("missing", [name for name in tensors if name not in state]),
-        *_listed("unexpected", [name for name in state if name not in tensors]),
+        *_list_names("missing", [name for name in tensors if name not in state]),
+        *_list_names("unexpected", [name for name in state if name not in tensors]),
     ]
     mismatched = []
     for name, tensor in state.items():
@@ -74,7 +74,7 @@ def load_stages_state_dict(stages: Sequence[Stage], state: Mapping[str, Tensor])
             raise TypeError(f"entry {name!r} of the state dict must be a tensor, got {type(tensor).__name__}")
         if name in tensors and tensor.shape != tensors[name].shape:
             mismatched.append(f"{name} is {tuple(tensor.shape)} instead of {tuple(tensors[name].shape)}")
-    problems += _listed("of another shape", mismatched)
+    problems += _list_names("of another shape", mismatched)
     if problems:
         raise ValueError(
             f"the state dict does not fit these stages ({len(tensors)} entries expected, {len(state)} given): "
@@ -108,8 +108,10 @@ def renamed_state_dict(state: Mapping[str, Tensor], stages: Sequence[Stage], mod
     of_stages = sequential(stages).state_dict(keep_vars=True)
     renamed = {new: state[old] for old, tensor in of_stages.items() for new in names.get(id(tensor), ())}
     problems = [
-        *_listed("of the stages only", [old for old, tensor in of_stages.items() if id(tensor) not in names]),
-        *_listed("of the model only", [name for of_one in names.values() for name in of_one if name not in renamed]),
+        *_list_names("of the stages only", [old for old, tensor in of_stages.items() if id(tensor) not in names]),
+        *_list_names(
+            "of the model only", [name for of_one in names.values() for name in of_one if name not in renamed]
+        ),
     ]
     if problems:
         raise ValueError(
@@ -119,7 +121,7 @@ def renamed_state_dict(state: Mapping[str, Tensor], stages: Sequence[Stage], mod
     return renamed
 
 
-def _listed(what: str, names: Sequence[str]) -> list[str]:
+def _list_names(what: str, names: Sequence[str]) -> list[str]:
     if not names:
         return []
     rest = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""

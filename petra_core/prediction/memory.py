@@ -60,8 +60,8 @@ def footprints(
     for index, (stage, where) in enumerate(zip(stages, _places(stages, device), strict=True)):
         blocks = []
         for part in stage.parts():
-            streams = tuple(_imitated(mode, stream, where) for stream in streams)
-            fake = _imitated_block(mode, part, where)
+            streams = tuple(_imitate(mode, stream, where) for stream in streams)
+            fake = _imitate_block(mode, part, where)
             with _evaluation_of(index):
                 block, streams = _of_block(fake, method, mode, streams, target, autocast)
                 of_optimizer = _optimizer_bytes(fake, optimizer, index, _name_of(part, stage))
@@ -133,18 +133,18 @@ def _is_here(device: torch.device) -> bool:
     return device.type == "cpu" or bool(torch.get_device_module(device).is_available())
 
 
-def _imitated(mode: FakeTensorMode, tensor: Tensor, device: torch.device) -> Tensor:
+def _imitate(mode: FakeTensorMode, tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor without memory that claims to be on `device`, with the layout of `tensor`."""
     with mode:
         fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
 
 
-def _imitated_block(mode: FakeTensorMode, block: Stage, device: torch.device) -> Stage:
+def _imitate_block(mode: FakeTensorMode, block: Stage, device: torch.device) -> Stage:
     """Return a copy of a block whose parameters, buffers and other tensors take no memory."""
     attributes = (value for module in block.modules() for value in vars(module).values() if isinstance(value, Tensor))
     tensors = chain(block.parameters(), block.buffers(), attributes)
-    return copy.deepcopy(block, {id(tensor): _imitated(mode, tensor, device) for tensor in tensors})
+    return copy.deepcopy(block, {id(tensor): _imitate(mode, tensor, device) for tensor in tensors})
 
 
 @contextlib.contextmanager
@@ -215,7 +215,7 @@ def _of_block(
         SavedTensors([*streams, *block.parameters(), *block.buffers()]) as saved,
     ):
         if isinstance(block, HeadStage):
-            tape = block.record_loss(streams, convert_tensors(target, lambda tensor: _imitated(mode, tensor, device)))
+            tape = block.record_loss(streams, convert_tensors(target, lambda tensor: _imitate(mode, tensor, device)))
         else:
             tape = block.record(streams)
     assert tape.outputs is not None

@@ -138,15 +138,15 @@ class StageAlone:
         if self.worker.is_head:
             keys, tensors = flatten(self._feed.target)
             self.worker.receive_target(keys, Message(self._forwards, tensors))
-        return self._timed(self._forward)
+        return self._time(self._forward)
 
     def backward(self) -> tuple[float, float | None]:
         """Run the backward of the oldest micro-batch and, if due, an update, and return their seconds."""
         if not self.worker.is_head:
             self._receive_from_above()
-        seconds = self._timed(self._backward)
+        seconds = self._time(self._backward)
         due = self._backwards % self._accumulation == 0
-        return seconds, self._timed(self.worker.update) if due else None
+        return seconds, self._time(self.worker.update) if due else None
 
     def _receive_from_above(self) -> None:
         sent = self._sent.popleft()
@@ -171,7 +171,7 @@ class StageAlone:
         self._backwards += 1
         self.bytes_down = message.bytes() if message is not None else 0
 
-    def _timed(self, action: Callable[[], None]) -> float:
+    def _time(self, action: Callable[[], None]) -> float:
         _synchronize(self.worker.device)
         start = time.perf_counter()
         action()

@@ -133,13 +133,13 @@ class TracingExecutor(SequentialExecutor):
         return self._trace.waiting(worker.index, step, worker.device)
 
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
-        def traced(worker: Worker, action: Action, sent: Sent) -> Tensor | None:
+        def run_traced(worker: Worker, action: Action, sent: Sent) -> Tensor | None:
             self._trace.begin(worker.index, worker.device)
             result = act(worker, action, sent)
             self._trace.end(action.kind.value, worker.index, action.number, worker.device)
             return result
 
-        return self._executor.run(traced, worker, action, sent)
+        return self._executor.run(run_traced, worker, action, sent)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ class Cell(abc.ABC):
     def __post_init__(self) -> None:
         hints = _hints(type(self))
         for name in _defaults(type(self)):
-            object.__setattr__(self, name, _checked(name, getattr(self, name), hints[name]))
+            object.__setattr__(self, name, _convert(name, getattr(self, name), hints[name]))
         if not re.fullmatch(r"[a-z0-9_]+", self.scale):
             raise CellError(f"scale must be lower-case letters, digits and underscores, got {self.scale!r}")
         for name, described in settings_of(type(self)).items():
@@ -120,7 +120,7 @@ def _defaults(kind: type[Cell]) -> dict[str, Any]:
     return {field.name: field.default for field in dataclasses.fields(kind)}
 
 
-def _checked(name: str, value: object, wanted: Any) -> object:
+def _convert(name: str, value: object, wanted: Any) -> object:
     """Convert `value` to the type of the field, in canonical form. Integers are accepted for floats, lists for tuples.
 
     Raises:
@@ -130,7 +130,7 @@ def _checked(name: str, value: object, wanted: Any) -> object:
     if isinstance(wanted, types.GenericAlias):  # tuple[int, ...]
         if not isinstance(value, tuple | list):
             raise CellError(f"{name} must be a list of {wanted.__args__[0].__name__}, got {value!r}")
-        return tuple(_checked(name, item, wanted.__args__[0]) for item in value)
+        return tuple(_convert(name, item, wanted.__args__[0]) for item in value)
     if wanted is float and type(value) is int:
         value = float(value)
     if type(value) is not wanted:  # exact: True is not an int here

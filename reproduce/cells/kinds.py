@@ -189,7 +189,7 @@ class TrainedCell(NetworkCell):
         return (self.forward_weights, self.correction) != ("current", "none") or self.optimizer == "nadam"
 
     def _check(self) -> None:
-        dataset = _checked_dataset(self)
+        dataset = _check_dataset(self)
         super()._check()
         dataset.check(
             image_size=self.image_size,
@@ -408,7 +408,7 @@ class ShapedCell(MeasuredCell):
     dataset: str = setting(DATA)
 
     def _check(self) -> None:
-        dataset = _checked_dataset(self)
+        dataset = _check_dataset(self)
         super()._check()
         dataset.check_size(self.image_size)
 
@@ -498,7 +498,7 @@ def _check_model(cell: NetworkCell) -> None:
         check_choice("stem", cell.stem, RESIDUAL_STEMS[:2] if cell.model in BLOCK_MODELS else RESIDUAL_STEMS)
 
 
-def _checked_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
+def _check_dataset(cell: TrainedCell | ShapedCell) -> catalogue.Dataset:
     """Return the cell's data set, and normalise its name in the cell.
 
     Raises:

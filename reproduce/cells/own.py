@@ -63,7 +63,7 @@ def source(model: str) -> dict[str, str]:
         CellError: If the module cannot be imported.
 
     """
-    file = _imported(model).__file__
+    file = _import_module(model).__file__
     content = b"" if file is None else Path(file).read_bytes()
     return {"function": model, "sha256": hashlib.sha256(content).hexdigest()}
 
@@ -75,12 +75,12 @@ def build(model: str) -> "list[Stage]":
         CellError: If there is no such function, or it returns no network.
 
     """
-    return _called(model)[0]
+    return _call_factory(model)[0]
 
 
 def micro_batch(model: str) -> tuple[Any, Any] | None:
     """Call the function and return its micro-batch, if it returns one. Raises CellError as `build` does."""
-    return _called(model)[1]
+    return _call_factory(model)[1]
 
 
 def check_samples(model: str, dataset: catalogue.Dataset, size: int) -> None:
@@ -119,7 +119,7 @@ def check_samples(model: str, dataset: catalogue.Dataset, size: int) -> None:
         )
 
 
-def _imported(model: str) -> ModuleType:
+def _import_module(model: str) -> ModuleType:
     name = model.partition(":")[0]
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` does; an installed command does not
@@ -136,8 +136,8 @@ def _imported(model: str) -> ModuleType:
         raise CellError(f"--model {model}: importing {name} failed: {type(error).__name__}: {error}") from error
 
 
-def _called(model: str) -> "tuple[list[Stage], tuple[Any, Any] | None]":
-    module, name = _imported(model), model.partition(":")[2]
+def _call_factory(model: str) -> "tuple[list[Stage], tuple[Any, Any] | None]":
+    module, name = _import_module(model), model.partition(":")[2]
     if not hasattr(module, name):
         functions = [other for other, value in vars(module).items() if callable(value) and other[0] != "_"]
         raise CellError(f"--model {model}: {module.__name__} has no {name}; {near_matches(name, functions)}")

@@ -91,7 +91,7 @@ def flags_of(name: str, described: Setting) -> tuple[str, ...]:
     return described.flags or (f"--{name.replace('_', '-')}",)
 
 
-def spelled(value: Any, described: Setting) -> str:
+def spell(value: Any, described: Setting) -> str:
     """Return a value as its option spells it."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))

@@ -33,7 +33,7 @@ DATA_ROOT = click.option(
 )
 
 
-def prepared_dataset(name: str) -> Dataset:
+def find_dataset(name: str) -> Dataset:
     """Return the data set of that name.
 
     Raises:
@@ -101,7 +101,7 @@ def _state(dataset: Dataset, root: Path) -> str:
 
 
 @data.command("prepare", cls=Command)
-@click.argument("dataset", metavar="NAME", type=prepared_dataset)
+@click.argument("dataset", metavar="NAME", type=find_dataset)
 @click.option("--source", type=FOLDER, help="Folder with the published files of the data set.")
 @DATA_ROOT
 @click.option(
@@ -169,7 +169,7 @@ def prepare_command(
 
 
 @data.command("check")
-@click.argument("datasets", metavar="[NAME]...", type=prepared_dataset, nargs=-1)
+@click.argument("datasets", metavar="[NAME]...", type=find_dataset, nargs=-1)
 @DATA_ROOT
 def check_command(datasets: Sequence[Dataset], root: Path) -> None:
     """Read prepared data sets completely and compare them with their manifests: NAME, or all prepared ones."""

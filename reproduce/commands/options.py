@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from reproduce.cells.base import CellError
-from reproduce.cells.setting import Setting, flags_of, settings_of, spelled
+from reproduce.cells.setting import Setting, flags_of, settings_of, spell
 from reproduce.distributed.launch import is_first_process
 from reproduce.measures.run_options import BRANCHES
 from reproduce.running.devices import DeviceError
@@ -253,12 +253,12 @@ def _option(name: str, setting: Setting, kind: Any, default: Any) -> Callable[[A
     """Return the click option of a field from the click type of its values and its constant default."""
     settings: dict[str, Any] = {"help": setting.text, "group": setting.group, "old": setting.old, "type": kind}
     if setting.rule:
-        usual = spelled(default, setting) if "{default}" in setting.rule else ""
+        usual = spell(default, setting) if "{default}" in setting.rule else ""
         settings["show_default"] = setting.rule.replace("{default}", usual)
     elif kind is bool:
         settings["is_flag"] = True
     elif default is not None:
-        settings |= {"default": default, "show_default": spelled(default, setting) if setting.spellings else True}
+        settings |= {"default": default, "show_default": spell(default, setting) if setting.spellings else True}
     if setting.bare is not None:
         settings |= {"is_flag": False, "flag_value": setting.bare}
     if setting.metavar:

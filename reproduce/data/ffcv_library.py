@@ -4,7 +4,7 @@ side effect of FFCV                         remedy here
 importing it sets torch's threads to 1      the number is saved and restored
 making a Loader and starting an epoch do    the function that sets it is replaced: FFCV's thread calls it at an
 so too, and FFCV's thread does it later     unknown time, so it cannot be undone from outside
-every Loader compiles for 7 to 10 s, and    `uncompiled`: our operations are compiled once for all Loaders, and
+every Loader compiles for 7 to 10 s, and    `without_compiling`: our operations are compiled once for all Loaders, and
 Numba warns when the Loader is freed        FFCV's few lines between them run in Python
 an epoch that is not read to its end        `close` ends the thread
 leaves a thread that waits forever

@@ -152,7 +152,7 @@ class ShardedCheckpoint:
             CheckpointError: If there is no checkpoint, it is damaged, or it lacks a part.
 
         """
-        target, hashes = self._pointed()
+        target, hashes = self._read_pointer()
         try:
             _check_file(target / TABLE, hashes)
             with (target / TABLE).open("rb") as table:
@@ -175,7 +175,7 @@ class ShardedCheckpoint:
             raise CheckpointError(f"{target} is damaged or incomplete ({error}); {ADVICE}") from error
         return {name: checkpoint.decode(bytes(part.numpy()), f"{name} of {target}") for name, part in encoded.items()}
 
-    def _pointed(self) -> tuple[Path, dict[str, str]]:
+    def _read_pointer(self) -> tuple[Path, dict[str, str]]:
         """Return the folder of the last complete checkpoint, and the SHA-256 of its files by name."""
         try:
             pointer = json.loads(self._pointer.read_text(encoding="utf-8"))

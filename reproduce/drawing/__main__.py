@@ -10,7 +10,7 @@ from petra_core.methods import Method
 from petra_core.shares import even_partition, run_name, runs
 from petra_core.staleness import lockstep, one_f_one_b, per_device
 from reproduce.drawing.execution import execute, lay_out
-from reproduce.drawing.gantt import stacked, to_svg
+from reproduce.drawing.gantt import stack, to_svg
 
 WINDOW = 64  # forwards, of the axis of time
 
@@ -80,7 +80,7 @@ def pictures(method: Method, stages: int, devices: int, micro_batches: int, accu
         }
         title = f"{method.title}, {name}: staleness {', '.join(map(str, staleness))}"
         drawn.append(to_svg(timeline, title=title, span=(0, WINDOW), labels=labels, unit="forwards"))
-    return stacked(drawn, f"{method.title} on {stages} stages, k = {accumulation}")
+    return stack(drawn, f"{method.title} on {stages} stages, k = {accumulation}")
 
 
 if __name__ == "__main__":

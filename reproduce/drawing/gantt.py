@@ -12,7 +12,7 @@ from petra_core.prediction.timeline import Event, Timeline
 from petra_core.staleness import Kind
 from reproduce.drawing.svg import LANE, QUIET, RULE, canvas, line, rect, text
 
-__all__ = ["stacked", "to_svg"]
+__all__ = ["stack", "to_svg"]
 
 # The colours also differ in lightness, for grey prints. Dark text on each has a contrast ratio above 7, except on the
 # updates, which have no text.
@@ -38,7 +38,7 @@ _SVG = "http://www.w3.org/2000/svg"
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
-def stacked(drawings: Sequence[str], title: str) -> str:
+def stack(drawings: Sequence[str], title: str) -> str:
     """Return drawings of `to_svg` one below the other, as one `<svg>` with the accessible name `title`."""
     panels = [ElementTree.fromstring(drawing) for drawing in drawings]
     heights = [float(panel.get("height", 0)) for panel in panels]

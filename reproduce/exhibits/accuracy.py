@@ -14,7 +14,7 @@ from reproduce.grids.plans.accuracy import COMPARED
 from reproduce.presentation import facets
 from reproduce.presentation.compare import means
 from reproduce.presentation.content import Finding, Role, in_prose
-from reproduce.presentation.tables import Field, judged, mean, method, table, words
+from reproduce.presentation.tables import Field, judged_columns, mean, method, table, words
 from reproduce.records.frames import Frames, RunSet
 from reproduce.text import conjunction, count, some
 
@@ -45,8 +45,8 @@ def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
     rivals = [(network, name) for network, name in rows if name in RIVALS]
     gaps = {(n, m, k): accuracy[n, m, k] - accuracy[n, EXACT, k] for n, m, k in accuracy if m != EXACT}
     beside = {(n, m, k): accuracy[n, PETRA, k] - accuracy[n, m, k] for n, m in rivals for k in ks}
-    key, setting = f"{run_set.key}-{run_set.dataset}{recipe}", run_set.described(width=False)
-    yield from _expected(run_set)
+    key, setting = f"{run_set.key}-{run_set.dataset}{recipe}", run_set.describe(width=False)
+    yield from _report_expected(run_set)
     k = min(k for network, _, k in accuracy if network == networks[0])
     reached = {name: accuracy[network, name, k].estimate for network, name in rows if network == networks[0]}
     of_each = [
@@ -73,11 +73,11 @@ def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
     )
 
     def of_k(k: int) -> list[Field]:
-        difference = judged("difference", lambda row: gaps.get((*row, k), ""), digits=1, group=f"k = {k}")
+        difference = judged_columns("difference", lambda row: gaps.get((*row, k), ""), digits=1, group=f"k = {k}")
         return [mean("accuracy, %", lambda row: accuracy.get((*row, k)), 1, group=f"k = {k}"), difference]
 
     def less_rival(k: int) -> Field:
-        return judged("PETRA − it", lambda row: beside[*row, k], digits=1, group=f"k = {k}")
+        return judged_columns("PETRA − it", lambda row: beside[*row, k], digits=1, group=f"k = {k}")
 
     head = [words("network", lambda row: row[0]), method("method", lambda row: methods.by_name(row[1]))]
     yield table(
@@ -97,7 +97,7 @@ def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
         )
 
 
-def _expected(run_set: RunSet) -> Iterator[Finding]:
+def _report_expected(run_set: RunSet) -> Iterator[Finding]:
     """Report the runs below the accuracy that their scale expects, or that there are none.
 
     Runs that were started by hand have no expected accuracy.

@@ -14,10 +14,10 @@ from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans.bdia import BDIA, BY_SETTINGS, CONTESTANTS, REVVIT, VIT, TransformerContestant
 from reproduce.presentation import facets, statements
-from reproduce.presentation.compare import SeedSamples, bounded, means
+from reproduce.presentation.compare import SeedSamples, format_difference, means
 from reproduce.presentation.content import MEGABYTE, Entry, Table, missing, with_sign
-from reproduce.presentation.content import published as published_entry
-from reproduce.presentation.tables import amount, entry, judged, mean, published_value, table, words
+from reproduce.presentation.content import published_entry as published_entry
+from reproduce.presentation.tables import amount, entry, judged_columns, mean, published_value, table, words
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS
 from reproduce.records.frames import Frames, RunSet
 from reproduce.text import conjunction
@@ -37,11 +37,11 @@ def whole(frames: Frames) -> Iterator[Shown]:
     yield Sentence(_gains(results))
     papers = [(run_set, accuracy) for run_set, accuracy in results if run_set.scale == "paper"]
     for arithmetic in dict.fromkeys(run_set.arithmetic for run_set, _ in papers):
-        yield from _published([result for result in papers if result[0].arithmetic == arithmetic], arithmetic)
+        yield from _compare_published([result for result in papers if result[0].arithmetic == arithmetic], arithmetic)
     yield _held(frames)
 
 
-def _published(papers: Iterable[tuple[RunSet, SeedSamples]], arithmetic: str) -> Iterator[Shown]:
+def _compare_published(papers: Iterable[tuple[RunSet, SeedSamples]], arithmetic: str) -> Iterator[Shown]:
     """Yield the published accuracies next to ours in one arithmetic."""
     ours = SeedSamples(
         {(run_set.dataset, title): sample for run_set, accuracy in papers for title, sample in accuracy.items()}
@@ -59,7 +59,9 @@ def _published(papers: Iterable[tuple[RunSet, SeedSamples]], arithmetic: str) ->
             words("network", lambda key: key[1]),
             entry("published", lambda key: published_value(stated[key], "value")),
             mean("ours", lambda key: ours[key]),
-            judged("difference", lambda key: statements.published_difference(*known[key]) if key in known else ""),
+            judged_columns(
+                "difference", lambda key: statements.compare_with_published(*known[key]) if key in known else ""
+            ),
         ],
         notes=[
             "Published with SET-Adam and a cosine; ours with AdamW and two drops, without dropout. What steps of ± 1/4 "
@@ -78,11 +80,11 @@ def _held(frames: Frames) -> Table:
     held = series.pivot_table("value", "contestant", "quantity", aggfunc="median") / MEGABYTE
     memory = [row for row in rows if row["quantity"] == "memory"]
 
-    def measured(network: str, quantity: str) -> float | None:
+    def find_held(network: str, quantity: str) -> float | None:
         return held[quantity].get(network) if quantity in held else None
 
     def share(network: str) -> float | None:
-        peak, bits = measured(network, ALLOCATED), measured(network, SIDE_BITS)
+        peak, bits = find_held(network, ALLOCATED), find_held(network, SIDE_BITS)
         return None if peak is None or bits is None else 100 * bits / peak
 
     return table(
@@ -93,8 +95,8 @@ def _held(frames: Frames) -> Table:
         fields=[
             words("network", lambda row: row["network"]),
             entry("published", lambda row: published_value(row, "value")),
-            amount("ours", lambda row: measured(row["network"], ALLOCATED), 1, without="not run"),
-            amount("side bits", lambda row: measured(row["network"], SIDE_BITS), 2, without="not run"),
+            amount("ours", lambda row: find_held(row["network"], ALLOCATED), 1, without="not run"),
+            amount("side bits", lambda row: find_held(row["network"], SIDE_BITS), 2, without="not run"),
             amount("their share, %", lambda row: share(row["network"]), 2, without="not run"),
         ],
         notes=[
@@ -112,7 +114,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         done,
         [facets.rows([c.title for c in CONTESTANTS if c.title in set(done["contestant"])], bounded=True)],
         key=f"bdia-{run_set.key}-{run_set.dataset}",
-        caption=f"Accuracy after the last epoch by network ({run_set.described()}). Dot: a seed; stroke: mean; line: "
+        caption=f"Accuracy after the last epoch by network ({run_set.describe()}). Dot: a seed; stroke: mean; line: "
         "95 % interval.",
         x="test_accuracy",
         y="contestant",
@@ -123,21 +125,21 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     stated = {row["network"]: row for row in rows if (row["quantity"], row["dataset"]) == ("accuracy", run_set.dataset)}
     yield table(
         key=f"bdia-{run_set.key}-{run_set.dataset}",
-        caption=f"Accuracy after the last epoch ({run_set.described()}).",
+        caption=f"Accuracy after the last epoch ({run_set.describe()}).",
         rows=[c for c in CONTESTANTS if c.title in accuracy],
         fields=[
             words("network", lambda c: c.title),
             words("trained by", lambda c: c.method.title),
             mean("accuracy, %", lambda c: accuracy[c.title]),
             words("compared with", lambda c: c.against and c.against.title),
-            judged("points", lambda c: gaps.get(c, "")),
-            entry("published points", lambda c: _published_points(c, stated)),
+            judged_columns("points", lambda c: gaps.get(c, "")),
+            entry("published points", lambda c: _points_published(c, stated)),
         ],
         notes=["What random steps do by themselves, as regularisation: BDIA-ViT without quantiser beside ViT."],
     )
 
 
-def _published_points(contestant: TransformerContestant, stated: Mapping[str, published_tables.Row]) -> Entry:
+def _points_published(contestant: TransformerContestant, stated: Mapping[str, published_tables.Row]) -> Entry:
     """Return the difference of the published accuracies of a contestant and its reference, on the same data set."""
     if not contestant.against or contestant.title not in stated:
         return missing("")
@@ -151,7 +153,7 @@ def _gains(results: Iterable[tuple[RunSet, SeedSamples]]) -> str:
     for run_set, accuracy in results:
         gains = {c.title: accuracy[c.title] - accuracy[VIT.title] for c in (REVVIT, BDIA)}
         if all(gain.estimate for gain in gains.values()):
-            listed = conjunction([f"{title} − ViT is {bounded(gain)}" for title, gain in gains.items()])
+            listed = conjunction([f"{title} − ViT is {format_difference(gain)}" for title, gain in gains.items()])
             return f"{run_set.after.capitalize()} {listed} points of accuracy (scale “{run_set.scale}”)."
     return "Nothing can be compared with a plain ViT yet; what was published stands below."
 

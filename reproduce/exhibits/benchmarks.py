@@ -32,7 +32,7 @@ DRAWN = 2  # number of timelines shown for a benchmark (modelled and measured); 
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield every record. Explain a benchmark only at its first record, and list a patch only once."""
     problems = frames.results.benchmark_problems
-    records = [replace(record, title=_titled(record)) for record in frames.results.benchmarks]
+    records = [replace(record, title=_make_title(record)) for record in frames.results.benchmarks]
     if problems:
         unreadable = f"{count(len(problems), 'file')} unreadable. {some([str(problem) for problem in problems])}"
         yield Finding(f"Benchmarks: {unreadable}", Role.ALERT)
@@ -64,7 +64,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield Folded(Listing(f"benchmark-{names[0]}-patch", title, patch))
 
 
-def _titled(benchmark: Benchmark) -> str:
+def _make_title(benchmark: Benchmark) -> str:
     """Return the title with the name of a GPU: on a GPU the same script answers another question."""
     device = benchmark.environment.get("device", "cpu")
     return benchmark.title if device == "cpu" else f"{benchmark.title} ({device})"
@@ -93,7 +93,7 @@ def _contents(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:
     curves, plain = series[series["at"].notna()], series[series["at"].isna()]
     if not curves.empty:
         yield _curves(benchmark, curves)
-    tables = [_judged(benchmark)] if benchmark.judge() else []
+    tables = [_tabulate_aims(benchmark)] if benchmark.judge() else []
     if not plain.empty and ("contestants" in benchmark.setting or not tables):
         tables.append(_side_by_side(benchmark, plain))
     chosen = "Setting: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in benchmark.setting.items())
@@ -117,7 +117,7 @@ def _where(benchmark: Benchmark) -> str:
     )
 
 
-def _judged(benchmark: Benchmark) -> Table:
+def _tabulate_aims(benchmark: Benchmark) -> Table:
     """Return a table of the ratios of interest and of the values with an aim."""
 
     def median(row: Any) -> Entry:

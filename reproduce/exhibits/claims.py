@@ -16,11 +16,11 @@ from petra_core import methods
 from reproduce import published
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import run_sets
-from reproduce.modelling.complexity import Measured, measured
+from reproduce.modelling.complexity import Measured, read_measured
 from reproduce.modelling.held import held, with_rules
-from reproduce.modelling.network import timed_networks
-from reproduce.presentation.compare import Difference, SeedSample, bounded, means
-from reproduce.presentation.compare import measured as measured_in_runs
+from reproduce.modelling.network import read_timed_networks
+from reproduce.presentation.compare import Difference, SeedSample, format_difference, means
+from reproduce.presentation.compare import measured_samples as measured_in_runs
 from reproduce.presentation.content import GIGABYTE, ExhibitStatus, signless, with_sign
 from reproduce.presentation.statements import PREDICATES, ClaimVerdict, compare, is_above, is_below, is_equal
 from reproduce.presentation.statistics import Estimate
@@ -207,7 +207,7 @@ def _of_runs(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence
     return Evidence(
         run_set.scale,
         _setting(run_set, runs[runs["cell"].isin(cells)]),
-        _format_value(claim, ours, bounded(difference) if len(terms) > 1 else ""),
+        _format_value(claim, ours, format_difference(difference) if len(terms) > 1 else ""),
         tuple(dict.fromkeys(cells)),
         ours,
         _holds(claim, ours),
@@ -242,7 +242,9 @@ def _setting(run_set: RunSet, runs: DataFrame) -> str:
 def _of_formula(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
     """Compare a column of Table 1 with the counts, at every inner stage."""
     name, method = test["measure"].removeprefix("formula of "), methods.by_name(test["cells"]["method"])
-    known = [m for m in measured(run_set.frames.by_name[cell] for cell in run_set.done["cell"]) if m.method is method]
+    known = [
+        m for m in read_measured(run_set.frames.by_name[cell] for cell in run_set.done["cell"]) if m.method is method
+    ]
     if not known:
         return None
     holding = [m for m in known if _follows(m, name)]
@@ -283,7 +285,7 @@ def _of_memory(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Eviden
 
 
 def _of_speed(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
-    timed = [m for m in timed_networks(run_set) if m.cell.model == test["cells"]["model"]]
+    timed = [m for m in read_timed_networks(run_set) if m.cell.model == test["cells"]["model"]]
     if not timed:
         return None
     ours, cell = Estimate(timed[0].speedup, None, None, (1,)), timed[0].cell

@@ -11,7 +11,7 @@ the sentences:
         headline=Headline("{after} PETRA trails by {differences}.", "Nothing is known.", "{difference} at k = {k}"),
         chart=Chart("Accuracy against k ({setting}).", x="k", layers=[facets.line(), facets.dots()]),
         caption="Test accuracy ({setting}).",
-        columns=[label("k", "k = {k}"), method_name(), reached("last epoch, %"), change("to backpropagation")],
+        columns=[label("k", "k = {k}"), method_name(), mean_column("last epoch, %"), change("to backpropagation")],
     )
     EXHIBIT = Exhibit("study", "A study", "Introduction", COMPARISON)
 
@@ -36,7 +36,7 @@ from typing import Any
 from petra_core import methods
 from reproduce.exhibits._exhibit import Sentence, Shown
 from reproduce.presentation import facets, tables
-from reproduce.presentation.compare import Difference, SeedSample, SeedSamples, bounded, means, summarize
+from reproduce.presentation.compare import Difference, SeedSample, SeedSamples, format_difference, means, summarize
 from reproduce.presentation.content import Figure, Finding, Table
 from reproduce.presentation.tables import Field
 from reproduce.records.frames import RunSet
@@ -124,7 +124,7 @@ class Comparison:
     chart: Chart | None = None
     finding: str = ""
     notes: Callable[[RunSet], Sequence[str]] = lambda _: ()
-    setting: Callable[[RunSet], str] = RunSet.described
+    setting: Callable[[RunSet], str] = RunSet.describe
     names: Callable[[RunSet], Mapping[str, Any]] = lambda _: {}
 
     def __call__(self, run_set: RunSet) -> Iterator[Shown]:
@@ -193,7 +193,9 @@ class Compared:
     def sentence(self, headline: Headline) -> Sentence:
         """Return the result in one sentence: the available differences at the chosen places."""
         listed = [
-            self.text(headline.each, place, difference=bounded(gap, trailing=headline.trailing, unit=headline.unit))
+            self.text(
+                headline.each, place, difference=format_difference(gap, trailing=headline.trailing, unit=headline.unit)
+            )
             for place, gap in sorted(self.differences.items())
             if dict(zip(self.comparison.by, place, strict=True)).items() >= headline.where.items() and gap.estimate
         ]
@@ -249,16 +251,18 @@ def method_name(head: str = "method") -> Column:
     )
 
 
-def reached(head: str, value: str = "", group: str = "", **changes: Any) -> Column:
+def mean_column(head: str, value: str = "", group: str = "", **changes: Any) -> Column:
     """Return a column of means over the seeds, of the compared measure or of `value`, with some settings changed."""
     return lambda compared: tables.mean(head, lambda place: compared.sample(place, value, **changes), group=group)
 
 
 def change(head: str, value: str = "", group: str = "") -> Column:
     """Return two columns: the difference to the reference, in points, and its verdict."""
-    return lambda compared: tables.judged(head, lambda place: compared.difference(place, value), group=group)
+    return lambda compared: tables.judged_columns(head, lambda place: compared.difference(place, value), group=group)
 
 
 def plain_change(head: str, value: str, digits: int, group: str = "") -> Column:
     """Return a column of the difference to the reference in a quantity that has no margin, such as a loss."""
-    return lambda compared: tables.compared(head, lambda place: compared.difference(place, value), digits, group=group)
+    return lambda compared: tables.difference_column(
+        head, lambda place: compared.difference(place, value), digits, group=group
+    )

@@ -14,7 +14,15 @@ from reproduce.cells.kinds import ReconstructionCell
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.corrections import MITIGATIONS, NOTHING, trials
 from reproduce.presentation import facets
-from reproduce.presentation.compare import CHOSEN, DONE, Difference, SeedSamples, bounded, means, measured
+from reproduce.presentation.compare import (
+    CHOSEN,
+    DONE,
+    Difference,
+    SeedSamples,
+    format_difference,
+    means,
+    measured_samples,
+)
 from reproduce.presentation.content import MEGABYTE, Entry, Finding
 from reproduce.presentation.statistics import Verdict
 from reproduce.presentation.tables import (
@@ -23,7 +31,7 @@ from reproduce.presentation.tables import (
     amount,
     entry,
     error,
-    judged,
+    judged_columns,
     mean,
     method,
     number,
@@ -36,7 +44,7 @@ from reproduce.text import conjunction, count
 CHOICE = 0  # the seed that chooses a learning rate
 PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
 Place = tuple[Any, ...]  # network, k, epochs (only for longer trainings), name of the method, title of the correction
-Gaps = dict[tuple[str, Place], Difference]  # by the comparison, a key of `_compared`, and place
+Gaps = dict[tuple[str, Place], Difference]  # by the comparison, a key of `_compare`, and place
 INTRODUCTION = (
     "Pipelined methods without and with what the field does about delay: weights of the forward predicted along the "
     "momentum (FTPipe; linear: SpecTrain), the learning rate divided by the delay (PipeMare), the backward's weights "
@@ -77,16 +85,16 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     by = ["network", "k", "method", "mitigation"]
     plain = _Runs(means(recipes, "test_accuracy", by), means(recipes, "megabytes", by), {}, {}, {})
     best = _at_best_rates(means(runs, "test_accuracy", [*by, "rate"]), means(runs, "megabytes", [*by, "rate"]))
-    gaps, gaps_at_best = _compared(plain.accuracy), _compared(best.accuracy)
+    gaps, gaps_at_best = _compare(plain.accuracy), _compare(best.accuracy)
     after = means(
         all_runs[all_runs["epochs"] > shortest], "test_accuracy", ["network", "k", "epochs", "method", "mitigation"]
     )
-    longer = _compared(after)
+    longer = _compare(after)
     yield _sentence(run_set.scale, gaps, shortest, longer)
     yield from _findings(gaps, "at the recipe's rate")
     yield from _findings(gaps_at_best, "at best rates")
     yield from _findings(longer, "for longer")
-    setting = run_set.described(recipes, width=False, rate=False)
+    setting = run_set.describe(recipes, width=False, rate=False)
     yield facets.facet(
         [
             {"place": f"{place[0]}, k = {place[1]}", "method": place[2], "mitigation": place[3]}
@@ -113,7 +121,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     lines = over_training(run_set.lines())
     lines = lines[(lines["stage"] == BOTTOM) & (lines["measure"] == "training/input")]
     lines = lines.assign(mitigation=lines["cell"].map(dict(zip(runs["cell"], runs["mitigation"], strict=True))))
-    errors = measured(lines, "value", by)
+    errors = measured_samples(lines, "value", by)
     if exactness := sorted(
         (e.mean, mitigation) for (*_, mitigation), sample in errors.items() if (e := sample.estimate)
     ):
@@ -151,7 +159,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         yield table(
             key=f"corrections-{run_set.key}-rates",
             caption=f"Each at its best learning rate, chosen with seed {CHOICE}: what other seeds reach "
-            f"({run_set.described(runs, width=False, rate=False)}).",
+            f"({run_set.describe(runs, width=False, rate=False)}).",
             rows=list(best.accuracy),
             fields=[
                 *place,
@@ -170,7 +178,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             grouped=True,
         )
     if any(sample.values for sample in after.values()):
-        lasting = run_set.described(all_runs[all_runs["epochs"] > shortest], length=False, rate=False)
+        lasting = run_set.describe(all_runs[all_runs["epochs"] > shortest], length=False, rate=False)
         yield table(
             key=f"corrections-{run_set.key}-longer",
             caption="The mitigations that won most, for longer, each at its rate of the table before, PETRA without a "
@@ -208,7 +216,7 @@ def _exact(place: Place, mitigation: str = NOTHING.title) -> Place:
     return *place[:-2], EXACT.name, mitigation
 
 
-def _compared(accuracy: SeedSamples) -> Gaps:
+def _compare(accuracy: SeedSamples) -> Gaps:
     """Compare each place with backpropagation (also by the same optimizer) and with the method without a correction."""
     differences: Gaps = {}
     for place in accuracy:
@@ -223,9 +231,9 @@ def _compared(accuracy: SeedSamples) -> Gaps:
 
 def _differences(gaps: Gaps) -> list[Field]:
     return [
-        judged("points", lambda place: gaps.get(("backpropagation", place)), group="− backpropagation"),
-        judged("points", lambda place: gaps.get(("same optimizer", place), ""), group="by the same optimizer"),
-        judged(
+        judged_columns("points", lambda place: gaps.get(("backpropagation", place)), group="− backpropagation"),
+        judged_columns("points", lambda place: gaps.get(("same optimizer", place), ""), group="by the same optimizer"),
+        judged_columns(
             "points",
             lambda place: gaps.get(("without", place), None if place == _alone(place) else ""),
             group="− the method without a mitigation",
@@ -283,7 +291,7 @@ def _sentence(scale: str, gaps: Gaps, shortest: int, longer: Gaps) -> Sentence:
     text += f"{'wins' if len(win) == 1 else 'win'} over PETRA without a mitigation{f' ({won})' * bool(won)}"
     last = max((place[2] for place in _of_petra(longer, "without")), default=None)
     later = {place: gap for place, gap in _of_petra(longer, "without").items() if place[2] == last}
-    left = [f"{bounded(difference, unit='points')} with {place[-1]}" for place, difference in later.items()]
+    left = [f"{format_difference(difference, unit='points')} with {place[-1]}" for place, difference in later.items()]
     ends = f"; after {last} epochs the gain is {conjunction(left)}" if left else "; none was followed for longer"
     return Sentence(f"{text}{ends}.")
 
@@ -295,7 +303,7 @@ def _findings(gaps: Gaps, where: str) -> Iterator[Finding]:
     }
     for words_of, verdict in (("win", Verdict.HIGHER), ("lose", Verdict.LOWER)) if tried else ():
         named = [
-            f"{place[-1]} ({_where(place)}: {bounded(difference)})"
+            f"{place[-1]} ({_where(place)}: {format_difference(difference)})"
             for place, difference in tried.items()
             if difference.verdict is verdict
         ]
@@ -304,7 +312,7 @@ def _findings(gaps: Gaps, where: str) -> Iterator[Finding]:
             f"points: {conjunction(named) or 'none'}."
         )
     alike = [
-        f"{place[-1]} ({_where(place)}: {bounded(difference)}, {difference.verdict.value})"
+        f"{place[-1]} ({_where(place)}: {format_difference(difference)}, {difference.verdict.value})"
         for place, difference in _of_petra(gaps, "same optimizer").items()
     ]
     if alike:

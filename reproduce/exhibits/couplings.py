@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.grids.plans.couplings import BLOCKS, COUPLINGS, planned
+from reproduce.grids.plans.couplings import BLOCKS, COUPLINGS, plan_cell
 from reproduce.presentation import facets
-from reproduce.presentation.compare import means, measured
+from reproduce.presentation.compare import means, measured_samples
 from reproduce.presentation.content import Finding
 from reproduce.presentation.facets import RECONSTRUCTION_LOOKS as CAUSES
 from reproduce.presentation.tables import BOTTOM, RECONSTRUCTION, Field, error, mean, number, table, words
@@ -29,15 +29,15 @@ INTRODUCTION = (
 
 def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the errors at the bottom by depth, as a figure and a table."""
-    by_settings = {settings_key(planned(c, blocks)): (c.title, blocks) for c in COUPLINGS for blocks in BLOCKS}
+    by_settings = {settings_key(plan_cell(c, blocks)): (c.title, blocks) for c in COUPLINGS for blocks in BLOCKS}
     titles, depths = zip(*(by_settings[key] for key in run_set.runs["settings"]), strict=True)
     runs = run_set.runs.assign(title=titles, blocks=depths)
     ended = runs[runs["status"].isin([Status.DONE.value, Status.FAILED.value])]
     bottom = over_training(run_set.lines()).merge(ended[["cell", "title", "blocks"]], on="cell")
     bottom = bottom[(bottom["stage"] == BOTTOM) & bottom["measure"].isin(list(CAUSES))]
-    errors = measured(bottom, "value", ["title", "blocks", "measure"])
+    errors = measured_samples(bottom, "value", ["title", "blocks", "measure"])
     accuracy = means(runs, "test_accuracy", ["title", "blocks"])
-    setting = run_set.described()
+    setting = run_set.describe()
 
     def inexact(measure: str) -> Field:
         group = "error of the input reconstructed at the bottom"

@@ -15,10 +15,20 @@ from petra_core.methods import Method
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.depth import COMPARED
 from reproduce.presentation import facets
-from reproduce.presentation.compare import Difference, SeedSample, means, measured, summarize
+from reproduce.presentation.compare import Difference, SeedSample, means, measured_samples, summarize
 from reproduce.presentation.content import Finding, in_prose, short_title
 from reproduce.presentation.facets import RECONSTRUCTION_LOOKS as LOOKS
-from reproduce.presentation.tables import BOTTOM, RECONSTRUCTION, Field, error, judged, mean, number, table, words
+from reproduce.presentation.tables import (
+    BOTTOM,
+    RECONSTRUCTION,
+    Field,
+    error,
+    judged_columns,
+    mean,
+    number,
+    table,
+    words,
+)
 from reproduce.records.broken import RULE
 from reproduce.records.frames import RunSet, over_training
 from reproduce.text import conjunction
@@ -45,14 +55,14 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     by_step = {place: pair for place, pair in pairs.items() if pair is not None}
     bottom = over_training(run_set.lines()).assign(J=_stages)
     bottom = bottom[(bottom["stage"] == BOTTOM) & bottom["measure"].isin(list(LOOKS))]
-    errors = measured(bottom, "value", ["k", "J", "measure"])
-    setting = run_set.described()
+    errors = measured_samples(bottom, "value", ["k", "J", "measure"])
+    setting = run_set.describe()
 
-    def reached(method: Method) -> Field:
+    def accuracy_column(method: Method) -> Field:
         return mean(short_title(method), lambda place: accuracy[*place, method.name], 1, group="accuracy, %")
 
     def step(name: str) -> Field:
-        return judged(
+        return judged_columns(
             "difference", lambda place: by_step.get((*place, name), "both broken"), group=f"{name}: {PAIRS[name]}"
         )
 
@@ -97,7 +107,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         fields=[
             words("k", lambda place: f"k = {place[0]}"),
             number("J", lambda place: place[1]),
-            *map(reached, COMPARED),
+            *map(accuracy_column, COMPARED),
             *map(step, STEPS),
             words("broken runs", broken_runs),
             *map(inexact, LOOKS),
@@ -106,7 +116,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         grouped=True,
     )
 
-    def named(method: Method, k: int, stages: int) -> str:
+    def name_place(method: Method, k: int, stages: int) -> str:
         return f"{short_title(method)} at J = {stages} with k = {k}"
 
     gaps = {
@@ -116,12 +126,12 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         if m is not EXACT
     }
     behind = [
-        named(*case)
+        name_place(*case)
         for case, difference in gaps.items()
         if (gap := difference.estimate) and gap.mean < -BEHIND and gap.high is not None and gap.high < 0
     ]
     wrecks = [
-        f"{named(m, k, stages)} ({len(broken)} of {len(accuracy[k, stages, m.name].states)})"
+        f"{name_place(m, k, stages)} ({len(broken)} of {len(accuracy[k, stages, m.name].states)})"
         for m in COMPARED
         for k, stages in places
         if (broken := accuracy[k, stages, m.name].broken)

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 
 from reproduce import published
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.exhibits.table2 import by_cell, fixed_batch
+from reproduce.exhibits.table2 import by_cell, describe_fixed_batch
 from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import BACKPROPAGATION, PETRA, SWEEPS
 from reproduce.presentation import facets
-from reproduce.presentation.compare import Difference, SeedSamples, bounded
+from reproduce.presentation.compare import Difference, SeedSamples, format_difference
 from reproduce.presentation.statements import UNKNOWN
-from reproduce.presentation.tables import Field, entry, judged, mean, number, table
+from reproduce.presentation.tables import Field, entry, judged_columns, mean, number, table
 from reproduce.records.frames import RunSet, count_averaged_epochs
 from reproduce.text import conjunction
 
@@ -24,7 +24,7 @@ MATCHED, FIXED = "backpropagation at the same effective batch", "backpropagation
 LEGEND = {MATCHED: "to the same effective batch", FIXED: "to a fixed batch"}
 INTRODUCTION = (
     "The published curve (ImageNet, RevNet-18) is unknown. "
-    f"{published.quoted('figure4')} In the paper, backpropagation averages over one batch of 128 or 256 images "
+    f"{published.quote('figure4')} In the paper, backpropagation averages over one batch of 128 or 256 images "
     "whatever PETRA's k is; here PETRA is compared with that, and with backpropagation that averages over the same k "
     "micro-batches."
 )
@@ -41,7 +41,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
     references = {MATCHED: matched, FIXED: SeedSamples(dict.fromkeys(ks, accuracy(fixed)))}
     gaps = {name: {k: petra[k] - by_k[k] for k in ks} for name, by_k in references.items()}
-    setting, epochs = run_set.described(network=True), count_averaged_epochs(example)
+    setting, epochs = run_set.describe(network=True), count_averaged_epochs(example)
     measure = f"averaged over the last {epochs} epochs" if epochs > 1 else "after the last epoch"
     key = f"figure4-{run_set.key}-{run_set.dataset}"
     yield _sentence(run_set, gaps[MATCHED], matched)
@@ -64,7 +64,10 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
 
     def beside(name: str) -> list[Field]:
-        return [mean("accuracy, %", references[name].get, group=name), judged("PETRA − it", gaps[name].get, group=name)]
+        return [
+            mean("accuracy, %", references[name].get, group=name),
+            judged_columns("PETRA − it", gaps[name].get, group=name),
+        ]
 
     yield table(
         key=key,
@@ -78,7 +81,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             *beside(MATCHED),
             *beside(FIXED),
         ],
-        notes=[f"At a fixed batch: {fixed_batch(example)}."],
+        notes=[f"At a fixed batch: {describe_fixed_batch(example)}."],
     )
 
 
@@ -89,7 +92,9 @@ def _sentence(run_set: RunSet, gaps: Mapping[int, Difference], matched: SeedSamp
         return Sentence(
             f"PETRA and backpropagation have not both been trained yet (scale “{run_set.scale}”).", known=False
         )
-    listed = conjunction([f"{bounded(gap)} at k = {k}" for k, gap in known.items() if k in (min(known), max(known))])
+    listed = conjunction(
+        [f"{format_difference(gap)} at k = {k}" for k, gap in known.items() if k in (min(known), max(known))]
+    )
     first, last = (matched[k].estimate for k in (min(known), max(known)))
     fewer = (
         f" Backpropagation itself falls from {first.mean:.0f} % to {last.mean:.0f} %: a larger k leaves fewer updates."

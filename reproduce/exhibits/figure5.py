@@ -19,7 +19,7 @@ from reproduce.exhibits.gradients import (
     quality,
 )
 from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import measured
+from reproduce.presentation.compare import measured_samples
 from reproduce.presentation.content import Entry, none
 from reproduce.presentation.tables import number, table, words
 from reproduce.records import gradients
@@ -44,7 +44,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         return
     gains = gradients.gains(values)
     average, gain = (gradients.over_stages(f).assign(stage="mean", kind="") for f in (values, gains))
-    stages, overall = (measured(frame, "value", [*PLACE, "measure"]) for frame in (gains, gain))
+    stages, overall = (measured_samples(frame, "value", [*PLACE, "measure"]) for frame in (gains, gain))
     seeds_of, rows = extents(run_set, values), concat([values, average], ignore_index=True)
 
     def closer(study: str, measure: str) -> str:
@@ -74,7 +74,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             facets.where(facets.line("range"), marks=False),
             facets.where(facets.dots(size=3.5, apart=-0.24, even=True), marks=True),
             facets.where(facets.zero, marks=True),
-            facets.labelled("kind", shaded="K"),
+            facets.label_places("kind", shaded="K"),
         ],
         key=f"figure5-{run_set.key}",
         caption=f"Gradient quality per stage (scale “{run_set.scale}”). Line: mean over the seeds; band: their range; "

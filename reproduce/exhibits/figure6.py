@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, extents, quality
 from reproduce.presentation import facets
-from reproduce.presentation.compare import measured
+from reproduce.presentation.compare import measured_samples
 from reproduce.presentation.content import Entry
 from reproduce.presentation.tables import entry, table, words
 from reproduce.records import gradients
@@ -32,7 +32,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     epochs = run_set.example.epochs
     fine, parts = (gradients.in_parts(lines, epochs, most) for most in (POINTS, ROWS))
     seeds_of, values = extents(run_set, parts), gradients.over_stages(parts)
-    closer = measured(gradients.over_stages(gradients.gains(parts)), "value", [*PLACE, "measure"])
+    closer = measured_samples(gradients.over_stages(gradients.gains(parts)), "value", [*PLACE, "measure"])
     cosines = fine[fine["measure"] == "cosine"].assign(epoch=(fine["begin"] + fine["end"]) / 2)
     first = next(iter(seeds_of))
     stem = parts[(parts["study"] == first) & (parts["stage"] == 0) & (parts["measure"] == "cosine")]

@@ -12,9 +12,9 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.forward_gradients.settings import AXES, ForwardGradient, Guess
 from reproduce.grids.plans.forward_gradients import NOISE
 from reproduce.presentation import facets, plots, statements
-from reproduce.presentation.compare import Difference, SeedSample, bounded, means, measured
+from reproduce.presentation.compare import Difference, SeedSample, format_difference, means, measured_samples
 from reproduce.presentation.content import Entry, missing
-from reproduce.presentation.tables import amount, estimated, judged, mean, published_value, table, words
+from reproduce.presentation.tables import amount, estimate_column, judged_columns, mean, published_value, table, words
 from reproduce.records.benchmarks import ALLOCATED, SECONDS
 from reproduce.records.frames import Frames, RunSet, over_training
 from reproduce.text import conjunction
@@ -28,7 +28,7 @@ INTRODUCTION = (
     "projected on G, sample by sample (Fournier et al. 2023, arXiv 2306.06968). Targets: the network's gradient, that "
     "of the block's own auxiliary loss, or of the next block's. Guesses: a local gradient, noise, or gradients of "
     "auxiliary networks that are never trained. That paper's values are unknown. "
-    f"{published.quoted('forward_gradients')}"
+    f"{published.quote('forward_gradients')}"
 )
 LOOKS = {
     "": facets.Look("no guess", plots.INK),
@@ -51,8 +51,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     first: dict[str, str] = {}  # by space, from its first gain
     for p, gain in gains.items():
         over = untrained[p]
-        beside = f" ({bounded(over)} over untrained auxiliary networks)" * bool(over.estimate)
-        first.setdefault(p[5], f"{bounded(gain, unit='points')} in {p[5]}{beside}")
+        beside = f" ({format_difference(over)} over untrained auxiliary networks)" * bool(over.estimate)
+        first.setdefault(p[5], f"{format_difference(gain, unit='points')} in {p[5]}{beside}")
     yield Sentence(
         f"{run_set.after.capitalize()} the gradient of a local loss beats the best random guess by "
         f"{conjunction(list(first.values()))}."
@@ -66,8 +66,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         drawn,
         [facets.rows(list(dict.fromkeys(drawn["way"])), bounded=True)],
         key=f"forward-gradients-{run_set.key}",
-        caption=f"Accuracy by guess ({run_set.described(width=False)}). Dot: a seed; stroke: mean; line: 95 % "
-        "interval.",
+        caption=f"Accuracy by guess ({run_set.describe(width=False)}). Dot: a seed; stroke: mean; line: 95 % interval.",
         x="test_accuracy",
         y="way",
         hue="target",
@@ -97,11 +96,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         height=1.8,
     )
     costs = _costs(run_set.frames)
-    cosines = measured(over_training(lines), "value", ["place", "stage"])
+    cosines = measured_samples(over_training(lines), "value", ["place", "stage"])
     last = max((stage for _, stage in cosines), default=0)
     yield table(
         key=f"forward-gradients-{run_set.key}",
-        caption=f"Targets, guesses and spaces, and what they cost ({run_set.described(width=False)}).",
+        caption=f"Targets, guesses and spaces, and what they cost ({run_set.describe(width=False)}).",
         rows=sorted(accuracy, key=lambda place: place[1] == FORWARD_GRADIENT),
         fields=[
             words("network", lambda place: place[0]),
@@ -109,13 +108,15 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             words("target", lambda place: place[3]),
             words("space", lambda place: place[5].replace("_", " ")),
             mean("accuracy, %", lambda place: accuracy[place]),
-            judged("points", lambda p: gaps.get(p, None if p[1] == EXACT[0] else ""), group="less backpropagation"),
-            estimated("lowest", lambda place: cosines[place, 0].estimate, group="cosine, block"),
-            estimated("highest", lambda place: cosines[place, last].estimate, group="cosine, block"),
+            judged_columns(
+                "points", lambda p: gaps.get(p, None if p[1] == EXACT[0] else ""), group="less backpropagation"
+            ),
+            estimate_column("lowest", lambda place: cosines[place, 0].estimate, group="cosine, block"),
+            estimate_column("highest", lambda place: cosines[place, last].estimate, group="cosine, block"),
             amount("memory", lambda place: costs.get((_costing(place), ALLOCATED)), 2, group=STEP, without="not run"),
             amount("time", lambda place: costs.get((_costing(place), SECONDS)), 2, group=STEP, without="not run"),
-            words("%", lambda place: _published(place)[0], group="published"),
-            words("of", lambda place: _published(place)[1], group="published"),
+            words("%", lambda place: _find_published(place)[0], group="published"),
+            words("of", lambda place: _find_published(place)[1], group="published"),
         ],
         notes=[
             f"A step: the allocator's peak and the time over those of backpropagation, at the paper's width with its "
@@ -170,7 +171,7 @@ def _way(place: tuple[str, ...]) -> str:
     return ", ".join([guess, *[auxiliary] * (not noise), *unusual])
 
 
-def _published(place: tuple[str, ...]) -> tuple[Entry, str]:
+def _find_published(place: tuple[str, ...]) -> tuple[Entry, str]:
     """Return the published value and its source; unknown if it was not available, and empty for unrelated methods."""
     if place[1] not in (FORWARD_GRADIENT, EXACT[0]):
         return missing(""), ""

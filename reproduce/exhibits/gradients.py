@@ -11,15 +11,15 @@ from pandas import DataFrame
 
 from petra_core import methods
 from reproduce import published
-from reproduce.presentation.compare import SeedSample, means, measured
+from reproduce.presentation.compare import SeedSample, means, measured_samples
 from reproduce.presentation.content import Column, Entry, estimate, none
 from reproduce.presentation.facets import METHOD_LOOKS, Look
-from reproduce.presentation.tables import Field, estimated
+from reproduce.presentation.tables import Field, estimate_column
 from reproduce.records.frames import RunSet
 from reproduce.records.gradients import BETWEEN, CLOSENESS, DELAYED, METHOD
 from reproduce.text import count
 
-STATEMENTS = published.quoted("figure5")
+STATEMENTS = published.quote("figure5")
 LOOKS = {
     METHOD: Look("PETRA and end-to-end", METHOD_LOOKS[methods.PETRA.name].colour),
     DELAYED: Look("delayed and end-to-end", METHOD_LOOKS[methods.DELAYED_GRADIENTS.name].colour, (4, 1.5)),
@@ -50,7 +50,7 @@ def extents(run_set: RunSet, values: DataFrame) -> dict[str, str]:
 
 def quality(values: DataFrame, by: Sequence[str], gains: Mapping[Any, SeedSample]) -> list[Field]:
     """Return columns for rows that are places `by`: the quality of both gradients, and their difference (`gains`)."""
-    means_of, seeds = measured(values, "value", [*by, "pair", "measure"]), measured(values, "value", by)
+    means_of, seeds = measured_samples(values, "value", [*by, "pair", "measure"]), measured_samples(values, "value", by)
     fields = [Field([Column("seeds")], lambda place: [Entry(str(n := len(seeds[place].values)), n)])]
     for measure, group in MEASURES.items():
         fields += [
@@ -62,7 +62,9 @@ def quality(values: DataFrame, by: Sequence[str], gains: Mapping[Any, SeedSample
 
 def _mean(samples: Mapping[Any, Any], pair: str, measure: str, name: str) -> Field:
     hint = LOOKS[pair].label
-    return estimated(name, lambda place: samples[*place, pair, measure].estimate, group=MEASURES[measure], hint=hint)
+    return estimate_column(
+        name, lambda place: samples[*place, pair, measure].estimate, group=MEASURES[measure], hint=hint
+    )
 
 
 def _closer(gains: Mapping[Any, SeedSample], measure: str, group: str) -> Field:

@@ -17,8 +17,8 @@ from reproduce.exhibits.comparison import (
     Headline,
     Place,
     change,
+    mean_column,
     plain_change,
-    reached,
     setting,
 )
 from reproduce.grids.plans.length import AGAINST, FOR, PETRA, SEEDS, VARIANTS, Variant
@@ -81,7 +81,7 @@ COMPARISON = Comparison(
     reference={"method": EXACT},
     value="final_accuracy",
     key="length-{run_set}",
-    setting=partial(RunSet.described, network=True, length=False),
+    setting=partial(RunSet.describe, network=True, length=False),
     headline=Headline(
         known=f"PETRA − backpropagation at k = {PETRA.k} is {{differences}} epochs, in points (scale “{{scale}}”).",
         unknown="PETRA and backpropagation have not both been trained yet (scale “{scale}”).",
@@ -103,8 +103,8 @@ COMPARISON = Comparison(
     columns=[
         lambda _: words("method", lambda place: _variant(place).title),
         setting("epochs", "epochs"),
-        reached("accuracy, %"),
-        reached("backpropagation, %", method=EXACT),
+        mean_column("accuracy, %"),
+        mean_column("backpropagation, %", method=EXACT),
         change("points", group="accuracy, last epochs"),
         change("points", "best_test_accuracy", group=f"accuracy, best{CHOSEN}"),
         plain_change("difference", "final_loss", 4, group="training loss, last epochs"),

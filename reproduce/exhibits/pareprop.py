@@ -14,7 +14,7 @@ from reproduce import published
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.presentation import facets
 from reproduce.presentation.content import MEGABYTE, Entry, Finding, Role, none, short_title, with_sign
-from reproduce.presentation.content import published as published_entry
+from reproduce.presentation.content import published_entry as published_entry
 from reproduce.presentation.tables import amounts, difference, entry, number, table, words
 from reproduce.published import Mark, Row, pareprop_row
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, THROUGHPUT, Benchmark, spread
@@ -39,7 +39,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     for record in records:
         series = frames.series[frames.series["benchmark"] == record.name]
         medians = series.pivot_table("value", "group", ["quantity", "contestant"], aggfunc="median", sort=False)
-        yield from _measured(
+        yield from _show_record(
             record, medians.reindex(columns=[(quantity, name) for quantity in QUANTITIES for name in TITLES])
         )
     yield table(
@@ -49,13 +49,13 @@ def whole(frames: Frames) -> Iterator[Shown]:
         fields=[
             words("family", lambda row: row["family"]),
             words("size", lambda row: row["size"] or none("no size was named")),
-            entry("gain, %", _published),
+            entry("gain, %", _format_published),
         ],
         notes=["Quoted by others, without hardware, resolutions and batch sizes."],
     )
 
 
-def _published(row: Row | None) -> Entry:
+def _format_published(row: Row | None) -> Entry:
     if row is None:
         return none("no such size was published")
     gain = row["gain_percent"]
@@ -63,7 +63,7 @@ def _published(row: Row | None) -> Entry:
     return published_entry(text, row.mark, value=row.number("gain_percent") if gain else None)
 
 
-def _measured(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
+def _show_record(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
     """Yield a figure and two tables of a record.
 
     Args:
@@ -105,7 +105,7 @@ def _measured(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
             amounts(TITLES, lambda group: medians.loc[group, THROUGHPUT], 1, group="samples/s", without="not timed"),
             difference("measured", gained.get, 1, group=GAIN),
             words("quartiles", quartiles.get, group=GAIN),
-            entry("published", lambda group: _published(pareprop_row(group.partition(BATCH)[0])), group=GAIN),
+            entry("published", lambda group: _format_published(pareprop_row(group.partition(BATCH)[0])), group=GAIN),
             amounts(
                 TITLES, lambda g: medians.loc[g, ALLOCATED] / MEGABYTE, 1, group="peak, MB", without="does not fit"
             ),

@@ -18,10 +18,10 @@ from reproduce.cells.base import CellError
 from reproduce.cells.kinds import from_dict
 from reproduce.cells.networks import title_of
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
-from reproduce.presentation.compare import DONE, NOT_RUN, Difference, SeedSample, bounded, means
+from reproduce.presentation.compare import DONE, NOT_RUN, Difference, SeedSample, format_difference, means
 from reproduce.presentation.content import Entry, Finding, Role, Table, missing
 from reproduce.presentation.statistics import MARGIN_POINTS, holm, p_value
-from reproduce.presentation.tables import amount, compared, entry, judged, number, table, words
+from reproduce.presentation.tables import amount, difference_column, entry, judged_columns, number, table, words
 from reproduce.records.frames import AVERAGED, Frames, settings_key
 from reproduce.text import count
 
@@ -73,7 +73,7 @@ class Primary:
 
 
 @cache
-def declared() -> Mapping[str, Any]:
+def read_declaration() -> Mapping[str, Any]:
     """Read the declaration."""
     text = (resources.files("reproduce.exhibits") / "primary.json").read_text(encoding="utf-8")
     return json.loads(text)  # type: ignore[no-any-return]  # its test checks that it is a mapping
@@ -81,9 +81,9 @@ def declared() -> Mapping[str, Any]:
 
 def primaries(frames: Frames) -> list[Primary]:
     """Return the primary comparisons in the order of their declaration, corrected by family."""
-    found = [_compare(frames, **comparison) for comparison in declared()["comparisons"]]
+    found = [_compare(frames, **comparison) for comparison in read_declaration()["comparisons"]]
     corrected: dict[int, float] = {}  # by position
-    for family in declared()["families"]:
+    for family in read_declaration()["families"]:
         places = [place for place, comparison in enumerate(found) if comparison.family == family]
         p_values = [p_value(found[place].accuracy.estimate) for place in places]
         corrected |= dict(zip(places, holm(p_values), strict=True))
@@ -93,7 +93,7 @@ def primaries(frames: Frames) -> list[Primary]:
 def _compare(
     frames: Frames, family: str, title: str, question: str, study: str, first: dict[str, Any], second: dict[str, Any]
 ) -> Primary:
-    base, rules = declared()["studies"][study], declared()["families"][family]
+    base, rules = read_declaration()["studies"][study], read_declaration()["families"][family]
     sides = [_runs(frames, base | changes, rules["seeds"]) for changes in (first, second)]
     where = set.intersection(*(set(side["machine"]) for side in sides))
     alike = [side[side["machine"].isin(where)] for side in sides]
@@ -130,7 +130,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         f"Of {count(len(known), 'primary comparison')} {len(made) or 'none'} "
         f"{'has' if len(made) < 2 else 'have'} been run."
         + "".join(
-            f" {comparison.title} is {bounded(comparison.accuracy, unit='points')} ({comparison.setting})."
+            f" {comparison.title} is {format_difference(comparison.accuracy, unit='points')} ({comparison.setting})."
             for comparison in made
         ),
         known=bool(made),
@@ -144,14 +144,18 @@ def whole(frames: Frames) -> Iterator[Shown]:
             words("comparison", lambda comparison: comparison.title),
             words("question", lambda comparison: comparison.question),
             words("setting", lambda comparison: comparison.setting),
-            judged("points", lambda comparison: comparison.accuracy if comparison.accuracy.estimate else NOT_RUN),
+            judged_columns(
+                "points", lambda comparison: comparison.accuracy if comparison.accuracy.estimate else NOT_RUN
+            ),
             entry("p, corrected", _p),
-            judged(
+            judged_columns(
                 "points",
                 lambda comparison: comparison.alike if comparison.accuracy.mixed else "",
                 group="runs on the same machines only",
             ),
-            compared("training loss", lambda comparison: comparison.loss if comparison.accuracy.estimate else None, 4),
+            difference_column(
+                "training loss", lambda comparison: comparison.loss if comparison.accuracy.estimate else None, 4
+            ),
         ],
         grouped=True,
         notes=[
@@ -196,14 +200,14 @@ def _spreads(frames: Frames) -> Table:
             number("settings", lambda row: row[1].settings),
             number("degrees of freedom", lambda row: row[1].freedom),
             amount("standard deviation", lambda row: row[1].deviation, 2),
-            entry("p of homogeneity", lambda row: missing("one setting") if row[1].p is None else _rounded(row[1].p)),
+            entry("p of homogeneity", lambda row: missing("one setting") if row[1].p is None else _format_p(row[1].p)),
             words("intervals use", lambda row: "the shared spread" if row[1].shared else "own variances (Welch)"),
         ],
         notes=["Settings with a single run and broken runs are left out. Below p = 0.05 the spread is not shared."],
     )
 
 
-def _rounded(p: float) -> Entry:
+def _format_p(p: float) -> Entry:
     return Entry(f"{p:.2g}", p, Role.OURS)
 
 

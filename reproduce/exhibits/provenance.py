@@ -16,7 +16,7 @@ from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
 from reproduce.grids.rerun import command
 from reproduce.presentation.content import Entry, Finding, Listing, Role, code, missing
-from reproduce.presentation.tables import entry, named, table, words
+from reproduce.presentation.tables import entry, named_columns, table, words
 from reproduce.records.frames import Frames
 from reproduce.records.lost_commits import LOST
 from reproduce.records.record import Status
@@ -37,8 +37,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """Yield findings, versions of the code and environments, and the folded list of cells."""
     results = frames.results
     begun = [run for run in results.runs if run.state.status is not Status.NOT_RUN]
-    versions = _named("C", (text for run in begun for text in _codes(run)))
-    machines = _named("E", (text for run in begun for text in _machines(run)))
+    versions = _name_repeated("C", (text for run in begun for text in _codes(run)))
+    machines = _name_repeated("E", (text for run in begun for text in _machines(run)))
     codes = [{**json.loads(text), "code": name} for text, name in versions.items()]
     environments = [{**json.loads(text), "environment": name} for text, name in machines.items()]
     if begun:
@@ -52,7 +52,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         caption="Versions of the code that ran the cells.",
         rows=codes,
         fields=[
-            named("code", "version"),
+            named_columns("code", "version"),
             words("commit", lambda row: code(row["commit"][:10]) if row.get("commit") else missing("not known")),
             words(
                 "tree", lambda row: "clean" if row.get("clean") else missing(row.get("note") or "changed; see below")
@@ -65,7 +65,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         caption="Machines and versions that ran the cells.",
         rows=environments,
         fields=[
-            named(*MACHINE),
+            named_columns(*MACHINE),
             words("versions", lambda row: ", ".join(f"{name} {v}" for name, v in row["packages"].items())),
             words("settings", _settings),
         ],
@@ -115,7 +115,7 @@ def _settings(environment: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in sorted(rest.items()))
 
 
-def _named(letter: str, texts: Iterable[str]) -> dict[str, str]:
+def _name_repeated(letter: str, texts: Iterable[str]) -> dict[str, str]:
     """Give short names (E1, E2 and so on) to repeated things, in order of appearance."""
     return {text: f"{letter}{place}" for place, text in enumerate(dict.fromkeys(texts), start=1)}
 

@@ -14,7 +14,7 @@ from petra_core.prediction.simulation import INSTANT, Cost, Link, merge_costs
 from petra_core.staleness import lockstep
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.table5 import largest
-from reproduce.modelling.network import timed_networks
+from reproduce.modelling.network import read_timed_networks
 from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, GIGABIT, RIVALS, SIMULATED, compare, make_chain
 from reproduce.presentation import facets, plots
 from reproduce.presentation.content import GIGABYTE, MEGABYTE, Finding, Role
@@ -42,7 +42,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     if run_set is None:
         yield Finding("Scale: no stage has been timed yet.", Role.MISSING)
         return
-    timed, modelled = timed_networks(run_set), f"modelled, “{run_set.scale}”"
+    timed, modelled = read_timed_networks(run_set), f"modelled, “{run_set.scale}”"
     timing = f"Stages were timed on {timed[0].machine}; for a faster device a link has to be as much faster."
     chains = {devices: make_chain(timed[0], devices) for devices in DEVICES}
     ways = DataFrame(

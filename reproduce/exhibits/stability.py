@@ -40,7 +40,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     best = done.loc[done.groupby(ROW)["test_accuracy"].idxmax()].set_index(ROW)
     least, several = tried.min().reindex(best.index), tried.nunique().reindex(best.index) > 1  # rows with a best
     lowest = (best["reference_rate"] == least) & several
-    setting = run_set.described(network=True, rate=False)
+    setting = run_set.describe(network=True, rate=False)
 
     def rate_columns(name: str) -> list[Field]:
         def best_rate(row: tuple[float, int]) -> Entry:

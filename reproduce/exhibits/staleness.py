@@ -21,12 +21,12 @@ from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.exhibits.stability import stable_rate
 from reproduce.grids import recipes
 from reproduce.grids.plans import staleness as plan
-from reproduce.modelling.network import TimedNetwork, timed_networks
+from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import PIPELINES, Outcome, Sharing, Strategy, evaluate, evaluate_best, run_full
 from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import Difference, SeedSample, SeedSamples, bounded, means
+from reproduce.presentation.compare import Difference, SeedSample, SeedSamples, format_difference, means
 from reproduce.presentation.content import MEGABYTE, TIMES, Entry, Role, Table, short_title
-from reproduce.presentation.tables import amount, compared, judged, mean, number, table, words
+from reproduce.presentation.tables import amount, difference_column, judged_columns, mean, number, table, words
 from reproduce.records.frames import RunSet, settings_key
 from reproduce.text import conjunction
 
@@ -78,13 +78,15 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the curve, results for numbers of devices, and on demand the rest of the study."""
     parts = (plan.curve, plan.networks, plan.longer, plan.longest)
     small = run_set.scale == "small"
-    runs = _runs(run_set, [cell for part in parts for cell in _trained(run_set, part)]) if small else run_set.runs
+    runs = (
+        _runs(run_set, [cell for part in parts for cell in _select_trained(run_set, part)]) if small else run_set.runs
+    )
     accuracy = means(runs, OUTCOME, POINT)
     loss = means(runs, "train_loss", POINT)
     places = _places(run_set, runs)
     yield _lost(run_set, places, accuracy)
     yield _reconstruction(run_set, places, accuracy)
-    timed = [network for network in timed_networks(run_set) if network.cell.width == run_set.example.width]
+    timed = [network for network in read_timed_networks(run_set) if network.cell.width == run_set.example.width]
     if rows := _device_rows(run_set, timed):
         yield _of_devices(run_set, rows)
     if figure := _curve(run_set, runs, places):
@@ -97,7 +99,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         yield Folded(_mitigations(run_set))
         yield Folded(_deep(run_set))
         yield Folded(_stable(run_set))
-        if networks := timed_networks(run_set):
+        if networks := read_timed_networks(run_set):
             yield Folded(_latencies(run_set, networks))
         yield Folded(theory())
 
@@ -134,8 +136,8 @@ def _at_staleness(gaps: Mapping[int, Difference], *, trailing: bool = False) -> 
     """Return the known differences in words: "9.1 ± 2.3 points at a staleness of 18 and 4.2 ± 2.2 at 9"."""
     known = {staleness: gap for staleness, gap in gaps.items() if gap.estimate}
     listed = [
-        f"{bounded(gap, trailing=trailing, unit='' if place else 'points')} at {'' if place else 'a staleness of '}"
-        f"{staleness}"
+        f"{format_difference(gap, trailing=trailing, unit='' if place else 'points')} "
+        f"at {'' if place else 'a staleness of '}{staleness}"
         for place, (staleness, gap) in enumerate(known.items())
     ]
     return conjunction(listed)
@@ -197,7 +199,7 @@ def _curve(run_set: RunSet, runs: DataFrame, places: list[Place]) -> Shown | Non
     }
     return facets.facet(
         drawn,
-        [facets.line("interval", marked=True), facets.dots(), _numbered(places)],
+        [facets.line("interval", marked=True), facets.dots(), _label_devices(places)],
         key=f"staleness-{run_set.key}",
         caption=f"Test accuracy over the last epochs against the staleness of stage 0 (scale “{run_set.scale}”, "
         "learning "
@@ -215,10 +217,10 @@ def _curve(run_set: RunSet, runs: DataFrame, places: list[Place]) -> Shown | Non
     )
 
 
-def _numbered(places: list[Place]) -> facets.Layer:
+def _label_devices(places: list[Place]) -> facets.Layer:
     """Label each staleness with its number of devices."""
 
-    def numbered(panel: facets.Panel) -> None:
+    def label(panel: facets.Panel) -> None:
         here = {(row["network"], row["k"]) for row in panel.part[["network", "k"]].to_dict("records")}
         names = {0: "1"}
         for place in places:
@@ -229,13 +231,13 @@ def _numbered(places: list[Place]) -> facets.Layer:
         marked = sorted(names)
         panel.axes.set_xticks(marked, [f"{at}\n{names[at]}" for at in marked], fontsize=7.5)
 
-    return numbered
+    return label
 
 
 def _points(run_set: RunSet, places: list[Place], accuracy: SeedSamples, loss: SeedSamples) -> Table:
     """Return a table of every point with its differences."""
 
-    def reached(method: str) -> Callable[[Place], SeedSample]:
+    def sample_of(method: str) -> Callable[[Place], SeedSample]:
         return lambda place: accuracy[place.key(method)]
 
     return table(
@@ -248,10 +250,16 @@ def _points(run_set: RunSet, places: list[Place], accuracy: SeedSamples, loss: S
             words("setting", lambda place: f"{place.network}, k = {place.k}, {place.epochs} epochs"),
             number("d₀", lambda place: place.staleness),
             words("timing", lambda place: place.title),
-            *(mean(f"{short_title(m)}, %", reached(m.name)) for m in (*plan.COMPARED, plan.EXACT)),
-            judged("points", lambda place: _gap(place, accuracy, PETRA, EXACT), group="PETRA − backpropagation"),
-            judged("points", lambda place: _gap(place, accuracy, PETRA, DELAYED), group="PETRA − delayed gradients"),
-            compared("difference", lambda place: _gap(place, loss, PETRA, EXACT), 4, group="training loss, last epoch"),
+            *(mean(f"{short_title(m)}, %", sample_of(m.name)) for m in (*plan.COMPARED, plan.EXACT)),
+            judged_columns(
+                "points", lambda place: _gap(place, accuracy, PETRA, EXACT), group="PETRA − backpropagation"
+            ),
+            judged_columns(
+                "points", lambda place: _gap(place, accuracy, PETRA, DELAYED), group="PETRA − delayed gradients"
+            ),
+            difference_column(
+                "difference", lambda place: _gap(place, loss, PETRA, EXACT), 4, group="training loss, last epoch"
+            ),
         ],
         grouped=True,
     )
@@ -275,7 +283,7 @@ class Used(NamedTuple):
 
 def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
     """Return PETRA and its rivals on each number of devices; empty if the plan has no such cells."""
-    if run_set.scale != "small" or not (cells := _trained(run_set, plan.devices)):
+    if run_set.scale != "small" or not (cells := _select_trained(run_set, plan.devices)):
         return []
     runs = _runs(run_set, cells)
     accuracy = means(runs, OUTCOME, ["k", "method", "timing", "stages"])
@@ -298,17 +306,17 @@ def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
                     cost = evaluate(network, way, sizes or (1,) * devices, k)
                 title = TITLES.get(method.name, method.title)
                 sample = accuracy[k, method.name, timing.ONE_F_ONE_B, stages]
-                rows.append(_used(devices, title, k, devices - 1, sample, reached, cost, alone))
+                rows.append(_describe_use(devices, title, k, devices - 1, sample, reached, cost, alone))
         for name, title in SYNCHRONOUS.items():
             cost = None
             if network:
                 cost = evaluate_best(network, ways[name], devices, most)
             reached = accuracy[most, EXACT, timing.LOCKSTEP, ""]
-            rows.append(_used(devices, title, most, 0, reached, reached, cost, alone))
+            rows.append(_describe_use(devices, title, most, 0, reached, reached, cost, alone))
     return rows
 
 
-def _used(
+def _describe_use(
     devices: int,
     way: str,
     k: int,
@@ -329,7 +337,11 @@ def _of_devices(run_set: RunSet, rows: list[Used]) -> Sentence:
         here = {(row.way, row.k): row for row in rows if row.devices == devices}
         ours, exact = here[plan.PETRA.title, 1], here[SYNCHRONOUS["1F1B"], most]
         gap = ours.accuracy - ours.exact
-        lost = f"loses {bounded(gap, trailing=True, unit='points')}" if gap.estimate else "has not been trained yet"
+        lost = (
+            f"loses {format_difference(gap, trailing=True, unit='points')}"
+            if gap.estimate
+            else "has not been trained yet"
+        )
         speed = f"is {ours.speed:.1f} times as fast as one device" if ours.speed else "has no timed stages"
         beside = f" (synchronous 1F1B at k = {most}: {exact.speed:.1f} times)" if exact.speed else ""
         listed.append(f"on {devices} devices it {speed}{beside} and {lost}")
@@ -342,7 +354,7 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
     machines = [f"Stages were timed on {network.machine}." for network in timed[:1]]
     return table(
         key=f"staleness-{run_set.key}-devices",
-        caption=f"What users of 2, 4 and 10 devices get ({run_set.described(network=True, rate=False)}): one stage per "
+        caption=f"What users of 2, 4 and 10 devices get ({run_set.describe(network=True, rate=False)}): one stage per "
         "device at asynchronous 1F1B, the cut by costs. Accuracy is measured; bytes and speed are modelled from "
         "measured stage costs, links take no time.",
         rows=rows,
@@ -352,7 +364,7 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
             number("k", lambda row: row.k),
             number("d₀", lambda row: row.staleness),
             mean("accuracy, %", lambda row: row.accuracy),
-            judged(
+            judged_columns(
                 "points", lambda row: row.accuracy - row.exact if row.staleness else None, group="− backpropagation"
             ),
             amount("fullest device, MB", lambda row: row.megabytes, 1, group="modelled", without="not run"),
@@ -373,7 +385,10 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
 
 def _rates(run_set: RunSet) -> Table:
     """Return a table of PETRA and backpropagation at other learning rates, by point."""
-    cells = [*_trained(run_set, plan.swept), *(c for c in _trained(run_set, plan.curve) if c.accumulation == 1)]
+    cells = [
+        *_select_trained(run_set, plan.swept),
+        *(c for c in _select_trained(run_set, plan.curve) if c.accumulation == 1),
+    ]
     chosen = [cell for cell in cells if cell.method in (PETRA, EXACT)]
     runs = _runs(run_set, chosen)
     usual = recipes.settings("small", plan.NETWORK)["learning_rate"]
@@ -386,8 +401,7 @@ def _rates(run_set: RunSet) -> Table:
 
     return table(
         key=f"staleness-{run_set.key}-rates",
-        caption=f"Accuracy by learning rate, times the recipe's ({run_set.described(network=True, rate=False)}, k = "
-        "1).",
+        caption=f"Accuracy by learning rate, times the recipe's ({run_set.describe(network=True, rate=False)}, k = 1).",
         rows=rows,
         fields=[
             number("d₀", lambda row: row["staleness"]),
@@ -399,13 +413,13 @@ def _rates(run_set: RunSet) -> Table:
 
 def _mitigations(run_set: RunSet) -> Table:
     """Return a table of runs that combine less staleness with the best corrections for it."""
-    runs = _runs(run_set, _trained(run_set, plan.mitigated))
+    runs = _runs(run_set, _select_trained(run_set, plan.plan_mitigations))
     by = ["forward_weights", "optimizer", "reference_rate", "method", "timing", "stages"]
     reached = means(runs, OUTCOME, by)
     return table(
         key=f"staleness-{run_set.key}-mitigations",
         caption=f"Predicted weights and NAdam (first beta 0.99) with less staleness "
-        f"({run_set.described(network=True, rate=False)}, k = 1).",
+        f"({run_set.describe(network=True, rate=False)}, k = 1).",
         rows=runs.drop_duplicates(by).sort_values(["optimizer", "reference_rate", "staleness"]).to_dict("records"),
         fields=[
             words("mitigation", lambda row: "NAdam" if row["optimizer"] == "nadam" else "predicted weights"),
@@ -420,7 +434,7 @@ def _mitigations(run_set: RunSet) -> Table:
 
 def _deep(run_set: RunSet) -> Table:
     """Return a table of the chain of 50 stages at each timing."""
-    runs = _runs(run_set, _trained(run_set, plan.deep))
+    runs = _runs(run_set, _select_trained(run_set, plan.deep))
     by = ["method", "timing", "stages"]
     reached, loss = (means(runs, value, by) for value in (OUTCOME, "train_loss"))
     return table(
@@ -438,7 +452,7 @@ def _deep(run_set: RunSet) -> Table:
 
 def _stable(run_set: RunSet) -> Table:
     """Return a table of the largest stable rate, by k and timing."""
-    runs = _runs(run_set, _trained(run_set, plan.mapped))
+    runs = _runs(run_set, _select_trained(run_set, plan.plan_map))
     samples = means(runs, "test_accuracy", ["warmup_epochs", "k", "timing", "stages", "reference_rate"])
     rates = sorted(set(runs["reference_rate"]))
     points = [(point.timing, ",".join(map(str, point.stages))) for point in (plan.PAPER, *plan.MAP_POINTS)]
@@ -513,7 +527,7 @@ def theory() -> str:
 # --- common
 
 
-def _trained(run_set: RunSet, part: Callable[[], Iterable[Cell]]) -> list[TrainedCell]:
+def _select_trained(run_set: RunSet, part: Callable[[], Iterable[Cell]]) -> list[TrainedCell]:
     """Return the cells of a part of the plan that belong to this run_set."""
     return [cell for cell in part() if isinstance(cell, TrainedCell) and cell.dataset == run_set.dataset]
 

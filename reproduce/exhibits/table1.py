@@ -10,7 +10,7 @@ from petra_core.methods import Method
 from reproduce.cells.networks import title_of
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans.table1 import ACCUMULATIONS, REFERENCE_DEPTH
-from reproduce.modelling.complexity import FORMULAS, Measured, formulas, measured
+from reproduce.modelling.complexity import FORMULAS, Measured, formulas, read_measured
 from reproduce.presentation import facets
 from reproduce.presentation.compare import NOT_RUN, agreement
 from reproduce.presentation.content import (
@@ -23,7 +23,7 @@ from reproduce.presentation.content import (
     Role,
     missing,
     none,
-    published,
+    published_entry,
 )
 from reproduce.presentation.content import number as number_entry
 from reproduce.presentation.tables import Field, method, number, table
@@ -53,7 +53,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     The predicted memory is computed by separate code: `petra_core.ledger` counts tensors as they are kept and released,
     and `petra_core.prediction.memory` computes from shapes. Their agreement is therefore evidence for both.
     """
-    measured = [m for run_set in run_sets(frames, "table1") for m in _measured(run_set)]
+    measured = [m for run_set in run_sets(frames, "table1") for m in _read_measured(run_set)]
     chosen = [m for m in measured if m.cell.scale == measured[0].cell.scale]
     chosen = [m for m in chosen if m.place["J"] == REFERENCE["J"] and m.place["k"] in TABULATED]
     cells = [m.cell for m in chosen]
@@ -93,8 +93,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield Finding(f"Table 1: the memory predicted from shapes is the engine's own count in {equal}.", role)
 
 
-def _measured(run_set: RunSet) -> list[Measured]:
-    return measured(run_set.frames.by_name[name] for name in run_set.done["cell"])
+def _read_measured(run_set: RunSet) -> list[Measured]:
+    return read_measured(run_set.frames.by_name[name] for name in run_set.done["cell"])
 
 
 def _beside(group: str, name: str, **columns: Callable[[Measured], Entry]) -> Field:
@@ -105,7 +105,7 @@ def _beside(group: str, name: str, **columns: Callable[[Measured], Entry]) -> Fi
         formula = line[FORMULAS[name]] if line else ""
         text = formula.replace("*", NARROW_SPACE).replace("-", MINUS)
         return [
-            published(text, line.mark, value=formula) if line else none("not in the paper's table"),
+            published_entry(text, line.mark, value=formula) if line else none("not in the paper's table"),
             *(entry_of(m) if m else missing(NOT_RUN) for entry_of in columns.values()),
         ]
 
@@ -127,7 +127,7 @@ def _activations(m: Measured) -> Entry:
 
 def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the growth with J and k."""
-    measured = _measured(run_set)
+    measured = _read_measured(run_set)
     places = {over: {m.place[over] for m in measured} for over in REFERENCE}
     yield facets.facet(
         [

@@ -18,7 +18,7 @@ from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, 
 from reproduce.presentation import facets, statements
 from reproduce.presentation.compare import CHOSEN, NOT_RUN, SeedSample, means, points, summarize
 from reproduce.presentation.content import Finding, none, with_sign
-from reproduce.presentation.tables import entry, judged, mean, mean_entry, number, published_value, table, words
+from reproduce.presentation.tables import entry, judged_columns, mean, mean_entry, number, published_value, table, words
 from reproduce.published import Row
 from reproduce.records.frames import Frames, RunSet, settings_key
 from reproduce.text import conjunction
@@ -44,7 +44,7 @@ def by_cell(run_set: RunSet, value: str) -> Callable[[TrainingCell], SeedSample]
     return lambda cell: samples[settings_key(cell)]
 
 
-def fixed_batch(cell: TrainingCell) -> str:
+def describe_fixed_batch(cell: TrainingCell) -> str:
     """Describe the batch of the paper's baselines that corresponds to a cell of PETRA."""
     halved = "" if cell.scale == "paper" else ", halved as PETRA's micro-batch is"
     batch = SWEEPS[cell.scale].baseline(cell.dataset, cell.model).batch_size
@@ -69,7 +69,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             caption="Top-1 accuracy in percent: published, and runs with the paper's settings "
             f"(scale “paper”, {arithmetic}).",
             rows=[
-                (*line, statements.published_difference(*differences[place]) if place in differences else "")
+                (*line, statements.compare_with_published(*differences[place]) if place in differences else "")
                 for place, line in enumerate(lines)
             ],
             fields=[
@@ -82,7 +82,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
                     f"ours{CHOSEN}", lambda line: mean_entry(line[2]) if line[2] else none("torchvision's own weights")
                 ),
                 words(f"our k{CHOSEN}", lambda line: line[1]),
-                judged("difference", lambda line: line[3]),
+                judged_columns("difference", lambda line: line[3]),
             ],
             notes=[
                 "Ours: best epoch after the last drop; backpropagation at the paper's batch, PETRA at the best of the "
@@ -113,12 +113,12 @@ def _ours(row: Row, best: Callable[[TrainingCell], SeedSample] | None) -> tuple[
         cells = [PAPER.cell(dataset, model, PETRA, k) for k in ACCUMULATIONS]
     samples = {cell.accumulation: best(cell) if best else SeedSample() for cell in cells}
 
-    def reached(k: int) -> tuple[float, bool]:
+    def find_best(k: int) -> tuple[float, bool]:
         estimate = samples[k].estimate
         return estimate.mean if estimate else 0.0, samples[k].summary != NOT_RUN
 
-    k = max(samples, key=reached)
-    return (k, samples[k]) if reached(k)[1] else (None, SeedSample())
+    k = max(samples, key=find_best)
+    return (k, samples[k]) if find_best(k)[1] else (None, SeedSample())
 
 
 def _title(model: str) -> str:
@@ -152,7 +152,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         run_set.done[run_set.done["batch_size"] == example.batch_size],
         [facets.line("interval"), facets.dots(apart=0.05)],
         key=f"table2-{run_set.key}-{run_set.dataset}",
-        caption=f"Accuracy after the last epoch by k ({run_set.described()}); backpropagation at PETRA's batch. "
+        caption=f"Accuracy after the last epoch by k ({run_set.describe()}); backpropagation at PETRA's batch. "
         "Line: mean over the seeds; band: 95 % interval; dot: a seed.",
         x="k",
         y="test_accuracy",
@@ -161,7 +161,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
     yield table(
         key=f"table2-{run_set.key}-{run_set.dataset}",
-        caption=f"Top-1 accuracy in percent by k ({run_set.described()}).",
+        caption=f"Top-1 accuracy in percent by k ({run_set.describe()}).",
         rows=[(f"{family}{depth}", k) for depth in sweep.depths for family in sweep.families for k in (0, *ks)],
         fields=[
             words("network", lambda row: title_of(at(*row))),
@@ -173,18 +173,18 @@ def each(run_set: RunSet) -> Iterator[Shown]:
                 lambda row: last(at(row[0], row[1], PETRA)) if (*row, SAME) in gaps else None,
                 group="last epoch, %",
             ),
-            judged(SAME, lambda row: gaps.get((*row, SAME), ""), group="PETRA − backpropagation"),
-            judged(FIXED, lambda row: gaps.get((*row, FIXED), ""), group="PETRA − backpropagation"),
+            judged_columns(SAME, lambda row: gaps.get((*row, SAME), ""), group="PETRA − backpropagation"),
+            judged_columns(FIXED, lambda row: gaps.get((*row, FIXED), ""), group="PETRA − backpropagation"),
         ],
         notes=[
             "Of the last epoch, on the same network: with backpropagation at the same k and micro-batches of "
-            f"{example.batch_size}, and with {fixed_batch(example)}."
+            f"{example.batch_size}, and with {describe_fixed_batch(example)}."
         ],
         grouped=True,
     )
     if summary := summarize(gap for (*_, to), gap in gaps.items() if to == SAME):
         yield Finding(
-            f"Table 2: {run_set.described()}. PETRA against backpropagation on the same RevNet at the same effective "
+            f"Table 2: {run_set.describe()}. PETRA against backpropagation on the same RevNet at the same effective "
             f"batch, {summary}."
         )
 

@@ -31,7 +31,7 @@ INTRODUCTION = (
 BY_RULE, CONSISTENT, HELD = PUBLISHED_RULE.title, CONSISTENT_RULE.title, "really held, MB"
 
 
-def _counted(run: Any) -> float | Entry:
+def _count_held(run: Any) -> float | Entry:
     """Return the held memory of the kinds that the rules count, or the state of an unfinished run."""
     return run.counted if run.status == DONE else missing(run.state, run.detail)
 
@@ -70,7 +70,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             amount("saving, %", lambda row: row[0].published_rule_saved, 1, group=BY_RULE),
             amount("GB", lambda row: row[0].consistent_rule, 2, group=CONSISTENT),
             amount("saving, %", lambda row: row[0].consistent_rule_saved, 1, group=CONSISTENT),
-            amount("of the rules", lambda row: _counted(row[0]), 2, group="really held, GB"),
+            amount("of the rules", lambda row: _count_held(row[0]), 2, group="really held, GB"),
             amount("all", lambda row: row[0].held, 2, group="really held, GB"),
         ],
     )
@@ -114,7 +114,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             method("method", lambda run: methods.by_name(run.method)),
             amount(BY_RULE, lambda run: run.published_rule, 1, group="by formula, MB"),
             amount(CONSISTENT, lambda run: run.consistent_rule, 1, group="by formula, MB"),
-            amount("of the rules", _counted, 1, group=HELD, hint="of the kinds they count"),
+            amount("of the rules", _count_held, 1, group=HELD, hint="of the kinds they count"),
             difference("less the published rule", lambda run: run.counted - run.published_rule, 1, group=HELD),
             amount("all", lambda run: run.held, 1, group=HELD),
             amount("at one moment", lambda run: run.at_once, 1, group=HELD, hint="each stage at its fullest"),

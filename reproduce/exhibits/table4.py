@@ -12,10 +12,10 @@ from reproduce import published
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.presentation import facets
-from reproduce.presentation.compare import Difference, bounded, means
+from reproduce.presentation.compare import Difference, format_difference, means
 from reproduce.presentation.content import none
 from reproduce.presentation.statements import UNKNOWN
-from reproduce.presentation.tables import entry, judged, mean, table, words
+from reproduce.presentation.tables import entry, judged_columns, mean, table, words
 from reproduce.records.frames import RunSet
 from reproduce.records.gradients import kinds_of
 
@@ -25,7 +25,7 @@ FULL, INPUTS, WEIGHTS, PETRA = (
 INTRODUCTION = (
     "Accuracy with k = 1 under the four combinations of buffered inputs and buffered weights, for stages that can be "
     "inverted; the others keep their inputs in every row. The published values (CIFAR-100, RevNet-18, 34 and 50) are "
-    f"unknown. {published.quoted('table4')} Reconstruction can cost something only where a stage evaluates its "
+    f"unknown. {published.quote('table4')} Reconstruction can cost something only where a stage evaluates its "
     "residual F at a reconstructed input."
 )
 
@@ -40,11 +40,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     }
     differences = {(n, m): accuracy[n, m] - accuracy[n, FULL] for n in networks for m in (WEIGHTS, INPUTS, PETRA)}
     halves = {network: accuracy[network, INPUTS] - accuracy[network, WEIGHTS] for network in networks}
-    key, recipe = f"table4-{run_set.key}-{run_set.dataset}", run_set.described(width=False)
+    key, recipe = f"table4-{run_set.key}-{run_set.dataset}", run_set.describe(width=False)
     made = {network for network, _ in accuracy if accuracy[network, FULL].values}
     deepest = max(networks, key=lambda network: (network in made, kinds_of(run_set)[network].count("R")))
     gaps = [accuracy[deepest, m] - accuracy[deepest, FULL] for m in (INPUTS, WEIGHTS, PETRA)]
-    inputs, weights, both = map(bounded, gaps)
+    inputs, weights, both = map(format_difference, gaps)
     yield Sentence(
         f"{run_set.after.capitalize()} on {deepest.partition(',')[0]}, where {networks[deepest]}, reconstructed inputs "
         f"change accuracy by {inputs} points, current weights by {weights}, both together by {both}.",
@@ -79,7 +79,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             words("weights", lambda row: row[1] and ("kept" if row[1].stashes_weights else "current")),
             entry("published", lambda row: UNKNOWN if row[1] else none("a statement only")),
             mean("ours, %", lambda row: accuracy[row[0], row[1].name] if row[1] else None),
-            judged("− both kept", difference),
+            judged_columns("− both kept", difference),
         ],
         grouped=True,
     )

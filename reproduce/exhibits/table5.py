@@ -10,7 +10,7 @@ from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
-from reproduce.modelling.network import TimedNetwork, timed_networks
+from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import DEVICES, arrange
 from reproduce.presentation import facets
 from reproduce.presentation.content import MEGABYTE, TIMES, Entry, Table, missing
@@ -41,7 +41,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """
     timed_sets = run_sets(frames, "table5")
     states = timed_sets[0].runs.set_index("model")["state"]
-    timed = [m for run_set in reversed(timed_sets) for m in timed_networks(run_set) if _of_the_papers_size(m)]
+    timed = [m for run_set in reversed(timed_sets) for m in read_timed_networks(run_set) if _of_the_papers_size(m)]
     modelled = {m.cell.model: m for m in timed}
 
     def speedup(row: Row) -> float | Entry:
@@ -73,7 +73,7 @@ def _of_the_papers_size(network: TimedNetwork) -> bool:
 
 def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield stage costs and times."""
-    timed = timed_networks(run_set)
+    timed = read_timed_networks(run_set)
     if not timed:
         return
     first, cell = timed[0], timed[0].cell
@@ -91,7 +91,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     ]
     yield Sentence(
         "With one device per stage a model, not a measurement, predicts a speed over reversible backpropagation "
-        f"without overlap of {conjunction(listed)}.{_missed(chosen, stated)}"
+        f"without overlap of {conjunction(listed)}.{_state_missed(chosen, stated)}"
     )
     parts = run_set.parts()
     yield facets.facet(
@@ -129,7 +129,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
 
 
-def _missed(chosen: Sequence[TimedNetwork], stated: Mapping[str, Row]) -> str:
+def _state_missed(chosen: Sequence[TimedNetwork], stated: Mapping[str, Row]) -> str:
     """State that the published speed-up falls with J while the modelled one grows, if that is so."""
     both = [(m.speedup, stated[m.cell.model].number(SPEEDUP)) for m in chosen if m.cell.model in stated]
     if len(both) < 2 or both[-1][0] <= both[0][0] or both[-1][1] >= both[0][1]:
@@ -143,7 +143,7 @@ def _arrangements(run_set: RunSet) -> Table:
         key="table5-arrangements",
         caption=f"Ways to use {DEVICES} devices for PETRA, and before them one a stage; modelled from measured stage "
         f"costs, scale “{run_set.scale}”.",
-        rows=[way for network in timed_networks(run_set) for way in arrange(network)],
+        rows=[way for network in read_timed_networks(run_set) for way in arrange(network)],
         fields=[
             words("network", lambda way: way.network.title),
             words("way", lambda way: way.name),

@@ -13,10 +13,10 @@ from pandas import DataFrame
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.tradeoff import ACCUMULATION
-from reproduce.modelling.network import TimedNetwork, timed_networks
+from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import STRATEGIES, Strategy, evaluate_best, find_front
 from reproduce.presentation import facets
-from reproduce.presentation.compare import SeedSamples, bounded, means
+from reproduce.presentation.compare import SeedSamples, format_difference, means
 from reproduce.presentation.content import MEGABYTE
 from reproduce.presentation.statistics import Verdict
 from reproduce.presentation.tables import amount, mean, table, words
@@ -38,10 +38,10 @@ COSTS = {"megabytes": "fullest device, MB", "milliseconds": "a micro-batch, ms"}
 
 def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the comparison as a figure and a table, and when PETRA is worth using."""
-    timed = timed_networks(run_set)
+    timed = read_timed_networks(run_set)
     accuracy = means(run_set.runs[run_set.runs["kind"] == "training"], "test_accuracy", ["method"])
     k = ACCUMULATION[run_set.scale]
-    setting = f"{run_set.described(network=True)}, k = {k}"
+    setting = f"{run_set.describe(network=True)}, k = {k}"
     ways = [way for way in STRATEGIES if accuracy[way.trains_as.name].values]
     if not (timed and ways):
         yield f"At the scale “{run_set.scale}” stage costs and accuracies are not both there yet."
@@ -50,7 +50,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     totals = run_set.parts().query("kind == 'total'").groupby("method")["value"].max() / MEGABYTE
     in_process = {way.title: totals.get(way.method.name) for way in ways if way.schedule is None}
 
-    def measured(point: Any) -> float | None:
+    def find_measured(point: Any) -> float | None:
         return in_process.get(point.way) if point.devices == len(timed[0].costs) else None  # one stage per device
 
     yield _worth(run_set, points, accuracy)
@@ -85,7 +85,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             mean("accuracy, %", lambda point: accuracy[point.trains_as]),
             amount("fullest device, MB", lambda point: point.megabytes, 1, group="modelled"),
             amount("a micro-batch, ms", lambda point: point.milliseconds, 2, group="modelled"),
-            amount("in one process, MB", measured, 1, group="measured"),
+            amount("in one process, MB", find_measured, 1, group="measured"),
             words("on the front", lambda point: point.beaten or "yes"),
         ],
         notes=[f"Stages were timed on {timed[0].machine}."],
@@ -121,7 +121,7 @@ def _worth(run_set: RunSet, points: DataFrame, accuracy: SeedSamples) -> Sentenc
     ours, plain = (points[points["way"] == title].set_index("devices") for title in (methods.PETRA.title, "1F1B"))
     if ours.empty or plain.empty:
         return Sentence("PETRA and backpropagation have not both been trained.", known=False)
-    lost = bounded(accuracy[methods.PETRA.name] - accuracy[methods.BACKPROPAGATION.name], unit="points")
+    lost = format_difference(accuracy[methods.PETRA.name] - accuracy[methods.BACKPROPAGATION.name], unit="points")
     on = [str(devices) for devices in DEVICES if not ours["beaten"][devices]]
     better = [
         str(devices)

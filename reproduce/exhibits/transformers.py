@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from petra_core import methods
 from reproduce.cells import catalogue, networks
 from reproduce.exhibits._exhibit import Exhibit
-from reproduce.exhibits.comparison import Chart, Column, Comparison, Headline, change, label, method_name, reached
+from reproduce.exhibits.comparison import Chart, Column, Comparison, Headline, change, label, mean_column, method_name
 from reproduce.presentation import facets
 from reproduce.records.frames import RunSet
 
@@ -30,7 +30,7 @@ def _setting(run_set: RunSet) -> str:
     size = (
         dataset.describe_size(cell.image_size) if dataset.text else f"{cell.stem.removeprefix('patch')}-pixel patches"
     )
-    return f"{run_set.described(network=True)}, {size}" + f", text {run_set.text[:12]}…" * bool(run_set.text)
+    return f"{run_set.describe(network=True)}, {size}" + f", text {run_set.text[:12]}…" * bool(run_set.text)
 
 
 def _names(run_set: RunSet) -> Mapping[str, str]:
@@ -76,9 +76,9 @@ COMPARISON = Comparison(
     columns=[
         label("k", "k = {k}"),
         method_name(),
-        reached("last epoch, %"),
+        mean_column("last epoch, %"),
         change("to backpropagation"),
-        _of_text_only(reached("bits per byte", "test_bits_per_byte")),
+        _of_text_only(mean_column("bits per byte", "test_bits_per_byte")),
     ],
     notes=_notes,
     finding="Transformers: {setting}. Against backpropagation, {summary}.",

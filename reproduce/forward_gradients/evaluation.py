@@ -142,7 +142,7 @@ class BlockEvaluation:
             self._at_output[source.value] = self._sources(self, source)
         return self._at_output[source.value]
 
-    def pulled(self, source: Target | Guess) -> tuple[Tensor, dict[str, Tensor]]:
+    def pull(self, source: Target | Guess) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the gradient of a target or guess at the block's input, and at the outputs of its layers by name."""
         if source.value not in self._pulled:
             gradient = self.at_output(source)

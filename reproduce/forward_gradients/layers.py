@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.grad import conv2d_weight
 
-__all__ = ["NORMS", "Layer", "Observed", "layers_of", "observing", "shares", "shifted"]
+__all__ = ["NORMS", "Layer", "Observed", "layers_of", "observing", "shares", "shift"]
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
@@ -159,7 +159,7 @@ def shares(layer: Layer, features: Tensor, gradients: Tensor) -> dict[str, Tenso
     return dict(vmap(share)(features, gradients))
 
 
-def shifted(layer: Layer, features: Tensor, changes: Mapping[str, Tensor]) -> Tensor:
+def shift(layer: Layer, features: Tensor, changes: Mapping[str, Tensor]) -> Tensor:
     """Return the change of the layer's output, [B, ...], under per-sample changes of its parameters.
 
     Args:

@@ -32,7 +32,7 @@ from petra_core.randomness import RandomStream
 from petra_core.stages import HeadStage, Loss, Stage, in_evaluation_mode, sequential
 from petra_core.worker import devices_of
 from reproduce.forward_gradients.evaluation import BlockEvaluation, Guessed, LocalBlock, dot, factors, trainable
-from reproduce.forward_gradients.layers import Layer, layers_of, shares, shifted
+from reproduce.forward_gradients.layers import Layer, layers_of, shares, shift
 from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Space, Target
 
 __all__ = ["ForwardGradients"]
@@ -172,10 +172,10 @@ class ForwardGradients:
 
         def source(evaluation: BlockEvaluation, name: Target | Guess) -> Tensor:
             if name.value == "global":
-                return evaluations[evaluation.block.index + 1].pulled(name)[0]
+                return evaluations[evaluation.block.index + 1].pull(name)[0]
             if name.value == "next":
                 above = evaluations[evaluation.block.index + 1]
-                return above.pulled(Target.GLOBAL if above.block is self.blocks[-1] else Target.LOCAL)[0]
+                return above.pull(Target.GLOBAL if above.block is self.blocks[-1] else Target.LOCAL)[0]
             return self._own_gradient(evaluation, name, target)
 
         x = inputs
@@ -189,7 +189,7 @@ class ForwardGradients:
         while len(evaluations) > 1:  # a block's graph is freed as soon as no lower block needs it
             evaluation = evaluations[-2]
             self._train_auxiliary(evaluation, target)
-            kept += self._follow(evaluation, self._compared(evaluation))
+            kept += self._follow(evaluation, self._compare(evaluation))
             self._end(evaluation)
             evaluations.pop()
         if kept:
@@ -214,7 +214,7 @@ class ForwardGradients:
                     tangents[guessed.layer] = tangents.get(guessed.layer, 0) + self._shift(evaluation, guessed)
                     kept.append(guessed)
             else:
-                self._follow(evaluation, self._pushed(evaluation, target))
+                self._follow(evaluation, self._push(evaluation, target))
             self._end(evaluation)
             x = evaluation.output.detach()
             del evaluation  # frees its graph before the next one is recorded
@@ -313,7 +313,7 @@ class ForwardGradients:
 
     def _shares(self, evaluation: BlockEvaluation, layer: Layer, source: Target | Guess) -> dict[str, Tensor]:
         """Return a gradient of a layer's parameters: each sample's share [B, ...], or their sum [1, ...]."""
-        gradients = evaluation.pulled(source)[1][layer.name]
+        gradients = evaluation.pull(source)[1][layer.name]
         parts = shares(layer, evaluation.seen.features[layer.name], gradients)
         evaluation.block.ledger.add("gradients", count := 2 * payload(parts.values()))  # of target and guess
         evaluation.block.ledger.add("gradients", -count)
@@ -321,7 +321,7 @@ class ForwardGradients:
             return parts
         return {name: value.sum(0, keepdim=True) for name, value in parts.items()}
 
-    def _compared(self, evaluation: BlockEvaluation) -> Iterator[Guessed]:
+    def _compare(self, evaluation: BlockEvaluation) -> Iterator[Guessed]:
         """Yield the guesses with their products, from the target that reverse mode has computed."""
         wanted: dict[str, Tensor] = {}
         layer: Layer | None = None
@@ -336,7 +336,7 @@ class ForwardGradients:
             guessed.product, guessed.target_squared = dot(t, guessed.guess), dot(t, t)
             yield guessed
 
-    def _pushed(self, evaluation: BlockEvaluation, target: Tensor) -> Iterator[Guessed]:
+    def _push(self, evaluation: BlockEvaluation, target: Tensor) -> Iterator[Guessed]:
         """Yield the guesses with their products, each from one jvp."""
         index = evaluation.block.index
         end = {Target.LOCAL: index + 1, Target.NEXT: index + 2, Target.GLOBAL: len(self.blocks)}[self.settings.target]
@@ -356,7 +356,7 @@ class ForwardGradients:
         assert guessed.layer is not None
         features = evaluation.seen.features[guessed.layer.name]
         changes = {guessed.name: guessed.guess.expand(len(features), *guessed.guess.shape[1:])}
-        return shifted(guessed.layer, features, changes)
+        return shift(guessed.layer, features, changes)
 
     @torch.no_grad()
     def _derivative(
@@ -380,7 +380,7 @@ class ForwardGradients:
         layers = list(tangents)
 
         def losses(start: Tensor, *changes: Tensor) -> Tensor:
-            with _added({layer.module: change for layer, change in zip(layers, changes, strict=True)}):
+            with _add_to_outputs({layer.module: change for layer, change in zip(layers, changes, strict=True)}):
                 for index in blocks:
                     start = self.stages[index](start)
             output = start if auxiliary is None else auxiliary(start)
@@ -557,7 +557,7 @@ class _Losses(PendingLosses):
 
 
 @contextlib.contextmanager
-def _added(changes: Mapping[nn.Module, Tensor]) -> Iterator[None]:
+def _add_to_outputs(changes: Mapping[nn.Module, Tensor]) -> Iterator[None]:
     """Add a tensor to the output of each of these modules in a context."""
 
     def hook(change: Tensor) -> Callable[[nn.Module, Any, Tensor], Tensor]:

@@ -11,7 +11,7 @@ from functools import cache
 
 from petra_core import methods
 from reproduce.cells.kinds import Cell, ForwardGradientCell, TrainingCell
-from reproduce.cells.setting import flags_of, settings_of, spelled
+from reproduce.cells.setting import flags_of, settings_of, spell
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.records.results import meaning
@@ -19,7 +19,7 @@ from reproduce.records.results import meaning
 
 def command(cell: Cell) -> str:
     """Return the command, or an empty string if the grid no longer has the cell and no command makes its kind."""
-    same = planned(cell.scale).get(meaning(cell), ()) if cell.scale in scales.SCALES else ()
+    same = plan_by_meaning(cell.scale).get(meaning(cell), ()) if cell.scale in scales.SCALES else ()
     if same:
         nearest = cell if cell in same else same[0]
         asked, nearest_settings = cell.to_dict(), nearest.to_dict()
@@ -39,12 +39,12 @@ def command(cell: Cell) -> str:
     words = ["python", "-m", "reproduce", "train"]
     for name, described in settings_of(type(cell)).items():
         if name in values:
-            words += [flags_of(name, described)[-1], spelled(values[name], described)]
+            words += [flags_of(name, described)[-1], spell(values[name], described)]
     return shlex.join(words)
 
 
 @cache
-def planned(scale: str) -> dict[str, list[Cell]]:
+def plan_by_meaning(scale: str) -> dict[str, list[Cell]]:
     """Return the cells of a grid by meaning, whatever their loader and precision. A meaning may have two cells."""
     by_meaning: dict[str, list[Cell]] = {}
     for cell in grid_of(scale):

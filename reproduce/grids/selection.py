@@ -72,7 +72,7 @@ class Selection:
         for source, name, values in self._conditions(grid):
             if not values:
                 continue
-            chosen = _narrowed(cells, grid, name, values, source)
+            chosen = _narrow(cells, grid, name, values, source)
             if not chosen:
                 values_left = dict.fromkeys(_text(held[name]) for cell in cells if name in (held := _settings(cell)))
                 before = " and ".join(asked)
@@ -148,7 +148,7 @@ def _first(number: str, grid: Sequence[Cell]) -> list[str]:
     return [str(seed) for seed in seeds[: int(number)]]
 
 
-def _narrowed(cells: Iterable[Cell], grid: Iterable[Cell], name: str, values: Iterable[str], source: str) -> list[Cell]:
+def _narrow(cells: Iterable[Cell], grid: Iterable[Cell], name: str, values: Iterable[str], source: str) -> list[Cell]:
     """Return the cells whose setting `name` has one of the values.
 
     Raises:

@@ -59,6 +59,6 @@ class _Trainer(Trainer):
                 seed=derive_seed(cell.seed, DROPOUT),
             )
 
-    def _measured(self) -> dict[str, Any]:
+    def _measure(self) -> dict[str, Any]:
         steps, cosines = self.pipeline.mean_cosines()
         return {"probes": steps, "measured": {"guess_cosine": [*cosines, None]}}

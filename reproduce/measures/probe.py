@@ -130,7 +130,7 @@ class Probe(abc.ABC, Generic[S]):
             measure: [_mean(stage) for stage in zip(*(row[measure] for row in rows if measure in row), strict=True)]
             for measure in measures
         }
-        return {"probes": len(finished), "measured": means, "measured_at": [_rounded(probe) for probe in finished]}
+        return {"probes": len(finished), "measured": means, "measured_at": [_round(probe) for probe in finished]}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resume needs, as tensors and plain data (references, not copies)."""
@@ -182,7 +182,7 @@ class Probe(abc.ABC, Generic[S]):
                 )
 
 
-def _rounded(finished: Mapping[str, Any]) -> dict[str, Any]:
+def _round(finished: Mapping[str, Any]) -> dict[str, Any]:
     measured = {
         measure: [None if value is None else float(f"{value:.{DIGITS}g}") for value in values]
         for measure, values in finished["measured"].items()

@@ -57,9 +57,9 @@ def check(
         CheckpointError: If an entry is missing or contradicts the cell.
 
     """
-    _need(state, COMMON, "the state")
+    _require(state, COMMON, "the state")
     pipeline = state["pipeline"]
-    _need(pipeline, [name for name in fresh if name not in ("workers", "messages")], "the pipeline's state")
+    _require(pipeline, [name for name in fresh if name not in ("workers", "messages")], "the pipeline's state")
     epoch, batch, entered = state["epoch"], state["batch"], pipeline["micro_batches"]
     if not all(isinstance(value, int) and value >= 0 for value in (epoch, batch, entered)):
         raise CheckpointError(f"expected positions of at least 0, got epoch {epoch!r}, batch {batch!r}, {entered!r}")
@@ -72,11 +72,11 @@ def check(
         raise CheckpointError("the sum of its losses is not finite")
     for index, (own, saved) in enumerate(zip(fresh["workers"], workers, strict=True)):
         if own is not None:
-            _need(saved, list(own), f"the state of stage {index}")
+            _require(saved, list(own), f"the state of stage {index}")
             _check_worker(own, saved, f"stage {index}")
 
 
-def _need(state: Any, names: Sequence[str], what: str) -> None:
+def _require(state: Any, names: Sequence[str], what: str) -> None:
     if not isinstance(state, Mapping):
         raise CheckpointError(f"{what} is a {type(state).__name__}, expected entries by name")
     if lacking := [name for name in names if name not in state]:
@@ -97,7 +97,7 @@ def _tensors_only(entry: Mapping[str, Any]) -> bool:
 
 
 def _check_tensors(own: Mapping[str, Tensor], saved: Any, where: str) -> None:
-    _need(saved, list(own), where)
+    _require(saved, list(own), where)
     for name, tensor in own.items():
         form = [(t.dtype, tuple(t.shape)) if isinstance(t, Tensor) else type(t) for t in (saved[name], tensor)]
         if form[0] != form[1]:
@@ -107,11 +107,11 @@ def _check_tensors(own: Mapping[str, Tensor], saved: Any, where: str) -> None:
 
 
 def _check_optimizer(own: Mapping[str, Any], saved: Any, stage: str, *, updates: int) -> None:
-    _need(saved, ("state", "param_groups"), f"{stage}: the optimizer")
+    _require(saved, ("state", "param_groups"), f"{stage}: the optimizer")
     if len(saved["param_groups"]) != len(own["param_groups"]):
         raise CheckpointError(f"{stage}: the optimizer has {len(saved['param_groups'])} groups of parameters")
     for group, theirs in zip(own["param_groups"], saved["param_groups"], strict=True):
-        _need(theirs, [name for name in group if name not in NO_SETTINGS], f"{stage}: the optimizer")
+        _require(theirs, [name for name in group if name not in NO_SETTINGS], f"{stage}: the optimizer")
         for name, value in group.items():
             if name not in NO_SETTINGS and _plain(theirs[name]) != _plain(value):
                 raise CheckpointError(f"{stage}: the optimizer has {name} {theirs[name]!r}, the cell {value!r}")

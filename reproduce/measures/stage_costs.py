@@ -44,11 +44,11 @@ def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:
         context.observer.tick(index, count, None)
 
     before = os.getloadavg()[0]
-    rows = timed(cell, context.device, begin)
+    rows = time_stages(cell, context.device, begin)
     return {"stages": rows, "load": [before, os.getloadavg()[0]], "cores": os.cpu_count()}
 
 
-def timed(
+def time_stages(
     cell: StageCostCell, device: torch.device, begin: Callable[[int, int], None] = lambda index, count: None
 ) -> list[dict[str, Any]]:
     """Time every stage of the cell's network.

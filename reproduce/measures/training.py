@@ -366,9 +366,9 @@ class Trainer:
             **tested,
             "train_seconds": round(self._seconds, 4),
             "evaluation_seconds": round(evaluation_seconds, 4),
-            "images_per_second": self._speed(self.batches, self._seconds),
+            "images_per_second": self._images_per_second(self.batches, self._seconds),
             "peak_bytes": sum(stage["total"] for stage in self.peaks()),
-            **self._measured(),
+            **self._measure(),
         }
         if self._context.group.is_leader:
             self._record.append(metrics)
@@ -376,7 +376,7 @@ class Trainer:
         self.epoch, self.batch = self.epoch + 1, 0
         self._loss_sum, self._losses, self._seconds = 0.0, 0, 0.0
 
-    def _measured(self) -> dict[str, Any]:
+    def _measure(self) -> dict[str, Any]:
         """Return further metrics of the epoch."""
         return {} if self._probe is None else self._probe.collect()
 
@@ -386,9 +386,11 @@ class Trainer:
         unusable = torch.zeros((), dtype=torch.int64, device=self._context.device)  # samples with non-finite outputs
         text = catalogue.by_name(self._cell.dataset).text
         stop = False
-        eager = compiled.uncompiled() if self._context.options.compiled == MODULES else contextlib.nullcontext()
+        eager = (
+            compiled.disable_compilation() if self._context.options.compiled == MODULES else contextlib.nullcontext()
+        )
         model = sequential(self.pipeline.stages)
-        with self._replicas.averaged_statistics(model), eager:
+        with self._replicas.average_statistics(model), eager:
             turns = range(-(-self._test.batches // self._replicas.count))  # number of batches of replica 0
             own = self._test.share(self._replicas.index, self._replicas.count)
             for turn, batch in itertools.zip_longest(turns, own):
@@ -423,7 +425,7 @@ class Trainer:
                 raise NonFiniteError(f"{problem}; {REMEDY}", micro_batch=self.pipeline.micro_batches - 1, stage=None)
         return tested
 
-    def _speed(self, micro_batches: int, seconds: float) -> float:
+    def _images_per_second(self, micro_batches: int, seconds: float) -> float:
         return round(micro_batches * self._cell.replicas * self._cell.batch_size / seconds, 1)
 
     def peaks(self) -> list[dict[str, int]]:
@@ -434,7 +436,7 @@ class Trainer:
             return now
         return [{key: max(old[key], new[key]) for key in new} for old, new in zip(self._peaks, now, strict=True)]
 
-    def observed_staleness(self) -> list[int]:
+    def observe_staleness(self) -> list[int]:
         """Of every stage, the most micro-batches that entered between a forward and its backward; empty without any."""
         if not isinstance(self.pipeline, Pipeline):
             return []
@@ -443,7 +445,7 @@ class Trainer:
 
     def result(self) -> dict[str, Any]:
         """Return the result of the finished run on the leader, and {} on other processes."""
-        stages, observed = self.peaks(), self.observed_staleness()
+        stages, observed = self.peaks(), self.observe_staleness()
         if not self._context.group.is_leader:
             return {}
         metrics = self._record.metrics()
@@ -458,7 +460,7 @@ class Trainer:
             "train_loss": metrics[-1]["train_loss"],
             "train_seconds": round(seconds, 4),
             "evaluation_seconds": round(sum(line["evaluation_seconds"] for line in metrics), 4),
-            "images_per_second": self._speed(self.pipeline.micro_batches, seconds),
+            "images_per_second": self._images_per_second(self.pipeline.micro_batches, seconds),
             "parameters": sum(p.numel() for stage in self.pipeline.stages for p in stage.parameters()),
             "micro_batches": self.pipeline.micro_batches,
             "peak_bytes": metrics[-1]["peak_bytes"],
@@ -484,7 +486,7 @@ class Trainer:
             "losses": losses[:, 1],
             "seconds": self._seconds,
             "peaks": self.peaks(),
-            "observed": self.observed_staleness(),
+            "observed": self.observe_staleness(),
             "data": self._data,
             "network": self._network,
             "pipeline": pipeline,
@@ -579,7 +581,7 @@ def save_model(pipeline: Engine, context: Context) -> None:
     """
     assert context.model_file is not None
     model = sequential(pipeline.stages)
-    with context.group.replicas.averaged_statistics(model):
+    with context.group.replicas.average_statistics(model):
         own_entries = {name: tensor.cpu() for name, tensor in model.state_dict().items() if not tensor.is_meta}
     state = context.group.gather_state(own_entries)
     if not context.group.is_leader:

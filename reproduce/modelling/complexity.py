@@ -21,7 +21,7 @@ from reproduce.modelling import formula
 from reproduce.published import Row
 from reproduce.records.results import Run
 
-__all__ = ["FORMULAS", "PUBLISHED_NAMES", "Measured", "formulas", "measured"]
+__all__ = ["FORMULAS", "PUBLISHED_NAMES", "Measured", "formulas", "read_measured"]
 
 #: Names of the engine's methods in the published file, which lacks one of them.
 PUBLISHED_NAMES = {
@@ -130,7 +130,7 @@ class Measured:
         )
 
 
-def measured(runs: Iterable[Run[Any]]) -> list[Measured]:
+def read_measured(runs: Iterable[Run[Any]]) -> list[Measured]:
     """Return the finished measurements among these runs, by J and k, then in the order of the methods.
 
     A measurement without one of backpropagation on the same network, which gives the units, is left out.

@@ -61,14 +61,16 @@ def with_rules(runs: DataFrame, unit: float) -> DataFrame:
     For these, counted and held, also add `…_saved`: percent less than under delayed gradients with the same network,
     images and batch.
     """
-    runs = runs.assign(published_rule=_by(PUBLISHED_RULE, runs, unit), consistent_rule=_by(CONSISTENT_RULE, runs, unit))
+    runs = runs.assign(
+        published_rule=_apply_rule(PUBLISHED_RULE, runs, unit), consistent_rule=_apply_rule(CONSISTENT_RULE, runs, unit)
+    )
     delayed = runs[runs["method"] == METHODS[0].name].groupby("subject")
     for name in ("published_rule", "consistent_rule", "counted", "held"):
         runs[f"{name}_saved"] = 100 * (1 - runs[name] / runs["subject"].map(delayed[name].first()))
     return runs
 
 
-def _by(rule: BufferRule, runs: DataFrame, unit: float) -> list[float]:
+def _apply_rule(rule: BufferRule, runs: DataFrame, unit: float) -> list[float]:
     return [
         memory(
             revnet_sizes(int(run["model"].removeprefix("revnet")), run["dataset"], run["batch_size"], run["width"]),

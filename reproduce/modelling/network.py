@@ -39,8 +39,8 @@ __all__ = [
     "balance",
     "convert_costs",
     "predict_footprints",
+    "read_timed_networks",
     "time_network",
-    "timed_networks",
     "timing_cell",
 ]
 
@@ -76,7 +76,7 @@ class TimedNetwork:
 
     @classmethod
     def from_rows(cls, cell: StageCostCell, rows: Sequence[Mapping[str, Any]], **settings: Any) -> "TimedNetwork":
-        """Make the network whose stages were timed (`stage_costs.timed`), with the medians of the times."""
+        """Make the network whose stages were timed (`stage_costs.time_stages`), with the medians of the times."""
         costs = (
             Cost(
                 *(row[name]["median"] for name in ("forward", "backward", "update")),
@@ -170,7 +170,7 @@ class TimedNetwork:
         return next(count for count in range(1, len(self.costs) + 1) if self.best(count).slowest <= slowest)
 
 
-def timed_networks(run_set: "RunSet") -> list[TimedNetwork]:
+def read_timed_networks(run_set: "RunSet") -> list[TimedNetwork]:
     """Return every network of a run set whose stages were timed."""
     timed = run_set.done.loc[run_set.done["kind"] == "stage_costs", "cell"]
     runs = (cast("Run[StageCostCell]", run_set.frames.by_name[name]) for name in timed)
@@ -244,10 +244,10 @@ def _footprints(cell: MemoryCell, device: str) -> tuple[Footprint, ...]:
 def time_network(
     cell: StageCostCell, device: "torch.device", begin: Callable[[int, int], None] = lambda index, count: None
 ) -> TimedNetwork:
-    """Time the stages of the cell's network on `device`. For `begin` see `stage_costs.timed`."""
+    """Time the stages of the cell's network on `device`. For `begin` see `stage_costs.time_stages`."""
     from reproduce.measures import stage_costs
 
-    return TimedNetwork.from_rows(cell, stage_costs.timed(cell, device, begin), device=str(device))
+    return TimedNetwork.from_rows(cell, stage_costs.time_stages(cell, device, begin), device=str(device))
 
 
 def timing_cell(cell: TrainedCell, repetitions: int = REPETITIONS) -> StageCostCell:

@@ -81,7 +81,8 @@ def compare(chain: TimedNetwork) -> list[RivalOutcome]:
     """Return the outcomes of all rivals on a chain, PETRA first, data parallelism last."""
     sizes = (CHUNKS,) * (len(chain.costs) // CHUNKS)
     pipelines = (
-        _synchronous(chain, rival, sizes) if rival.schedule else _pipelined(chain, rival, sizes) for rival in RIVALS
+        _synchronous(chain, rival, sizes) if rival.schedule else _evaluate_pipelined(chain, rival, sizes)
+        for rival in RIVALS
     )
     return [*pipelines, _data_parallel(chain, len(sizes))]
 
@@ -125,7 +126,7 @@ def _synchronous(chain: TimedNetwork, rival: Strategy, sizes: tuple[int, ...]) -
     return _outcome(chain, rival.title, seconds, peak, multiple=multiple)
 
 
-def _pipelined(chain: TimedNetwork, rival: Strategy, sizes: tuple[int, ...]) -> RivalOutcome:
+def _evaluate_pipelined(chain: TimedNetwork, rival: Strategy, sizes: tuple[int, ...]) -> RivalOutcome:
     costs, footprints = merge_stages(chain.under(rival.method, BATCH), sizes)
     vector = per_device((1,) * len(sizes), rival.slack)
     stages = predict_stages(footprints, Settings(method=rival.method, accumulation=BATCH, staleness=vector))

@@ -86,7 +86,7 @@ def interleaved(stages: int, micro_batches: int) -> Schedule:
             f"(remainder {micro_batches % devices})"
         )
     total = CHUNKS * micro_batches
-    order = [_interleaved(place, devices) for place in range(total)]  # chunk and micro-batch of each forward
+    order = [_place_forward(place, devices) for place in range(total)]  # chunk and micro-batch of each forward
     schedule: Schedule = []
     for device in range(devices):
         forwards: list[Name] = [("F", device + chunk * devices, m) for chunk, m in order]
@@ -111,7 +111,7 @@ def _one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[Name]:
     return names
 
 
-def _interleaved(place: int, devices: int) -> tuple[int, int]:
+def _place_forward(place: int, devices: int) -> tuple[int, int]:
     """Return chunk and micro-batch of a device's forward number `place`.
 
     The chunks alternate after every `devices` micro-batches.

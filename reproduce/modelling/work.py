@@ -52,11 +52,11 @@ def costs_of_stages(cell: TrainedCell, partition: tuple[int, ...]) -> list[Cost]
 
 def predict_costs(cell: TrainedCell) -> tuple[Cost, ...]:
     """Return the cost of each block: FLOPs instead of seconds, for one forward and its backward."""
-    return _predicted(tuple((name, getattr(cell, name)) for name in NETWORK))
+    return _predict(tuple((name, getattr(cell, name)) for name in NETWORK))
 
 
 @cache
-def _predicted(settings: tuple[tuple[str, Any], ...]) -> tuple[Cost, ...]:
+def _predict(settings: tuple[tuple[str, Any], ...]) -> tuple[Cost, ...]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 

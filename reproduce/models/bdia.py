@@ -38,14 +38,14 @@ class _Round(torch.autograd.Function):
 
     @staticmethod
     def forward(context: object, x: Tensor, bits: int) -> Tensor:
-        return rounded(x, bits)
+        return round_to(x, bits)
 
     @staticmethod
     def backward(context: object, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0], None
 
 
-def rounded(x: Tensor, bits: int | None) -> Tensor:
+def round_to(x: Tensor, bits: int | None) -> Tensor:
     """Round to the nearest multiple of 2^-bits, ties to even, or return `x` itself if `bits` is None."""
     return x if bits is None else (x * 2**bits).round_() / 2**bits
 
@@ -122,13 +122,13 @@ class BdiaStage(Stage):
             return self.quantise(x + self._evaluate(x)), x
         gamma = self._drawn(x)
         step = self.quantise((1 - gamma) * x + (1 + gamma) * self._evaluate(x))
-        return self._halved(before, gamma) + step, x
+        return self._halve(before, gamma) + step, x
 
     def record(self, inputs: Streams) -> Tape:
         x, before = two_streams(inputs)
         gamma, x_leaf = self._drawn(x), leaf(x)
         h = self._evaluate(x_leaf)
-        output = self._halved(before.detach(), gamma) + self._step(x.detach(), h.detach(), gamma)
+        output = self._halve(before.detach(), gamma) + self._step(x.detach(), h.detach(), gamma)
         return _BdiaTape(detach(inputs), (output, x.detach()), x_leaf, h, gamma)
 
     def keep(self, inputs: Streams) -> Streams:
@@ -166,9 +166,9 @@ class BdiaStage(Stage):
         return gamma
 
     def _step(self, x: Tensor, h: Tensor, gamma: Tensor) -> Tensor:
-        return rounded((1 - gamma) * x + (1 + gamma) * h, self.quantise.bits)
+        return round_to((1 - gamma) * x + (1 + gamma) * h, self.quantise.bits)
 
-    def _halved(self, before: Tensor, gamma: Tensor) -> Tensor:
+    def _halve(self, before: Tensor, gamma: Tensor) -> Tensor:
         """Return Q[gamma (before + 2^-l s)]. Q changes nothing here: before + 2^-l s is an even multiple of 2^-l."""
         bits = self.quantise.bits
         if bits is None:

@@ -196,7 +196,7 @@ def interval(rows: DataFrame, value: str) -> tuple[float | None, float | None]:
     return known.low, known.high
 
 
-def measured(values: DataFrame, value: str, by: Sequence[str]) -> SeedSamples:
+def measured_samples(values: DataFrame, value: str, by: Sequence[str]) -> SeedSamples:
     """Return the samples of values measured during runs, whether these are finished or not; see `means`.
 
     A value measured during a run, such as the difference of two gradients, counts as one value of the run.
@@ -273,7 +273,7 @@ def points(difference: Difference) -> str:
     return f"{with_sign(estimate.mean, 1)}{broken}" if estimate else NO_PAIR
 
 
-def bounded(difference: Difference, *, trailing: bool = False, unit: str = "") -> str:
+def format_difference(difference: Difference, *, trailing: bool = False, unit: str = "") -> str:
     """Format a difference as mean ± half-width of the 95 % interval, with the marks for mixed machines and broken runs.
 
     Args:

@@ -173,7 +173,7 @@ def number(value: float, digits: int, *, role: Role = Role.OURS) -> Entry:
     return Entry(signless(f"{value:,.{digits}f}"), value, role)
 
 
-def published(text: str, mark: Mark, *, value: float | str | None = None) -> Entry:
+def published_entry(text: str, mark: Mark, *, value: float | str | None = None) -> Entry:
     """Return an entry with a published value as it was published, with its mark."""
     return Entry(text, value, Role.PUBLISHED, mark=mark)
 

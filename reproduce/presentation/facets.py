@@ -621,7 +621,7 @@ def zero(panel: Panel) -> None:
     panel.axes.axhline(0, color=plots.QUIET, linewidth=0.8)
 
 
-def labelled(column: str, shaded: Collection[str] = ()) -> Layer:
+def label_places(column: str, shaded: Collection[str] = ()) -> Layer:
     """Label whole numbers on the x-axis with the value of the column, and shade places with a value in `shaded`."""
 
     def labelled(panel: Panel) -> None:

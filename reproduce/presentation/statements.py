@@ -9,7 +9,7 @@ import enum
 from collections.abc import Callable
 
 from reproduce.presentation.content import Entry, Role, estimate, missing
-from reproduce.presentation.content import published as published_entry
+from reproduce.presentation.content import published_entry as published_entry
 from reproduce.presentation.statistics import MARGIN_POINTS, Estimate, Verdict, verdict, without_spread
 from reproduce.published import Mark
 
@@ -59,7 +59,7 @@ def compare(ours: Estimate, published: float, margin: float = MARGIN_POINTS) -> 
     return ClaimVerdict.AGREE if near or ours.low <= published <= ours.high else ClaimVerdict.DISAGREE
 
 
-def published_difference(ours: Estimate | None, published: float) -> list[Entry]:
+def compare_with_published(ours: Estimate | None, published: float) -> list[Entry]:
     """Format the difference between our mean and a published value, and the verdict."""
     if ours is None:
         return [missing(""), missing("")]

@@ -7,7 +7,7 @@ object: a place, a measurement, a row of a frame.
     table(key="length", caption="…", rows=[3, 9, 27], fields=[
         number("epochs", lambda epochs: epochs),
         mean("PETRA, %", lambda epochs: accuracy["PETRA", epochs]),
-        judged("points", lambda epochs: gaps[epochs], group="PETRA less backpropagation"),
+        judged_columns("points", lambda epochs: gaps[epochs], group="PETRA less backpropagation"),
     ])
 """
 
@@ -32,7 +32,7 @@ from reproduce.presentation.content import (
 )
 from reproduce.presentation.content import estimate as estimate_entry
 from reproduce.presentation.content import number as number_entry
-from reproduce.presentation.content import published as published_entry
+from reproduce.presentation.content import published_entry as published_entry
 from reproduce.presentation.content import verdict as verdict_entry
 from reproduce.presentation.statistics import Estimate
 from reproduce.published import Row
@@ -96,7 +96,7 @@ def words(name: str, value_of: Of, *, group: str = "", hint: str = "") -> Field:
     return entry(name, lambda row: _words(value_of(row)), group=group, hint=hint, numeric=False)
 
 
-def named(*names: str) -> Field:
+def named_columns(*names: str) -> Field:
     """Return columns of text from rows that are mappings, each named after its key; missing keys are shown as empty."""
     heads = [Column(name.replace("_", " "), numeric=False) for name in names]
     return Field(heads, lambda row: [_words(row.get(name)) for name in names])
@@ -154,13 +154,13 @@ def difference(name: str, value_of: Of, digits: int, *, group: str = "", hint: s
     With `exact` all differences should be 0, and any other is an alert.
     """
 
-    def signed(value: float) -> Entry:
+    def format_signed(value: float) -> Entry:
         return Entry(with_sign(value, digits), value, Role.ALERT if exact and value else Role.OURS)
 
-    return _numbers(name, value_of, signed, group, hint)
+    return _numbers(name, value_of, format_signed, group, hint)
 
 
-def estimated(name: str, value_of: Callable[[Any], Estimate | None], *, group: str = "", hint: str = "") -> Field:
+def estimate_column(name: str, value_of: Callable[[Any], Estimate | None], *, group: str = "", hint: str = "") -> Field:
     """Return a column of means ± half-width of the 95 % interval, to three decimals; None is shown as not defined."""
 
     def make(row: Any) -> Entry:
@@ -206,7 +206,7 @@ def error(name: str, value_of: Callable[[Any], SeedSample | None], *, group: str
     return entry(name, make, group=group)
 
 
-def judged(
+def judged_columns(
     name: str, value_of: Callable[[Any], Difference | list[Entry] | str | None], *, digits: int = 2, group: str = ""
 ) -> Field:
     """Return two columns: a difference with the runs of its sides, and its verdict.
@@ -226,7 +226,9 @@ def judged(
     return Field([Column(name, group=group), Column("verdict", numeric=False, group=group)], entries, value_of)
 
 
-def compared(name: str, value_of: Callable[[Any], Difference | None], digits: int, *, group: str = "") -> Field:
+def difference_column(
+    name: str, value_of: Callable[[Any], Difference | None], digits: int, *, group: str = ""
+) -> Field:
     """Return a column of differences without a verdict, for a quantity without a margin, such as a loss."""
     nothing = SeedSample() - SeedSample()
     return Field(

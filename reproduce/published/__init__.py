@@ -139,7 +139,7 @@ def claims() -> tuple[Claim, ...]:
     return tuple(found)
 
 
-def quoted(exhibit: str) -> str:
+def quote(exhibit: str) -> str:
     """Quote the claims about an exhibit, one after the other.
 
     Raises:

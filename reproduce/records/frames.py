@@ -222,7 +222,7 @@ class Frames:
                             rows[row["settings"], row["seed"]] = row
                     for place, cell in planned.items():
                         if place not in rows:
-                            row = _planned_row(cell, arithmetic)
+                            row = _plan_row(cell, arithmetic)
                             rows[place] = row | {"study": self.studies.get(row["study"])}
                     in_order = [rows[place] for place in sorted(rows, key=lambda p: (places[p[0]], p[1]))]
                     yield RunSet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
@@ -273,7 +273,7 @@ class RunSet:
         """The length of the training: "after 3 epochs"."""
         return f"after {count(self.example.epochs, 'epoch')}"
 
-    def described(
+    def describe(
         self,
         runs: DataFrame | None = None,
         *,
@@ -375,7 +375,7 @@ def _seed_of(cell: Cell) -> int:
     return int(cell.to_dict()["seed"])
 
 
-def _planned_row(cell: Cell, arithmetic: str) -> dict[str, Any]:
+def _plan_row(cell: Cell, arithmetic: str) -> dict[str, Any]:
     state = State(Status.NOT_RUN, epochs=cell.epochs_expected)
     return _run(Run(cell, state, {}, (), (), (), {})) | {"arithmetic": arithmetic}
 

@@ -26,10 +26,10 @@ from reproduce.grids.plans import PLANS
 from reproduce.grids.plans import staleness as plan
 from reproduce.grids.plans.length import NETWORK
 from reproduce.grids.plans.length import PETRA as VARIANT
-from reproduce.modelling.network import TimedNetwork, timed_networks
+from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import STRATEGIES, Sharing, Strategy, evaluate_best
 from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import Difference, bounded, means
+from reproduce.presentation.compare import Difference, format_difference, means
 from reproduce.presentation.content import MEGABYTE, Figure, in_prose, short_title
 from reproduce.presentation.statistics import Verdict
 from reproduce.records.frames import Frames, RunSet, settings_key
@@ -72,7 +72,7 @@ def first_screen(frames: Frames) -> tuple[list[Answer], list[Headline]]:
     """
     speeds = _speeds(frames)
     worth = _worth(frames, speeds) if speeds else ()
-    speed = _speed(frames, speeds) if speeds else ()
+    speed = _write_speed(frames, speeds) if speeds else ()
     return [*_as_good(frames), *_saves(frames), *worth], [*_accuracy(frames), *_memory(frames), *speed]
 
 
@@ -95,14 +95,14 @@ def _as_good(frames: Frames) -> Iterator[Answer]:
     if not known:
         return
     certain = {epochs: gap for epochs, gap in known.items() if gap.estimate and gap.estimate.low is not None}
-    listed = [f"{bounded(gap, trailing=True)} after {epochs}" for epochs, gap in known.items()]
+    listed = [f"{format_difference(gap, trailing=True)} after {epochs}" for epochs, gap in known.items()]
     cell = run_set.example
     width = f" at 1/{PAPER_WIDTH // cell.width} of the paper's width" * (cell.width < PAPER_WIDTH)
     text = (
         f"On CIFAR-10 with {title_of(cell).partition(',')[0]}{width}, PETRA (k = {VARIANT.k}, "
         f"{count(VARIANT.k, 'micro-batch')} per update) trails backpropagation by {conjunction(listed)} epochs, in "
         "points of "
-        f"test accuracy. {_published_gaps()} {_reconstruction(frames, run_set)} "
+        f"test accuracy. {_state_published_gaps()} {_reconstruction(frames, run_set)} "
         f"{_at_paper_scale(frames)}"
     )
     yield Answer(_title(certain or known), " ".join(text.split()), "length")
@@ -127,7 +127,7 @@ def _title(gaps: Mapping[int, Difference]) -> str:
     return f"PETRA comes within {count(within, 'point')} of backpropagation{trained}, and stays below it."
 
 
-def _published_gaps() -> str:
+def _state_published_gaps() -> str:
     """State the paper's differences on CIFAR-10 between PETRA and backpropagation on the same network."""
     rows = {
         (row["model"], methods.by_name(row["method"]).name): row.number("top1_percent")
@@ -153,11 +153,11 @@ def _reconstruction(frames: Frames, run_set: RunSet) -> str:
         remains = " What remains is delay." * (of_delayed.accuracy.verdict is Verdict.EQUAL)
         text = (
             f"Delayed gradients keep their inputs exactly; PETRA − delayed gradients is "
-            f"{bounded(of_delayed.accuracy, unit='points')}: {seen} on this network, where "
+            f"{format_difference(of_delayed.accuracy, unit='points')}: {seen} on this network, where "
             f"{_reconstructing(run_set)}.{remains}"
         )
     if of_chain.accuracy.estimate:
-        cost = bounded(of_chain.accuracy, unit="points")
+        cost = format_difference(of_chain.accuracy, unit="points")
         return f"{text} Where all inner stages reconstruct (chain of 16), PETRA − DSP is {cost}."
     return f"{text} The chain of 16, in which all inner stages reconstruct, has not been run for that long."
 
@@ -259,10 +259,10 @@ SPEED_K = (1, 4, 16, 32)
 OURS, MERGED, PIPELINE = methods.PETRA.title, "PETRA, merged stages", "1F1B"
 
 
-def _timed(frames: Frames) -> TimedNetwork | None:
+def _find_timed(frames: Frames) -> TimedNetwork | None:
     """Return the network of the first screen with its timed stages; None if its stages are not timed."""
     networks = [
-        n for run_set in run_sets(frames, "tradeoff") if run_set.scale == SCALE for n in timed_networks(run_set)
+        n for run_set in run_sets(frames, "tradeoff") if run_set.scale == SCALE for n in read_timed_networks(run_set)
     ]
     return next((network for network in networks if network.cell.model == NETWORK), None)
 
@@ -282,7 +282,7 @@ def _speeds(frames: Frames) -> Speeds:
 
     "Merged" means that all stages of a device form one stage. A synchronous pipeline computes the same either way.
     """
-    if (network := _timed(frames)) is None:
+    if (network := _find_timed(frames)) is None:
         return {}
     ways = {way.title: way for way in STRATEGIES}
     ways[MERGED] = Strategy(MERGED, methods.PETRA, sharing=Sharing.EVERYTHING)
@@ -339,7 +339,7 @@ def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
         if beaten and not still
         else ""
     )
-    measured = f"Measured with two processes: {of_two}." if (of_two := _measured_speeds(frames)) else ""
+    measured = f"Measured with two processes: {of_two}." if (of_two := _state_measured_speeds(frames)) else ""
     title = (
         "It pays where few micro-batches make an update."
         if wins and loses
@@ -351,7 +351,7 @@ def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
     yield Answer(title, " ".join(text.split()), "tradeoff")
 
 
-def _measured_speeds(frames: Frames) -> str:
+def _state_measured_speeds(frames: Frames) -> str:
     """State the speeds of two processes relative to one process with backpropagation, for every network.
 
     Each speed is the median over rounds of ratios within a round.
@@ -388,7 +388,7 @@ def _accuracy(frames: Frames) -> Iterator[Headline]:
             [_lengths(runs, named, absent)],
             key="headline-accuracy",
             caption=f"Test accuracy over the last epochs against the staleness of the first stage "
-            f"({run_set.described(network=True, length=False)}, k = {VARIANT.k}). A line for each length of training; "
+            f"({run_set.describe(network=True, length=False)}, k = {VARIANT.k}). A line for each length of training; "
             "mark: "
             "mean, bar: 95 % interval. Below the staleness the number of devices with one stage each: in lockstep, * "
             "under asynchronous 1F1B, + under 1F1B with slack.",
@@ -452,7 +452,7 @@ def _of_lengths(runs: DataFrame, named: Mapping[int, str]) -> str:
     known = {
         epochs: gap_at for epochs, gap_at in gaps.items() if gap_at.estimate and gap_at.estimate.low is not None
     } or gaps
-    listed = [f"{bounded(gap_at, unit='points')} after {epochs} epochs" for epochs, gap_at in known.items()]
+    listed = [f"{format_difference(gap_at, unit='points')} after {epochs} epochs" for epochs, gap_at in known.items()]
     ends = conjunction(list(dict.fromkeys([listed[0], listed[-1]]))) if listed else "not known yet"
     sentence = f"A staleness of {most} micro-batches changes PETRA's accuracy by {ends}."
     if not both:
@@ -462,7 +462,7 @@ def _of_lengths(runs: DataFrame, named: Mapping[int, str]) -> str:
     }
     if not smaller:
         return sentence
-    changes = conjunction([bounded(gap_at) for gap_at in smaller.values()])
+    changes = conjunction([format_difference(gap_at) for gap_at in smaller.values()])
     places = conjunction(list(map(str, smaller)))
     return f"{sentence} After {both[0]} epochs a staleness of {places} changes it by {changes}."
 
@@ -541,8 +541,8 @@ def _memory(frames: Frames) -> Iterator[Headline]:
     )
 
 
-def _speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
-    network = _timed(frames)
+def _write_speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
+    network = _find_timed(frames)
     assert network is not None  # there are speeds
     most, low, high = max(devices for *_, devices in speeds), min(SPEED_K), max(SPEED_K)
     ours = [speeds[OURS, k, most].speed for k in SPEED_K]

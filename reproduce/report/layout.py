@@ -21,7 +21,7 @@ __all__ = [
     "first_blocks",
     "k_of",
     "k_of_head",
-    "named_svg",
+    "name_svg",
     "other_blocks",
     "picture",
     "raw_differs",
@@ -88,7 +88,7 @@ def _waits(row: Sequence[Entry]) -> bool:
     return not known and any(entry.text == "not run" for entry in row)
 
 
-def named_svg(figure: Figure) -> str:
+def name_svg(figure: Figure) -> str:
     """Return the drawing with an identifier that its thumbnail refers to."""
     return figure.svg.replace("<svg ", f'<svg id="svg-{_identifier(figure.key)}" ', 1)
 

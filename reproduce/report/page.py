@@ -26,7 +26,7 @@ from reproduce.presentation.statistics import MARGIN_POINTS
 from reproduce.records.results import Results
 from reproduce.report import citing, layout, overview
 from reproduce.report.processes import Helpers
-from reproduce.report.reproducibility import counted
+from reproduce.report.reproducibility import count_verdicts
 from reproduce.report.sections import Top, draw
 from reproduce.text import count
 
@@ -61,7 +61,7 @@ def render(results: Results, helpers: Helpers | None = None) -> Report:
             headlines=top.headlines,
             judged=top.judged,
             claims_of=claims_of,
-            claims_sentence=counted(top.judged),
+            claims_sentence=count_verdicts(top.judged),
             titles={section.key: overview.label(section) for section in sections},
             reproducibility=top.reproducibility,
             verdict_meanings=list(ClaimVerdict),

@@ -19,7 +19,7 @@ from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records.storage import write_atomically
 from reproduce.report.build import ReadmeError
 from reproduce.report.headline import Answer, Headline
-from reproduce.report.reproducibility import counted
+from reproduce.report.reproducibility import count_verdicts
 
 __all__ = ["Contents", "contents", "update"]
 
@@ -53,16 +53,16 @@ def contents(answers: list[Answer], headlines: list[Headline], judged: list[Judg
         judged: All claims with their verdicts. Claims without runs are counted, not listed.
 
     """
-    pictures, parts = {}, [_wrapped(f"**{answer.title}** {answer.text}") for answer in answers]
+    pictures, parts = {}, [_wrap(f"**{answer.title}** {answer.text}") for answer in answers]
     for headline in headlines:
         name = f"{headline.figure.key.removeprefix('headline-')}.svg"
         pictures[name] = _on_white(headline.figure.svg).encode()
         parts.append(f"![{headline.figure.title}]({PICTURES}/{name})")
-        parts.append(_wrapped(f"{headline.sentence} ({headline.figure.caption})"))
+        parts.append(_wrap(f"{headline.sentence} ({headline.figure.caption})"))
     chosen = [judgement for judgement in judged if judgement.claim.exhibit in EXHIBITS and judgement.evidence]
     rows = [f"| {judgement.claim.sentence} | {judgement.found} | {judgement.verdict.value} |" for judgement in chosen]
     table = "\n".join(["| the paper | this suite | verdict |", "|---|---|---|", *rows])
-    lead = _wrapped(f"{counted(judged)} Those of the paper's tables and figures with a run:")
+    lead = _wrap(f"{count_verdicts(judged)} Those of the paper's tables and figures with a run:")
     texts = {"answers": "\n\n".join(parts), "verdicts": f"{lead}\n\n{table}"}
     for name, text in texts.items():
         plain = text.replace(NARROW_SPACE, " ")
@@ -99,7 +99,7 @@ def update(readme: Path, new: Contents) -> None:
     write_atomically(readme, page.encode())
 
 
-def _wrapped(text: str) -> str:
+def _wrap(text: str) -> str:
     """Break a text into lines at spaces. Escape asterisks, which would begin a list or emphasis."""
     escaped = re.sub(r"(?<!\*)\*(?!\*)", r"\\*", text)
     return textwrap.fill(escaped, LINE, break_long_words=False, break_on_hyphens=False)

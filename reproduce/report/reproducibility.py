@@ -13,7 +13,7 @@ from reproduce.records.frames import Frames
 from reproduce.records.record import Status
 from reproduce.text import conjunction, count
 
-__all__ = ["Reproducibility", "counted", "reproducibility"]
+__all__ = ["Reproducibility", "count_verdicts", "reproducibility"]
 
 PAPER = "PETRA"
 
@@ -40,7 +40,7 @@ class Reproducibility:
     not_published: Sequence[str]
 
 
-def counted(judged: Sequence[Judged]) -> str:
+def count_verdicts(judged: Sequence[Judged]) -> str:
     """Count the claims of the paper by verdict, in a sentence."""
     verdicts = Counter(judgement.verdict for judgement in judged if judgement.claim.paper == PAPER)
     listed = [

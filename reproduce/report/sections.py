@@ -54,7 +54,7 @@ def draw(results: Results, helpers: Helpers | None = None) -> tuple[list[Section
     frames = Frames(results)
     made: dict[str, Section] = {}
     judged: list[claims.Judged] | None = None
-    with _uncollected():
+    with _disable_gc():
         started = (
             [helpers.pool.submit(_help, results, judge=place == 0) for place in range(helpers.number)]
             if helpers
@@ -136,12 +136,12 @@ def _sections(frames: Frames, queue: Queue, *, last: bool) -> dict[str, Section]
 def _help(results: Results, *, judge: bool) -> Drawn:
     """Draw sections in a helper process; then judge the claims, if asked to."""
     frames = Frames(results)
-    with _uncollected():
+    with _disable_gc():
         return Drawn(_sections(frames, processes.queue_of_helper, last=True), claims.judge(frames) if judge else None)
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _disable_gc() -> Iterator[None]:
     """Disable the cyclic garbage collector, which took a third of the time.
 
     Simulations create hundreds of thousands of small objects without cycles. The figures keep only 60 MB in total.

@@ -86,7 +86,7 @@ class Interrupt:
 
 
 @contextlib.contextmanager
-def ignored() -> Iterator[None]:
+def ignore_signals() -> Iterator[None]:
     """Ignore these signals in this context, and in processes that are started in it.
 
     Ctrl-C and Slurm send signals to every process of a group. A worker process only obeys its parent. It could ignore

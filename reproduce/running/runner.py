@@ -28,7 +28,7 @@ from reproduce.records.record import Record, RecordError, State, Status
 from reproduce.records.storage import StorageError
 from reproduce.running import worker
 from reproduce.running.grid_options import GridOptions
-from reproduce.running.interrupts import Interrupt, ignored
+from reproduce.running.interrupts import Interrupt, ignore_signals
 from reproduce.running.messages import (
     DeviceLost,
     DiskFull,
@@ -165,7 +165,7 @@ def _supervise(
         process: BaseProcess = context.Process(
             target=worker.main, args=(cells, options, number, theirs, stop, os.getpid(), without)
         )
-        with ignored():  # workers obey the parent's `stop`, not signals
+        with ignore_signals():  # workers obey the parent's `stop`, not signals
             process.start()
         theirs.close()  # the worker must have the only copy of its end, so that its death closes the pipe
         workers[ours] = number, process

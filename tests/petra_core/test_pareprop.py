@@ -213,7 +213,7 @@ def test_gpu_neighbours_use_two_synchronised_streams(
         def __exit__(self, *error: object) -> None:
             current.pop()
 
-    monkeypatch.setattr(overlapped, "shared_stream", functools.cache(overlapped.shared_stream.__wrapped__))
+    monkeypatch.setattr(overlapped, "get_stream", functools.cache(overlapped.get_stream.__wrapped__))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(next(names)))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
     monkeypatch.setattr(torch.cuda, "stream", Entered)

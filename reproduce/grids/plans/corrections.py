@@ -117,10 +117,10 @@ def trials(scale: str) -> list[Trial]:
     if scale == "smoke":
         pairs = [(methods.BACKPROPAGATION, NOTHING), *((methods.PETRA, mitigation) for mitigation in MITIGATIONS)]
         return [_trial(scale, "chain8", method, 1, 0, mitigation) for method, mitigation in pairs]
-    return [*_tried(scale), *_longer()] if scale in NETWORKS else []
+    return [*_list_trials(scale), *_longer()] if scale in NETWORKS else []
 
 
-def _tried(scale: str) -> list[Trial]:
+def _list_trials(scale: str) -> list[Trial]:
     return [
         _trial(scale, network, method, k, seed, mitigation, rate)
         for recipes_rate in (True, False)
@@ -132,7 +132,7 @@ def _tried(scale: str) -> list[Trial]:
         for rate in mitigation.rates
         if mitigation.fits(method)
         and (rate == 1) == recipes_rate
-        and _wanted(method, mitigation, seed, rate, CHOSEN.get((network, k, method.name, mitigation.title)))
+        and _is_wanted(method, mitigation, seed, rate, CHOSEN.get((network, k, method.name, mitigation.title)))
     ]
 
 
@@ -151,7 +151,7 @@ def _longer() -> list[Trial]:
     ]
 
 
-def _wanted(method: Method, mitigation: Mitigation, seed: int, rate: float, chosen: float | None) -> bool:
+def _is_wanted(method: Method, mitigation: Mitigation, seed: int, rate: float, chosen: float | None) -> bool:
     if rate == 1:
         return method is methods.PETRA or mitigation is NOTHING or seed == 0
     return method in (methods.PETRA, methods.BACKPROPAGATION) and (seed == 0 or rate == chosen)

@@ -50,7 +50,7 @@ def cells(scale: str) -> list[Cell]:
     if scale != SCALE:
         return []
     return [
-        planned(coupling, blocks, precision, seed)
+        plan_cell(coupling, blocks, precision, seed)
         for coupling in COUPLINGS
         for blocks in BLOCKS
         for precision in coupling.precisions
@@ -58,7 +58,7 @@ def cells(scale: str) -> list[Cell]:
     ]
 
 
-def planned(coupling: Coupling, blocks: int, precision: str = "float32", seed: int = 0) -> ReconstructionCell:
+def plan_cell(coupling: Coupling, blocks: int, precision: str = "float32", seed: int = 0) -> ReconstructionCell:
     """Return the cell of a coupling and a depth in an arithmetic."""
     batch_size = 24
     settings = recipes.settings(

@@ -48,7 +48,7 @@ SEEDS: dict[str, dict[int, dict[Variant, tuple[int, ...]]]] = {
 def cells(scale: str) -> list[Cell]:
     """Return every variant, and backpropagation at its k, ordered by length: long trainings come last."""
     pairs = [
-        planned(scale, method, variant.k, epochs, seed)
+        plan_cell(scale, method, variant.k, epochs, seed)
         for epochs, variants in SEEDS.get(scale, {}).items()
         for variant, seeds in variants.items()
         for seed in seeds
@@ -57,7 +57,7 @@ def cells(scale: str) -> list[Cell]:
     return list(dict.fromkeys(pairs))
 
 
-def planned(scale: str, method: Method, k: int, epochs: int, seed: int = 0) -> TrainingCell:
+def plan_cell(scale: str, method: Method, k: int, epochs: int, seed: int = 0) -> TrainingCell:
     """Return the cell of a method and a length."""
     return recipes.cell(scale, NETWORK, method, k, seed, **lasting(scale, epochs))
 

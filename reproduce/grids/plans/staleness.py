@@ -75,13 +75,13 @@ def cells(scale: str) -> list[Cell]:
     if scale not in ("narrow", "paper"):
         return []
     k = 1 if scale == "narrow" else recipes.ACCUMULATIONS[0]
-    return [trained(method, point, k, seed, scale=scale) for seed in recipes.seeds(scale) for method, point in _ENDS]
+    return [plan_cell(method, point, k, seed, scale=scale) for seed in recipes.seeds(scale) for method, point in _ENDS]
 
 
 _ENDS = ((EXACT, PAPER), (PETRA, PAPER), (PETRA, FREE), (PETRA, FOUR))
 
 
-def trained(
+def plan_cell(
     method: Method,
     point: Point,
     k: int = 1,
@@ -108,7 +108,7 @@ def confirming() -> Iterator[Cell]:
     """Yield the comparisons after 3 epochs that were declared before their runs."""
     for seed in CONFIRMING:
         for method, point in ((EXACT, PAPER), (PETRA, FREE), (PETRA, FOUR), (PETRA, PAPER), (DELAYED, FREE)):
-            yield trained(method, point, 1, seed)
+            yield plan_cell(method, point, 1, seed)
 
 
 def devices() -> Iterator[Cell]:
@@ -118,10 +118,10 @@ def devices() -> Iterator[Cell]:
     for seed in recipes.seeds("small"):
         for number, (_, k) in DEVICES.items():
             for updates in dict.fromkeys((1, k)):
-                yield trained(EXACT, PAPER, updates, seed)
+                yield plan_cell(EXACT, PAPER, updates, seed)
                 for method in RIVALS:
                     if not method.double_buffered or updates >= number - 1:
-                        yield trained(method, on_devices(number), updates, seed)
+                        yield plan_cell(method, on_devices(number), updates, seed)
 
 
 def on_devices(number: int) -> Point:
@@ -136,8 +136,8 @@ def curve() -> Iterator[Cell]:
             for method in COMPARED:
                 for point in POINTS[NETWORK]:
                     for seed in seeds:
-                        yield trained(EXACT, PAPER, k, seed)
-                        yield trained(method, point, k, seed)
+                        yield plan_cell(EXACT, PAPER, k, seed)
+                        yield plan_cell(method, point, k, seed)
 
 
 def networks() -> Iterator[Cell]:
@@ -149,7 +149,7 @@ def networks() -> Iterator[Cell]:
         for method in (EXACT, *compared):
             for point in points if method.pipelined else (PAPER,):
                 for seed in recipes.seeds("small"):
-                    yield trained(method, point, 1, seed, network)
+                    yield plan_cell(method, point, 1, seed, network)
 
 
 def swept() -> Iterator[Cell]:
@@ -158,10 +158,10 @@ def swept() -> Iterator[Cell]:
         for rate in RATES:
             for method, point in ((EXACT, PAPER), *((PETRA, point) for point in POINTS[NETWORK])):
                 usual = recipes.settings("small", NETWORK, method)
-                yield trained(method, point, 1, seed, learning_rate=usual["learning_rate"] * rate)
+                yield plan_cell(method, point, 1, seed, learning_rate=usual["learning_rate"] * rate)
 
 
-def mitigated() -> Iterator[Cell]:
+def plan_mitigations() -> Iterator[Cell]:
     """Yield less staleness with its best mitigation in lockstep, and backpropagation with the same optimizer."""
     of_title = {mitigation.title: mitigation for mitigation in corrections.MITIGATIONS}
     for title, tried in MITIGATIONS.items():
@@ -175,7 +175,7 @@ def mitigated() -> Iterator[Cell]:
                         base = usual["learning_rate"]
                         if optimizer != "sgd":
                             base = rates.rate(optimizer, usual["batch_size"], 1)
-                        yield trained(method, point, 1, seed, **mitigation.changes | {"learning_rate": base * rate})
+                        yield plan_cell(method, point, 1, seed, **mitigation.changes | {"learning_rate": base * rate})
 
 
 def longer() -> Iterator[Cell]:
@@ -186,12 +186,12 @@ def longer() -> Iterator[Cell]:
             *((EXACT, PAPER), (PETRA, PAPER), (PETRA, FREE), (PETRA, FOUR)),
             *((DELAYED, FREE), (DELAYED, FOUR)),
         ):
-            yield trained(method, point, 1, seed, **lasting)
+            yield plan_cell(method, point, 1, seed, **lasting)
     for seed in recipes.seeds("small"):
-        yield trained(EXACT, PAPER, 1, seed, CHAIN, **lasting)
+        yield plan_cell(EXACT, PAPER, 1, seed, CHAIN, **lasting)
         for method in COMPARED:
             for point in (PAPER, FREE):
-                yield trained(method, point, 1, seed, CHAIN, **lasting)
+                yield plan_cell(method, point, 1, seed, CHAIN, **lasting)
 
 
 def longest() -> Iterator[Cell]:
@@ -199,26 +199,26 @@ def longest() -> Iterator[Cell]:
     lasting = length.lasting("small", LONG)
     for seed in SEEDS:
         for method, point in ((PETRA, FOUR), (EXACT, PAPER), (PETRA, PAPER)):
-            yield trained(method, point, 1, seed, **lasting)
+            yield plan_cell(method, point, 1, seed, **lasting)
     vit = transformers.IMAGES.model
     for seed in recipes.seeds("small"):
         usual = transformers.IMAGES.cell(PETRA, 1)
         epochs, drops = 3 * usual.epochs, tuple(3 * drop for drop in usual.drops)
         for method, point in ((EXACT, PAPER), *((PETRA, point) for point in POINTS[vit][:3])):
-            yield trained(method, point, 1, seed, vit, epochs=epochs, drops=drops)
+            yield plan_cell(method, point, 1, seed, vit, epochs=epochs, drops=drops)
 
 
 def deep() -> Iterator[Cell]:
     """Yield the chain of 50 stages of the study of depth, which has lockstep and backpropagation."""
     probe_every, seeds, changes = depth.GRIDS["small"]
     for seed in seeds:
-        yield trained(EXACT, PAPER, 1, seed, f"chain{DEEP}", **changes)
+        yield plan_cell(EXACT, PAPER, 1, seed, f"chain{DEEP}", **changes)
         for point in (PAPER, *DEEP_POINTS):
             settings = recipes.settings("small", f"chain{DEEP}", PETRA, 1, seed, **changes)
             yield ReconstructionCell(**settings | point.changes, probe_every=probe_every)
 
 
-def mapped() -> Iterator[Cell]:
+def plan_map() -> Iterator[Cell]:
     """Yield PETRA's part of the map of the study of stability, which has lockstep, with less staleness."""
     epochs, warmups = stability.GRIDS["small"]
     for warmup in reversed(warmups):
@@ -231,5 +231,5 @@ def mapped() -> Iterator[Cell]:
 
 #: Parts of the plan at `small`, the cheapest and most valuable first.
 PARTS: tuple[Callable[[], Iterator[Cell]], ...] = (
-    *(confirming, devices, curve, networks, swept, mitigated, longer, deep, longest, mapped),
+    *(confirming, devices, curve, networks, swept, plan_mitigations, longer, deep, longest, plan_map),
 )

@@ -20,10 +20,10 @@ def cells(scale: str) -> list[Cell]:
     if scale not in SETTINGS:
         return []
     width, batch_size, repetitions, models = SETTINGS[scale]
-    return [timed(scale, catalogue.CIFAR10, model, width, batch_size, repetitions) for model in models]
+    return [plan_cell(scale, catalogue.CIFAR10, model, width, batch_size, repetitions) for model in models]
 
 
-def timed(scale: str, images: Dataset, model: str, width: int, batch_size: int, repetitions: int) -> StageCostCell:
+def plan_cell(scale: str, images: Dataset, model: str, width: int, batch_size: int, repetitions: int) -> StageCostCell:
     """Return the cell that times every stage of a residual network on such images under PETRA."""
     return StageCostCell(
         scale=scale,

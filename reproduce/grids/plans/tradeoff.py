@@ -21,5 +21,5 @@ def cells(scale: str) -> list[Cell]:
     ]
     one = trained[0]
     images = catalogue.by_name(one.dataset)
-    timed = table5.timed(scale, images, one.model, one.width, one.batch_size, REPETITIONS[scale])
+    timed = table5.plan_cell(scale, images, one.model, one.width, one.batch_size, REPETITIONS[scale])
     return [timed, *trained]

@@ -532,9 +532,9 @@ class FakeCuda:
             torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: self.messages.append("replay"))
         )
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
-        monkeypatch.setattr(captured, "shared_stream", functools.cache(self.shared_stream))
+        monkeypatch.setattr(captured, "get_stream", functools.cache(self.get_stream))
 
-    def shared_stream(self, device: torch.device, number: int) -> "FakeStream":
+    def get_stream(self, device: torch.device, number: int) -> "FakeStream":
         self.made.append(FakeStream(self, f"stream {number} of {device}", device))
         return self.made[-1]
 

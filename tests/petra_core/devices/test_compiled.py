@@ -71,7 +71,7 @@ def test_uncompiled_evaluates_without_compiler() -> None:
     plain.model.load_state_dict(compiled_pipeline.model.state_dict())
     counters.clear()
     [(images, _)] = toys.batches(1)
-    with compiled.uncompiled():
+    with compiled.disable_compilation():
         logits = compiled_pipeline.evaluate(images)
     assert not counters["stats"], "nothing is compiled"
     assert torch.equal(logits, plain.evaluate(images))

@@ -69,7 +69,7 @@ def two_replicas(rank: int) -> None:
     before = toys.weights(pipeline)
     first, second = everybody(before)
     buffers = list(pipeline.model.buffers())
-    with replicas.averaged_statistics(pipeline.model):
+    with replicas.average_statistics(pipeline.model):
         for name, tensor in toys.weights(pipeline).items():
             if "running" in name:
                 assert not torch.equal(first[name], second[name])
@@ -118,9 +118,9 @@ def mesh(rank: int) -> None:
             losses, expected = toys.train(split, mine[:13], drain=False), toys.train(whole, mine[:13], drain=False)
             assert losses == (expected if rank % 2 else [])
             test = data[0][0]
-            with replicas.averaged_statistics(sequential(split.stages)):
+            with replicas.average_statistics(sequential(split.stages)):
                 logits = split.evaluate(test)
-            with replicas.averaged_statistics(whole.model):
+            with replicas.average_statistics(whole.model):
                 assert_bitwise_equal(logits, whole.evaluate(test))
             assert_bitwise_equal(*everybody(logits)[::2])
             resumed = make(toys.network(5, dropout=0.2, seed=9), method, replicas, k, channel)
@@ -160,8 +160,8 @@ def sums_and_means(rank: int) -> None:
     model = nn.BatchNorm1d(2)
     assert model.running_mean is not None
     model.running_mean.fill_(rank)
-    with replicas.averaged_statistics(model):
+    with replicas.average_statistics(model):
         means = list(model.buffers())
-        with replicas.averaged_statistics(model):  # already averaged
+        with replicas.average_statistics(model):  # already averaged
             assert all(inner is outer for inner, outer in zip(model.buffers(), means, strict=True))
         assert means[0].tolist() == [0.5, 0.5]

@@ -209,6 +209,6 @@ def test_stages_of_language_model_can_be_timed() -> None:
         seed=0,
         repetitions=1,
     )
-    rows = stage_costs.timed(cell, CPU)
+    rows = stage_costs.time_stages(cell, CPU)
     assert json.loads(json.dumps(rows))[1]["invertible"]
     assert rows[0]["bytes_up"] == 2 * 2 * 16 * 6 * 4  # two streams of [2, 16, 6] float32

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from petra_core import methods
 from reproduce.exhibits._exhibit import Exhibit
-from reproduce.exhibits.comparison import Comparison, Headline, change, label, method_name, plain_change, reached
+from reproduce.exhibits.comparison import Comparison, Headline, change, label, mean_column, method_name, plain_change
 from reproduce.grids import recipes
 from reproduce.presentation.content import MINUS, Section
 from tests import fake_records
@@ -24,8 +24,8 @@ COMPARISON = Comparison(
     columns=[
         label("k", "{network}, k = {k}"),
         method_name(),
-        reached("accuracy"),
-        reached("reference", method=methods.BACKPROPAGATION.name),
+        mean_column("accuracy"),
+        mean_column("reference", method=methods.BACKPROPAGATION.name),
         change("points"),
         plain_change("loss", "train_loss", 2),
         lambda _: None,

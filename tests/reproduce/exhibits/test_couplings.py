@@ -4,7 +4,7 @@ from pathlib import Path
 
 from reproduce.cells.transformers import MODELS
 from reproduce.exhibits import couplings
-from reproduce.grids.plans.couplings import ADDITIVE, BLOCKS, COUPLINGS, planned
+from reproduce.grids.plans.couplings import ADDITIVE, BLOCKS, COUPLINGS, plan_cell
 from tests import fake_records
 from tests.sections import made, tables
 
@@ -24,14 +24,14 @@ def test_coupling_errors_include_diverged_not_unfinished_runs(tmp_path: Path) ->
         return {"epoch": epoch, "test_accuracy": 50.0, "probes": 2, "measured": measured}
 
     for seed in (0, 1, 2):
-        record = fake_records.begin(planned(ADDITIVE, 12, "bf16", seed), tmp_path)
+        record = fake_records.begin(plan_cell(ADDITIVE, 12, "bf16", seed), tmp_path)
         for epoch in (1, 2, 3) if seed < 2 else (1,):
             record.append(line(epoch, 0.5 if seed < 2 else 2.0))
         if seed < 2:
             record.finish({"test_accuracy": 50.0, "best_test_accuracy": 50.0, "train_loss": 1.0, "peak_bytes": 1})
         else:
             record.fail("diverged", "the loss is nan")
-    fake_records.begin(planned(ADDITIVE, 24, "bf16"), tmp_path).append(line(1, 9.0))
+    fake_records.begin(plan_cell(ADDITIVE, 24, "bf16"), tmp_path).append(line(1, 9.0))
     section = made(couplings.EXHIBIT, tmp_path)
     (table,) = tables(section)
     assert table.key == "couplings-small-bf16"

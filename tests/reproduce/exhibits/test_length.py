@@ -22,7 +22,7 @@ def write(root: Path, petra: dict[int, float], backpropagation: dict[int, float]
             for epochs, reached in by_epochs.items():
                 by_seed = 0.01 * seed * min(epochs, 9) if method is methods.PETRA else 0.0
                 fake_records.train(
-                    plan.planned("small", method, 1, epochs, seed), root, reached + 0.02 * seed + by_seed
+                    plan.plan_cell("small", method, 1, epochs, seed), root, reached + 0.02 * seed + by_seed
                 )
 
 
@@ -49,7 +49,9 @@ def test_length_cells_differ_from_recipe_in_epochs_and_drops(scale: str) -> None
         assert fractions == [drop / usual.epochs for drop in usual.drops]
     shared = set(cells) & set(table2.cells(scale))
     assert {cell.epochs for cell in shared} == {usual.epochs}
-    assert plan.planned(scale, methods.PETRA, 1, usual.epochs) in shared, "the scale's own length is not trained twice"
+    assert plan.plan_cell(scale, methods.PETRA, 1, usual.epochs) in shared, (
+        "the scale's own length is not trained twice"
+    )
 
 
 def test_every_length_has_a_backpropagation_run() -> None:
@@ -128,6 +130,6 @@ def test_length_curves_are_of_one_k(tmp_path: Path) -> None:
     """The figure contains the runs of one k only."""
     for k, reached in ((1, 60.0), (4, 20.0)):
         for method in (methods.PETRA, methods.BACKPROPAGATION):
-            fake_records.train(plan.planned("small", method, k, 3), tmp_path, reached)
+            fake_records.train(plan.plan_cell("small", method, k, 3), tmp_path, reached)
     (figure,) = [block for block in sections.made(length.EXHIBIT, tmp_path).blocks if isinstance(block, Figure)]
     assert "PETRA 60." in figure.description

@@ -148,7 +148,7 @@ def test_families_have_three_to_five_comparisons() -> None:
     assert sizes.keys() == declared["families"].keys()
     assert all(3 <= size <= 5 for size in sizes.values())
     assert {comparison["study"] for comparison in declared["comparisons"]} == declared["studies"].keys()
-    assert primary.declared() == declared
+    assert primary.read_declaration() == declared
 
 
 def test_compared_cells_are_planned_with_the_family_seeds() -> None:
@@ -181,7 +181,7 @@ def test_exploratory_seeds_are_excluded_from_confirmation(tmp_path: Path) -> Non
 
 def train(root: Path, method: methods.Method, seed: int, accuracy: float, commit: str = "") -> None:
     code = fake_records.CLEAN | ({"commit": commit} if commit else {})
-    fake_records.train(length.planned("small", method, 1, 27, seed), root, accuracy, code=code)
+    fake_records.train(length.plan_cell("small", method, 1, 27, seed), root, accuracy, code=code)
 
 
 def test_comparisons_not_run_count_in_the_correction(tmp_path: Path) -> None:

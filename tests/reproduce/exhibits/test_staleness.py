@@ -29,7 +29,7 @@ def write(root: Path, *, seeds: int = 3) -> None:
     for seed in range(seeds):
         for method, loss in ((plan.EXACT, 0.0), (plan.PETRA, 0.5), (plan.DELAYED, 0.4)):
             for point in (plan.FOUR, plan.FREE, plan.PAPER):
-                cell = plan.trained(method, point, 1, seed)
+                cell = plan.plan_cell(method, point, 1, seed)
                 assert isinstance(cell, TrainingCell)
                 vector = timing.vector(cell) or (0,)
                 fake_records.train(cell, root, 70.0 - loss * vector[0] + 0.1 * seed)
@@ -41,11 +41,11 @@ def section(root: Path) -> Section:
 
 def test_curve_points_have_the_requested_staleness() -> None:
     """The planned points of the curve and the planned devices have the staleness that they are named for."""
-    cells = [plan.trained(plan.PETRA, point) for point in plan.POINTS[plan.NETWORK]]
+    cells = [plan.plan_cell(plan.PETRA, point) for point in plan.POINTS[plan.NETWORK]]
     vectors = [timing.vector(cell) for cell in cells if isinstance(cell, TrainedCell)]
     assert sorted(vector[0] for vector in vectors if vector) == [1, 3, 6, 9, 12, 14, 18]
     for devices, (sizes, k) in plan.DEVICES.items():
-        cell = plan.trained(methods.PIPEDREAM_2BW, plan.on_devices(devices), k)
+        cell = plan.plan_cell(methods.PIPEDREAM_2BW, plan.on_devices(devices), k)
         assert isinstance(cell, TrainedCell)
         vector = timing.vector(cell)
         assert vector

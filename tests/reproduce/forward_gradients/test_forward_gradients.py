@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from petra_core import BufferedStage, CheckpointError, HeadStage, NonFiniteError, Stage, optimizers
 from petra_core.models import PointwiseConv2d
 from reproduce.forward_gradients import blocks, training
-from reproduce.forward_gradients.layers import layers_of, observing, shares, shifted
+from reproduce.forward_gradients.layers import layers_of, observing, shares, shift
 from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Scaling, Space, Target
 from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.models.transformer import SelfAttention
@@ -334,9 +334,9 @@ def test_per_sample_shares_are_exact_with_batch_statistics() -> None:
         for name, parameter in layer.parameters.items():
             torch.testing.assert_close(shared[name].sum(0), parameter.grad)
             change = torch.randn_like(shared[name])
-            moved = shifted(layer, seen.features[layer.name], {name: change})
-            shift = (moved * seen.gradients[layer.name]).flatten(1).sum(1)
-            torch.testing.assert_close(shift, (shared[name] * change).flatten(1).sum(1))
+            moved = shift(layer, seen.features[layer.name], {name: change})
+            shifted = (moved * seen.gradients[layer.name]).flatten(1).sum(1)
+            torch.testing.assert_close(shifted, (shared[name] * change).flatten(1).sum(1))
 
 
 def test_jvp_keeps_one_graph_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

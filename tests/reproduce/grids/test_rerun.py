@@ -20,7 +20,7 @@ from tests.reproduce.cells.test_cells import FORWARD
 def test_command_of_a_grid_cell_selects_only_that_cell(scale: str) -> None:
     """A command with the values of only five settings also ran cells of other lengths and rates."""
     grid = grid_of(scale)
-    in_two_precisions = [cell for cells in rerun.planned(scale).values() if len(cells) > 1 for cell in cells]
+    in_two_precisions = [cell for cells in rerun.plan_by_meaning(scale).values() if len(cells) > 1 for cell in cells]
     for cell in [*grid[:: max(1, len(grid) // 25)], *in_two_precisions]:
         words = shlex.split(rerun.command(cell))
         assert words[:6] == ["python", "-m", "reproduce", "run", scale, "--only"]

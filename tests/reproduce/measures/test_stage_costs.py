@@ -52,6 +52,6 @@ def test_waiting_micro_batches_follow_staleness_and_k(monkeypatch):
 
     monkeypatch.setattr(measuring, "StageAlone", noted)
     cell = dataclasses.replace(CELL, method="PETRA", accumulation=3, repetitions=1)
-    rows = stage_costs.timed(cell, torch.device("cpu"))
+    rows = stage_costs.time_stages(cell, torch.device("cpu"))
     assert waiting == [3] * 8 + [2, 0]
     assert all(row["update"]["median"] > 0 for row in rows)

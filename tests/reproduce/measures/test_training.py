@@ -247,7 +247,7 @@ def test_stop_during_evaluation_saves_training_statistics(tmp_path, whole, monke
         save(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Replicas, "averaged_statistics", averaged)
+        patch.setattr(Replicas, "average_statistics", averaged)
         patch.setattr(training.Trainer, "save", see)
         with pytest.raises(Stopped, match=f"in the evaluation after epoch {epoch} of 3"):
             run(CHAIN, tmp_path, should_stop=lambda: bool(evaluating) and len(begun) == epoch)

@@ -12,7 +12,7 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.base import Cell
 from reproduce.measures.complexity import measure_complexity
-from reproduce.modelling.complexity import PUBLISHED_NAMES, Measured, formulas, measured
+from reproduce.modelling.complexity import PUBLISHED_NAMES, Measured, formulas, read_measured
 from reproduce.records.record import State, Status
 from reproduce.records.results import Run
 from tests import fake_records
@@ -31,7 +31,7 @@ def one(method: Method, depth: int, k: int, changes: Mapping[str, Any] | None = 
     """Return the measurement, with some entries of its result changed."""
     alone = run(method, depth, k)
     exact = run(methods.BACKPROPAGATION, depth, k)
-    both = measured([exact, replace(alone, result={**alone.result, **(changes or {})})])
+    both = read_measured([exact, replace(alone, result={**alone.result, **(changes or {})})])
     return next(m for m in both if m.method is method)
 
 
@@ -90,7 +90,7 @@ def test_deviation_at_one_stage_is_detected(kind: str) -> None:
 def test_measurements_are_ordered_and_need_backpropagation() -> None:
     """Measurements are ordered by J, k and method, and need backpropagation at the same J and k."""
     runs = [run(method, depth, k) for depth, k in reversed(GRIDS) for method in reversed(methods.PAPER)]
-    in_order = measured(runs)
+    in_order = read_measured(runs)
     assert [(*m.place.values(), m.method) for m in in_order] == [(d + 2, k, m) for d, k in GRIDS for m in methods.PAPER]
-    (exact,) = measured([run(methods.PETRA, 3, 1), run(methods.BACKPROPAGATION, 3, 4)])
+    (exact,) = read_measured([run(methods.PETRA, 3, 1), run(methods.BACKPROPAGATION, 3, 4)])
     assert exact.method is methods.BACKPROPAGATION

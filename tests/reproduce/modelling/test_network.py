@@ -29,7 +29,7 @@ CELL = dataclasses.replace(
 @pytest.fixture
 def costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the costs of four stages, of which the first takes as long as the others together."""
-    monkeypatch.setattr(stage_costs, "timed", lambda *arguments: made_up([3.0, 1.0, 1.0, 1.0])["stages"])
+    monkeypatch.setattr(stage_costs, "time_stages", lambda *arguments: made_up([3.0, 1.0, 1.0, 1.0])["stages"])
 
 
 def test_measured_costs_give_a_partition() -> None:
@@ -49,7 +49,7 @@ def test_stages_are_timed_with_the_threads_of_training(monkeypatch: pytest.Monke
         timed_with.append(torch.get_num_threads())
         return made_up([1.0] * 4)["stages"]
 
-    monkeypatch.setattr(stage_costs, "timed", timed)
+    monkeypatch.setattr(stage_costs, "time_stages", timed)
     before = torch.get_num_threads()
     network.balance(CELL, 2, torch.device("cpu"), threads=before + 1)
     assert timed_with == [before + 1]

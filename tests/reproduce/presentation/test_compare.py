@@ -1,6 +1,6 @@
 """Test the texts of samples and differences."""
 
-from reproduce.presentation.compare import SeedSample, bounded, summarize
+from reproduce.presentation.compare import SeedSample, format_difference, summarize
 from reproduce.presentation.content import MINUS, TIMES, Role
 from reproduce.presentation.tables import difference_entries, mean_entry
 
@@ -39,5 +39,5 @@ def test_differences_state_verdict_runs_and_machines() -> None:
     assert summarize([differences["none"], None]) == ""
     mixed = SeedSample({0: 1.0}, machines={0: "GPU"}) - base
     assert difference_entries(mixed)[0].text.endswith("(1 + 2)‡")
-    assert bounded(mixed).endswith("‡ (one run each)")
-    assert bounded(low - base, trailing=True).startswith("3.0")
+    assert format_difference(mixed).endswith("‡ (one run each)")
+    assert format_difference(low - base, trailing=True).startswith("3.0")

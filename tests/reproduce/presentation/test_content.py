@@ -39,7 +39,7 @@ def test_number_formatting() -> None:
 def test_rows_are_grouped_under_their_first_entry() -> None:
     columns = [Column("a", numeric=False), Column("x", group="g"), Column("y", group="g"), Column("z")]
     rows = [
-        [Entry(a), content.number(x, 1), content.published("2(J,j)", Mark.PAPER), content.missing("not run")]
+        [Entry(a), content.number(x, 1), content.published_entry("2(J,j)", Mark.PAPER), content.missing("not run")]
         for a, x in [("p", 1 / 3), ("p", 2.0), ("q", 3.0)]
     ]
     table = Table("key", "A table.", columns, rows, grouped=True)

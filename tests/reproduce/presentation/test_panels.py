@@ -43,7 +43,7 @@ def test_markers_without_line_are_offset_side_by_side() -> None:
 def test_places_are_labelled_by_a_column() -> None:
     """Ticks have labels from a column, and shaded places have a patch."""
     panels: list[Panel] = []
-    draw(facets.labelled("kind", shaded="K"), panels.append)
+    draw(facets.label_places("kind", shaded="K"), panels.append)
     assert [label.get_text() for label in panels[-1].axes.get_xticklabels()] == ["0\nK", "1\nE", "2\nK", "3\nE"]
     assert len(panels[0].axes.patches) == 2
 

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 from pandas import DataFrame, isna
 
-from reproduce.presentation.compare import SeedSample, bounded, means, measured, points, with_difference
+from reproduce.presentation.compare import (
+    SeedSample,
+    format_difference,
+    means,
+    measured_samples,
+    points,
+    with_difference,
+)
 from reproduce.presentation.statistics import ResidualSpread, Verdict
 from reproduce.presentation.tables import difference_entries, mean_entry
 
@@ -40,7 +47,7 @@ def test_sample_states_broken_seeds_and_completion() -> None:
 def test_measured_values_count_without_a_run_state() -> None:
     """Measured values are part of the sample without a state of their run."""
     rows = DataFrame({"J": [4, 4, 10], "seed": [0, 1, 0], "error": [0.1, 0.3, None]})
-    samples = measured(rows, "error", ["J"])
+    samples = measured_samples(rows, "error", ["J"])
     assert samples[4] == SeedSample({0: 0.1, 1: 0.3})
     assert samples[10].summary == "not run"
 
@@ -77,9 +84,9 @@ def test_broken_seed_is_counted_but_not_judged() -> None:
     assert difference.wrecks == 1
     assert (difference - difference).wrecks == 1, "the same run is counted once"
     assert difference_entries(difference)[0].text.endswith("(2 + 3; 1 broken)")
-    assert bounded(difference).endswith("(1 broken)")
+    assert format_difference(difference).endswith("(1 broken)")
     assert points(difference).endswith("(1 broken)")
-    assert "broken" not in bounded(sound - exact)
+    assert "broken" not in format_difference(sound - exact)
 
 
 def test_seeds_next_to_a_broken_one_keep_the_study_spread() -> None:

@@ -3,7 +3,7 @@
 from reproduce.presentation import content
 from reproduce.presentation.compare import SeedSample
 from reproduce.presentation.content import Role
-from reproduce.presentation.tables import amount, difference, entry, judged, mean, table, words
+from reproduce.presentation.tables import amount, difference, entry, judged_columns, mean, table, words
 from reproduce.published import Mark
 
 GAPS = {
@@ -23,8 +23,8 @@ def test_every_kind_of_field_has_head_and_entries() -> None:
             mean("accuracy", lambda k: SeedSample({0: 60.0 + k}, {0: "done"}), group="runs"),
             amount("bytes", lambda k: 1e3 * k if k < 9 else None, 1, without="not held"),
             difference("less", lambda k: -k, 0),
-            judged("gap", lambda k: GAPS.get(k, ""), group="runs"),
-            entry("published", lambda _: content.published("95.3", Mark.PAPER)),
+            judged_columns("gap", lambda k: GAPS.get(k, ""), group="runs"),
+            entry("published", lambda _: content.published_entry("95.3", Mark.PAPER)),
         ],
         notes=("first", ""),
     )

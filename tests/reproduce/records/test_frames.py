@@ -174,8 +174,8 @@ def test_sheet_describes_the_recipe(tmp_path: Path) -> None:
         ),
     ):
         (run_set,) = run_sets(tmp_path, cell.scale, [cell])
-        assert words in run_set.described()
-        assert "RevNet-" in run_set.described(network=True)
+        assert words in run_set.describe()
+        assert "RevNet-" in run_set.describe(network=True)
 
 
 def test_sheet_describes_gpu_runs_and_pairs_across_devices(tmp_path: Path) -> None:
@@ -184,19 +184,19 @@ def test_sheet_describes_gpu_runs_and_pairs_across_devices(tmp_path: Path) -> No
     gpu = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200"}
     fake_records.train(cells[0], tmp_path, 60.0)
     (run_set,) = run_sets(tmp_path, "small", cells)
-    assert run_set.described().endswith(", float32")
+    assert run_set.describe().endswith(", float32")
     for cell, earlier in ((cells[1], gpu), (cells[2], fake_records.ENVIRONMENT)):
         fake_records.begin(cell, tmp_path, environment=earlier)
         fake_records.train(cell, tmp_path, 60.0)
     (run_set,) = run_sets(tmp_path, "small", cells)
-    assert run_set.described().endswith(", float32, of 3 runs 1 on NVIDIA H200 and a CPU")  # where it resumed
+    assert run_set.describe().endswith(", float32, of 3 runs 1 on NVIDIA H200 and a CPU")  # where it resumed
     for seed in (1, 2):
         cells.append(recipes.cell("small", method=methods.BACKPROPAGATION, seed=seed))
         record = fake_records.in_folder(fake_records.train(cells[-1], tmp_path, 60.0))
         (record.path / "environment.json").write_text(json.dumps({"schema": 1, "entries": [gpu]}))
     cells.append(recipes.cell("small", seed=3))  # not run
     (run_set,) = run_sets(tmp_path, "small", cells)
-    assert run_set.described().endswith(
+    assert run_set.describe().endswith(
         "of 5 runs 1 on NVIDIA H200 and a CPU, 2 on NVIDIA H200, some pairs across devices"
     )
 

@@ -12,14 +12,14 @@ from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records import benchmarks
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
-from reproduce.report.headline import Answer, _accuracy, _as_good, _measured_speeds, _title, first_screen
+from reproduce.report.headline import Answer, _accuracy, _as_good, _state_measured_speeds, _title, first_screen
 from tests import fake_records
 from tests.golden import dump
 
 
 def train(root: Path, method: methods.Method, epochs: int, accuracy: float, seeds: int = 3) -> None:
     for seed in range(seeds):
-        fake_records.train(length.planned("small", method, 1, epochs, seed), root, accuracy + 0.1 * seed)
+        fake_records.train(length.plan_cell("small", method, 1, epochs, seed), root, accuracy + 0.1 * seed)
 
 
 def answer(root: Path) -> Answer:
@@ -93,7 +93,7 @@ def test_staleness_runs_fill_the_first_picture(tmp_path: Path) -> None:
     assert before.figure.svg.count("not run") == len({1, 3, 6, 9, 12, 14})
     assert before.sentence.startswith("A staleness of 18 micro-batches changes PETRA's accuracy by −10.0")
     for seed in range(3):
-        cell = staleness.trained(methods.PETRA, staleness.FREE, 1, seed)
+        cell = staleness.plan_cell(methods.PETRA, staleness.FREE, 1, seed)
         fake_records.train(cell, tmp_path, 66.0 + 0.1 * seed)
     (after,) = _accuracy(Frames(read(tmp_path)))
     assert after.figure.svg.count("not run") == len({1, 3, 6, 12, 14})
@@ -103,7 +103,7 @@ def test_staleness_runs_fill_the_first_picture(tmp_path: Path) -> None:
 def test_measured_speeds_are_ratios_for_every_network(tmp_path: Path) -> None:
     """The sentence contains the median ratio of every network, and is empty without records."""
     record = benchmarks.read(dump.COMMITTED / "benchmarks" / "pipelining.json")
-    text = _measured_speeds(Frames(Results((), (), (record,))))
+    text = _state_measured_speeds(Frames(Results((), (), (record,))))
     for network in ("chain10", "revnet18"):
         (comparison,) = (
             comparison
@@ -114,7 +114,7 @@ def test_measured_speeds_are_ratios_for_every_network(tmp_path: Path) -> None:
         )
         assert f"PETRA {record.spread(comparison).median:.2f} and 1F1B" in text
         assert f"({network})" in text
-    assert _measured_speeds(Frames(read(tmp_path))) == ""
+    assert _state_measured_speeds(Frames(read(tmp_path))) == ""
 
 
 @pytest.mark.slow

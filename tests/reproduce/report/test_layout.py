@@ -5,12 +5,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from reproduce.presentation.content import Column, Entry, Figure, Role, Section, Table, missing, number, published
+from reproduce.presentation.content import Column, Entry, Figure, Role, Section, Table, missing, number, published_entry
 from reproduce.published import Mark
-from reproduce.report.layout import k_of_head, named_svg, picture, split
+from reproduce.report.layout import k_of_head, name_svg, picture, split
 
 BEGUN, WAITING = [Entry("a"), number(1.0, 1)], [Entry("b"), missing("not run")]
-STATED = [Entry("c"), missing("not run"), published("94.9", Mark.PAPER)]
+STATED = [Entry("c"), missing("not run"), published_entry("94.9", Mark.PAPER)]
 
 
 def some_table(*rows: Sequence[Entry]) -> Table:
@@ -52,7 +52,7 @@ def test_chosen_name_cannot_escape_an_attribute() -> None:
     key = """history-kernels-x" onload="document.title='PWNED'"""
     svg = '<svg viewBox="0 0 10 20"></svg>'
     figure = Figure(key, "title", "caption", svg, "description")
-    (root,) = [ElementTree.fromstring(named_svg(figure))]
+    (root,) = [ElementTree.fromstring(name_svg(figure))]
     assert set(root.attrib) == {"id", "viewBox"}
     small = picture(Section(key="s", title="t", blocks=[figure], findings=[]))
     assert small is not None

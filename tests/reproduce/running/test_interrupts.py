@@ -9,7 +9,7 @@ import time
 import pytest
 
 from reproduce.running import interrupts
-from reproduce.running.interrupts import SIGNALS, Interrupt, ignored
+from reproduce.running.interrupts import SIGNALS, Interrupt, ignore_signals
 
 
 def test_signals_are_recorded_and_sigterm_may_repeat() -> None:
@@ -55,7 +55,7 @@ def test_processes_started_while_ignoring_inherit_it() -> None:
     """Without Python's handler, which would end it with a traceback on Ctrl-C during its imports."""
     before = [signal.getsignal(number) for number in SIGNALS]
     script = "import signal; print([signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGTERM)])"
-    with ignored():
+    with ignore_signals():
         signal.raise_signal(signal.SIGTERM)
         run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[True, True]"
