@@ -22,7 +22,7 @@ COMMANDS = {
     "partition --dataset cifar11": (2, "there is no data set 'cifar11'"),
     "run smoke --dry-run --records nowhere": (0, "the time of all of them is unknown"),
 }
-HEAVY = ("torch", "numpy", "scipy", "matplotlib", "seaborn", "pandas", "sklearn", "torchvision", "jinja2", "PIL")
+HEAVY = ("torch", "numpy", "scipy", "matplotlib", "pandas", "sklearn", "torchvision", "jinja2", "PIL")
 
 #: Runs commands as `python -m reproduce` does, one after the other. Imported modules stay imported.
 SCRIPT = """

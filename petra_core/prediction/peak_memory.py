@@ -15,8 +15,9 @@ follows the bytes through the events of any schedule:
 The engine's ledger counts in the same way (`petra_core.ledger`). Targets of the loss are left out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, groupby
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint
@@ -24,7 +25,7 @@ from petra_core.prediction.timeline import Event, Name, Timeline
 
 __all__ = ["find_peaks"]
 
-Change = tuple[float, int]  # seconds, difference in bytes
+Changes = defaultdict[float, int]  # difference in bytes by time in seconds
 
 
 def find_peaks(timeline: Timeline, footprints: Sequence[Footprint], method: Method) -> tuple[int, ...]:
@@ -41,60 +42,56 @@ def find_peaks(timeline: Timeline, footprints: Sequence[Footprint], method: Meth
     for event in timeline.events:
         stages.setdefault(event.name[1], []).append(event)
     always = [0] * timeline.devices
-    changes: list[list[Change]] = [[] for _ in always]
+    changes: list[Changes] = [defaultdict(int) for _ in always]
     for stage, events in stages.items():
         device, footprint = events[0].device, footprints[stage]
         always[device] += footprint.always + method.double_buffered * footprint.trainable
-        changes[device] += _of_micro_batches(events, stage, footprint, ends)
+        _add_micro_batches(changes[device], events, stage, footprint, ends)
         if method.stashes_weights and not method.double_buffered:
-            changes[device] += _of_weights(events, footprint.trainable)
+            _add_weights(changes[device], events, footprint.trainable)
     return tuple(map(_peak, always, changes))
 
 
-def _peak(always: int, changes: Sequence[Change]) -> int:
+def _peak(always: int, changes: Changes) -> int:
     """Return the largest sum of `always` and all changes up to a time."""
     # Memory that is released at a time is available for allocations at the same time.
-    simultaneous = groupby(sorted(changes), key=lambda change: change[0])
-    return max(accumulate((sum(size for _, size in group) for _, group in simultaneous), initial=always))
+    return max(accumulate((changes[time] for time in sorted(changes)), initial=always))
 
 
-def _of_micro_batches(
-    events: Sequence[Event], stage: int, footprint: Footprint, ends: Mapping[Name, float]
-) -> Iterator[Change]:
-    for event in events:
-        kind, _, number = event.name
+def _add_micro_batches(
+    changes: Changes, events: Sequence[Event], stage: int, footprint: Footprint, ends: Mapping[Name, float]
+) -> None:
+    kept = footprint.kept + footprint.side + footprint.lasting
+    for _, (kind, _, number), begin, end in events:
         if kind == "F":
-            until = ends.get(("W", stage, number), ends.get(("B", stage, number)))
-            yield from _between(event.begin, until, footprint.kept + footprint.side + footprint.lasting)
+            _hold(changes, begin, ends.get(("W", stage, number), ends.get(("B", stage, number))), kept)
             if stage:
-                yield from _between(ends.get(("F", stage - 1, number), event.begin), event.begin, footprint.below)
+                _hold(changes, ends.get(("F", stage - 1, number), begin), begin, footprint.below)
         elif kind == "B":
-            yield from _between(event.begin, event.end, footprint.passing)
-            yield from _between(ends.get(("B", stage + 1, number), event.begin), event.end, footprint.above)
+            _hold(changes, begin, end, footprint.passing)
+            _hold(changes, ends.get(("B", stage + 1, number), begin), end, footprint.above)
 
 
-def _of_weights(events: Sequence[Event], size: int) -> Iterator[Change]:
-    """Yield the changes by stashed weights: an update keeps the old weights if a later backward uses them."""
+def _add_weights(changes: Changes, events: Sequence[Event], size: int) -> None:
+    """Add the changes by stashed weights: an update keeps the old weights if a later backward uses them."""
     current: set[int] = set()  # micro-batches whose forward used the current weights
     replaced: list[tuple[float, set[int]]] = []
     last: dict[int, float] = {}
-    for event in events:
-        kind, _, number = event.name
+    for _, (kind, _, number), begin, end in events:
         if kind == "F":
             current.add(number)
         elif kind == "B":
             current.discard(number)
-            last[number] = event.end
+            last[number] = end
         elif kind == "U" and current:
-            replaced.append((event.begin, current))
+            replaced.append((begin, current))
             current = set()
     for begin, users in replaced:
-        yield from _between(begin, max((last[user] for user in users if user in last), default=None), size)
+        _hold(changes, begin, max((last[user] for user in users if user in last), default=None), size)
 
 
-def _between(begin: float, end: float | None, size: int) -> Iterator[Change]:
-    """Yield the changes by `size` bytes that are held from `begin` to `end`, or to the end of the run if None."""
-    if size:
-        yield begin, size
-        if end is not None:
-            yield end, -size
+def _hold(changes: Changes, begin: float, end: float | None, size: int) -> None:
+    """Hold `size` bytes from `begin` to `end`, or to the end of the run if None."""
+    changes[begin] += size
+    if end is not None:
+        changes[end] -= size

@@ -145,15 +145,19 @@ def simulate(schedule: Schedule, costs: Sequence[Cost], link: Link = INSTANT) ->
         device = able.pop()
         queue = queues[device]
         while queue:
-            name = queue[0]
-            needs = _needs(name, len(costs))
-            missing = next((need for need in needs if need not in arrived), None)
+            name = kind, stage, number = queue[0]
+            begin = free[device]
+            missing = None
+            for need in _needs(name, len(costs)):
+                if need not in arrived:
+                    missing = need
+                    break
+                if need[1] != stage and arrived[need] > begin:
+                    begin = arrived[need]
             if missing is not None:
                 waiting.setdefault(missing, []).append(device)
                 break
             queue.popleft()
-            kind, stage, number = name
-            begin = max([free[device], *(arrived[need] for need in needs if need[1] != stage)])
             arrived[name] = end = free[device] = begin + seconds[kind][stage]
             events[device].append(Event(device, name, begin, end))
             if kind in DIRECTIONS:

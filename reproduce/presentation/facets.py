@@ -18,6 +18,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from pandas import DataFrame, isna
@@ -87,10 +88,8 @@ RECONSTRUCTION_LOOKS = {
 
 def rising(values: Sequence[float]) -> dict[Any, Look]:
     """Return looks for a quantity, such as a number of stages, with darker colours for larger values."""
-    import seaborn as sns  # takes longer to import than pandas and matplotlib together, and few figures need it
-
-    colours = sns.color_palette("viridis_r", len(values) + 1).as_hex()[1:]
-    return {value: Look(f"{value:g}", colour) for value, colour in zip(sorted(values), colours, strict=True)}
+    shades = mpl.colormaps["viridis_r"](np.linspace(0, 1, len(values) + 3)[2:-1])  # the brightest ones are hard to see
+    return {value: Look(f"{value:g}", to_hex(shade)) for value, shade in zip(sorted(values), shades, strict=True)}
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def build(records_root: Path, output: Path, *, jobs: int = 1, readme: Path | Non
 
     """
     check_own(output.with_name(VERDICTS), b'{\n  "verdicts"')
-    with processes.start(jobs - 1) as helpers:
+    with processes.disable_gc(), processes.start(jobs - 1) as helpers:
         from reproduce.grids import scales
         from reproduce.grids.grid import grid_of
         from reproduce.records.results import read
@@ -41,9 +41,9 @@ def build(records_root: Path, output: Path, *, jobs: int = 1, readme: Path | Non
 
         expected = [cell for name in scales.SCALES for cell in grid_of(name)]
         report = render(read(records_root, expected), helpers)
-    if readme is not None:
-        update(readme, contents(report.top.answers, report.top.headlines, report.top.judged))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, report.html.encode())
-    write_atomically(output.with_name(VERDICTS), report.verdicts.encode())
+        if readme is not None:
+            update(readme, contents(report.top.answers, report.top.headlines, report.top.judged))
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(output, report.html.encode())
+        write_atomically(output.with_name(VERDICTS), report.verdicts.encode())
     return output

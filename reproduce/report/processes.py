@@ -1,5 +1,7 @@
 """Start processes that draw sections of the report next to this one, and share the exhibits among all of them."""
 
+import atexit
+import gc
 import multiprocessing
 import os
 import threading
@@ -59,6 +61,19 @@ class Helpers:
 
 
 @contextmanager
+def disable_gc() -> Iterator[None]:
+    """Disable the cyclic garbage collector, which took a third of the time.
+
+    Records and simulations create millions of small objects without cycles. The figures keep only 60 MB in total.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
 def start(number: int) -> Iterator[Helpers]:
     """Start `number` processes, which immediately import what they need, and end them with the context."""
     context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may deadlock
@@ -75,6 +90,8 @@ queue_of_helper: Queue  # set in a helper process
 def _begin(taken: "SynchronizedArray[int]", parent: int) -> None:
     global queue_of_helper
     queue_of_helper = Queue(taken)
+    gc.disable()  # see `disable_gc`
+    atexit.register(os._exit, 0)  # to free all objects takes seconds, and the parent waits for the end
 
     def end_with_the_parent() -> None:
         while os.getppid() == parent:

@@ -1,12 +1,9 @@
 """Draw the sections of the report and compute the content of its top, with the help of other processes."""
 
-import gc
 import sys
 import traceback
-from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from reproduce.exhibits import claims
@@ -28,8 +25,7 @@ NOTICE_SECONDS = 60.0  # how long to wait for a helper process before printing a
 ENGINE = ("scale_study", "staleness", "invertible", "table5", "table6", "schedules", "tradeoff", "table3")
 #: Exhibits that need torch without its compiler. Helpers draw them last, if this process has not done so.
 WITH_TORCH = ("table4", "figure5", "figure6")
-#: Exhibits that take longest. Helpers start with them, so that all processes end at about the same time. The last two
-#: need seaborn.
+#: Exhibits that take longest. Helpers start with them, so that all processes end at about the same time.
 LONGEST = ("couplings", "depth", "table1", "corrections", "benchmarks", "stability", "forward_gradients")
 
 
@@ -54,27 +50,24 @@ def draw(results: Results, helpers: Helpers | None = None) -> tuple[list[Section
     frames = Frames(results)
     made: dict[str, Section] = {}
     judged: list[claims.Judged] | None = None
-    with _disable_gc():
-        started = (
-            [helpers.pool.submit(_help, results, judge=place == 0) for place in range(helpers.number)]
-            if helpers
-            else []
-        )
-        answers, headlines = _first_screen(frames)
-        for exhibit in EXHIBITS:
-            if exhibit.key in ENGINE:
-                made[exhibit.key] = _section(exhibit, frames)
-        if helpers:
-            made |= _sections(frames, helpers.queue, last=False)
-        for helper in started:
-            drawn = _wait_for(helper)
-            made |= drawn.sections
-            judged = judged or drawn.judged
-        for exhibit in EXHIBITS:  # all without helpers, and the sections of helpers that died
-            if exhibit.key not in made:
-                made[exhibit.key] = _section(exhibit, frames)
-        judged = judged or claims.judge(frames)
-        top = Top(answers, headlines, judged, reproducibility(judged, frames))
+    started = (
+        [helpers.pool.submit(_help, results, judge=place == 0) for place in range(helpers.number)] if helpers else []
+    )
+    answers, headlines = _first_screen(frames)
+    for exhibit in EXHIBITS:
+        if exhibit.key in ENGINE:
+            made[exhibit.key] = _section(exhibit, frames)
+    if helpers:
+        made |= _sections(frames, helpers.queue, last=False)
+    for helper in started:
+        drawn = _wait_for(helper)
+        made |= drawn.sections
+        judged = judged or drawn.judged
+    for exhibit in EXHIBITS:  # all without helpers, and the sections of helpers that died
+        if exhibit.key not in made:
+            made[exhibit.key] = _section(exhibit, frames)
+    judged = judged or claims.judge(frames)
+    top = Top(answers, headlines, judged, reproducibility(judged, frames))
     return [made[exhibit.key] for exhibit in EXHIBITS], top
 
 
@@ -134,20 +127,7 @@ def _sections(frames: Frames, queue: Queue, *, last: bool) -> dict[str, Section]
 
 
 def _help(results: Results, *, judge: bool) -> Drawn:
-    """Draw sections in a helper process; then judge the claims, if asked to."""
+    """Judge the claims in a helper process, if asked to, and then draw sections until none are left."""
     frames = Frames(results)
-    with _disable_gc():
-        return Drawn(_sections(frames, processes.queue_of_helper, last=True), claims.judge(frames) if judge else None)
-
-
-@contextmanager
-def _disable_gc() -> Iterator[None]:
-    """Disable the cyclic garbage collector, which took a third of the time.
-
-    Simulations create hundreds of thousands of small objects without cycles. The figures keep only 60 MB in total.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+    judged = claims.judge(frames) if judge else None
+    return Drawn(_sections(frames, processes.queue_of_helper, last=True), judged)
