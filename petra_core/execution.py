@@ -10,37 +10,13 @@ from collections.abc import Callable
 from torch import Tensor
 
 from petra_core.messages import Message
-from petra_core.methods import Method
 from petra_core.staleness import Action
 from petra_core.worker import Worker
 
-__all__ = ["Act", "Sent", "SequentialExecutor", "executor_of"]
+__all__ = ["Act", "Sent", "SequentialExecutor"]
 
 Sent = list[tuple[int, Message]]  # pairs of the receiving stage and the message
 Act = Callable[[Worker, Action, Sent], Tensor | None]
-
-
-def executor_of(method: Method, *, one_process: bool) -> "SequentialExecutor":
-    """Return the executor of a method.
-
-    Args:
-        method: Method of the pipeline.
-        one_process: Whether all stages of the pipeline are in this process.
-
-    Raises:
-        ValueError: If the method overlaps, and the stages are in several processes.
-
-    """
-    if not method.overlapped:
-        return SequentialExecutor()
-    if not one_process:
-        raise ValueError(
-            f"{method} overlaps the work of stages of one process, and these are in several; use PETRA there, or "
-            f"REVERSIBLE_BACKPROPAGATION, which has the same gradients"
-        )
-    from petra_core.devices.overlapped import OverlappedExecutor  # only this method needs threads and streams
-
-    return OverlappedExecutor()
 
 
 class SequentialExecutor:

@@ -26,8 +26,9 @@ from torch import Tensor, nn
 from petra_core import staleness as staleness_of
 from petra_core.checkpoint import copy_tree
 from petra_core.clipping import Clip, check_clip, norms
+from petra_core.devices.overlapped import executor_of
 from petra_core.errors import CheckpointError
-from petra_core.execution import Sent, executor_of
+from petra_core.execution import Sent
 from petra_core.inspection import Inspection
 from petra_core.inspection.modules import check_factory, check_stages
 from petra_core.inspection.states import STATE_FORMAT, check_state

@@ -1,6 +1,7 @@
 """Test promises of the whole repository: commands, pinned versions, plain texts, and no files of one machine."""
 
 import ast
+import graphlib
 import pkgutil
 import re
 import shutil
@@ -159,6 +160,26 @@ def _uses(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str, bool]]:
             yield node, node.attr, _is_self(node.value)
         elif isinstance(node, ast.ImportFrom):
             yield from ((node, alias.name, False) for alias in node.names if _is_private(alias.name))
+
+
+def imports_of(file: Path, modules: dict[str, Path]) -> set[str]:
+    """Return the modules of the project that a file imports, also within functions, but not only for type checkers."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    names = [(node.module or "", f"{node.module}.{alias.name}") for node in found for alias in node.names]
+    return {submodule if submodule in modules else module for module, submodule in names} & modules.keys()
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """The imports of the packages form no cycle, those within functions included."""
+    files = [file for package in ("petra_core", "reproduce") for file in (ROOT / package).rglob("*.py")]
+    modules = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+    graph = {module: imports_of(file, modules) - {module} for module, file in modules.items()}
+    assert sum(map(len, graph.values())) > len(graph), "imports were not found"
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
 def test_text_io_states_encoding() -> None:

@@ -17,7 +17,8 @@ from reproduce.cells import catalogue, networks, own, timing
 from reproduce.cells.kinds import ForwardGradientCell, StageCostCell, TrainingCell
 from reproduce.cells.setting import HOW, PROCESSES
 from reproduce.commands.options import Command, Option, options_of, quantity
-from reproduce.commands.train import CONSTANT, TrainOptions, cell_by_hand
+from reproduce.commands.train import CONSTANT, cell_by_hand
+from reproduce.commands.train_options import TrainOptions
 from reproduce.distributed.partitioning import format_partition
 from reproduce.modelling.network import REPETITIONS, TimedNetwork, time_network, timing_cell
 from reproduce.running import devices

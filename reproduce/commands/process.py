@@ -13,7 +13,7 @@ import torch
 from petra_core import CheckpointError
 from reproduce.cells.kinds import TrainedCell
 from reproduce.commands.common import check_files
-from reproduce.commands.train import TrainOptions
+from reproduce.commands.train_options import TrainOptions
 from reproduce.data.errors import DataError
 from reproduce.distributed import launch_env, partitioning
 from reproduce.distributed.group import SINGLE_PROCESS, Group, UnsupportedError

@@ -1,7 +1,7 @@
 """Define how cells are run: options that change results only by rounding, and are not part of a cell.
 
 `run` and `train` have a command-line option for every described field. The subclasses add those that only one of them
-has: `reproduce.running.grid_options.GridOptions` and `reproduce.commands.train.TrainOptions`.
+has: `reproduce.running.grid_options.GridOptions` and `reproduce.commands.train_options.TrainOptions`.
 """
 
 from dataclasses import dataclass, replace

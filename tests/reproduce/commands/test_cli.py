@@ -21,6 +21,7 @@ from reproduce.cells.setting import flags_of, settings_of
 from reproduce.commands import train
 from reproduce.commands.cli import main
 from reproduce.commands.options import UserPath
+from reproduce.commands.train_options import TrainOptions
 from reproduce.grids.selection import Selection
 from reproduce.modelling import fewer_stages
 from reproduce.records.record import Record, Status
@@ -51,7 +52,7 @@ def test_train_help_lists_every_setting_in_its_group():
         assert all(flag in group for flag in flags_of(name, setting)), name
 
 
-@pytest.mark.parametrize("kind", [*KINDS.values(), GridOptions, train.TrainOptions, Selection])
+@pytest.mark.parametrize("kind", [*KINDS.values(), GridOptions, TrainOptions, Selection])
 def test_settings_have_help_sentences(kind):
     for name, setting in settings_of(kind).items():
         assert re.fullmatch(r"(?s).+\.", setting.text), f"{kind.__name__} has no sentence on {name} in `Attributes:`"

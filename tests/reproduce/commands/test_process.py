@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from reproduce.commands import process
-from reproduce.commands.train import TrainOptions
+from reproduce.commands.train_options import TrainOptions
 from reproduce.records import locks
 from reproduce.records.locks import LockedError, holder
 from reproduce.records.record import Record
