@@ -65,10 +65,9 @@ def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
         caption=f"Test accuracy of every run ({setting}). Dot: a seed; bar: mean.",
         x="test_accuracy",
         y="method",
-        row="network",
-        col="k",
-        titles=lambda network, k: f"{network.partition(',')[0]}, k = {k}",
-        height=1.6,
+        panels=facets.Panels(
+            row="network", col="k", titles=lambda network, k: f"{network.partition(',')[0]}, k = {k}", height=1.6
+        ),
         legend="",
     )
 

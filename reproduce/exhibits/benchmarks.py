@@ -192,17 +192,16 @@ def _curves(benchmark: Benchmark, curves: DataFrame) -> Figure:
         key=f"benchmark-{benchmark.name}-curves",
         caption=f"{benchmark.title}: {conjunction(quantities)} against {conjunction(axes)}. Mark: median over the "
         "rounds. Both axes are logarithmic.",
-        x="at",
-        y="value",
+        x=facets.Axis("at", log=True, ticks=sorted(medians["at"].unique())),
+        y=facets.Axis("value", log=True),
         hue="contestant",
         looks={name: facets.TITLE_LOOKS.get(name, facets.Look(name, f"C{place}")) for place, name in enumerate(names)},
-        row="quantity",
-        col="group",
-        titles=lambda quantity, axis: f"{quantity}, against {axis}",
-        xlog=True,
-        ylog=True,
-        ticks=sorted(medians["at"].unique()),
-        share=("col", "row"),
+        panels=facets.Panels(
+            row="quantity",
+            col="group",
+            titles=lambda quantity, axis: f"{quantity}, against {axis}",
+            share=("col", "row"),
+        ),
     )
 
 

@@ -76,8 +76,10 @@ class Chart:
         x: Column of the x-axis.
         layers: What is drawn.
         where: Settings of the runs that are drawn.
-        beside: Makes the layers of one more panel, and the label of its y-axis.
-        options: Further arguments of `facets.facet`. Texts are templates.
+        label: Template of the label of the y-axis. The default is that of the compared measure.
+        beside: Makes the layers of one more panel.
+        beside_label: Label of the y-axis of that panel.
+        panels: Arrangement of the panels.
 
     """
 
@@ -85,8 +87,10 @@ class Chart:
     x: str
     layers: Sequence[facets.Layer]
     where: Mapping[str, Any] = field(default_factory=dict)
+    label: str | None = None
     beside: Callable[["Compared"], Sequence[facets.Layer]] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    beside_label: str = ""
+    panels: facets.Panels = facets.ONE_PANEL
 
 
 Column = Callable[["Compared"], Field | None]  # None: the column does not apply to these runs
@@ -207,16 +211,15 @@ class Compared:
         runs = self.run_set.done
         for column, value in chart.where.items():
             runs = runs[runs[column] == value]
-        options: dict[str, Any] = {n: self.text(o) if isinstance(o, str) else o for n, o in chart.options.items()}
         return facets.facet(
             runs,
             chart.layers,
             key=self.text(self.comparison.key),
             caption=self.text(chart.caption),
             x=chart.x,
-            y=self.comparison.value,
-            beside=chart.beside(self) if chart.beside else (),
-            **options,
+            y=facets.Axis(self.comparison.value, None if chart.label is None else self.text(chart.label)),
+            panels=chart.panels,
+            beside=facets.Beside(chart.beside(self), chart.beside_label) if chart.beside else None,
         )
 
     def table(self) -> Table:

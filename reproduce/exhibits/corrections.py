@@ -109,13 +109,10 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         key=f"corrections-{run_set.key}",
         caption="Points lost to backpropagation, by what is done about delay, at the recipe's learning rate "
         f"({setting}). Dot: a seed less the mean of backpropagation; stroke: mean; line: 95 % interval.",
-        x="points",
+        x=facets.Axis("points", label="− backpropagation, points"),
         y="mitigation",
-        col="place",
-        wrap=2,
-        xlabel="− backpropagation, points",
+        panels=facets.Panels(col="place", wrap=2, height=3.0),
         legend="mark",
-        height=3.0,
     )
     followed = set(recipes.loc[recipes["kind"] == ReconstructionCell.kind, by].itertuples(index=False, name=None))
     lines = over_training(run_set.lines())

@@ -72,17 +72,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         key=f"couplings-{run_set.key}",
         caption="Relative error of the input that the lowest block reconstructs, mean over the micro-batches that were "
         f"followed ({setting}). Line: mean over the seeds; dot: a run; an error of exactly 0 is not drawn.",
-        x="blocks",
-        y="value",
+        x=facets.Axis("blocks", label="blocks", log=True, ticks=BLOCKS),
+        y=facets.Axis("value", label="error at the bottom", log=True),
         hue="measure",
         looks=CAUSES,
-        col="title",
-        xlabel="blocks",
-        xlog=True,
-        ticks=BLOCKS,
-        ylabel="error at the bottom",
-        ylog=True,
-        height=2.9,
+        panels=facets.Panels(col="title", height=2.9),
     )
     yield table(
         key=f"couplings-{run_set.key}",

@@ -97,8 +97,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         "whose loss was not finite has no accuracy, and no mark.",
         x="J",
         y="test_accuracy",
-        col="k",
-        height=2.9,
+        panels=facets.Panels(col="k", height=2.9),
     )
     yield table(
         key=f"depth-{run_set.key}",
@@ -150,13 +149,10 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"Relative error of the input that the lowest stage reconstructs ({setting}): mean over the "
         "micro-batches that were followed. Line: mean over the seeds; dot: a run.",
         x="J",
-        y="value",
+        y=facets.Axis("value", label="error at the bottom", log=True),
         hue="measure",
         looks=LOOKS,
-        col="k",
-        ylabel="error at the bottom",
-        ylog=True,
-        height=2.9,
+        panels=facets.Panels(col="k", height=2.9),
     )
 
 

@@ -58,9 +58,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         "it leaves the panel. Right: PETRA − backpropagation; shaded: the verdicts' margin.",
         x="k",
         y="final_accuracy",
-        height=3.8,
-        beside=[facets.differences({LEGEND[name]: {k: gap[k].estimate for k in ks} for name, gap in gaps.items()})],
-        beside_label="PETRA − backpropagation, points",
+        panels=facets.Panels(height=3.8),
+        beside=facets.Beside(
+            [facets.differences({LEGEND[name]: {k: gap[k].estimate for k in ks} for name, gap in gaps.items()})],
+            "PETRA − backpropagation, points",
+        ),
     )
 
     def beside(name: str) -> list[Field]:

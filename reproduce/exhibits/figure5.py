@@ -84,11 +84,13 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         y="value",
         hue="series",
         looks={**LOOKS, **MARKS},
-        row="study",
-        col="panel",
-        margins=lambda study: str(study).replace(", ", "\n", 1),
-        share=(False, False),
-        height=2.3,
+        panels=facets.Panels(
+            row="study",
+            col="panel",
+            margins=lambda study: str(study).replace(", ", "\n", 1),
+            share=(False, False),
+            height=2.3,
+        ),
     )
     places = rows[PLACE].drop_duplicates().itertuples(index=False, name=None)
     yield table(

@@ -51,17 +51,18 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         key=f"figure6-{run_set.key}",
         caption=f"Cosine of gradients over training (scale “{run_set.scale}”) of the lowest stage of each kind. Line: "
         "mean over the seeds; band: their range.",
-        x="epoch",
+        x=facets.Axis("epoch", ticks=sorted({0, epochs // 3, 2 * epochs // 3, epochs})),
         y="value",
         hue="pair",
         looks=LOOKS,
-        row="study",
-        col="kind",
-        titles=lambda _, kind: f"{kind}: {KINDS[kind]}",
-        margins=lambda study: str(study).replace(", ", "\n", 1),
-        ticks=sorted({0, epochs // 3, 2 * epochs // 3, epochs}),
-        share=(True, "row"),
-        height=1.8,
+        panels=facets.Panels(
+            row="study",
+            col="kind",
+            titles=lambda _, kind: f"{kind}: {KINDS[kind]}",
+            margins=lambda study: str(study).replace(", ", "\n", 1),
+            share=(True, "row"),
+            height=1.8,
+        ),
     )
     yield table(
         key=f"figure6-{run_set.key}",

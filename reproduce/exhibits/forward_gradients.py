@@ -71,10 +71,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         y="way",
         hue="target",
         looks=LOOKS,
-        col="panel",
-        titles=lambda _, panel: str(panel).replace("_", " "),
+        panels=facets.Panels(col="panel", titles=lambda _, panel: str(panel).replace("_", " "), height=3.4),
         legend="mark",
-        height=3.4,
     )
     lines = run_set.lines().dropna(subset=["value"])
     lines = lines.assign(place=lines["cell"].map(places))
@@ -85,15 +83,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         key=f"forward-cosines-{run_set.key}",
         caption="Cosine between target and guess by block over training, in the space of the update: means of epochs "
         f"(scale “{run_set.scale}”). Band: range of the seeds.",
-        x="point",
-        y="value",
+        x=facets.Axis("point", label="epoch"),
+        y=facets.Axis("value", label="cosine"),
         hue="stage",
         looks={n: replace(look, label=f"block {n}") for n, look in facets.rising(sorted(set(lines["stage"]))).items()},
-        col="way",
-        wrap=3,
-        xlabel="epoch",
-        ylabel="cosine",
-        height=1.8,
+        panels=facets.Panels(col="way", wrap=3, height=1.8),
     )
     costs = _costs(run_set.frames)
     cosines = measured_samples(over_training(lines), "value", ["place", "stage"])

@@ -41,15 +41,15 @@ def whole(frames: Frames) -> Iterator[Shown]:
             key=f"history-{machine}",
             title="Counts and errors over the commits",
             caption=f"Counts and numerical errors by commit, relative to the first ({machine}); mean over settings.",
-            x="at",
-            y="ratio",
+            x=facets.Axis("at", label="commit"),
+            y=facets.Axis("ratio", label="to the first"),
             looks=LOOKS,
-            col="figure",
-            wrap=3,
-            titles=lambda _, figure: str(figure).replace(".track", "\n", 1).replace("\n_", "\n"),
-            xlabel="commit",
-            ylabel="to the first",
-            height=1.7,
+            panels=facets.Panels(
+                col="figure",
+                wrap=3,
+                titles=lambda _, figure: str(figure).replace(".track", "\n", 1).replace("\n_", "\n"),
+                height=1.7,
+            ),
         )
         yield table(
             key=f"history-{machine}",

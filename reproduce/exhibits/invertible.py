@@ -45,12 +45,11 @@ def whole(_: Frames) -> Iterator[Shown]:
         [facets.stack(sums=".1f")],
         key="invertible",
         caption=f"Memory of the paper's networks and of the invertible ones ({SETTING}).",
-        x="network",
+        x=facets.Axis("network", label="GB"),
         y="GB",
         hue="kind",
         looks=facets.KIND_LOOKS,
-        xlabel="GB",
-        height=2.0,
+        panels=facets.Panels(height=2.0),
         legend="area",
     )
     yield Folded(

@@ -87,10 +87,9 @@ def _show_record(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
         [facets.rows(list(gains))],
         key=f"{record.name}-gains",
         caption=f"Gain of PaReprop over reversible backpropagation (throughput on {device}, median over the rounds).",
-        x="gain",
+        x=facets.Axis("gain", label="gain, %"),
         y="group",
-        xlabel="gain, %",
-        height=0.6 + 0.24 * len(gains),
+        panels=facets.Panels(height=0.6 + 0.24 * len(gains)),
         legend="",
     )
     yield table(

@@ -69,16 +69,11 @@ def whole(frames: Frames) -> Iterator[Shown]:
         key="scale-rivals",
         caption=f"Efficiency and memory of ways to train on many devices ({modelled}): efficiency over links that take "
         f"no time, {BATCH} micro-batches an update, against the memory of the device that holds most.",
-        x="peak",
-        y="efficiency",
+        x=facets.Axis("peak", label="peak memory, GB", log=True, ticks=(0.1, 1, 10, 100)),
+        y=facets.Axis("efficiency", label="efficiency, %"),
         hue="title",
         looks=LOOKS,
-        col="devices",
-        titles=lambda _, devices: f"{devices:,} devices",
-        xlog=True,
-        xlabel="peak memory, GB",
-        ticks=(0.1, 1, 10, 100),
-        ylabel="efficiency, %",
+        panels=facets.Panels(col="devices", titles=lambda _, devices: f"{devices:,} devices"),
         legend="mark",
     )
 

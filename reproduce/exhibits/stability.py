@@ -69,14 +69,15 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"Stability: test accuracy after the last epoch, % ({setting}). Hatched: broken, on the right where "
         "one of the two is; a cross: a loss was not finite; a dot: not run.",
         x="reference_rate",
-        y="test_accuracy",
+        y=facets.Axis("test_accuracy", label="k"),
         hue="k",
         looks=facets.rising(ks),
-        row="warmup_epochs",
-        col="method",
-        titles=lambda warmup, panel: f"{panel}\nwarm-up of {warmup:g} epochs",
-        ylabel="k",
-        height=0.9 + 0.34 * len(ks),
+        panels=facets.Panels(
+            row="warmup_epochs",
+            col="method",
+            titles=lambda warmup, panel: f"{panel}\nwarm-up of {warmup:g} epochs",
+            height=0.9 + 0.34 * len(ks),
+        ),
         legend="",
     )
     yield table(

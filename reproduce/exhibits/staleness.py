@@ -205,15 +205,11 @@ def _curve(run_set: RunSet, runs: DataFrame, places: list[Place]) -> Shown | Non
         "learning "
         "rate of the recipe). Dot: a run; line: mean; band: 95 % interval. At 0: backpropagation. Below the staleness "
         "the number of devices with one stage each, * at asynchronous 1F1B, + with slack.",
-        x="staleness",
+        x=facets.Axis("staleness", label="staleness of stage 0, micro-batches; devices"),
         y=OUTCOME,
         hue="line",
         looks=looks,
-        col="panel",
-        wrap=2,
-        xlabel="staleness of stage 0, micro-batches; devices",
-        share=(False, False),
-        height=3.2,
+        panels=facets.Panels(col="panel", wrap=2, share=(False, False), height=3.2),
     )
 
 

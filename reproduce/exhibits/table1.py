@@ -150,13 +150,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         f"first inner stage, scale “{run_set.scale}”. Line: published formula (of stashed copies without rounding up; "
         "it "
         "has no approximate inputs); dot: measured. Curves that coincide hide one another.",
-        x="place",
+        x=facets.Axis("place", log=True),
         y="measured",
-        row="over",
-        col="title",
-        titles=lambda over, title: f"{title}, over {over}",
-        xlog=True,
-        share=(False, False),
+        panels=facets.Panels(
+            row="over", col="title", titles=lambda over, title: f"{title}, over {over}", share=(False, False)
+        ),
         legend="both",
     )
 

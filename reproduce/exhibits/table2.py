@@ -154,10 +154,9 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         key=f"table2-{run_set.key}-{run_set.dataset}",
         caption=f"Accuracy after the last epoch by k ({run_set.describe()}); backpropagation at PETRA's batch. "
         "Line: mean over the seeds; band: 95 % interval; dot: a seed.",
-        x="k",
+        x=facets.Axis("k", ticks=ks),
         y="test_accuracy",
-        col="network",
-        ticks=ks,
+        panels=facets.Panels(col="network"),
     )
     yield table(
         key=f"table2-{run_set.key}-{run_set.dataset}",

@@ -93,14 +93,13 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         key=f"held-{run_set.key}",
         caption=f"Memory as held, by kind (scale “{run_set.scale}”, k = {ACCUMULATION}), of RevNets by their depths. "
         "Every panel has a separate axis. 1 GB = 10⁹ bytes.",
-        x="bar",
+        x=facets.Axis("bar", label="GB, all stages"),
         y="gigabytes",
         hue="kind",
         looks=facets.KIND_LOOKS,
-        col="images",
-        xlabel="GB, all stages",
-        share=(False, False),
-        height=0.7 + 0.26 * bars.groupby("images")["cell"].nunique().max(),
+        panels=facets.Panels(
+            col="images", share=(False, False), height=0.7 + 0.26 * bars.groupby("images")["cell"].nunique().max()
+        ),
         legend="area",
     )
     yield table(

@@ -57,9 +57,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"Accuracy by what is buffered ({recipe}). Dot: a seed; bar: mean.",
         x="test_accuracy",
         y="method",
-        col="network",
-        share=(False, True),
-        height=1.9,
+        panels=facets.Panels(col="network", share=(False, True), height=1.9),
         legend="",
     )
 

@@ -101,12 +101,10 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"What each stage costs ({setting}), measured. PETRA's pace is the highest bar; the dashed line is the "
         "mean, which perfectly balanced stages would reach. Every panel has a separate axis.",
         x="stage",
-        y="ms",
+        y=facets.Axis("ms", label="ms"),
         hue="of",
         looks={part: facets.Look(part, colour) for part, colour in PARTS.items()},
-        col="network",
-        ylabel="ms",
-        share=(False, False),
+        panels=facets.Panels(col="network", share=(False, False)),
         legend="area",
     )
     at_pace = "for the same pace, if quick neighbours share a device"

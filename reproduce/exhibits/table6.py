@@ -76,12 +76,10 @@ def whole(frames: Frames) -> Iterator[Shown]:
         key="stages",
         caption=f"Memory of each stage of RevNet-18 under PETRA, by kind (batch {cell.batch_size}; predicted).",
         x="stage",
-        y="GB",
+        y=facets.Axis("GB", label="GB"),
         hue="kind",
         looks=facets.KIND_LOOKS,
-        col="images",
-        ylabel="GB",
-        share=(False, False),
+        panels=facets.Panels(col="images", share=(False, False)),
         legend="area",
     )
     yield table(

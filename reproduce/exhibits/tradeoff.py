@@ -60,16 +60,16 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         key=f"tradeoff-{run_set.key}",
         caption=f"What it costs and what it gives ({setting}); accuracy measured, costs modelled. Filled: on the front "
         "of what no other way beats in all three; round: methods of this engine; square: synchronous pipelines.",
-        x="value",
-        y="accuracy",
+        x=facets.Axis("value", log=True),
+        y=facets.Axis("accuracy", label="test accuracy, %"),
         hue="way",
         looks=facets.TITLE_LOOKS,
-        row="cost",
-        col="devices",
-        titles=lambda cost, devices: f"{devices} devices: {COSTS[cost]}",
-        ylabel="test accuracy, %",
-        xlog=True,
-        share=(False, True),
+        panels=facets.Panels(
+            row="cost",
+            col="devices",
+            titles=lambda cost, devices: f"{devices} devices: {COSTS[cost]}",
+            share=(False, True),
+        ),
         legend="mark",
     )
     yield table(

@@ -69,7 +69,7 @@ COMPARISON = Comparison(
         caption="Accuracy of {network} against k ({setting}). Line: mean over the seeds; dot: a run.",
         x="k",
         layers=[facets.line(), facets.dots(apart=0.02)],
-        options={"ylabel": "{accuracy}"},
+        label="{accuracy}",
     ),
     caption="{measure} ({setting}).",
     rows=lambda compared: sorted(compared.samples, key=lambda place: place[0]),

@@ -16,9 +16,11 @@ from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
+import numpy.typing as npt
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from pandas import DataFrame, isna
@@ -117,33 +119,97 @@ class Panel:
 Layer = Callable[[Panel], object]
 
 
+@dataclass(frozen=True)
+class Axis:
+    """An axis of a figure.
+
+    Attributes:
+        column: Column of its values.
+        label: Text beside it. The default is the entry of the column in `LABELS`.
+        log: Whether it is logarithmic. An x-axis of a column in `CHOSEN` always is.
+        ticks: The only places on an x-axis that have ticks. For a column in `CHOSEN` the default is every value.
+
+    """
+
+    column: str
+    label: str | None = None
+    log: bool = False
+    ticks: Sequence[float] | None = None
+
+    @property
+    def text(self) -> str:
+        """Text beside the axis."""
+        return LABELS.get(self.column, "") if self.label is None else self.label
+
+
+@dataclass(frozen=True)
+class Panels:
+    """The arrangement of a figure's panels.
+
+    Attributes:
+        row: Column whose values form lines of panels, in order of appearance.
+        col: Column whose values form adjacent panels, in order of appearance.
+        wrap: Number of panels in a line, if only `col` is given.
+        titles: Title of a panel from the values of row and col. The default is the value of the column, preceded by the
+            name of the column if it is one of `CHOSEN`.
+        margins: Text at the left of a line of panels, from the value of row. Then only the panels of the first line
+            have titles, and only the x-axes of the last line have labels.
+        share: Whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
+        height: Height of a panel in inches.
+        width: Width of all panels of a line together in inches.
+
+    """
+
+    row: str | None = None
+    col: str | None = None
+    wrap: int | None = None
+    titles: Callable[[Any, Any], str] | None = None
+    margins: Callable[[Any], str] | None = None
+    share: tuple[Any, Any] = (True, True)
+    height: float = 2.6
+    width: float = 10.4
+
+    def title(self, row: Any, col: Any) -> str:
+        """Return the title of a panel; empty for a single one."""
+        if self.row is None and self.col is None:
+            return ""
+        if self.titles:
+            return self.titles(row, col)
+        return f"{self.col} = {col}" if self.col in CHOSEN else str(col if self.col else row)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One more panel to the right of a single one, with the same rows and x-axis.
+
+    Attributes:
+        layers: What is drawn in it.
+        label: Label of its y-axis.
+
+    """
+
+    layers: Sequence[Layer]
+    label: str = ""
+
+
+ONE_PANEL = Panels()
+Legend = Literal["line", "mark", "both", "area", ""]
+
+
 def facet(
     frame: DataFrame | Iterable[Mapping[str, Any]],
     layers: Sequence[Layer],
     *,
     key: str,
     caption: str,
-    x: str,
-    y: str,
+    x: str | Axis,
+    y: str | Axis,
     title: str = "",
     hue: str = "method",
     looks: Mapping[Any, Look] = METHOD_LOOKS,
-    row: str | None = None,
-    col: str | None = None,
-    wrap: int | None = None,
-    titles: Callable[[Any, Any], str] | None = None,
-    margins: Callable[[Any], str] | None = None,
-    xlabel: str | None = None,
-    ylabel: str | None = None,
-    xlog: bool = False,
-    ylog: bool = False,
-    ticks: Sequence[float] | None = None,
-    share: tuple[Any, Any] = (True, True),
-    height: float = 2.6,
-    width: float = 10.4,
-    legend: Literal["line", "mark", "both", "area", ""] = "line",
-    beside: Sequence[Layer] = (),
-    beside_label: str = "",
+    panels: Panels = ONE_PANEL,
+    legend: Legend = "line",
+    beside: Beside | None = None,
 ) -> Figure:
     """Draw a figure of panels. Its alternative text states where every line begins and ends (see `seen`).
 
@@ -152,130 +218,153 @@ def facet(
         layers: Layers that are drawn in every panel, each above the previous one.
         key: Name of the anchor, unique within the page.
         caption: What the figure shows, at which scale.
-        x: Column of the x-axis.
-        y: Column of the y-axis.
+        x: The x-axis, or its column.
+        y: The y-axis, or its column.
         title: Accessible name. The default is the caption up to its first bracket or full stop.
         hue: Column that separates curves or colours.
         looks: Styles of the values of the hue, in the order of the legend. Values without rows are left out.
-        row: Column whose values form lines of panels, in order of appearance.
-        col: Column whose values form adjacent panels, in order of appearance.
-        wrap: Number of panels in a line, if only `col` is given.
-        titles: Title of a panel from the values of row and col. The default is the value of the column, preceded by the
-            name of the column if it is one of `CHOSEN`.
-        margins: Text at the left of a line of panels, from the value of row. Then only the panels of the first line
-            have titles, and only the x-axes of the last line have labels.
-        xlabel: Label of the x-axis. The default is the entry of the column in `LABELS`.
-        ylabel: Label of the y-axis. The default is the entry of the column in `LABELS`.
-        xlog: Whether the x-axis is logarithmic. An axis of a column in `CHOSEN` always is.
-        ylog: Whether the y-axis is logarithmic.
-        ticks: The only places on the x-axis that have ticks. For a column in `CHOSEN` the default is every value.
-        share: Whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
-        height: Height of a panel in inches.
-        width: Width of all panels of a line together in inches.
+        panels: Arrangement of the panels.
         legend: Symbol of a hue in the legend below the panels ("both": a line with a mark); empty for no legend.
-        beside: Layers of one more panel to the right of a single one.
-        beside_label: Label of the y-axis of that panel.
+        beside: One more panel to the right of a single one.
 
     """
     frame = frame if isinstance(frame, DataFrame) else DataFrame(list(frame))
     title = title or caption.partition(" (")[0].partition(". ")[0]
     if frame.empty:
         return Figure(key, title, "", "", caption)
-    xlabel, ylabel = (
-        LABELS.get(column, "") if label is None else label for column, label in ((x, xlabel), (y, ylabel))
-    )
-    if x in CHOSEN:
-        xlog, ticks = True, sorted(set(frame[x])) if ticks is None else ticks
-    rows = list(dict.fromkeys(frame[row])) if row else [None]
-    cols = list(dict.fromkeys(frame[col])) if col else [None]
-    drawn = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
-    across = (wrap or len(cols)) if not beside else 2
+    x, y = (Axis(axis) if isinstance(axis, str) else axis for axis in (x, y))
+    if x.column in CHOSEN:
+        x = replace(x, log=True, ticks=sorted(set(frame[x.column])) if x.ticks is None else x.ticks)
+    looks = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
+    chart = _Chart(frame, x, y, hue, looks, panels, beside)
     with plots.style():
-        lines = -(-len(cols) // across) if wrap else len(rows)
-        drawing = mpl.figure.Figure(figsize=(width, 0.6 + height * lines), dpi=72)
-        widths = (3, 2) if beside else None
-        grid = drawing.subplots(
-            lines,
-            across,
-            squeeze=False,
-            sharex=False if beside else share[0],
-            sharey=False if beside else share[1],
-            width_ratios=widths,
-        )
-        places = [(r, c) for r in rows for c in cols]
-        panels = list(grid.flat)
-        described = []
-        for axes, (r, c) in zip(panels, places, strict=False):
-            part = frame if row is None else frame[frame[row] == r]
-            part = part if col is None else part[part[col] == c]
-            known = part.dropna(subset=[y]) if y in part else part
-            panel = Panel(axes, known, x, y, hue, drawn, part, frame)
-            for layer in layers:
-                layer(panel)
-            named = f"{col} = {c}" if col in CHOSEN else str(c if col else r)
-            name = (titles(r, c) if titles else named) if row or col else ""
-            described.append(": ".join(filter(None, (name.replace("\n", ", "), seen(panel)))))
-            if margins is None or r == rows[0]:
-                axes.set_title(name)
-            if margins is None:
-                axes.set(xlabel=xlabel, ylabel=ylabel)
-            else:
-                axes.set(xlabel=xlabel * (r == rows[-1]), ylabel=margins(r) if c == cols[0] else "")
-        for axes in panels[len(places) + bool(beside) :]:
-            axes.set_axis_off()
+        drawing, grid = chart.make_grid()
+        described = [chart.draw(axes, layers, place) for axes, place in zip(grid.flat, chart.places, strict=False)]
+        chart.finish_axes(list(grid.flat))
+        if legend and looks:
+            chart.add_legend(drawing, legend)
+        plots.lay_out(drawing, grid, chart.widths)
+        axes = " against ".join(filter(None, (y.text, x.text)))
+        description = f"{', '.join(filter(None, (count(len(described), 'panel'), axes)))}. {'. '.join(described)}."
         if beside:
-            panel = Panel(panels[1], frame, x, y, hue, drawn, frame, frame)
-            for layer in beside:
-                layer(panel)
-            panels[1].set(xlabel=xlabel, ylabel=beside_label)
-        for axes in panels[: len(places) + bool(beside)]:
-            _axes(axes, xlog=xlog, ylog=ylog and axes is not (panels[1] if beside else None), ticks=ticks)
-            locator = axes.xaxis.get_major_locator()
-            if isinstance(locator, ticker.MaxNLocator) and frame[x].dtype.kind == "i":
-                locator.set_params(integer=True)
-            if axes.get_legend_handles_labels()[0]:
-                # Above the axes: "best" avoids only lines, and would cover the bars of differences.
-                axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
-        if beside:  # after the scale is set: a linear axis begins below 0, where a logarithm is undefined
-            panels[1].set_xlim(panels[0].get_xlim())
-        elif share == (True, True):
-            for axes in panels:
-                axes.label_outer()
-            for axes in panels[max(0, len(places) - across) : len(places)]:  # no panel is below them
-                axes.tick_params(labelbottom=True)
-                axes.set_xlabel(xlabel)
-        if legend and drawn:
-            handles = [_handle(look, legend) for look in drawn.values()]
-            longest = max(len(look.label) for look in drawn.values())
-            in_a_line = max(1, int(width / (0.55 + 0.078 * longest)))
-            drawing.legend(handles=handles, loc="lower center", ncols=min(len(handles), in_a_line))
-        plots.lay_out(drawing, grid, widths or (1,) * across)
-        axes = " against ".join(filter(None, (ylabel, xlabel)))
-        description = f"{', '.join(filter(None, (count(len(places), 'panel'), axes)))}. {'. '.join(described)}."
-        if beside:
-            description += f" Beside: {beside_label}."
+            description += f" Beside: {beside.label}."
         svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
-        box = plots.box_of(drawing, panels[0])
+        box = plots.box_of(drawing, grid.flat[0])
     return Figure(key, title, description, svg, caption, panel=box)
 
 
-def _axes(axes: Axes, *, xlog: bool, ylog: bool, ticks: Sequence[float] | None) -> None:
-    if xlog:
+@dataclass(frozen=True)
+class _Chart:
+    """What all panels of a figure share. See `facet`."""
+
+    frame: DataFrame
+    x: Axis
+    y: Axis
+    hue: str
+    looks: Mapping[Any, Look]
+    panels: Panels
+    beside: Beside | None
+
+    @cached_property
+    def places(self) -> list[tuple[Any, Any]]:
+        """Values of row and col of each panel, by lines."""
+        columns = self.panels.row, self.panels.col
+        rows, cols = (list(dict.fromkeys(self.frame[column])) if column else [None] for column in columns)
+        return [(row, col) for row in rows for col in cols]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Relative widths of the columns of panels."""
+        if self.beside:
+            return (3, 2)
+        return (1,) * (self.panels.wrap or sum(row == self.places[0][0] for row, _ in self.places))
+
+    def make_grid(self) -> tuple[Drawing, npt.NDArray[Any]]:
+        """Make the drawing and its panels, in lines of equal lengths."""
+        lines = -(-len(self.places) // len(self.widths))
+        drawing = Drawing(figsize=(self.panels.width, 0.6 + self.panels.height * lines), dpi=72)
+        share_x, share_y = (False, False) if self.beside else self.panels.share
+        grid: npt.NDArray[Any] = drawing.subplots(
+            lines, len(self.widths), squeeze=False, sharex=share_x, sharey=share_y, width_ratios=self.widths
+        )
+        return drawing, grid
+
+    def draw(self, axes: Axes, layers: Sequence[Layer], place: tuple[Any, Any]) -> str:
+        """Draw a panel with its title and labels, and describe its content."""
+        part = self.frame
+        for column, value in zip((self.panels.row, self.panels.col), place, strict=True):
+            part = part if column is None else part[part[column] == value]
+        panel = self._draw_layers(axes, layers, part)
+        (row, col), margins, (first, last) = place, self.panels.margins, (self.places[0], self.places[-1])
+        name = self.panels.title(row, col)
+        if margins is None:
+            axes.set_title(name)
+            axes.set(xlabel=self.x.text, ylabel=self.y.text)
+        else:
+            axes.set_title(name if row == first[0] else "")
+            axes.set(xlabel=self.x.text * (row == last[0]), ylabel=margins(row) if col == first[1] else "")
+        return ": ".join(filter(None, (name.replace("\n", ", "), seen(panel))))
+
+    def _draw_layers(self, axes: Axes, layers: Sequence[Layer], part: DataFrame) -> Panel:
+        y = self.y.column
+        known = part.dropna(subset=[y]) if y in part else part
+        panel = Panel(axes, known, self.x.column, y, self.hue, self.looks, part, self.frame)
+        for layer in layers:
+            layer(panel)
+        return panel
+
+    def finish_axes(self, panels: Sequence[Axes]) -> None:
+        """Draw the panel beside; set scales, ticks and the legends of single panels; hide labels between panels."""
+        drawn = len(self.places)
+        if self.beside:
+            self._draw_layers(panels[1], self.beside.layers, self.frame)
+            panels[1].set(xlabel=self.x.text, ylabel=self.beside.label)
+            _set_ticks(panels[1], self.x, replace(self.y, log=False), self.frame)
+        for axes in panels[:drawn]:
+            _set_ticks(axes, self.x, self.y, self.frame)
+        for axes in panels[drawn + bool(self.beside) :]:
+            axes.set_axis_off()
+        if self.beside:  # after the scale is set: a linear axis begins below 0, where a logarithm is undefined
+            panels[1].set_xlim(panels[0].get_xlim())
+        elif self.panels.share == (True, True):
+            for axes in panels:
+                axes.label_outer()
+            for axes in panels[max(0, drawn - len(self.widths)) : drawn]:  # no panel is below them
+                axes.tick_params(labelbottom=True)
+                axes.set_xlabel(self.x.text)
+
+    def add_legend(self, drawing: Drawing, legend: Legend) -> None:
+        """Add a legend of the hues below the panels."""
+        handles = [_handle(look, legend) for look in self.looks.values()]
+        longest = max(len(look.label) for look in self.looks.values())
+        in_a_line = max(1, int(self.panels.width / (0.55 + 0.078 * longest)))
+        drawing.legend(handles=handles, loc="lower center", ncols=min(len(handles), in_a_line))
+
+
+def _set_ticks(axes: Axes, x: Axis, y: Axis, frame: DataFrame) -> None:
+    """Set the scales and ticks of a drawn panel, and place its own legend."""
+    if x.log:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
         axes.xaxis.set_minor_locator(ticker.NullLocator())
-    if ylog:
+    if y.log:
         axes.set_yscale("log")
         axes.yaxis.set_minor_locator(ticker.NullLocator())
         low, high = axes.get_ylim()
         if high < low * FEW_DECADES:  # powers of ten would give only one or two ticks
             axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.yaxis.set_major_formatter("{x:g}")
-    if ticks is not None:
-        axes.xaxis.set_major_locator(ticker.FixedLocator(list(ticks)))
+    if x.ticks is not None:
+        axes.xaxis.set_major_locator(ticker.FixedLocator(list(x.ticks)))
         axes.xaxis.set_minor_locator(ticker.NullLocator())
         axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    locator = axes.xaxis.get_major_locator()
+    if isinstance(locator, ticker.MaxNLocator) and frame[x.column].dtype.kind == "i":
+        locator.set_params(integer=True)
+    if axes.get_legend_handles_labels()[0]:
+        # Above the axes: "best" avoids only lines, and would cover the bars of differences.
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
 
 
 def _handle(look: Look, kind: str) -> Patch | Line2D:

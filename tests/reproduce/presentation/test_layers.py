@@ -23,8 +23,7 @@ def drawn(*layers: Layer, col: str | None = None) -> None:
         y="amount",
         hue="kind",
         looks=facets.KIND_LOOKS,
-        col=col,
-        share=(False, False),
+        panels=facets.Panels(col=col, share=(False, False)),
         legend="area",
     )
 

@@ -16,17 +16,16 @@ ROWS = [
 
 
 def draw(*layers: facets.Layer) -> None:
-    settings = {"key": "k", "title": "t", "caption": "c", "x": "x", "y": "y", "hue": "hue"}
     facets.facet(
         DataFrame(ROWS),
         layers,
+        key="k",
+        caption="c",
+        x="x",
+        y="y",
+        hue="hue",
         looks=LOOKS,
-        row="line",
-        col="panel",
-        titles=lambda _, panel: str(panel),
-        margins=str.upper,
-        xlabel="stages",
-        **settings,
+        panels=facets.Panels(row="line", col="panel", titles=lambda _, panel: str(panel), margins=str.upper),
     )
 
 
@@ -53,8 +52,8 @@ def test_figure_description_summarises_its_data() -> None:
 
     def spoken_label(layer: facets.Layer, rows: list[tuple[object, object, str]]) -> str:
         frame = DataFrame(rows, columns=["x", "y", "hue"])
-        columns = {"x": "x", "y": "y", "hue": "hue", "xlabel": "k", "ylabel": "%"}
-        return facets.facet(frame, [layer], key="k", title="t", caption="c", looks=LOOKS, **columns).description
+        x, y = facets.Axis("x", "k"), facets.Axis("y", "%")
+        return facets.facet(frame, [layer], key="k", caption="t", x=x, y=y, hue="hue", looks=LOOKS).description
 
     lines = [(0, 0.1, "a"), (0, 0.3, "a"), (1, float("nan"), "a"), (2, 1.0, "a"), (1, 5.0, "b")]
     assert spoken_label(facets.line(), lines) == "1 panel, % against k. the first from 0.2 to 1; the second 5."
@@ -78,7 +77,15 @@ def test_known_columns_have_default_labels() -> None:
     assert axes.get_xscale() == "log"
     facets.facet(runs, [facets.rows(), drawn.append], key="k", caption=caption, x="test_accuracy", y="method")
     assert [label.get_text() for label in drawn[1].axes.get_yticklabels()] == ["Backpropagation", "PETRA"]
-    nothing = facets.facet(runs[:0], [facets.dots()], key="k", caption=caption, x="k", y="test_accuracy", row="method")
+    nothing = facets.facet(
+        runs[:0],
+        [facets.dots()],
+        key="k",
+        caption=caption,
+        x="k",
+        y="test_accuracy",
+        panels=facets.Panels(row="method"),
+    )
     assert nothing.svg == ""
 
 
@@ -91,10 +98,11 @@ def test_side_panel_shares_the_logarithmic_axis() -> None:
         key="k",
         title="t",
         caption="c",
-        x="k",
+        x=facets.Axis("k", log=True),
         y="y",
-        xlog=True,
-        beside=[facets.differences({"gap": {1: Estimate(-1.0, -2.0, 0.0, 3)}}, {"gap": "#123456"}), drawn.append],
+        beside=facets.Beside(
+            [facets.differences({"gap": {1: Estimate(-1.0, -2.0, 0.0, 3)}}, {"gap": "#123456"}), drawn.append]
+        ),
     )
     assert drawn[1].axes.containers[0].lines[0].get_color() == "#123456"
     limits = [panel.axes.get_xlim() for panel in drawn]
