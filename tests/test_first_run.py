@@ -113,7 +113,7 @@ def stages() -> str:
 def compensation() -> str:
     settings = {"model": "revnet18", "width": 8, "epochs": 3, "accumulation": 1}
     others = [("none", {}), ("predicted weights in the forward", {"forward_weights": "predicted"})]
-    others += [(name, {"correction": name}) for name in ("average", "gap_aware", "rate")]
+    others += [(name, {"correction": name}) for name in ("average", "gap_aware", "rate", "spike", "compensation")]
 
     def rows() -> Iterator[list[str]]:
         for name, other in others:

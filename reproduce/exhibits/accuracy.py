@@ -52,8 +52,9 @@ def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
     of_each = [
         f"{estimate.mean:.1f} % with {in_prose(methods.by_name(m))}" for m, estimate in reached.items() if estimate
     ]
+    title, _, width = networks[0].partition(", ")
     yield Sentence(
-        f"{run_set.after.capitalize()} {networks[0].partition(',')[0]} reaches at k = {k} {conjunction(of_each)}."
+        f"{run_set.after.capitalize()} {title} ({width}, k = {k}) reaches {conjunction(of_each)}."
         if of_each
         else f"No run is finished (scale “{run_set.scale}”).",
         known=len(of_each) > 1,

@@ -144,13 +144,14 @@ def _evidence(claim: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evi
         if run_set.scale != test["scale"] or (wanted and run_set.dataset not in (wanted, "")):
             continue
         if found := _MEASURES.get(test["measure"], _of_runs)(claim, test, run_set):
-            return [replace(found, verdict=_verdict(claim, test, found))]
+            remarks = (*found.remarks, *([test["undecided"]] if "undecided" in test else []))
+            return [replace(found, verdict=_verdict(claim, test, found), remarks=remarks)]
     return []
 
 
 def _verdict(claim: Claim, test: Mapping[str, Any], found: Evidence) -> ClaimVerdict:
-    if test.get("modelled"):
-        return ClaimVerdict.OPEN  # a model is not a measurement
+    if test.get("modelled") or "undecided" in test:
+        return ClaimVerdict.OPEN  # a model is not a measurement, and some runs cannot decide, whatever their values
     value = claim.predicate.get("value")
     if test["scale"] == OWN_SCALE and value is not None and found.estimate is not None:
         if (digits := claim.predicate.get("digits")) is not None:  # for values without a spread
@@ -221,12 +222,12 @@ def _mean(sample: SeedSample) -> float:
 
 def _format_value(claim: Claim, ours: Estimate, bounded_by: str = "") -> str:
     unit = claim.predicate["unit"]
-    digits = DECIMALS[unit]
+    single = ours.counts == (1,) and "digits" not in claim.predicate and unit == "%"
+    digits = DECIMALS[unit] + single
     text = bounded_by
     if not text:
         value = with_sign(ours.mean, digits) if unit == "cosine" else signless(f"{ours.mean:.{digits}f}")
         text = value if ours.half_width is None else f"{value} ± {ours.half_width:.{digits}f}"
-    single = ours.counts == (1,) and "digits" not in claim.predicate and unit == "%"
     return f"{text} {unit}{' (one run)' * single}"
 
 

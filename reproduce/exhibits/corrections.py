@@ -77,7 +77,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     all_runs = run_set.runs.assign(
         mitigation=run_set.runs["settings"].map(lambda key: tried[key].mitigation.title),
         rate=run_set.runs["settings"].map(lambda key: tried[key].rate),
-        megabytes=run_set.runs["peak_bytes"].astype(float) / MEGABYTE,
+        megabytes=run_set.counted_bytes / MEGABYTE,
     )
     shortest = all_runs["epochs"].min()
     runs = all_runs[all_runs["epochs"] == shortest]
@@ -285,7 +285,9 @@ def _sentence(scale: str, gaps: Gaps, shortest: int, longer: Gaps) -> Sentence:
         f"After {count(shortest, 'epoch')}, {len(win)} of {count(len(tried), 'trial')} of "
         f"{count(len(mitigations), 'mitigation')} "
     )
+    lost = sum(difference.verdict is Verdict.LOWER for difference in tried.values())
     text += f"{'wins' if len(win) == 1 else 'win'} over PETRA without a mitigation{f' ({won})' * bool(won)}"
+    text += f", and {lost} {'loses' if lost == 1 else 'lose'} (not corrected for their number)"
     last = max((place[2] for place in _of_petra(longer, "without")), default=None)
     later = {place: gap for place, gap in _of_petra(longer, "without").items() if place[2] == last}
     left = [f"{format_difference(difference, unit='points')} with {place[-1]}" for place, difference in later.items()]

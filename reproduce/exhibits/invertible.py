@@ -71,8 +71,8 @@ def whole(_: Frames) -> Iterator[Shown]:
     sums = {depth: gigabytes[depth, "sum"] for depth in DEPTHS}
     listed = [f"RevNet-{depth} from {before:.1f} to {after:.1f} GB" for depth, (before, after) in sums.items()]
     yield Sentence(
-        f"In the model invertible down-sampling takes {conjunction(listed)} (ImageNet, batch {BATCH}): it shrinks deep "
-        "networks only."
+        f"In the model invertible down-sampling takes {conjunction(listed)} (ImageNet, batch {BATCH}): it shrinks the "
+        "deeper network only."
         if sums[DEPTHS[0]][1] >= sums[DEPTHS[0]][0] and sums[DEPTHS[-1]][1] < sums[DEPTHS[-1]][0]
         else f"In the model invertible down-sampling takes {conjunction(listed)} (ImageNet, batch {BATCH})."
     )
@@ -84,7 +84,8 @@ def _network(compared: Compared) -> Field:
 
 
 def _peak(compared: Compared) -> Field:
-    peak = compared.run_set.done.groupby(list(BY))["peak_bytes"].max() / MEGABYTE
+    run_set = compared.run_set
+    peak = run_set.runs.assign(counted=run_set.counted_bytes).groupby(list(BY))["counted"].max() / MEGABYTE
     return amount("peak, MB", lambda place: peak.get(place), 1)
 
 

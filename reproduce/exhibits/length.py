@@ -31,14 +31,14 @@ from reproduce.records.frames import AVERAGED, RunSet
 
 INTRODUCTION = (
     "The same network is trained for several lengths, each with its whole schedule: the same warm-up in epochs, drops "
-    "of the rate at the same fractions. Delayed gradients have exact inputs, so what they lose is lost to delay; with "
-    "k = 4 gradients are fewer updates late. Accuracy and training loss are means over the last epochs, those after "
-    f"the last drop, at most {AVERAGED}. “Best” is the paper's measure: the best epoch after the last drop, chosen by "
-    "test accuracy. The rule at "
+    "of the rate at the same fractions. Delayed gradients keep inputs and weights, so what they lose is lost to delay; "
+    "with k = 4 gradients are fewer updates late. Accuracy and training loss are means over the last epochs, those "
+    f"after the last drop, at most {AVERAGED}. “Best” is the paper's measure: the best epoch after the last drop, "
+    "chosen by test accuracy. The rule at "
     f"“small”, for the last epoch: PETRA (k = 1) more than {AGAINST[1]:g} points below backpropagation after "
     f"{AGAINST[0]} epochs speaks against the paper's claim, within ± {FOR[1]:g} after {FOR[0]} for it, the whole "
-    "interval each time. It was written before any of these runs, but outside the repository, which it entered, with "
-    f"the step from three seeds to six, after the first two pairs of {AGAINST[0]} epochs."
+    "interval each time. It was written down before these runs, but committed only after the first two pairs of "
+    f"{AGAINST[0]} epochs, together with the increase from three seeds to six."
 )
 EXACT = methods.BACKPROPAGATION.name
 VARIANTS_BY_PLACE = {(variant.method.name, variant.k): variant for variant in VARIANTS}

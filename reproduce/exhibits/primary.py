@@ -67,6 +67,11 @@ class Primary:
     corrected: float = 1.0
 
     @property
+    def epochs(self) -> int:
+        """Length of the trainings."""
+        return int(read_declaration()["studies"][self.study]["epochs"])
+
+    @property
     def holds(self) -> bool:
         """True if the difference is not 0, after the correction for several comparisons."""
         return self.corrected < 0.05

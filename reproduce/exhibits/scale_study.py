@@ -53,9 +53,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
     for devices, outcomes in list(ways.groupby("devices"))[:1]:
         petra, best = outcomes.iloc[1], outcomes[outcomes["staleness"] == 0].nlargest(1, "efficiency").iloc[0]
         yield Sentence(
-            f"In the model {petra['title']} keeps {devices} devices {100 * petra['efficiency']:.0f} % efficient with "
-            f"{petra['peak'] / MEGABYTE:,.0f} MB each; {best['title'].lower()} over links that take no time reaches "
-            f"{100 * best['efficiency']:.0f} % with {best['peak'] / MEGABYTE:,.0f} MB."
+            f"In the model, over links that take no time, {petra['title']} is {100 * petra['efficiency']:.0f} % "
+            f"efficient on {devices} devices ({petra['peak'] / MEGABYTE:,.0f} MB on the fullest), and "
+            f"{best['title'].lower()} {100 * best['efficiency']:.0f} % ({best['peak'] / MEGABYTE:,.0f} MB)."
         )
     yield (
         f"Modelled, event by event, from the measured stage costs of Table 5, with k = {BATCH} micro-batches of "

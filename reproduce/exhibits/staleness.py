@@ -33,10 +33,10 @@ from reproduce.text import conjunction
 INTRODUCTION = (
     "Staleness of a stage is the number of micro-batches that enter it between the forward and the backward of one; of "
     "stage 0 it is d₀. Lockstep has d₀ = 2(J − 1) with J stages, asynchronous 1F1B J − 1 at the same throughput on "
-    "fast links, and on P devices with one stage each d₀ is P − 1, whatever the depth. Backpropagation is the point "
-    "at 0. Methods at one point have the same micro-batches and the same samples per update. PETRA less delayed "
+    "fast links. With one stage on each of P devices J is P, whatever the depth of the network. Backpropagation is the "
+    "point at 0. Methods at one point have the same micro-batches and the same samples per update. PETRA less delayed "
     "gradients at equal staleness is what reconstruction and current weights cost without the delay. Which comparisons "
-    "were declared before their runs is said under Primary comparisons."
+    "were declared before their runs is stated under Primary comparisons."
 )
 EXACT, PETRA, DELAYED = plan.EXACT.name, plan.PETRA.name, plan.DELAYED.name
 OUTCOME = "final_accuracy"

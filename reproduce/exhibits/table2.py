@@ -96,10 +96,12 @@ def whole(frames: Frames) -> Iterator[Shown]:
         if differences:
             gaps = conjunction([with_sign(ours.mean - stated, 2) for ours, stated in differences.values()])
             runs = "run of the paper's size differs" if len(differences) == 1 else "means of the paper's size differ"
-            yield Finding(f"Table 2: our {runs} from the published values by {gaps} points ({arithmetic}).")
+            published = "value" if len(differences) == 1 else "values"
+            yield Finding(f"Table 2: our {runs} from the published {published} by {gaps} points ({arithmetic}).")
     published_values = sum(not row["model"].endswith(TORCHVISION) for row in rows)
     yield Finding(
-        f"Table 2: {len(covered)} of {published_values} published values have a run at the paper's scale beside them."
+        f"Table 2: {len(covered)} of {published_values} published values "
+        f"{'has a run' if len(covered) == 1 else 'have runs'} of the paper's size."
     )
 
 

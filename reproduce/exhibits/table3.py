@@ -77,7 +77,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
     if done := [name for run_set in measured_sets for name in run_set.done["cell"]]:
         equal, role = agreement(frames.parts(done), "peak", "predicted")
         yield Finding(
-            f"Table 3: {len(done)} measurements: what was held is the prediction from shapes in {equal}.", role
+            f"Table 3: {len(done)} measurements: what was held is the prediction from shapes by the same engine in "
+            f"{equal}.",
+            role,
         )
 
 
@@ -122,6 +124,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             difference("less predicted", lambda run: run.held - run.predicted, 1, group=HELD, exact=True),
         ],
         notes=(
+            "Held and predicted are of the engine that made the record; Table 6 states what the present one holds.",
             "The difference to the published rule is what the engine does otherwise: the stem keeps its images under "
             "every method, a reversible stage that reconstructs its input keeps none (it waits as a message), the head "
             "keeps both streams, and BatchNorm has a counter of batches. Delayed gradients keep whole graphs, of which "

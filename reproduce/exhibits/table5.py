@@ -132,7 +132,9 @@ def _state_missed(chosen: Sequence[TimedNetwork], stated: Mapping[str, Row]) -> 
     both = [(m.speedup, stated[m.cell.model].number(SPEEDUP)) for m in chosen if m.cell.model in stated]
     if len(both) < 2 or both[-1][0] <= both[0][0] or both[-1][1] >= both[0][1]:
         return ""
-    return " The published speed-up falls with J where the model grows: it misses what limits the paper's machines."
+    return (
+        " The published speed-up falls with J where the model grows: the model misses what limits the paper's machines."
+    )
 
 
 def _arrangements(run_set: RunSet) -> Table:

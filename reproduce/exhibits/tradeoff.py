@@ -133,7 +133,8 @@ def _worth(run_set: RunSet, points: DataFrame, accuracy: SeedSamples) -> Sentenc
     most = DEVICES[-1]
     return Sentence(
         f"In the model PETRA with its stages kept apart is on the front of accuracy, bytes and time {front}{beaten}. "
-        f"On {most} devices PETRA takes {ours['milliseconds'][most]:.1f} ms and {ours['megabytes'][most]:.0f} MB, 1F1B "
+        f"On {most} devices at k = {ACCUMULATION[run_set.scale]}, in lockstep, PETRA takes "
+        f"{ours['milliseconds'][most]:.1f} ms and {ours['megabytes'][most]:.0f} MB, 1F1B "
         f"{plain['milliseconds'][most]:.1f} ms and {plain['megabytes'][most]:.0f} MB; {run_set.after} PETRA − "
         f"backpropagation is {lost}."
     )

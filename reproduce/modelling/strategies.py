@@ -98,12 +98,14 @@ class Outcome(NamedTuple):
     Attributes:
         seconds: Seconds per micro-batch in steady state, or in a batch of a synchronous pipeline.
         peak: Bytes of the device that holds most.
+        total: Sum over the devices of the bytes that each holds at its peak.
         staleness: Micro-batches between forward and backward at stage 0 that see another version of the weights.
 
     """
 
     seconds: float
     peak: int
+    total: int
     staleness: int
 
 
@@ -133,7 +135,8 @@ def evaluate(
         if strategy.method.pipelined:
             staleness = per_device(sizes if strategy.sharing is Sharing.STALENESS else [1] * len(costs), strategy.slack)
         timeline, seconds = run_full(strategy.method, costs, sizes, accumulation, staleness, link)
-    return Outcome(seconds, max(find_peaks(timeline, footprints, strategy.method)), staleness[0])
+    peaks = find_peaks(timeline, footprints, strategy.method)
+    return Outcome(seconds, max(peaks), sum(peaks), staleness[0])
 
 
 def merge_stages(network: TimedNetwork, sizes: Sequence[int]) -> tuple[tuple[Cost, ...], tuple[Footprint, ...]]:

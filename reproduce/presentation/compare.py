@@ -288,7 +288,8 @@ def format_difference(difference: Difference, *, trailing: bool = False, unit: s
     signed = difference if not trailing else Difference(tuple((-weight, sample) for weight, sample in difference.terms))
     assert signed.estimate is not None  # same samples, so an estimate exists
     text = estimate_entry(signed.estimate, 1, sign=not trailing).text
-    notes = ["one run each"] * (known.half_width is None) + [f"{difference.wrecks} broken"] * bool(difference.wrecks)
+    runs = "one run each" if set(known.counts) == {1} else f"{known.n} runs"
+    notes = [runs] * (known.half_width is None) + [f"{difference.wrecks} broken"] * bool(difference.wrecks)
     beside = f" ({'; '.join(notes)})" * bool(notes)
     return f"{text}{MIXED * bool(difference.mixed)}{f' {unit}' * bool(unit)}{beside}"
 

@@ -255,7 +255,7 @@ def facet(
 
 @dataclass(frozen=True)
 class _Chart:
-    """What all panels of a figure share. See `facet`."""
+    """The settings that all panels of a figure share. See `facet`."""
 
     frame: DataFrame
     x: Axis
@@ -342,7 +342,7 @@ class _Chart:
 
 
 def _set_ticks(axes: Axes, x: Axis, y: Axis, frame: DataFrame) -> None:
-    """Set the scales and ticks of a drawn panel, and place its own legend."""
+    """Set the scales and ticks of a drawn panel, and place a legend of its layers."""
     if x.log:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from petra_core.files import replacing
 from reproduce.cells import catalogue, own, rates, timing
@@ -54,7 +54,17 @@ RUNS = (
     *("reference_rate", "staleness", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
     *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss", "final_loss"),
-    *("peak_bytes", "train_seconds", "images_per_second", "micro_batches", "gpus", "machine", "traceable", "study"),
+    *(
+        "peak_bytes",
+        "engine",
+        "train_seconds",
+        "images_per_second",
+        "micro_batches",
+        "gpus",
+        "machine",
+        "traceable",
+        "study",
+    ),
 )
 LINES = ("cell", "seed", "epoch", "point", "weight", "stage", "measure", "value")
 PARTS = ("cell", "stage", "kind", "of", "value")
@@ -304,6 +314,15 @@ class RunSet:
             f"{epochs}{learning}, {self.arithmetic}{_on_gpus(self.runs if runs is None else runs)}"
         )
 
+    @property
+    def counted_bytes(self) -> "Series[float]":
+        """Peak bytes of the runs by the engine that made most of them, and NaN for the others.
+
+        Two versions of the engine count differently: since 0.2 a pair of stages holds two messages down in lockstep.
+        """
+        engines = self.done["engine"].mode()
+        return self.runs["peak_bytes"].where(self.runs["engine"].isin(engines[:1]))
+
     def lines(self, *, single: bool = False) -> DataFrame:
         """Return what probes measured in these runs (see `Frames.lines`), joined with the settings of each run."""
         return self._with_settings(self.frames.lines(self.runs["cell"], single=single))
@@ -346,9 +365,10 @@ def _on_gpus(runs: DataFrame) -> str:
     if not used:
         return ""
     alike = done.groupby(["network", "k", "batch_size", "epochs", "seed"])["gpus"]
-    across = ", some pairs across devices" * bool((alike.nunique() > 1).any())
-    devices = ", ".join(f"{amount} on {gpus}" for gpus, amount in used.items())
-    return f", of {count(len(done), 'run')} {devices}{across}"
+    across = "; some compare different devices" * bool((alike.nunique() > 1).any())
+    others = len(done) - used.total()
+    devices = [*(f"{amount} on {gpus}" for gpus, amount in used.items()), *([f"{others} on CPUs"] if others else [])]
+    return f"; {count(len(done), 'run')}: {', '.join(devices)}{across}"
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:
@@ -399,6 +419,7 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     arithmetic = cell.precision + torchvision
     data = f"{catalogue.by_name(cell.dataset).title}{f', text {run.text[:6]}' * bool(run.text)}"
     return row | {
+        "engine": "" if not run.done else "0.2" if "observed_staleness" in result else "0.1",
         "network": title_of(cell),
         "optimizer": cell.optimizer,
         "drops": ",".join(map(str, cell.drops)),

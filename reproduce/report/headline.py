@@ -5,9 +5,8 @@ bytes and timed stages. Every sentence is computed from the records, the publish
 trade-off, so it changes with them.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pandas import DataFrame, concat
@@ -105,11 +104,17 @@ def _as_good(frames: Frames) -> Iterator[Answer]:
         f"test accuracy. {_state_published_gaps()} {_reconstruction(frames, run_set)} "
         f"{_at_paper_scale(frames)}"
     )
-    yield Answer(_title(certain or known), " ".join(text.split()), "length")
+    yield Answer(_title(certain or known, max(known)), " ".join(text.split()), "length")
 
 
-def _title(gaps: Mapping[int, Difference]) -> str:
-    """Return the verdict of the longest training that has an interval."""
+def _title(gaps: Mapping[int, Difference], longest: int) -> str:
+    """Return the verdict of the longest training that has an interval.
+
+    Args:
+        gaps: Differences to backpropagation by number of epochs, those with an interval if there are any.
+        longest: Number of epochs of the longest training.
+
+    """
     epochs, gap = max(gaps.items())
     known = gap.estimate
     assert known is not None  # `gaps` contains only differences with an estimate
@@ -121,10 +126,10 @@ def _title(gaps: Mapping[int, Difference]) -> str:
         return f"After {epochs} epochs PETRA is better than backpropagation."
     if gap.verdict is Verdict.OPEN:
         return f"After {epochs} epochs it is still open whether PETRA is as good as backpropagation."
-    within = math.ceil(-known.low)
     shortest = gaps[min(gaps)].estimate
-    trained = ", if it trains long enough" * bool(shortest and shortest.mean < -2 * within)
-    return f"PETRA comes within {count(within, 'point')} of backpropagation{trained}, and stays below it."
+    before = f", after {min(gaps)} epochs {-shortest.mean:.1f}" if shortest and min(gaps) < epochs else ""
+    beyond = "; longer trainings have too few runs to tell" * (longest > epochs)
+    return f"After {epochs} epochs PETRA is {-known.mean:.1f} points below backpropagation{before}{beyond}."
 
 
 def _state_published_gaps() -> str:
@@ -149,17 +154,32 @@ def _reconstruction(frames: Frames, run_set: RunSet) -> str:
     of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title["PETRA − DSP"]
     text = ""
     if of_delayed.accuracy.estimate:
-        seen = _seen(of_delayed)
         remains = " What remains is delay." * (of_delayed.accuracy.verdict is Verdict.EQUAL)
         text = (
-            f"Delayed gradients keep their inputs exactly; PETRA − delayed gradients is "
-            f"{format_difference(of_delayed.accuracy, unit='points')}: {seen} on this network, where "
-            f"{_reconstructing(run_set)}.{remains}"
+            f"Delayed gradients keep inputs and weights; after {of_delayed.epochs} epochs PETRA − delayed gradients is "
+            f"{format_difference(of_delayed.accuracy, unit='points')}{_after_short_training(frames, run_set)}: "
+            f"{_seen(of_delayed)} on this network, where {_reconstructing(run_set)}.{remains}"
         )
     if of_chain.accuracy.estimate:
         cost = format_difference(of_chain.accuracy, unit="points")
-        return f"{text} Where all inner stages reconstruct (chain of 16), PETRA − DSP is {cost}."
-    return f"{text} The chain of 16, in which all inner stages reconstruct, has not been run for that long."
+        return f"{text} Where all inner stages compute with reconstructed inputs (chain of 16), PETRA − DSP is {cost}."
+    return (
+        f"{text} The chain of 16, in which all inner stages compute with reconstructed inputs, has not been run for "
+        "that long."
+    )
+
+
+def _after_short_training(frames: Frames, run_set: RunSet) -> str:
+    """State PETRA less delayed gradients in lockstep after the shortest training that has both; empty without one."""
+    runs = _of_staleness(frames, run_set)
+    reached = means(runs, "final_accuracy", ["method", "epochs", "staleness"])
+    most = max(_numbers_of_devices())
+    gaps = {
+        int(epochs): reached[PETRA, epochs, most] - reached[DELAYED, epochs, most]
+        for epochs in sorted(set(runs["epochs"]))
+    }
+    known = {epochs: gap for epochs, gap in gaps.items() if gap.estimate}
+    return f" (after {min(known)} epochs {format_difference(known[min(known)])})" if known else ""
 
 
 def _reconstructing(run_set: RunSet) -> str:
@@ -172,10 +192,10 @@ def _reconstructing(run_set: RunSet) -> str:
 def _seen(comparison: Primary) -> str:
     verdict = comparison.accuracy.verdict
     if verdict is Verdict.LOWER and comparison.holds:
-        return "reconstruction costs accuracy"
+        return "reconstruction and current weights cost accuracy"
     if verdict is Verdict.EQUAL:
-        return "no cost of reconstruction is seen"
-    return "whether reconstruction costs accuracy is open"
+        return "no cost of reconstruction and current weights is left"
+    return "whether reconstruction and current weights cost accuracy is open"
 
 
 def _at_paper_scale(frames: Frames) -> str:
@@ -202,61 +222,60 @@ def _at_paper_scale(frames: Frames) -> str:
 
 
 class Held(NamedTuple):
-    """Megabytes that the stages hold, each stage at its peak."""
+    """Megabytes that the devices hold, each at its peak."""
 
     fullest: float
     total: float
 
 
+def _hold(network: TimedNetwork, method: str, slack: float = 1) -> Held:
+    """Return what a method holds with one stage per device, or on one device if it has no pipeline."""
+    strategy = next(way for way in STRATEGIES if way.schedule is None and way.method.name == method)
+    devices = len(network.costs) if strategy.method.pipelined else 1
+    outcome = evaluate_best(network, replace(strategy, slack=slack), devices, VARIANT.k)
+    return Held(outcome.peak / MEGABYTE, outcome.total / MEGABYTE)
+
+
 def _held(frames: Frames) -> dict[str, Held]:
-    """Return bytes by method, as counted in the runs of one setting; empty without PETRA or without another method."""
-    if (run_set := _run_set(frames)) is None:
+    """Return bytes by method, as the model of the trade-off predicts them from shapes; empty without its network.
+
+    The bytes that runs have counted are not used: a single process orders the actions of its stages differently than
+    devices that work at the same time, and so did engines of different versions.
+    """
+    if (network := _find_timed(frames)) is None:
         return {}
-    cell = run_set.example
-    runs = frames.runs
-    same = (runs["status"] == "done") & (runs["scale"] == SCALE) & (runs["model"] == NETWORK) & (runs["k"] == VARIANT.k)
-    same &= (runs["kind"] == "training") & (runs["width"] == cell.width) & (runs["batch_size"] == cell.batch_size)
-    same &= (runs["correction"] == "none") & (runs["forward_weights"] == "current") & (runs["optimizer"] == "sgd")
-    methods_of = dict(zip(runs.loc[same, "cell"], runs.loc[same, "method"], strict=True))
-    parts = frames.parts(methods_of)
-    by_method: dict[str, Held] = {}
-    for cell_name, stages in parts[parts["kind"] == "total"].groupby("cell"):
-        values = [float(value) / MEGABYTE for value in stages["value"]]
-        by_method[methods_of[str(cell_name)]] = Held(max(values), sum(values))
-    known = {name: by_method[name] for name in (BACKPROPAGATION, PETRA, DSP, DELAYED) if name in by_method}
-    return known if PETRA in known and len(known) > 1 else {}
+    return {name: _hold(network, name) for name in (BACKPROPAGATION, PETRA, DSP, DELAYED)}
 
 
 def _saves(frames: Frames) -> Iterator[Answer]:
-    held = _held(frames)
-    if not held:
+    if (network := _find_timed(frames)) is None:
         return
-    ours = held[PETRA]
+    held = _held(frames)
+    ours, rival, exact, sooner = held[PETRA], held[DSP], held[BACKPROPAGATION], _hold(network, PETRA, slack=0)
     saved = [
         f"{100 * (1 - ours.total / held[name].total):.0f} % less than {in_prose(methods.by_name(name))}"
         for name in (DELAYED, DSP)
-        if name in held
     ]
-    text = f"Over all stages PETRA holds {ours.total:.0f} MB{f', {conjunction(saved)}' * bool(saved)}."
-    title = f"PETRA holds {ours.total:.0f} MB."
-    if rival := held.get(DSP):
-        same = ours.fullest > 0.98 * rival.fullest
-        title = (
-            "It saves memory in total, but not on the fullest device." if same else "It saves memory on every device."
-        )
-        why = ", since a stage that cannot be inverted keeps its inputs under both" * same
-        text += f" The fullest stage holds {ours.fullest:.0f} MB under PETRA and {rival.fullest:.0f} MB under DSP{why}."
-    if exact := held.get(BACKPROPAGATION):
-        costs = ": pipelining itself costs memory" * (exact.total < ours.total)
-        text += f" Backpropagation on one device holds {exact.total:.0f} MB{costs}."
-    yield Answer(title, text, "table3")
+    same = ours.fullest > 0.98 * rival.fullest
+    title = "It saves memory in total, but not on the fullest device." if same else "It saves memory on every device."
+    why = ", since a stage that cannot be inverted keeps its inputs under both" * same
+    costs = ": pipelining itself costs memory" * (exact.total < ours.total)
+    text = (
+        f"Modelled from shapes with one stage on each of {len(network.costs)} devices, in lockstep: PETRA holds "
+        f"{ours.total:.0f} MB on all devices, {conjunction(saved)}. The fullest device holds {ours.fullest:.0f} MB "
+        f"under PETRA and {rival.fullest:.0f} MB under DSP{why}. At asynchronous 1F1B, with half the delays, PETRA "
+        f"holds {sooner.total:.0f} MB, and {sooner.fullest:.0f} MB on the fullest device. Backpropagation on one "
+        f"device holds {exact.total:.0f} MB{costs}."
+    )
+    yield Answer(title, text, "tradeoff")
 
 
 # --- when is it worth it?
 
 
 SPEED_K = (1, 4, 16, 32)
-OURS, MERGED, PIPELINE = methods.PETRA.title, "PETRA, merged stages", "1F1B"
+OURS, MERGED, PIPELINE, CHECKPOINTED = methods.PETRA.title, "PETRA, merged stages", "1F1B", "1F1B, checkpointing"
+FASTER = 1.05  # least ratio of two speeds that counts as a difference, since stage costs vary from run to run
 
 
 def _find_timed(frames: Frames) -> TimedNetwork | None:
@@ -290,8 +309,8 @@ def _speeds(frames: Frames) -> Speeds:
     alone = evaluate_best(network, ways["Backpropagation"], 1, 1).seconds
     return {
         (title, k, devices): Pace(alone / cost.seconds, cost.peak)
-        for title in (OURS, MERGED, PIPELINE)
-        for k in SPEED_K
+        for title in (OURS, MERGED, PIPELINE, CHECKPOINTED)
+        for k in (SPEED_K if title != CHECKPOINTED else SPEED_K[-1:])
         for devices in sorted({1, 2, 4, 7, most})
         for cost in [evaluate_best(network, ways[title], devices, k)]
     }
@@ -305,7 +324,7 @@ def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
         """Return the least number of devices from which on PETRA is faster; 0 if it never is."""
         least = 0
         for devices in reversed(several):
-            if speeds[OURS, k, devices].speed <= speeds[PIPELINE, k, devices].speed:
+            if speeds[OURS, k, devices].speed < FASTER * speeds[PIPELINE, k, devices].speed:
                 break
             least = devices
         return least
@@ -313,33 +332,35 @@ def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
     wins = [f"k = {k} from {count(least, 'device')} on" for k in SPEED_K if (least := ahead(k))]
     loses = [f"k = {k}" for k in SPEED_K if not ahead(k)]
     wins_text = (
-        f"Against synchronous 1F1B, which empties at every update, PETRA is faster at {conjunction(wins)}."
+        f"PETRA is at least {100 * (FASTER - 1):.0f} % faster than synchronous 1F1B, which empties at every update, at "
+        f"{conjunction(wins)}."
         if wins
         else ""
     )
-    lost = f"At {conjunction(loses)} 1F1B is as fast or faster on up to {most} devices." if loses else ""
+    lost = f"At {conjunction(loses)} it is not, on up to {most} devices." if loses else ""
     few = max(SPEED_K)
-    plain, apart, merged = (
-        {devices: speeds[way, few, devices] for devices in several} for way in (PIPELINE, OURS, MERGED)
+    plain, apart, merged, checkpointed = (
+        {devices: speeds[way, few, devices] for devices in several} for way in (PIPELINE, OURS, MERGED, CHECKPOINTED)
     )
     faster = [devices for devices in several if plain[devices].speed >= apart[devices].speed]
     beaten = [str(devices) for devices in faster if plain[devices].bytes < apart[devices].bytes]
     still = [d for d in beaten if plain[int(d)].bytes < merged[int(d)].bytes]
     better = (
-        f"With {conjunction(beaten)} devices at k = {few}, 1F1B is smaller, faster and exact if PETRA keeps its stages "
-        "apart, as it was trained."
+        f"If PETRA keeps its stages apart, as in lockstep with the paper's stages, 1F1B is smaller, faster and exact "
+        f"with {conjunction(beaten)} devices at k = {few}."
         if beaten
         else ""
     )
-    sizes = conjunction([f"{merged[int(d)].bytes / MEGABYTE:.0f} MB" for d in beaten])
-    theirs = conjunction([f"{plain[int(d)].bytes / MEGABYTE:.0f}" for d in beaten])
+    sizes, theirs, again = (
+        conjunction([f"{way[int(d)].bytes / MEGABYTE:.0f}" for d in beaten]) for way in (merged, plain, checkpointed)
+    )
     merging = (
-        f"With the stages of a device merged into one, which also shortens its delays, PETRA holds {sizes} on the "
-        f"fullest device where 1F1B holds {theirs}; that has not been trained."
+        f"With the stages of a device merged into one, which also shortens the delays, PETRA holds {sizes} MB on the "
+        f"fullest device, 1F1B {theirs} MB, and 1F1B with checkpointing {again} MB."
         if beaten and not still
         else ""
     )
-    measured = f"Measured with two processes: {of_two}." if (of_two := _state_measured_speeds(frames)) else ""
+    measured = f"Speed measured with two processes: {of_two}." if (of_two := _state_measured_speeds(frames)) else ""
     title = (
         "It pays where few micro-batches make an update."
         if wins and loses
@@ -347,7 +368,7 @@ def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
         if wins
         else "A synchronous pipeline is as fast, and exact."
     )
-    text = f"Modelled from the stages' measured costs. {wins_text} {lost} {better} {merging} {measured}"
+    text = f"This is modelled from the measured costs of the stages. {wins_text} {lost} {better} {merging} {measured}"
     yield Answer(title, " ".join(text.split()), "tradeoff")
 
 
@@ -361,11 +382,10 @@ def _state_measured_speeds(frames: Frames) -> str:
     for group, rows in series.groupby("group", sort=False):
         rounds = rows.pivot(index="round", columns="contestant", values="value")
         medians = rounds.div(rounds["autograd, one process"], axis=0).median()
-        if {"PETRA", PIPELINE} <= set(medians.index):
-            network = str(group).partition(",")[0]
-            listed.append(
-                f"PETRA {medians['PETRA']:.2f} and 1F1B {medians[PIPELINE]:.2f} times one process ({network})"
-            )
+        contestants = [name for name in (OURS, PIPELINE, CHECKPOINTED) if name in medians.index]
+        if {OURS, PIPELINE} <= set(contestants):
+            amounts = conjunction([f"{name.replace(', ', ' with ')} {medians[name]:.2f}" for name in contestants])
+            listed.append(f"{amounts} times one process ({group})")
     return "; ".join(listed)
 
 
@@ -388,7 +408,7 @@ def _accuracy(frames: Frames) -> Iterator[Headline]:
             [_lengths(runs, named, absent)],
             key="headline-accuracy",
             caption=f"Test accuracy over the last epochs against the staleness of the first stage "
-            f"({run_set.describe(network=True, length=False)}, k = {VARIANT.k}). A line for each length of training; "
+            f"(k = {VARIANT.k}; {run_set.describe(network=True, length=False)}). A line for each length of training; "
             "mark: "
             "mean, bar: 95 % interval. Below the staleness the number of devices with one stage each: in lockstep, * "
             "under asynchronous 1F1B, + under 1F1B with slack.",
@@ -449,19 +469,22 @@ def _of_lengths(runs: DataFrame, named: Mapping[int, str]) -> str:
     known = {
         epochs: gap_at for epochs, gap_at in gaps.items() if gap_at.estimate and gap_at.estimate.low is not None
     } or gaps
-    listed = [f"{format_difference(gap_at, unit='points')} after {epochs} epochs" for epochs, gap_at in known.items()]
-    ends = conjunction(list(dict.fromkeys([listed[0], listed[-1]]))) if listed else "not known yet"
-    sentence = f"A staleness of {most} micro-batches changes PETRA's accuracy by {ends}."
-    if not both:
-        return sentence
+    if not known:
+        return "PETRA and backpropagation have not both been trained yet."
+    longest, shortest = max(known), min(known)
+    between = [at for at in sorted(named, reverse=True) if 0 < at < most]
     smaller = {
-        at: gap_at for at in sorted(named, reverse=True) if 0 < at < most and (gap_at := gap(both[0], at)).estimate
+        at: gap_at for at in between if (known_at := (gap_at := gap(shortest, at)).estimate) and known_at.half_width
     }
-    if not smaller:
-        return sentence
-    changes = conjunction([format_difference(gap_at) for gap_at in smaller.values()])
-    places = conjunction(list(map(str, smaller)))
-    return f"{sentence} After {both[0]} epochs a staleness of {places} changes it by {changes}."
+    first = {most: gaps[shortest], **smaller}
+    trails = conjunction([format_difference(gap_at, trailing=True) for gap_at in first.values()])
+    sentence = (
+        f"After {shortest} epochs PETRA trails backpropagation by {trails} points at a staleness of "
+        f"{conjunction(list(map(str, first)))} micro-batches"
+    )
+    if longest == shortest:
+        return f"{sentence}."
+    return f"{sentence}, and after {longest} epochs by {format_difference(known[longest], trailing=True)} at {most}."
 
 
 def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -> facets.Layer:
@@ -495,43 +518,39 @@ def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -
     return lengths
 
 
-FULLEST, OTHERS = "fullest stage", "all other stages"
+FULLEST, OTHERS = "fullest device", "all other devices"
 
 
 def _memory(frames: Frames) -> Iterator[Headline]:
-    held = _held(frames)
-    if not held or (run_set := _run_set(frames)) is None:
+    if (network := _find_timed(frames)) is None:
         return
+    held = _held(frames)
     bars = [
         {"way": short_title(methods.by_name(name)), "part": part, "MB": amount}
         for name, amounts in held.items()
         for part, amount in ((FULLEST, amounts.fullest), (OTHERS, amounts.total - amounts.fullest))
     ]
-    ours, against = held[PETRA], DSP if DSP in held else next(name for name in held if name != PETRA)
-    rival, name = held[against], in_prose(methods.by_name(against))
+    ours, rival = held[PETRA], held[DSP]
+    title = f"{title_of(network.cell)}: bytes by method"
     yield Headline(
-        f"In total PETRA holds {ours.total:.0f} MB and {name} {rival.total:.0f} MB; on the fullest stage "
+        f"In total PETRA holds {ours.total:.0f} MB and DSP {rival.total:.0f} MB; on the fullest device "
         f"{ours.fullest:.0f} and {rival.fullest:.0f} MB.",
         facets.facet(
             bars,
             [facets.stack(sums=".0f")],
             key="headline-memory",
-            caption=f"Bytes that the stages hold by method ({title_of(run_set.example)}, micro-batches of "
-            f"{run_set.example.batch_size}, k = {VARIANT.k}): the fullest stage, and all others, each at its largest "
-            "moment; "
-            "measured. Backpropagation is of one device.",
-            title=f"{title_of(run_set.example)}: bytes by method",
+            caption=f"Bytes on the fullest device and on all others, each at its peak ({title_of(network.cell)}, "
+            f"micro-batches of {network.cell.batch_size}, k = {VARIANT.k}), modelled from shapes: one stage per "
+            "device, in lockstep. Backpropagation is on one device.",
+            title=title,
             x=facets.Axis("way", label="MB"),
             y=facets.Axis("MB", label=""),
             hue="part",
-            looks={
-                FULLEST: facets.Look(FULLEST, plots.COLOURS[methods.PETRA]),
-                OTHERS: facets.Look(OTHERS, plots.COLOURS[methods.DELAYED_GRADIENTS]),
-            },
+            looks={FULLEST: facets.Look(FULLEST, plots.INK), OTHERS: facets.Look(OTHERS, "#9a9a96")},
             panels=facets.Panels(height=HEIGHT, width=WIDTH),
             legend="area",
         ),
-        "table3",
+        "tradeoff",
     )
 
 
@@ -544,7 +563,7 @@ def _write_speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
     drawn = [
         {"line": OURS if way == OURS else f"{PIPELINE}, k = {k}", "devices": devices, "speed": cost.speed}
         for (way, k, devices), cost in speeds.items()
-        if way != MERGED
+        if way in (OURS, PIPELINE)
     ]
     change = max(
         abs(speeds[MERGED, k, n].speed / cost.speed - 1) for (way, k, n), cost in speeds.items() if way == OURS

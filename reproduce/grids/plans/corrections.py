@@ -51,9 +51,9 @@ NOTHING = Mitigation("nothing")
 MITIGATIONS = (
     NOTHING,
     Mitigation("predicted weights", {"forward_weights": "predicted"}),
-    Mitigation("predicted, linear", {"forward_weights": "predicted_linear"}),
+    Mitigation("linear prediction", {"forward_weights": "predicted_linear"}),
     *(Mitigation(correction.title.lower(), _settings_of(correction)) for correction in delay.CORRECTIONS.values()),
-    Mitigation("NAdam, 0.99", {"optimizer": "nadam", "momentum": 0.99}, rates=(1.0, 4.0, 16.0, 64.0)),
+    Mitigation("NAdam (momentum 0.99)", {"optimizer": "nadam", "momentum": 0.99}, rates=(1.0, 4.0, 16.0, 64.0)),
 )
 NETWORKS = {"small": ("revnet18", "chain16")}
 KS = (1, 4)
@@ -61,40 +61,40 @@ KS = (1, 4)
 #: planned for the other seeds too, so that the choice is confirmed on seeds that had no part in it.
 CHOSEN: dict[tuple[str, int, str, str], float] = {
     ("revnet18", 1, "BACKPROPAGATION", "nothing"): 4.0,
-    ("revnet18", 1, "BACKPROPAGATION", "NAdam, 0.99"): 64.0,
+    ("revnet18", 1, "BACKPROPAGATION", "NAdam (momentum 0.99)"): 64.0,
     ("revnet18", 1, "PETRA", "nothing"): 0.25,
     ("revnet18", 1, "PETRA", "spike compensation"): 0.25,
     ("revnet18", 1, "PETRA", "delay compensation"): 0.25,
-    ("revnet18", 1, "PETRA", "NAdam, 0.99"): 16.0,
+    ("revnet18", 1, "PETRA", "NAdam (momentum 0.99)"): 16.0,
     ("revnet18", 4, "BACKPROPAGATION", "nothing"): 4.0,
-    ("revnet18", 4, "BACKPROPAGATION", "NAdam, 0.99"): 64.0,
+    ("revnet18", 4, "BACKPROPAGATION", "NAdam (momentum 0.99)"): 64.0,
     ("revnet18", 4, "PETRA", "averaged weights"): 0.25,
-    ("revnet18", 4, "PETRA", "NAdam, 0.99"): 16.0,
-    ("chain16", 1, "BACKPROPAGATION", "NAdam, 0.99"): 64.0,
+    ("revnet18", 4, "PETRA", "NAdam (momentum 0.99)"): 16.0,
+    ("chain16", 1, "BACKPROPAGATION", "NAdam (momentum 0.99)"): 64.0,
     ("chain16", 1, "PETRA", "nothing"): 0.25,
     ("chain16", 1, "PETRA", "predicted weights"): 0.25,
-    ("chain16", 1, "PETRA", "predicted, linear"): 4.0,
+    ("chain16", 1, "PETRA", "linear prediction"): 4.0,
     ("chain16", 1, "PETRA", "rate by delay"): 0.25,
     ("chain16", 1, "PETRA", "averaged weights"): 0.25,
     ("chain16", 1, "PETRA", "spike compensation"): 0.25,
     ("chain16", 1, "PETRA", "delay compensation"): 4.0,
-    ("chain16", 1, "PETRA", "NAdam, 0.99"): 4.0,
-    ("chain16", 4, "BACKPROPAGATION", "NAdam, 0.99"): 64.0,
+    ("chain16", 1, "PETRA", "NAdam (momentum 0.99)"): 4.0,
+    ("chain16", 4, "BACKPROPAGATION", "NAdam (momentum 0.99)"): 64.0,
     ("chain16", 4, "PETRA", "nothing"): 0.25,
     ("chain16", 4, "PETRA", "predicted weights"): 0.25,
-    ("chain16", 4, "PETRA", "predicted, linear"): 0.25,
+    ("chain16", 4, "PETRA", "linear prediction"): 0.25,
     ("chain16", 4, "PETRA", "rate by delay"): 0.25,
     ("chain16", 4, "PETRA", "averaged weights"): 0.25,
     ("chain16", 4, "PETRA", "gap-aware"): 0.25,
     ("chain16", 4, "PETRA", "spike compensation"): 0.25,
     ("chain16", 4, "PETRA", "delay compensation"): 0.25,
-    ("chain16", 4, "PETRA", "NAdam, 0.99"): 4.0,
+    ("chain16", 4, "PETRA", "NAdam (momentum 0.99)"): 4.0,
 }
 #: Titles of the mitigations that are also trained for longer, by epochs, on the network of the study of length at
 #: k = 1: those that gained most there after fewer epochs.
 LONGER: dict[int, tuple[str, ...]] = {
-    9: ("predicted weights", "averaged weights", "NAdam, 0.99"),
-    27: ("predicted weights", "NAdam, 0.99"),
+    9: ("predicted weights", "averaged weights", "NAdam (momentum 0.99)"),
+    27: ("predicted weights", "NAdam (momentum 0.99)"),
 }
 
 

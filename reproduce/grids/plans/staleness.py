@@ -59,7 +59,7 @@ DEVICES: dict[int, tuple[Stages, int]] = {2: ((3, 7), 4), 4: ((2, 2, 2, 4), 4), 
 RIVALS = (PETRA, DELAYED, DSP, methods.PIPEDREAM_2BW)
 RATES = (0.5, 2.0)  # multiples of the recipe's rate, which the curve has
 #: Mitigations of delay to combine with less staleness, and the learning rates to try, as multiples of the recipe's.
-MITIGATIONS: dict[str, tuple[float, ...]] = {"predicted weights": (1.0,), "NAdam, 0.99": (16.0, 4.0, 64.0)}
+MITIGATIONS: dict[str, tuple[float, ...]] = {"predicted weights": (1.0,), "NAdam (momentum 0.99)": (16.0, 4.0, 64.0)}
 DEEP = 48  # blocks of the chain of 50 stages
 DEEP_POINTS = (FREE, Point(ONE_F_ONE_B, (13, 12, 12, 13)), Point(ONE_F_ONE_B, (5,) * 10))
 MAP_POINTS = (FREE, Point(ONE_F_ONE_B, (3, 2, 2, 3)))
@@ -184,7 +184,7 @@ def longer() -> Iterator[Cell]:
     for seed in SEEDS:
         for method, point in (
             *((EXACT, PAPER), (PETRA, PAPER), (PETRA, FREE), (PETRA, FOUR)),
-            *((DELAYED, FREE), (DELAYED, FOUR)),
+            *((DELAYED, FREE), (DELAYED, FOUR), (DELAYED, PAPER)),
         ):
             yield plan_cell(method, point, 1, seed, **lasting)
     for seed in recipes.seeds("small"):

@@ -36,9 +36,11 @@ def write(root: Path) -> None:
                 )
                 fake_records.train(cell, root, reached + cell.seed)
         elif cell.method == "BACKPROPAGATION":
-            best = {"nothing": 50.0, "NAdam, 0.99": 51.0}[trial.mitigation.title]
+            best = {"nothing": 50.0, "NAdam (momentum 0.99)": 51.0}[trial.mitigation.title]
             best_rate = (
-                plan.CHOSEN[cell.model, 1, cell.method, "NAdam, 0.99"] if "NAdam" in trial.mitigation.title else 1.0
+                plan.CHOSEN[cell.model, 1, cell.method, "NAdam (momentum 0.99)"]
+                if "NAdam" in trial.mitigation.title
+                else 1.0
             )
             fake_records.train(cell, root, best + cell.seed - 2 * (trial.rate != best_rate))
         elif cell.method == "PETRA" and trial.mitigation.title in POINTS:
@@ -132,14 +134,14 @@ def test_corrections_tables_show_gains_rates_and_bytes(tmp_path: Path) -> None:
     assert ahead["− the method without a mitigation points"].raw == pytest.approx(4.15)
     assert (gap["rate§"].text, gap["seed 0, %§"].text) == ("0.25", "42.00")
     assert gap["other seeds, %"].text == "not run"  # until the choice is planned
-    by_nadam = rows(section, 1, "Backpropagation")["NAdam, 0.99"]
+    by_nadam = rows(section, 1, "Backpropagation")["NAdam (momentum 0.99)"]
     assert by_nadam["− backpropagation points"].raw == pytest.approx(1.0)
     assert by_nadam["− the method without a mitigation points"].text == ""
     assert rows(section, 1, "Backpropagation")["nothing"]["− backpropagation points"].text == "reference"
     assert by_mitigation["spike compensation"]["accuracy, %"].text == "not run"
     assert section.sentence.startswith(
-        "After 3 epochs, 1 of 2 trials of 2 mitigations wins over PETRA without a mitigation (predicted weights); "
-        "after 9 epochs the gain "
+        "After 3 epochs, 1 of 2 trials of 2 mitigations wins over PETRA without a mitigation (predicted weights), "
+        "and 0 lose (not corrected for their number); after 9 epochs the gain "
     )
     assert [finding.text.partition(" (RevNet")[0] for finding in section.findings] == [
         f"Corrections {where}: of {quantity} under PETRA with an interval these {which}"
@@ -150,7 +152,7 @@ def test_corrections_tables_show_gains_rates_and_bytes(tmp_path: Path) -> None:
             f"Corrections for longer: of 3 trials under PETRA with an interval these {which}"
             for which in ("win points: predicted weights", "lose points: none.")
         ),
-        "Corrections for longer: PETRA − backpropagation by the same optimizer: NAdam, 0.99",
+        "Corrections for longer: PETRA − backpropagation by the same optimizer: NAdam (momentum 0.99)",
     ]
     longer = [block for block in section.blocks if isinstance(block, Table)][2]
     texts = [[entry.text for entry in row] for row in longer.rows]
@@ -204,8 +206,8 @@ def test_findings_cover_petra_only_and_need_two_runs(tmp_path: Path) -> None:
                 fake_records.train(cell, tmp_path, 41.0 + 2 * gains[trial.mitigation.title] + 0.01 * cell.seed)
     section = sections.made(corrections.EXHIBIT, tmp_path)
     assert section.sentence == (
-        "After 3 epochs, 1 of 2 trials of 2 mitigations wins over PETRA without a mitigation (predicted weights); "
-        "after 27 epochs the gain "
+        "After 3 epochs, 1 of 2 trials of 2 mitigations wins over PETRA without a mitigation (predicted weights), "
+        "and 0 lose (not corrected for their number); after 27 epochs the gain "
         f"is {MINUS}0.2 points (one run each) with predicted weights."
     )
     assert section.findings[0].text.startswith(

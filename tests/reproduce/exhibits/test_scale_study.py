@@ -29,7 +29,7 @@ def test_scale_study_models_devices_and_links(tmp_path: Path, monkeypatch: pytes
     (figure,) = (block for block in section.blocks if isinstance(block, Figure))
     assert {row[1].text for row in rivalled.rows} == set(scale_study.LOOKS)
     assert "6 devices: PETRA" in figure.description
-    assert section.sentence.startswith("In the model PETRA, asynchronous 1F1B keeps 4 devices ")
+    assert section.sentence.startswith("In the model, over links that take no time, PETRA, asynchronous 1F1B is ")
 
 
 def test_scale_study_without_measurements_is_marked_missing(tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ def test_published_value_is_compared_at_best_k(tmp_path: Path) -> None:
     assert row["", "difference"].raw == pytest.approx(sum(best) / 2 - 94.9)
     begun = published_row(section, "RevNet-34")
     assert (begun["", "ours§"].text, begun["", "our k§"].text) == (f"41 of 300 epochs; 2 {TIMES} not run", "8")
-    assert section.findings[1].text.startswith("Table 2: 1 of 27 published values have a run")
+    assert section.findings[1].text.startswith("Table 2: 1 of 27 published values has a run")
     assert section.findings[0].text.startswith(
-        "Table 2: our run of the paper's size differs from the published values by "
+        "Table 2: our run of the paper's size differs from the published value by "
     )
 
 

@@ -39,5 +39,6 @@ def test_differences_state_verdict_runs_and_machines() -> None:
     assert summarize([differences["none"], None]) == ""
     mixed = SeedSample({0: 1.0}, machines={0: "GPU"}) - base
     assert difference_entries(mixed)[0].text.endswith("(1 + 2)‡")
-    assert format_difference(mixed).endswith("‡ (one run each)")
+    assert format_difference(mixed).endswith("‡ (1 + 2 runs)")
+    assert format_difference(SeedSample({0: 1.0}) - SeedSample({0: 2.0})).endswith("(one run each)")
     assert format_difference(low - base, trailing=True).startswith("3.0")
