@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from petra_core.buffers import FrozenBuffers
+from petra_core.buffers import BufferCopies, FrozenBuffers
 from petra_core.inspection import (
     NO_INSPECTION,
     BlockInspection,
@@ -66,7 +66,7 @@ class _InFlight:
     random: RandomState | None
     tape: Tape | None = None
     weights: StageWeights | None = None
-    buffers: Sequence[Tensor] | None = None
+    buffers: BufferCopies | None = None
     projections: Projections = ()
 
 
@@ -327,6 +327,7 @@ class Block:
         leaves = self.parameters if entry.weights is None else list(entry.weights.values())
         recorded_late = entry.buffers is not None
         with (
+            outside_autocast(self._device),
             self.weights.replace(entry.weights),
             self.frozen.freeze(entry.buffers) if recorded_late else contextlib.nullcontext(),
         ):
@@ -355,6 +356,11 @@ class Block:
         self._watched_backwards = max(self._watched_backwards - 1, 0)
         self._evaluates_again = self._evaluates_again or watch.evaluates
         return grad_inputs, tuple(map(_sum, gradients, added))
+
+    @property
+    def has_backward_hooks(self) -> bool:
+        """Return whether a module has hooks that autograd calls only with a gradient of its input."""
+        return any(module._backward_hooks or module._backward_pre_hooks for module in self.stage.function.modules())
 
     def forget_shapes(self) -> None:
         """Measure the size of the next graph again, because the shapes may change. No micro-batch may be in flight."""
@@ -426,7 +432,7 @@ class Block:
     def _accumulate(self, gradients: Sequence[Tensor | None], messages: Streams) -> None:
         # A sum is written in place later, so it needs a storage that nothing else uses. A gradient may share its
         # storage with a message (the gradient of a bias of full shape is the message itself) or with another gradient,
-        # or may be a slice or an expanded scalar. Such a gradient is copied.
+        # or may be a slice or an expanded scalar, or a hook of the parameter may keep it. Such a gradient is copied.
         taken = {storage_of(tensor) for tensor in messages}
         sums: list[Tensor] = []
         terms: list[Tensor] = []
@@ -438,7 +444,7 @@ class Block:
                 terms.append(gradient)
                 continue
             storage = storage_of(gradient)
-            is_its_own = fills_its_storage(gradient) and storage not in taken
+            is_its_own = fills_its_storage(gradient) and storage not in taken and not parameter._backward_hooks
             self._sums[parameter] = gradient if is_its_own else gradient.clone()
             taken.add(storage)
             self._ledger.add("gradients", payload([gradient]))
@@ -482,3 +488,9 @@ def _sum(gradient: Tensor | None, added: Tensor | None) -> Tensor | None:
     if gradient is None or added is None:
         return added if gradient is None else gradient
     return gradient + added
+
+
+def outside_autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Return a context without autocast for a backward or an update, even if the caller's autocast is active."""
+    active = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if active else contextlib.nullcontext()

@@ -12,10 +12,13 @@ a method evaluates it a second time.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+BufferCopies: TypeAlias = Mapping[tuple[nn.Module, str], Tensor | None]  # by module and name
 
 
 class FrozenBuffers:
@@ -30,23 +33,18 @@ class FrozenBuffers:
 
     def __init__(self, function: nn.Module, *, tracking: bool = False) -> None:
         modules = list(function.modules())
-        norms = [] if tracking else [m for m in modules if isinstance(m, _BatchNorm)]
+        plain = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # another forward may track statistics in another way
+        norms = [] if tracking else [m for m in modules if isinstance(m, _BatchNorm) and type(m).forward in plain]
         self._norms = [m for m in norms if m.track_running_stats]
-        self._others = [
-            (module, name)
-            for module in modules
-            if module not in norms
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
+        self._others = [module for module in modules if module not in norms]
 
     @property
     def makes_copies(self) -> bool:
         """Return whether the context replaces any buffers by copies."""
-        return bool(self._others)
+        return any(buffer is not None for module in self._others for buffer in module._buffers.values())
 
     @contextlib.contextmanager
-    def freeze(self, copies: Sequence[Tensor] | None = None) -> Iterator[Sequence[Tensor]]:
+    def freeze(self, copies: BufferCopies | None = None) -> Iterator[BufferCopies]:
         """Protect the buffers from evaluations inside the context. Contexts cannot be nested.
 
         Args:
@@ -56,18 +54,20 @@ class FrozenBuffers:
             The copies that replace buffers inside the context.
 
         """
-        buffers = [module._buffers[name] for module, name in self._others]
-        copies = [buffer.clone() for buffer in buffers if buffer is not None] if copies is None else copies
+        # Listed each time, since a module may register or set a buffer in its first forward.
+        buffers = [(module, name, buffer) for module in self._others for name, buffer in module._buffers.items()]
+        if copies is None:
+            copies = {(module, name): None if buffer is None else buffer.clone() for module, name, buffer in buffers}
         for norm in self._norms:  # vars() avoids the slow __setattr__ of modules
             # BatchNorm then passes no running statistics to the kernel, and in training mode uses those of the batch.
             # InstanceNorm would still update them, so its buffers are copied with the others.
             vars(norm)["track_running_stats"] = False
-        for (module, name), copy in zip(self._others, copies, strict=True):
-            module._buffers[name] = copy
+        for module, name, buffer in buffers:
+            module._buffers[name] = copies.get((module, name), buffer)
         try:
             yield copies
         finally:
             for norm in self._norms:
                 vars(norm)["track_running_stats"] = True
-            for (module, name), buffer in zip(self._others, buffers, strict=True):
+            for module, name, buffer in buffers:
                 module._buffers[name] = buffer

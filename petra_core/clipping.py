@@ -60,7 +60,7 @@ class Clip:
     def _clip_stage(self, hook: BeforeUpdate | None, index: int, version: int, stage: Stage) -> None:
         if hook is not None:
             hook(index, version, stage)
-        gradients = [parameter.grad for parameter in stage.parameters() if parameter.grad is not None]
+        gradients = [p.grad for p in stage.parameters() if p.requires_grad and p.grad is not None]
         self.scale(gradients, norms(gradients))
 
     def scale(self, gradients: Sequence[Tensor], norms: Tensor) -> None:

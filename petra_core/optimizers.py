@@ -43,12 +43,12 @@ def optimizer_of(
     factory is called with the parameters.
     """
     make: Any = factory
-    if _count_required(factory) == 2:
+    if count_required(factory) == 2:
         return make(list(named), stage)  # type: ignore[no-any-return]  # `check_optimizer` checks it
     return make([parameter for _, parameter in named])  # type: ignore[no-any-return]  # as above
 
 
-def _count_required(function: Callable[..., object]) -> int:
+def count_required(function: Callable[..., object]) -> int:
     """Return the number of required positional arguments; 1 for a function without a signature."""
     try:
         parameters = inspect.signature(function).parameters.values()

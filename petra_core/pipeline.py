@@ -30,6 +30,7 @@ from petra_core.devices.overlapped import executor_of
 from petra_core.errors import CheckpointError
 from petra_core.execution import Sent
 from petra_core.inspection import Inspection
+from petra_core.inspection.guards import check_call
 from petra_core.inspection.modules import check_factory, check_stages
 from petra_core.inspection.states import STATE_FORMAT, check_state
 from petra_core.inspection.values import PendingLosses, Shapes, check_weights
@@ -255,21 +256,18 @@ class Pipeline:
         Raises:
             ChannelError: If another process has died or hangs.
             TypeError: If the inputs or the target have the wrong type.
-            ValueError: If the shape or dtype differs from that of earlier micro-batches, or the processes have
-                different micro-batches.
+            ValueError: If the shape or dtype differs from that of earlier micro-batches, a tensor has a graph, or the
+                processes have different micro-batches.
             NonFiniteError: If a loss is infinite or NaN. On a GPU it may be detected some steps later.
             StageError: If a stage would not train as with plain autograd (`petra_core.inspection`).
-            RuntimeError: If an exception interrupted an earlier step, or in torch.inference_mode().
+            RuntimeError: If an exception interrupted an earlier step, or in torch.inference_mode() or
+                torch.nn.utils.parametrize.cached().
 
         """
         self._refuse_after_broken_step()
-        if torch.is_inference_mode_enabled():
-            raise RuntimeError(
-                "a pipeline cannot train inside torch.inference_mode(), which records no graphs; call step() and "
-                "drain() outside of it (evaluate() works inside)"
-            )
         streams = as_streams(inputs)
         keys, goals = flatten(target)
+        check_call((*streams, *goals))
         self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
         self.shapes.check(self.micro_batches, (*streams, *goals))
         self._catch_up()

@@ -365,11 +365,14 @@ def sequential(stages: Sequence[Stage]) -> nn.Sequential:
 @contextlib.contextmanager
 def in_evaluation_mode(stages: Sequence[Stage]) -> Iterator[None]:
     """Put the stages' modules into evaluation mode in a context, and restore the mode of each module on exit."""
-    training = [module for stage in stages for module in stage.modules() if module.training]
-    for module in training:
-        module.training = False
+    modes = [(module, module.training) for stage in stages for module in stage.modules()]
+    for stage in stages:
+        stage.eval()  # a module may override `train`, for example to fold its weights
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module, training in modes:
+            if training and type(module).train is not nn.Module.train:
+                module.train()
+        for module, training in modes:
+            module.training = training

@@ -35,7 +35,8 @@ def flatten(target: Any) -> tuple[Keys, tuple[Tensor, ...]]:
     items: list[Any] = []
     keys: tuple[Any, ...] = ()
     if isinstance(target, Mapping):
-        keys, items = tuple(target), list(target.values())
+        keys = tuple(sorted(target, key=str))  # the order may differ between micro-batches
+        items = [target[key] for key in keys]
     elif isinstance(target, tuple | list):
         keys, items = tuple(range(len(target))), list(target)
     named = not isinstance(target, Mapping) or all(isinstance(key, str) for key in keys)

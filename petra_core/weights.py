@@ -151,7 +151,10 @@ class BlockWeights:
         `.detach()` would share the version counter with the parameter. Later in-place updates of the parameter, which
         then has other storage, would count as writes to the leaf. `.data` creates a separate counter.
         """
-        return {name: parameter.data.requires_grad_() for name, parameter in self.trained.items()}
+        leaves = {name: parameter.data.requires_grad_() for name, parameter in self.trained.items()}
+        for name, parameter in self.trained.items():
+            vars(leaves[name]).update(vars(parameter))  # attributes that the user has set
+        return leaves
 
     def keep_prediction(self, version: WeightVersion, predicted: StageWeights | None) -> WeightVersion:
         """Keep the predicted weights of a forward, if there are any and its backward needs them.

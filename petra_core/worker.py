@@ -14,7 +14,7 @@ last to the first, so that only one block's graph exists at a time:
 A prime marks reconstructed values: y' differs from y only by rounding and by the updates since the forward.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from petra_core.block import Block, Move
+from petra_core.block import Block, Move, outside_autocast
 from petra_core.inspection import Inspection
 from petra_core.inspection.guards import refuse_foreign_gradients
 from petra_core.inspection.modules import check_optimizer
@@ -275,7 +275,7 @@ class Worker:
             streams, input_gradients = part.backward(
                 micro_batch,
                 gradients,
-                input_gradient=self.index > 0 or part is not self.parts[0],
+                input_gradient=self.index > 0 or part is not self.parts[0] or part.has_backward_hooks,
                 gradients_by_parameter=by_parameter,
             )
             gradients = input_gradients if input_gradients is not None else ()
@@ -308,7 +308,7 @@ class Worker:
         if not self._prepared:
             self.prepare_update()
         self._prepared = False
-        with torch.no_grad():
+        with torch.no_grad(), outside_autocast(self.device):
             self.rules.step(self._delays / self._accumulation)
         if self.version == 0 or self.rules:
             self.ledger.set("optimizer", self._optimizer_bytes())
@@ -386,11 +386,14 @@ class Worker:
         """
         if (state["optimizer"] is None) != (self.optimizer is None):
             raise ValueError("one of the two has an optimizer, the other has none")
-        self.stage.load_state_dict(state["module"])
+        module = OrderedDict(state["module"])
+        module._metadata = self.stage.state_dict()._metadata  # type: ignore[attr-defined]  # versions of the modules
+        self.stage.load_state_dict(module)
         if self.optimizer is not None:
             check_optimizer_state(self.optimizer, state["optimizer"])
             self.optimizer.load_state_dict(state["optimizer"])
         self._prepared = False
+        self._forwards = self.observed_staleness = 0
         self.stream.load(state["random"])
         if self.rules and not other_method:
             # Older versions had one correction, which they saved under another key.

@@ -28,6 +28,7 @@ there before both actions are done, since the R is enqueued before the B that ru
 """
 
 import contextlib
+import contextvars
 import functools
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -82,7 +83,7 @@ class OverlappedExecutor(SequentialExecutor):
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="petra-reconstruction")
-        self._beside = self._threads.submit(beside)
+        self._beside = self._threads.submit(contextvars.copy_context().run, beside)
         return None
 
     def _stream(self, worker: Worker) -> torch.cuda.Stream:

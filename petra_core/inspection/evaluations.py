@@ -439,7 +439,7 @@ class _Reads(TorchFunctionMode):
         generator = kwargs.get("generator")
         self.generators = self.generators or (generator is not None and not _is_global(generator))
         computed = False
-        for tensor in _tensors((args, kwargs)):
+        for tensor in _tensors(_values_read(func, args, kwargs)):
             storage = _storage(tensor)
             computed = computed or tensor.requires_grad or storage in self._given or storage in self.made
             if storage is None or storage in self._given or storage in self.made:
@@ -452,6 +452,14 @@ class _Reads(TorchFunctionMode):
             storages = {storage for tensor in _tensors(result) if (storage := _storage(tensor)) is not None}
             self.made |= storages - self._weights - self._given
         return result
+
+
+def _values_read(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the arguments whose values an operation reads. Of the others it reads dtype, device or shape only."""
+    name = getattr(func, "__name__", "")
+    if name.startswith("new_") or name.endswith("_like"):
+        return ()
+    return args[:1] if name in ("to", "type_as", "expand_as", "view_as", "reshape_as") else (args, kwargs)
 
 
 class _Generators:

@@ -5,13 +5,42 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from petra_core.stages import Stage
 from petra_core.tape import Streams
 
-__all__ = ["BackwardWatch", "refuse_foreign_gradients", "refuse_input_writes"]
+__all__ = ["BackwardWatch", "check_call", "refuse_foreign_gradients", "refuse_input_writes"]
+
+
+def check_call(tensors: Sequence[Tensor]) -> None:
+    """Check the context of a step and the tensors given to it.
+
+    Args:
+        tensors: Inputs and targets.
+
+    Raises:
+        RuntimeError: In torch.inference_mode(), or in torch.nn.utils.parametrize.cached().
+        ValueError: If a tensor has a graph, through which no gradient would flow.
+
+    """
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "a pipeline cannot train inside torch.inference_mode(), which records no graphs; call step() and "
+            "drain() outside of it (evaluate() works inside)"
+        )
+    if parametrize._cache_enabled:
+        raise RuntimeError(
+            "a pipeline cannot train inside torch.nn.utils.parametrize.cached(): weights that are cached without a "
+            "graph would never be trained; call step() outside of it"
+        )
+    if any(tensor.grad_fn is not None for tensor in tensors):
+        raise ValueError(
+            "an input or a target has a graph, but no gradient flows out of a pipeline, so what computed it would not "
+            "be trained: make that a part of the first stage, or detach() the tensor"
+        )
 
 
 @contextlib.contextmanager

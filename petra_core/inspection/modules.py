@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from petra_core.optimizers import count_required
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
 __all__ = ["check_factory", "check_optimizer", "check_residual", "check_stages"]
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def check_stages(stages: Sequence[Stage]) -> None:
@@ -20,7 +23,7 @@ def check_stages(stages: Sequence[Stage]) -> None:
         TypeError: If an element is not a stage.
         ValueError: If the last stage is not a head, a trained parameter belongs to two stages or to two parts of a
             merged stage, a residual function can never learn, a parameter has less than float32 precision or has hooks
-            that would never be called, or an embedding has sparse gradients.
+            that would never be called, a stage has hooks, or an embedding has sparse gradients.
 
     """
     owners: dict[int, tuple[int, int]] = {}  # stage and part of each parameter, by its id
@@ -36,6 +39,11 @@ def check_stages(stages: Sequence[Stage]) -> None:
                 raise ValueError(
                     f"stage {index} ({type(part).__name__}) of {len(stages)}: the last stage must be a HeadStage, "
                     f"and only the last"
+                )
+            if any(getattr(part, hooks) for hooks in HOOKS):
+                raise ValueError(
+                    f"stage {index} ({type(part).__name__}) has hooks, which are never called: "
+                    f"register them on its function, as in stage.function.register_forward_hook(...)"
                 )
             if isinstance(part, ReversibleStage):
                 check_residual(part.residual)
@@ -159,9 +167,20 @@ def check_optimizer(optimizer: Any, stage: int, parameters: Sequence[nn.Paramete
 
 
 def check_factory(optimizer: Any) -> None:
-    """Raise TypeError unless `optimizer` is None or can be called."""
+    """Check the function that makes the optimizers.
+
+    Raises:
+        TypeError: If it is neither None nor callable, or is a class with a further required argument, which would get
+            the index of the stage.
+
+    """
     if optimizer is not None and not callable(optimizer):
         raise TypeError(
             f"optimizer is a {type(optimizer).__name__}, expected a function that makes one for each stage; give "
             f"lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+        )
+    if isinstance(optimizer, type) and count_required(optimizer) == 2:
+        raise TypeError(
+            f"optimizer={optimizer.__name__} requires an argument besides the parameters, which would get the index of "
+            f"the stage; set it: functools.partial({optimizer.__name__}, lr=0.1)"
         )

@@ -33,11 +33,11 @@ class Structure:
     def check(self) -> None:
         """Raise StageError if a parameter was frozen, unfrozen, replaced or added."""
         for parameters, key, parameter, trained, name in self._parameters:
-            now = parameters.get(key)
+            now = parameters[key] if key in parameters else None  # noqa: SIM401  # torch.jit's have no get()
             if now is not parameter or now.requires_grad is not trained:
                 raise self._change_error(name, replaced=now is not parameter, trained=trained)
         for children, key, child in self._children:
-            if children.get(key) is not child:
+            if (children[key] if key in children else None) is not child:  # noqa: SIM401  # as above
                 raise self._error(
                     None,
                     f"module {key!r} ({type(child).__name__}) was replaced after the pipeline was made, so the "

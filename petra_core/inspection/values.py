@@ -84,7 +84,8 @@ def check_weights(micro_batch: int, workers: Sequence[Worker]) -> None:
 
 def _broken_weight(worker: Worker) -> str:
     """Return the name of the first parameter of a worker's stage that is not finite, or an empty string."""
-    return _first_set({f"parameter {name}": _not_finite([p]) for name, p in worker.stage.named_parameters()})
+    trained = ((name, p) for name, p in worker.stage.named_parameters() if p.requires_grad)
+    return _first_set({f"parameter {name}": _not_finite([p]) for name, p in trained})  # a frozen mask may be infinite
 
 
 def _broken_buffer(worker: Worker) -> str:

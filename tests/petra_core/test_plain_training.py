@@ -1,0 +1,410 @@
+"""Test that modules with side effects train and evaluate as with plain autograd at zero staleness."""
+
+import contextvars
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import parametrize
+
+from petra_core import BufferedStage, Clip, HeadStage, Pipeline, ReversibleStage, methods
+from petra_core.methods import Method
+from petra_core.models import ConcatStreams, DuplicateStreams, sequential
+from petra_core.stages import Stage
+
+Wrap = Callable[[nn.Module], nn.Module]
+EXACT = [m for m in methods.ALL if not m.double_buffered]  # at zero staleness
+RECOMPUTING = [methods.REVERSIBLE_BACKPROPAGATION, methods.DSP, methods.PETRA]
+
+
+def network(wrap: Wrap = lambda function: function) -> list[Stage]:
+    torch.manual_seed(0)
+    functions = [wrap(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))) for _ in range(2)]
+    stem = BufferedStage(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), DuplicateStreams()))
+    head = HeadStage(nn.Sequential(ConcatStreams(), nn.Linear(8, 2)))
+    return [stage.double() for stage in (stem, *map(ReversibleStage, functions), head)]
+
+
+def micro_batches(count: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(5, 3, generator=generator, dtype=torch.float64), torch.randint(2, (5,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+def sgd(parameters: list[nn.Parameter]) -> torch.optim.SGD:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def pipeline(stages: list[Stage], method: Method, *, k: int = 1) -> Pipeline:
+    staleness = (0,) * len(stages) if method.pipelined else None
+    return Pipeline(stages, method, optimizer=sgd, accumulation=k, staleness=staleness)
+
+
+def train(stages: list[Stage], method: Method, *, k: int = 1) -> Pipeline:
+    trained = pipeline(stages, method, k=k)
+    for x, y in micro_batches(12):
+        trained.step(x, y)
+    trained.drain()
+    return trained
+
+
+def plain(stages: list[Stage], *, k: int = 1) -> nn.Module:
+    model = sequential(stages)
+    optimizer = sgd(list(model.parameters()))
+    for number, (x, y) in enumerate(micro_batches(12), start=1):
+        functional.cross_entropy(model(x), y).backward()
+        if number % k == 0:
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.grad /= k  # not the loss, since hooks see the gradient of a micro-batch
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+def assert_close(one: nn.Module, other: nn.Module) -> None:
+    torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=1e-9, atol=1e-9)
+
+
+class OwnNorm(nn.BatchNorm1d):
+    """A BatchNorm that tracks its statistics in a forward of its own, like a synchronised one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.running_mean is not None
+        mean = x.mean(0) if self.training else self.running_mean
+        if self.training:
+            with torch.no_grad():
+                self.running_mean.lerp_(mean, 0.1)
+        return x - mean
+
+
+class LateBuffer(nn.Module):
+    """A running mean whose buffer has no value, or does not exist, before the first forward."""
+
+    def __init__(self, function: nn.Module, *, registered: bool) -> None:
+        super().__init__()
+        self.function = function
+        if registered:
+            self.register_buffer("mean", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return self.function(x - self.get_buffer("mean"))  # type: ignore[no-any-return]  # a module
+        with torch.no_grad():
+            before = self._buffers.get("mean")
+            mean = x.mean(0) if before is None else 0.9 * before + 0.1 * x.mean(0)
+            if "mean" in self._buffers:
+                self._buffers["mean"] = mean
+            else:
+                self.register_buffer("mean", mean)
+        return self.function(x - x.mean(0))  # type: ignore[no-any-return]  # a module
+
+
+@pytest.mark.parametrize("method", RECOMPUTING, ids=str)
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda function: nn.Sequential(function, OwnNorm(4, affine=False)),
+        functools.partial(LateBuffer, registered=True),
+        functools.partial(LateBuffer, registered=False),
+    ],
+    ids=["norm with its own forward", "buffer without a value", "buffer registered later"],
+)
+def test_statistics_are_tracked_once_per_micro_batch(method: Method, wrap: Wrap) -> None:
+    """A second evaluation changes no running statistics, whoever tracks them and whenever the buffer appears."""
+    x, _ = micro_batches(1)[0]
+    expected = plain(network(wrap)).eval()
+    torch.testing.assert_close(train(network(wrap), method).evaluate(x), expected(x), rtol=1e-9, atol=1e-9)
+
+
+class Float32Island(nn.Module):
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function, self.inner = function, nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            inner = self.inner(x.float())
+        return self.function(inner)  # type: ignore[no-any-return]  # a module
+
+
+@pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.DSP, methods.PETRA], ids=str)
+def test_backward_and_update_run_outside_the_callers_autocast(method: Method) -> None:
+    """The caller's autocast gives the bits of the setting, also if a module computes in float32."""
+    weights = []
+    for inside in (False, True):
+        stages = [stage.float() for stage in network(Float32Island)]
+        staleness = (0,) * 4 if method.pipelined else None
+        setting = None if inside else torch.bfloat16
+        trained = Pipeline(stages, method, optimizer=sgd, staleness=staleness, autocast=setting)
+        with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+            for x, y in micro_batches(12):
+                trained.step(x.float(), y)
+        weights.append(trained.model.state_dict())
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", EXACT, ids=str)
+def test_gradient_that_a_hook_keeps_is_not_written(method: Method) -> None:
+    """The engine does not accumulate into a tensor that a parameter's hook returns or keeps."""
+
+    def hooked() -> tuple[list[Stage], Tensor]:
+        stages, constant = network(), torch.full((4, 4), 0.01, dtype=torch.float64)
+        weight = stages[1].get_parameter("residual.0.weight")
+        weight.register_hook(lambda _: constant)
+        return stages, constant
+
+    stages, constant = hooked()
+    trained = train(stages, method, k=3)
+    assert constant.unique().tolist() == [0.01]
+    assert_close(trained.model, plain(hooked()[0], k=3))
+
+
+@pytest.mark.parametrize("method", EXACT, ids=str)
+def test_backward_hooks_of_the_first_stage_are_called(method: Method) -> None:
+    """Autograd calls a full backward hook only with a gradient of the input, so the engine asks for it."""
+    calls: list[int] = []
+    stages = network()
+    stages[0].function.register_full_backward_hook(lambda *_: calls.append(1))
+    train(stages, method)
+    assert len(calls) == 12
+
+
+class FoldedWeight(nn.Module):
+    """A module that keeps a folded weight in evaluation mode, and forgets it in `train`."""
+
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function, self.linear = function, nn.Linear(4, 4)
+        self.folded: Tensor | None = None
+
+    def train(self, mode: bool = True) -> "FoldedWeight":
+        self.folded = None if mode else self.folded
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = torch.tanh(self.linear.weight)
+        if not self.training:
+            self.folded = weight.detach() if self.folded is None else self.folded
+            weight = self.folded
+        return self.function(functional.linear(x, weight, self.linear.bias))  # type: ignore[no-any-return]  # a module
+
+
+@pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.PETRA], ids=str)
+def test_evaluate_calls_overridden_train(method: Method) -> None:
+    """An evaluation between steps forgets nothing and keeps nothing that `train` would change."""
+    x, _ = micro_batches(1)[0]
+    trained = pipeline(network(FoldedWeight), method)
+    trained.evaluate(x)
+    for inputs, target in micro_batches(12):
+        trained.step(inputs, target)
+    output = trained.evaluate(x)
+    assert all(module.training for module in trained.model.modules())
+    torch.testing.assert_close(output, trained.model.train().eval()(x), rtol=0, atol=0)
+
+
+class Versioned(nn.Module):
+    """A module whose state of version 1 contained the transposed weight."""
+
+    _version = 2
+
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(torch.randn(4, 4))
+
+    def _load_from_state_dict(
+        self, state: dict[str, Tensor], prefix: str, metadata: dict[str, int], *rest: object
+    ) -> None:
+        if metadata.get("version", 1) < 2:
+            state[f"{prefix}weight"] = state[f"{prefix}weight"].t()
+        super()._load_from_state_dict(state, prefix, metadata, *rest)  # type: ignore[arg-type]  # passed on
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x @ self.weight)  # type: ignore[no-any-return]  # a module
+
+
+def test_resume_does_not_migrate_states_of_the_present_version() -> None:
+    """A loaded state has the versions of the modules, as a state dict of torch has."""
+    first, second = train(network(Versioned), methods.PETRA), pipeline(network(Versioned), methods.PETRA)
+    second.load_state_dict(first.state_dict())
+    assert_close(first.model, second.model)
+
+
+class Scaled(nn.Module):
+    """A module that reads an attribute of its parameter."""
+
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(torch.ones(4))
+        self.weight.scale = 2.0  # type: ignore[attr-defined]  # set by the user
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x * self.weight * getattr(self.weight, "scale", 1.0))  # type: ignore[no-any-return]  # a module
+
+
+@pytest.mark.parametrize("method", EXACT, ids=str)
+def test_substitute_weights_have_the_attributes_of_parameters(method: Method) -> None:
+    """Stashed weights have the attributes that the user has set on parameters."""
+    assert_close(train(network(Scaled), method).model, plain(network(Scaled)))
+
+
+def test_clip_ignores_old_gradients_of_frozen_parameters() -> None:
+    """A gradient that a parameter had before it was frozen does not count in the norm."""
+    weights = []
+    for old in (False, True):
+        torch.manual_seed(0)
+        head = HeadStage(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))).double()
+        frozen = head.get_parameter("module.0.weight")
+        frozen.requires_grad_(False)
+        frozen.grad = torch.full_like(frozen, 100.0) if old else None
+        trained = Pipeline([head], methods.BACKPROPAGATION, optimizer=sgd, clip=Clip(0.1, per_stage=True))
+        for x, y in micro_batches(4):
+            trained.step(x, y)
+        weights.append(head.state_dict())
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
+
+
+def test_targets_may_change_the_order_of_their_keys() -> None:
+    """A staggered pipeline passes each entry of a target under its key, whatever the order of the keys."""
+
+    def loss(output: Tensor, target: dict[str, Tensor]) -> Tensor:
+        return functional.cross_entropy(output, target["a"]) + 0.1 * functional.cross_entropy(output, target["b"])
+
+    models = []
+    for alternate in (False, True):
+        stages = network()
+        stages[-1] = HeadStage(stages[-1].function, loss)
+        trained = Pipeline(stages, methods.PETRA, optimizer=sgd)
+        trained.stagger()
+        for number, (x, y) in enumerate(micro_batches(24)):
+            trained.step(x, {"b": 1 - y, "a": y} if alternate and number % 2 else {"a": y, "b": 1 - y})
+        trained.drain()
+        models.append(trained.model)
+    assert_close(*models)
+
+
+SCALE = contextvars.ContextVar("SCALE", default=1.0)
+
+
+class Contextual(nn.Module):
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x) * SCALE.get()  # type: ignore[no-any-return]  # a module
+
+
+def test_pareprop_sees_context_variables_of_the_caller() -> None:
+    """The second thread of PaReprop has the context of the caller."""
+    models = []
+    for method in (methods.PAREPROP, methods.REVERSIBLE_BACKPROPAGATION):
+        trained = pipeline(network(Contextual), method)
+        for number, (x, y) in enumerate(micro_batches(12)):
+            context = contextvars.copy_context()
+            context.run(SCALE.set, 2.0 if number >= 6 else 1.0)
+            context.run(trained.step, x, y)
+        models.append(trained.model)
+    assert_close(*models)
+
+
+class SharedMask(nn.Module):
+    """A constant that all blocks share, made from the first input."""
+
+    def __init__(self, make: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.make = make
+        self.mask: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mask = self.make(x) if self.mask is None else self.mask
+        return x * self.mask
+
+
+@pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.PETRA], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.full((4,), 0.5).to(x),
+        lambda x: torch.full((4,), 0.5).type_as(x),
+        lambda x: x.new_full((4,), 0.5),
+        lambda x: torch.ones_like(x) * 0.5,
+    ],
+    ids=["to", "type_as", "new_full", "ones_like"],
+)
+def test_constant_with_the_dtype_of_an_input_is_accepted(method: Method, make: Callable[[Tensor], Tensor]) -> None:
+    """An operation that reads only dtype and shape of an input does not make a tensor of the block."""
+    mask = SharedMask(make)
+    train(network(lambda function: nn.Sequential(mask, function)), method)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:FutureWarning")  # users have such modules
+def test_traced_module_trains_with_petra() -> None:
+    """Modules of torch.jit train with the methods that the error of the others recommends."""
+    example = torch.randn(5, 4, dtype=torch.float64)
+    traced = network(lambda function: torch.jit.trace(function.double(), example))  # type: ignore[no-any-return, no-untyped-call]  # torch gives it no types
+    expected = list(plain(network()).state_dict().values())
+    torch.testing.assert_close(list(train(traced, methods.PETRA).model.state_dict().values()), expected)
+
+
+def test_frozen_mask_may_be_infinite() -> None:
+    """A frozen parameter with infinite values does not make the state impossible to save."""
+
+    class Masked(nn.Module):
+        def __init__(self, function: nn.Module) -> None:
+            super().__init__()
+            self.function = function
+            self.mask = nn.Parameter(torch.tensor([0.0, 0.0, 0.0, -torch.inf]), requires_grad=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.function(torch.softmax(x + self.mask, 1))  # type: ignore[no-any-return]  # a module
+
+    assert train(network(Masked), methods.PETRA).state_dict()["micro_batches"] == 12
+
+
+class Class(torch.optim.SGD):
+    def __init__(self, params: list[nn.Parameter], lr: float) -> None:
+        super().__init__(params, lr=lr)
+
+
+def step_with_graph() -> None:
+    x, y = micro_batches(1)[0]
+    Pipeline(network(), methods.PETRA, optimizer=sgd).step(x.requires_grad_() * 2, y)
+
+
+def step_in_cached_parametrization() -> None:
+    x, y = micro_batches(1)[0]
+    trained = Pipeline(network(), methods.PETRA, optimizer=sgd)
+    with parametrize.cached():  # type: ignore[no-untyped-call]  # torch gives it no types
+        trained.step(x, y)
+
+
+def hook_on_stage() -> None:
+    stages = network()
+    stages[1].register_forward_hook(lambda *_: None)
+    Pipeline(stages, methods.PETRA, optimizer=sgd)
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "text"),
+    [
+        (step_with_graph, ValueError, "has a graph, but no gradient flows out of a pipeline"),
+        (step_in_cached_parametrization, RuntimeError, r"cannot train inside torch\.nn\.utils\.parametrize\.cached"),
+        (hook_on_stage, ValueError, r"stage 1 \(ReversibleStage\) has hooks, which are never called"),
+        (
+            lambda: Pipeline(network(), methods.PETRA, optimizer=Class),
+            TypeError,
+            r"optimizer=Class requires an argument .* functools\.partial\(Class, lr=0\.1\)",
+        ),
+    ],
+    ids=["input with a graph", "cached parametrization", "hook on a stage", "optimizer class"],
+)
+def test_what_would_not_be_trained_is_refused(act: Callable[[], object], error: type[Exception], text: str) -> None:
+    """What plain autograd would train or call and the engine would not raises an error that names the remedy."""
+    with pytest.raises(error, match=text):
+        act()
