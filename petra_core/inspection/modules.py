@@ -181,6 +181,6 @@ def check_factory(optimizer: Any) -> None:
         )
     if isinstance(optimizer, type) and count_required(optimizer) == 2:
         raise TypeError(
-            f"optimizer={optimizer.__name__} requires an argument besides the parameters, which would get the index of "
+            f"optimizer={optimizer.__name__} requires an argument after the parameters, which would get the index of "
             f"the stage; set it: functools.partial({optimizer.__name__}, lr=0.1)"
         )

@@ -72,7 +72,7 @@ def assert_close(one: nn.Module, other: nn.Module) -> None:
 
 
 class OwnNorm(nn.BatchNorm1d):
-    """A BatchNorm that tracks its statistics in a forward of its own, like a synchronised one."""
+    """A BatchNorm that tracks its statistics in another forward, like a synchronised one."""
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.running_mean is not None
@@ -113,10 +113,10 @@ class LateBuffer(nn.Module):
         functools.partial(LateBuffer, registered=True),
         functools.partial(LateBuffer, registered=False),
     ],
-    ids=["norm with its own forward", "buffer without a value", "buffer registered later"],
+    ids=["norm with another forward", "buffer without a value", "buffer registered later"],
 )
 def test_statistics_are_tracked_once_per_micro_batch(method: Method, wrap: Wrap) -> None:
-    """A second evaluation changes no running statistics, whoever tracks them and whenever the buffer appears."""
+    """A second evaluation changes no running statistics, in whatever module and at whatever time the buffer appears."""
     x, _ = micro_batches(1)[0]
     expected = plain(network(wrap)).eval()
     torch.testing.assert_close(train(network(wrap), method).evaluate(x), expected(x), rtol=1e-9, atol=1e-9)
@@ -405,6 +405,6 @@ def hook_on_stage() -> None:
     ids=["input with a graph", "cached parametrization", "hook on a stage", "optimizer class"],
 )
 def test_what_would_not_be_trained_is_refused(act: Callable[[], object], error: type[Exception], text: str) -> None:
-    """What plain autograd would train or call and the engine would not raises an error that names the remedy."""
+    """The engine refuses a call if it would not train what plain autograd would, and names the remedy."""
     with pytest.raises(error, match=text):
         act()
