@@ -10,34 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from petra_core import BufferedStage, Clip, HeadStage, Pipeline, ReversibleStage, methods
+from petra_core import Clip, HeadStage, Pipeline, methods
 from petra_core.methods import Method
-from petra_core.models import ConcatStreams, DuplicateStreams, sequential
+from petra_core.models import sequential
 from petra_core.stages import Stage
+from tests.petra_core.test_user_modules import batches, network, sgd
 
 Wrap = Callable[[nn.Module], nn.Module]
 EXACT = [m for m in methods.ALL if not m.double_buffered]  # at zero staleness
 RECOMPUTING = [methods.REVERSIBLE_BACKPROPAGATION, methods.DSP, methods.PETRA]
-
-
-def network(wrap: Wrap = lambda function: function) -> list[Stage]:
-    torch.manual_seed(0)
-    functions = [wrap(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))) for _ in range(2)]
-    stem = BufferedStage(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), DuplicateStreams()))
-    head = HeadStage(nn.Sequential(ConcatStreams(), nn.Linear(8, 2)))
-    return [stage.double() for stage in (stem, *map(ReversibleStage, functions), head)]
-
-
-def micro_batches(count: int) -> list[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(5, 3, generator=generator, dtype=torch.float64), torch.randint(2, (5,), generator=generator))
-        for _ in range(count)
-    ]
-
-
-def sgd(parameters: list[nn.Parameter]) -> torch.optim.SGD:
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 def pipeline(stages: list[Stage], method: Method, *, k: int = 1) -> Pipeline:
@@ -47,7 +28,7 @@ def pipeline(stages: list[Stage], method: Method, *, k: int = 1) -> Pipeline:
 
 def train(stages: list[Stage], method: Method, *, k: int = 1) -> Pipeline:
     trained = pipeline(stages, method, k=k)
-    for x, y in micro_batches(12):
+    for x, y in batches(12):
         trained.step(x, y)
     trained.drain()
     return trained
@@ -56,7 +37,7 @@ def train(stages: list[Stage], method: Method, *, k: int = 1) -> Pipeline:
 def plain(stages: list[Stage], *, k: int = 1) -> nn.Module:
     model = sequential(stages)
     optimizer = sgd(list(model.parameters()))
-    for number, (x, y) in enumerate(micro_batches(12), start=1):
+    for number, (x, y) in enumerate(batches(12), start=1):
         functional.cross_entropy(model(x), y).backward()
         if number % k == 0:
             for parameter in model.parameters():
@@ -117,7 +98,7 @@ class LateBuffer(nn.Module):
 )
 def test_statistics_are_tracked_once_per_micro_batch(method: Method, wrap: Wrap) -> None:
     """A second evaluation changes no running statistics, in whatever module and at whatever time the buffer appears."""
-    x, _ = micro_batches(1)[0]
+    x, _ = batches(1)[0]
     expected = plain(network(wrap)).eval()
     torch.testing.assert_close(train(network(wrap), method).evaluate(x), expected(x), rtol=1e-9, atol=1e-9)
 
@@ -143,7 +124,7 @@ def test_backward_and_update_run_outside_the_callers_autocast(method: Method) ->
         setting = None if inside else torch.bfloat16
         trained = Pipeline(stages, method, optimizer=sgd, staleness=staleness, autocast=setting)
         with torch.autocast("cpu", torch.bfloat16, enabled=inside):
-            for x, y in micro_batches(12):
+            for x, y in batches(12):
                 trained.step(x.float(), y)
         weights.append(trained.model.state_dict())
     torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
@@ -198,10 +179,10 @@ class FoldedWeight(nn.Module):
 @pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.PETRA], ids=str)
 def test_evaluate_calls_overridden_train(method: Method) -> None:
     """An evaluation between steps forgets nothing and keeps nothing that `train` would change."""
-    x, _ = micro_batches(1)[0]
+    x, _ = batches(1)[0]
     trained = pipeline(network(FoldedWeight), method)
     trained.evaluate(x)
-    for inputs, target in micro_batches(12):
+    for inputs, target in batches(12):
         trained.step(inputs, target)
     output = trained.evaluate(x)
     assert all(module.training for module in trained.model.modules())
@@ -263,7 +244,7 @@ def test_clip_ignores_old_gradients_of_frozen_parameters() -> None:
         frozen.requires_grad_(False)
         frozen.grad = torch.full_like(frozen, 100.0) if old else None
         trained = Pipeline([head], methods.BACKPROPAGATION, optimizer=sgd, clip=Clip(0.1, per_stage=True))
-        for x, y in micro_batches(4):
+        for x, y in batches(4):
             trained.step(x, y)
         weights.append(head.state_dict())
     torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
@@ -281,7 +262,7 @@ def test_targets_may_change_the_order_of_their_keys() -> None:
         stages[-1] = HeadStage(stages[-1].function, loss)
         trained = Pipeline(stages, methods.PETRA, optimizer=sgd)
         trained.stagger()
-        for number, (x, y) in enumerate(micro_batches(24)):
+        for number, (x, y) in enumerate(batches(24)):
             trained.step(x, {"b": 1 - y, "a": y} if alternate and number % 2 else {"a": y, "b": 1 - y})
         trained.drain()
         models.append(trained.model)
@@ -305,7 +286,7 @@ def test_pareprop_sees_context_variables_of_the_caller() -> None:
     models = []
     for method in (methods.PAREPROP, methods.REVERSIBLE_BACKPROPAGATION):
         trained = pipeline(network(Contextual), method)
-        for number, (x, y) in enumerate(micro_batches(12)):
+        for number, (x, y) in enumerate(batches(12)):
             context = contextvars.copy_context()
             context.run(SCALE.set, 2.0 if number >= 6 else 1.0)
             context.run(trained.step, x, y)
@@ -373,12 +354,12 @@ class Class(torch.optim.SGD):
 
 
 def step_with_graph() -> None:
-    x, y = micro_batches(1)[0]
+    x, y = batches(1)[0]
     Pipeline(network(), methods.PETRA, optimizer=sgd).step(x.requires_grad_() * 2, y)
 
 
 def step_in_cached_parametrization() -> None:
-    x, y = micro_batches(1)[0]
+    x, y = batches(1)[0]
     trained = Pipeline(network(), methods.PETRA, optimizer=sgd)
     with parametrize.cached():  # type: ignore[no-untyped-call]  # torch gives it no types
         trained.step(x, y)
