@@ -25,7 +25,7 @@ from petra_core.inspection import (
     BlockInspection,
     Inspection,
     NoInspection,
-    OwnedOutputs,
+    OwnedTensors,
     Projections,
     Structure,
 )
@@ -128,7 +128,8 @@ class Block:
         self._scratch = FrozenBuffers(stage.function, tracking=True)
         self._watched_backwards = WATCHED_BACKWARDS  # number of backwards that remain to be watched
         self._evaluates_again = False  # whether the backward evaluates the function, as with torch.utils.checkpoint
-        self._owned = OwnedOutputs(stage)
+        self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible)  # a coupling returns a whole input stream
+        self._owned_messages, self._owned_gradients = OwnedTensors(stage), OwnedTensors(stage)
         self._inspected: NoInspection = NO_INSPECTION
         if inspection is not None:
             recomputes, replaces = not self.keeps_tape, self.weights.replaces
@@ -154,10 +155,15 @@ class Block:
 
         Raises:
             ValueError: If the block wrote to its input in place.
-            StageError: If the inspection found a problem.
+            StageError: If the inspection found a problem, or other code wrote weights that a micro-batch in flight
+                needs.
 
         """
         inspected = self._inspected
+        if not self._memory:
+            self.weights.mark()
+        elif self.weights.keeps and (name := self.weights.written()):
+            raise self.structure.write_error(name)
         if not inspected.done:
             self.structure.check()
         kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
@@ -190,7 +196,7 @@ class Block:
                     outputs = detach(self.evaluate(inputs, weights))
         if inspected.evaluates:
             self._inspect(inputs, outputs, tape, weights)
-        outputs = self._owned(outputs, inputs)
+        outputs = self._owned_outputs(outputs, inputs)
         version = self.weights.keep_prediction(version, predicted)
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, weights if self.keeps_tape else None)
         entry.projections = inspected.projections
@@ -248,7 +254,7 @@ class Block:
         if entry.tape is not None:
             return entry.tape.inputs
         entry.weights = self.weights.select_for_backward(entry.version, delay)
-        comparable = delay == 0 and entry.weights is None
+        comparable = entry.projections and delay == 0 and entry.weights is None and not self.weights.written()
         compared = self._inspected.compare_backward(
             entry.projections if comparable else (), reconstructs=self.reconstructs
         )
@@ -311,7 +317,8 @@ class Block:
             self._inspected = NO_INSPECTION
         if gradients_by_parameter is not None:
             gradients_by_parameter |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
-        gradients = self.weights.correct(entry.version, gradients)
+        gradients = self.weights.correct(entry.version, self._owned_gradients(gradients, grad_outputs))
+        grad_inputs = grad_inputs and self._owned_messages(grad_inputs, grad_outputs)
         self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
         inputs = entry.tape.inputs
         self._ledger.add("graph", -(self._graph_bytes or 0))

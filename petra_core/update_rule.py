@@ -179,6 +179,11 @@ class StageRules:
         self.gradient = gradient.gradient
         self.step = step.step
         self._forward, self._stepping = forward, step
+        self._initial = copy.deepcopy(self.state_dict())
+
+    def restart(self) -> None:
+        """Return the rules to their states before the first update."""
+        self.load_state_dict(copy.deepcopy(self._initial))
 
     def __bool__(self) -> bool:
         """Return whether the stage has any rule."""

@@ -78,6 +78,7 @@ class BlockWeights:
         self._keeps_graph = keeps_graph
         self._rules, self._ledger, self._device = rules, ledger, device
         self._versions: dict[WeightVersion, StageWeights] = {}
+        self._marks: list[tuple[int, int]] = []  # of the parameters, when `mark` was last called
         # Detached aliases of the current parameters, not registered with the optimizer. Kept graphs are recorded on
         # these, because an update gives the parameters other storage before such a graph is differentiated.
         self._current: StageWeights | None = None
@@ -175,6 +176,15 @@ class BlockWeights:
         self._ledger.add("stashed_weights", -copies)
         return WeightVersion(version.number)
 
+    def mark(self) -> None:
+        """Note that the current weights are those of the engine, so that `written` finds writes of other code."""
+        self._marks = [_mark(parameter) for parameter in self.trained.values()]
+
+    def written(self) -> str | None:
+        """Return the name of a parameter that has been written since the last `mark`; None if there is none."""
+        marks = zip(self.trained.items(), self._marks, strict=True)
+        return next((name for (name, parameter), mark in marks if _mark(parameter) != mark), None)
+
     def retire(self, number: int, in_flight: Collection[WeightVersion]) -> None:
         """Stash the current weights before the update that ends version `number`, if a backward will need them.
 
@@ -245,3 +255,8 @@ class BlockWeights:
             for version, weights in saved.items()
         }
         self._ledger.add("stashed_weights", payload(self.stashed))
+
+
+def _mark(parameter: Tensor) -> tuple[int, int]:
+    """Return values of which a write in place changes the first, and an assignment to `.data` the second."""
+    return parameter._version, parameter.untyped_storage()._cdata

@@ -315,6 +315,8 @@ class Worker:
         self._delays = 0
         for parameter in self.parameters:
             parameter.grad = None
+        for part in self.parts:
+            part.weights.mark()
         self.ledger.set("gradients", 0)
         self.version += 1
 
@@ -395,7 +397,10 @@ class Worker:
         self._prepared = False
         self._forwards = self.observed_staleness = 0
         self.stream.load(state["random"])
-        if self.rules and not other_method:
+        self._delays = 0
+        if other_method:
+            self.rules.restart()
+        elif self.rules:
             # Older versions had one correction, which they saved under another key.
             earlier = {rule.name: state.get("corrector") for rule in self.rules}
             self.rules.load_state_dict(state.get("rules", earlier))
@@ -427,6 +432,7 @@ class Worker:
         self.ledger.set("gradients", payload(self.gradients.values()))
         for part, part_state in zip(self.parts, state["parts"], strict=True):
             part.load_state_dict(part_state, steps=steps, updates=updates)
+            part.weights.mark()
         for name, inbox in self._inboxes():
             inbox.clear()
             for entry in state[name]:

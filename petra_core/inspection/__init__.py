@@ -3,19 +3,19 @@
     modules       before training: rejects stages, parameters and optimizers that the engine cannot train
     evaluations   in the first micro-batches: rejects blocks that are not pure functions (`Inspection`)
     structure     at every update: rejects parameters that were frozen, added or replaced
-    ownership     in the first micro-batches: copies outputs that share memory with other tensors
+    ownership     in the first micro-batches: finds outputs and gradients that share memory, which are then copied
     guards        in every step: rejects writes to inputs and gradients; in the first backwards: notices evaluations
     values        in every step: rejects micro-batches of other shapes, and losses and weights that are not finite
     states        when a state is loaded: rejects the state of another pipeline or optimizer
     preflight     all inspections without training (`petra_core.check`)
 
-The engine uses `BlockInspection`, `NoInspection` (`interface`), `Structure` and `OwnedOutputs`. After the first
+The engine uses `BlockInspection`, `NoInspection` (`interface`), `Structure` and `OwnedTensors`. After the first
 micro-batches every block has `NO_INSPECTION`, which does nothing.
 """
 
 from petra_core.inspection.evaluations import INSPECTED, BlockInspection, Inspection
 from petra_core.inspection.interface import NO_INSPECTION, NoInspection, Projections
-from petra_core.inspection.ownership import OwnedOutputs
+from petra_core.inspection.ownership import OwnedTensors
 from petra_core.inspection.structure import Structure
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "BlockInspection",
     "Inspection",
     "NoInspection",
-    "OwnedOutputs",
+    "OwnedTensors",
     "Projections",
     "Structure",
 ]

@@ -12,6 +12,7 @@ and backwards:
     a second evaluation                  must give the same output and draw the same random numbers, also if an
                                          attribute that counts evaluations is far ahead; only for blocks that the
                                          engine evaluates again
+    tensors in attributes                must not grow with every evaluation; only for these blocks
     the evaluation for its backward      must give the same output as the forward, if both have the same weights
 
 Two outputs are equal if their largest difference, relative to the largest magnitude, is at most
@@ -39,7 +40,7 @@ import functools
 import gc
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -286,6 +287,7 @@ class BlockInspection(NoInspection):
         # A module may count its evaluations if its output does not depend on the count. If an attribute has changed, a
         # third evaluation therefore runs with a value far ahead.
         generators, attributes = _Generators(self._function), _attributes(self._function)
+        kept = {place: _projections(tensor) for place, tensor in _tensor_attributes(self._function).items()}
         stage, combine = self._stage, None
         if isinstance(stage, ReversibleStage):  # a replaced `combine` may overwrite a message
             combine, stage.combine = stage.combine, combine_streams
@@ -300,6 +302,7 @@ class BlockInspection(NoInspection):
                 place: value for place, value in _attributes(self._function).items() if attributes.get(place) != value
             }
             difference = self._difference(outputs, tape)
+            self._report_growing(kept)
             if changed and difference is None:
                 for (module, key), value in changed.items():
                     setattr(module, key, _far(attributes.get((module, key)), value))
@@ -330,6 +333,21 @@ class BlockInspection(NoInspection):
                 PURE,
             )
         return tape
+
+    def _report_growing(self, kept: Mapping[tuple[nn.Module, str], Projections]) -> None:
+        """Report tensors in attributes that another evaluation with the same input has changed."""
+        for (module, key), tensor in _tensor_attributes(self._function).items():
+            before, now = kept.get((module, key)), _projections(tensor)
+            if not before or not now:
+                continue
+            dtype, length, projection = before[0]
+            if abs(now[0][-1] - projection) > self._tolerance_for(dtype) * length:
+                self._report(
+                    None,
+                    f"changes the tensor {key!r} of a {type(module).__name__} in every evaluation, which is not a "
+                    f"buffer, so the evaluation for a backward would change it a second time",
+                    "register it with register_buffer: such an evaluation changes only copies of buffers",
+                )
 
     def _difference(self, outputs: Streams, again: Tape | None) -> str | None:
         """Describe the difference between the outputs of two evaluations; None if they are equal."""
@@ -543,6 +561,16 @@ def _attributes(function: nn.Module) -> dict[tuple[nn.Module, str], Any]:
         for module in function.modules()
         for key, value in vars(module).items()
         if type(value) in _PLAIN
+    }
+
+
+def _tensor_attributes(function: nn.Module) -> dict[tuple[nn.Module, str], Tensor]:
+    """Return the attributes of modules that are tensors, but neither parameters nor buffers."""
+    return {
+        (module, key): value
+        for module in function.modules()
+        for key, value in vars(module).items()
+        if isinstance(value, Tensor)
     }
 
 

@@ -14,6 +14,8 @@ from petra_core.stages import HeadStage, ReversibleStage, Stage
 __all__ = ["check_factory", "check_optimizer", "check_residual", "check_stages"]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKED = "has hooks, which are never called"
+HOOKED_REMEDY = "register them on its function, as in stage.function.register_forward_hook(...)"
 
 
 def check_stages(stages: Sequence[Stage]) -> None:
@@ -22,8 +24,9 @@ def check_stages(stages: Sequence[Stage]) -> None:
     Raises:
         TypeError: If an element is not a stage.
         ValueError: If the last stage is not a head, a trained parameter belongs to two stages or to two parts of a
-            merged stage, a residual function can never learn, a parameter has less than float32 precision or has hooks
-            that would never be called, a stage has hooks, or an embedding has sparse gradients.
+            merged stage, two parameters share memory, a residual function can never learn, a parameter has less than
+            float32 precision or has hooks that would never be called, a stage has hooks, or an embedding has sparse
+            gradients.
 
     """
     owners: dict[int, tuple[int, int]] = {}  # stage and part of each parameter, by its id
@@ -41,10 +44,7 @@ def check_stages(stages: Sequence[Stage]) -> None:
                     f"and only the last"
                 )
             if any(getattr(part, hooks) for hooks in HOOKS):
-                raise ValueError(
-                    f"stage {index} ({type(part).__name__}) has hooks, which are never called: "
-                    f"register them on its function, as in stage.function.register_forward_hook(...)"
-                )
+                raise ValueError(f"stage {index} ({type(part).__name__}) {HOOKED}: {HOOKED_REMEDY}")
             if isinstance(part, ReversibleStage):
                 check_residual(part.residual)
             _check_parameters(index, part)
@@ -63,6 +63,34 @@ def check_stages(stages: Sequence[Stage]) -> None:
                     )
     if not stages:
         raise ValueError("a pipeline needs at least one stage, the head; got none")
+    _check_memory(stages)
+
+
+def _check_memory(stages: Sequence[Stage]) -> None:
+    """Check that no element of a trained parameter is an element of another parameter.
+
+    Raises:
+        ValueError: If a parameter is a view of another one.
+
+    """
+    storages: dict[tuple[int, torch.dtype], dict[nn.Parameter, str]] = {}
+    for index, stage in enumerate(stages):
+        for name, parameter in stage.named_parameters():
+            place = (parameter.untyped_storage()._cdata, parameter.dtype)
+            storages.setdefault(place, {}).setdefault(parameter, f"{name} of stage {index}")
+    for parameters in storages.values():
+        if len(parameters) == 1 or not any(parameter.requires_grad for parameter in parameters):
+            continue
+        elements = torch.zeros(next(iter(parameters)).untyped_storage().nbytes(), dtype=torch.bool)
+        for parameter, name in parameters.items():
+            its_elements = elements.as_strided(parameter.shape, parameter.stride(), parameter.storage_offset())
+            if its_elements.any():
+                raise ValueError(
+                    f"parameter {name} shares memory with {' or '.join(n for n in parameters.values() if n != name)}: "
+                    f"an update of one would change the other, and stashed weights would separate them; use one "
+                    f"parameter in both places of one stage, or clone() one"
+                )
+            its_elements.fill_(True)
 
 
 def _check_parameters(index: int, part: Stage) -> None:
@@ -146,9 +174,8 @@ def check_optimizer(optimizer: Any, stage: int, parameters: Sequence[nn.Paramete
         )
     needed = [
         name
-        for name, parameter in inspect.signature(type(optimizer).step).parameters.items()
-        if name != "self"
-        and parameter.default is parameter.empty
+        for name, parameter in [*inspect.signature(type(optimizer).step).parameters.items()][1:]  # without self
+        if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
     if needed:

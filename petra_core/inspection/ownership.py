@@ -1,12 +1,14 @@
-"""Copy outputs of blocks that share memory, so that later writes to this memory do not change messages.
+"""Copy outputs and gradients of blocks that share memory, so that later writes to this memory do not change them.
 
 `detach()` does not copy. A module may return a view of a parameter (learned queries), of a buffer or of its input, or
-the same memory in every call. The next update or forward would then overwrite messages that are still in flight. The
-storages of a block's outputs are examined in its first forwards. The streams that share memory there are copied in all
-later forwards.
+the same memory in every call. The next update or forward would then overwrite messages that are still in flight. In the
+same way a `torch.autograd.Function` may return one workspace as the gradient of every micro-batch. The storages of a
+block's outputs and gradients are examined in its first forwards and backwards. The tensors that share memory there are
+copied from then on.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -14,54 +16,67 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from petra_core.stages import Stage
 from petra_core.tape import Streams, fills_its_storage
 
-__all__ = ["OwnedOutputs"]
+__all__ = ["OwnedTensors"]
 
-LOOKED_AT = 3  # number of forwards of a block whose outputs are examined
+LOOKED_AT = 3  # number of calls in which the tensors are examined
+MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 
 
-class OwnedOutputs:
-    """A callable that copies those outputs of a block that share memory with other tensors.
+class OwnedTensors:
+    """A callable that copies those results of a block that share memory with other tensors.
 
     Args:
         stage: The block.
+        may_pass: Whether a result may be one of the given tensors, to which nothing writes.
 
     """
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, stage: Stage, *, may_pass: bool = True) -> None:
+        self._stage, self._may_pass = stage, may_pass
         self._copied: set[int] = set()
         self._left = LOOKED_AT
-        self._earlier: set[StorageWeakRef] = set()  # of outputs; while a reference exists, its identifier is not reused
+        self._earlier: set[StorageWeakRef] = set()  # of results; while a reference exists, its identifier is not reused
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for a copy, without weak references, so that the copy examines its outputs again."""
+        """Return the attributes for a copy, without weak references, so that the copy examines its results again."""
         return self.__dict__ | {"_earlier": set(), "_left": LOOKED_AT if self._left else 0}
 
-    def __call__(self, outputs: Streams, inputs: Streams) -> Streams:
-        """Return the outputs, with copies of those that share memory with other tensors."""
-        copied = self._look(outputs, inputs) if self._left else self._copied
+    def __call__(self, results: tuple[MaybeTensor, ...], given: Streams) -> tuple[MaybeTensor, ...]:
+        """Return the results, with copies of those that share memory with other tensors.
+
+        Args:
+            results: Outputs of a forward, or gradients of a backward.
+            given: Input of the forward, or the gradients with which the backward began.
+
+        """
+        copied = self._look(results, given) if self._left else self._copied
         if not copied:
-            return outputs
-        return tuple(stream.clone() if number in copied else stream for number, stream in enumerate(outputs))
+            return results
+        return tuple(
+            result.clone() if result is not None and number in copied else result
+            for number, result in enumerate(results)
+        )
 
-    def _look(self, outputs: Streams, inputs: Streams) -> set[int]:
-        """Find the streams to copy in later forwards. Return the streams to copy now.
+    def _look(self, results: Sequence[Tensor | None], given: Streams) -> set[int]:
+        """Find the results to copy in later calls. Return those to copy now.
 
-        In the first forwards all outputs with new storages are copied, because it is not yet known whether the next
-        forward overwrites them.
+        In the first calls all results with new storages are copied, because it is not yet known whether the next call
+        overwrites them.
         """
         self._left -= 1
         taken = {
             storage_reference(tensor) for tensor in (*self._stage.parameters(), *self._stage.buffers())
         } | self._earlier
         # A coupling returns a whole input stream by design, and nothing writes to it.
-        passed = {storage_reference(stream) for stream in inputs}
-        if not self._stage.invertible:
+        passed = {storage_reference(stream) for stream in given}
+        if not self._may_pass:
             taken |= passed
         made = set()
-        for number, stream in enumerate(outputs):
-            storage = storage_reference(stream)
-            if storage in taken or not fills_its_storage(stream):
+        for number, result in enumerate(results):
+            if result is None:
+                continue
+            storage = storage_reference(result)
+            if storage in taken or not fills_its_storage(result):
                 self._copied.add(number)
             taken.add(storage)
             if storage not in passed:

@@ -75,7 +75,15 @@ def check(
     Returns:
         The findings, without duplicates.
 
+    Raises:
+        TypeError: If a seed is given. The check draws from torch's global generators, as the plain network does.
+
     """
+    if "seed" in settings:
+        raise TypeError(
+            f"check() takes no seed, got {settings['seed']!r}: it draws from torch's global generators, as the plain "
+            f"network does, with which it compares; leave it out"
+        )
     findings: list[Finding] = []
     devices = {device for device in devices_of(stages) if device.type == "cuda"} if _are_stages(stages) else set()
     with torch.random.fork_rng([device.index or 0 for device in devices]):

@@ -1,8 +1,9 @@
-"""Check that a block still has the parameters with which the pipeline was created."""
+"""Check that a block still has the parameters and hooks with which the pipeline was created."""
 
 import torch
 
 from petra_core.errors import Finding, StageError
+from petra_core.inspection.modules import HOOKED, HOOKED_REMEDY, HOOKS
 from petra_core.stages import Stage
 
 __all__ = ["Structure"]
@@ -31,7 +32,7 @@ class Structure:
         self._counts = [(module._parameters, len(module._parameters)) for module in modules]
 
     def check(self) -> None:
-        """Raise StageError if a parameter was frozen, unfrozen, replaced or added."""
+        """Raise StageError if a parameter was frozen, unfrozen, replaced or added, or the stage has a hook."""
         for parameters, key, parameter, trained, name in self._parameters:
             now = parameters[key] if key in parameters else None  # noqa: SIM401  # torch.jit's have no get()
             if now is not parameter or now.requires_grad is not trained:
@@ -47,6 +48,9 @@ class Structure:
             if len(parameters) != count:
                 raise self._error(None, f"its parameters {[*parameters]} were {count} when the pipeline was made")
 
+        if any(getattr(self._stage, hooks) for hooks in HOOKS):
+            raise StageError(Finding(self._index, None, HOOKED, HOOKED_REMEDY))
+
     def check_replaceable(self) -> None:
         """Raise StageError if the weights of a module cannot be replaced."""
         for name, module in self._stage.function.named_modules():
@@ -61,6 +65,12 @@ class Structure:
                         "current weights, such as PETRA",
                     )
                 )
+
+    def write_error(self, name: str) -> StageError:
+        """Return the error for a parameter that other code has written between two steps."""
+        what = "was written between two steps, but micro-batches in flight need its earlier value for their backwards"
+        remedy = "write weights in a hook of the optimizer (register_step_post_hook), or call drain() before the write"
+        return StageError(Finding(self._index, name, what, remedy))
 
     def _change_error(self, name: str, *, replaced: bool, trained: bool) -> StageError:
         if replaced:

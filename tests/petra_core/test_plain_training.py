@@ -3,6 +3,7 @@
 import contextvars
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from petra_core import Clip, HeadStage, Pipeline, methods
+from petra_core import BufferedStage, Clip, HeadStage, Pipeline, StageError, check, methods
+from petra_core.delay import GapAware
 from petra_core.methods import Method
 from petra_core.models import sequential
 from petra_core.stages import Stage
@@ -19,6 +21,10 @@ from tests.petra_core.test_user_modules import batches, network, sgd
 Wrap = Callable[[nn.Module], nn.Module]
 EXACT = [m for m in methods.ALL if not m.double_buffered]  # at zero staleness
 RECOMPUTING = [methods.REVERSIBLE_BACKPROPAGATION, methods.DSP, methods.PETRA]
+
+
+def accumulation(method: Method, k: int = 1) -> int:
+    return max(k, 6) if method.double_buffered else k
 
 
 def pipeline(stages: list[Stage], method: Method, *, k: int = 1) -> Pipeline:
@@ -371,21 +377,239 @@ def hook_on_stage() -> None:
     Pipeline(stages, methods.PETRA, optimizer=sgd)
 
 
+def hook_on_stage_of_a_pipeline() -> None:
+    trained = Pipeline(network(), methods.PETRA, optimizer=sgd)
+    trained.stages[1].register_forward_hook(lambda *_: None)
+    trained.step(*batches(1)[0])
+
+
+def write_in_place(parameter: nn.Parameter) -> None:
+    parameter.mul_(0.9)
+
+
+def write_to_data(parameter: nn.Parameter) -> None:
+    parameter.data = parameter.data * 0.9
+
+
+def train_with_writes(method: Method, write: Callable[[nn.Parameter], None]) -> Pipeline:
+    trained = Pipeline(network(), method, optimizer=sgd, accumulation=accumulation(method))
+    for x, y in batches(12):
+        trained.step(x, y)
+        with torch.no_grad():
+            write(next(trained.stages[1].parameters()))
+    return trained
+
+
+class Views(nn.Module):
+    """Two parameters, of which the second is the transpose of the first."""
+
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        self.one = nn.Parameter(torch.eye(4).double())
+        self.other = nn.Parameter(self.one.data.t())
+
+
+class Growing(nn.Module):
+    """A module with running statistics in a plain attribute."""
+
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        self.mean = torch.zeros(4).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.function(x)  # type: ignore[no-any-return]  # a module
+
+
 @pytest.mark.parametrize(
     ("act", "error", "text"),
     [
-        (step_with_graph, ValueError, "has a graph, but no gradient flows out of a pipeline"),
-        (step_in_cached_parametrization, RuntimeError, r"cannot train inside torch\.nn\.utils\.parametrize\.cached"),
-        (hook_on_stage, ValueError, r"stage 1 \(ReversibleStage\) has hooks, which are never called"),
-        (
+        pytest.param(
+            step_with_graph, ValueError, "has a graph, but no gradient flows out of a pipeline", id="input with a graph"
+        ),
+        pytest.param(
+            step_in_cached_parametrization,
+            RuntimeError,
+            r"cannot train inside torch\.nn\.utils\.parametrize\.cached",
+            id="cached parametrization",
+        ),
+        pytest.param(
+            hook_on_stage,
+            ValueError,
+            r"stage 1 \(ReversibleStage\) has hooks, which are never called",
+            id="hook on a stage",
+        ),
+        pytest.param(
+            hook_on_stage_of_a_pipeline,
+            StageError,
+            "stage 1: has hooks, which are never called",
+            id="hook on a stage of a pipeline",
+        ),
+        pytest.param(
+            lambda: Pipeline(network(Views), methods.PETRA, optimizer=sgd),
+            ValueError,
+            r"parameter residual\.other of stage 1 shares memory with residual\.one of stage 1",
+            id="parameters that share memory",
+        ),
+        pytest.param(
+            lambda: train(network(Growing), methods.PETRA),
+            StageError,
+            "changes the tensor 'mean' of a Growing",
+            id="statistics in an attribute",
+        ),
+        *(
+            pytest.param(
+                functools.partial(train_with_writes, method, write),
+                StageError,
+                "was written between two steps",
+                id=f"{write.__name__} with {method}",
+            )
+            for method in (methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS, methods.PIPEDREAM_2BW)
+            for write in (write_in_place, write_to_data)
+        ),
+        pytest.param(
+            lambda: check(network(), *batches(1)[0], seed=0), TypeError, "takes no seed, got 0", id="seed for check"
+        ),
+        pytest.param(
             lambda: Pipeline(network(), methods.PETRA, optimizer=Class),
             TypeError,
             r"optimizer=Class requires an argument .* functools\.partial\(Class, lr=0\.1\)",
+            id="optimizer class",
         ),
     ],
-    ids=["input with a graph", "cached parametrization", "hook on a stage", "optimizer class"],
 )
 def test_what_would_not_be_trained_is_refused(act: Callable[[], object], error: type[Exception], text: str) -> None:
     """The engine refuses a call if it would not train what plain autograd would, and names the remedy."""
     with pytest.raises(error, match=text):
         act()
+
+
+@pytest.mark.parametrize("write", [write_in_place, write_to_data])
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DSP])
+def test_current_weights_may_be_written_between_steps(method: Method, write: Callable[[nn.Parameter], None]) -> None:
+    """A method without stashed weights trains on with the weights that it finds, as after an update."""
+    assert train_with_writes(method, write).micro_batches == 12
+
+
+@pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.PIPEDREAM_2BW])
+def test_weights_may_be_written_in_optimizer_hooks_and_after_drain(method: Method) -> None:
+    """The two places that the error names are safe: weights clamped there are those of a clamping optimizer."""
+
+    class Clamping(torch.optim.SGD):
+        def step(self, closure: None = None) -> None:  # type: ignore[override]  # without closures
+            super().step()
+            clamp(self)
+
+    def clamp(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.clamp_(-0.3, 0.3)
+
+    def hooked(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = sgd(parameters)
+        optimizer.register_step_post_hook(clamp)
+        return optimizer
+
+    one = Pipeline(network(), method, optimizer=hooked, accumulation=accumulation(method))
+    clamping = functools.partial(Clamping, lr=0.1, momentum=0.9)
+    other = Pipeline(network(), method, optimizer=clamping, accumulation=accumulation(method))
+    for x, y in batches(12):
+        one.step(x, y)
+        other.step(x, y)
+    one.drain()
+    other.drain()
+    assert_close(one.model, other.model)
+    with torch.no_grad():
+        next(one.stages[1].parameters()).mul_(0.9)
+    one.step(*batches(1)[0])
+
+
+class Workspace(torch.autograd.Function):
+    """Multiplication by a weight, with gradients in memory that every backward uses again."""
+
+    spaces: tuple[Tensor, Tensor]
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, spaces: tuple[Tensor, Tensor]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.spaces = spaces
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        of_input, of_weight = ctx.spaces
+        torch.mul(gradients[0], weight, out=of_input)
+        torch.sum(gradients[0] * x, 0, out=of_weight)
+        return of_input, of_weight, None
+
+
+class Reusing(nn.Module):
+    """A function behind a scale whose gradients are in a workspace, or in new memory."""
+
+    def __init__(self, function: nn.Module, *, shared: bool) -> None:
+        super().__init__()
+        self.function, self.shared = function, shared
+        self.weight = nn.Parameter(torch.ones(4))
+        self.spaces: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.spaces is None or not self.shared:
+            self.spaces = (torch.empty_like(x), torch.empty_like(self.weight))
+        return self.function(Workspace.apply(x, self.weight, self.spaces))  # type: ignore[no-any-return]  # a module
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("method", methods.ALL)
+def test_gradients_in_a_workspace_are_copied(method: Method, k: int) -> None:
+    """A Function that returns the same memory in every backward trains as one that returns new memory."""
+    models = []
+    for shared in (True, False):
+        torch.manual_seed(0)
+        functions = [Reusing(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), shared=shared) for _ in range(2)]
+        stages: list[Stage] = [
+            BufferedStage(nn.Linear(3, 4)),
+            *map(BufferedStage, functions),
+            HeadStage(nn.Linear(4, 2)),
+        ]
+        stages = [stage.double() for stage in stages]
+        trained = Pipeline(stages, method, optimizer=sgd, accumulation=accumulation(method, k))
+        for x, y in batches(24):
+            trained.step(x, y)
+        trained.drain()
+        models.append(trained.model)
+    assert_close(*models)
+
+
+def test_optimizer_may_name_its_instance_as_it_likes() -> None:
+    """The first argument of `step` is the optimizer, whatever its name is."""
+
+    class Other(torch.optim.SGD):
+        def step(this, closure: None = None) -> None:  # type: ignore[override]  # noqa: N805  # the point of the test
+            super().step()
+
+    trained = Pipeline(network(), methods.PETRA, optimizer=functools.partial(Other, lr=0.1))
+    trained.step(*batches(1)[0])
+
+
+def test_rules_start_again_with_the_state_of_another_method() -> None:
+    """A pipeline that loads a state without its rules continues as a new pipeline does that loads it."""
+    source = Pipeline(network(), methods.BACKPROPAGATION, optimizer=sgd)
+    for x, y in batches(3):
+        source.step(x, y)
+    source.drain()
+    state = source.state_dict()
+    used, new = (Pipeline(network(), methods.PETRA, optimizer=sgd, delay=[GapAware()]) for _ in range(2))
+    for x, y in batches(12):
+        used.step(x, y)
+    models = []
+    for trained in (used, new):
+        trained.load_state_dict(state, other_method=True)
+        for x, y in batches(12):
+            trained.step(x, y)
+        trained.drain()
+        models.append(trained.model)
+    assert_close(*models)
