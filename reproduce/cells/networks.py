@@ -76,15 +76,20 @@ def title_of(cell: NetworkCell) -> str:
         return f"{transformers.title(cell.model, cell.coupling)}, width {cell.width}"
     if cell.model in BLOCK_MODELS:
         return f"ResNet-18 in {BLOCK_MODELS[cell.model]} blocks, width {cell.width}"
-    family = cell.model.rstrip("0123456789")
-    depth = cell.model.removeprefix(family)
+    return f"{title_of_convolutional(cell.model)}, width {cell.width}"
+
+
+def title_of_convolutional(model: str) -> str:
+    """Return the title of a network by its name: "RevNet-18" for "revnet18"."""
+    family = model.rstrip("0123456789")
+    depth = model.removeprefix(family)
     names = {
         "revnet": f"RevNet-{depth}",
         "resnet": f"ResNet-{depth}",
         "invertible_revnet": f"Invertible RevNet-{depth}",
         "chain": f"Reversible chain of {depth}",
     }
-    return f"{names[family]}, width {cell.width}"
+    return names[family]
 
 
 def layers_of(stage: "Stage") -> str:

@@ -199,12 +199,12 @@ def _curve(run_set: RunSet, runs: DataFrame, places: list[Place]) -> Shown | Non
     }
     return facets.facet(
         drawn,
-        [facets.line("interval", marked=True), facets.dots(), _label_devices(places)],
+        [facets.line("interval", marked=True, gaps=True), facets.dots(), _label_devices(places)],
         key=f"staleness-{run_set.key}",
         caption=f"Test accuracy over the last epochs against the staleness of stage 0 (scale “{run_set.scale}”, "
-        "learning "
-        "rate of the recipe). Dot: a run; line: mean; band: 95 % interval. At 0: backpropagation. Below the staleness "
-        "the number of devices with one stage each, * at asynchronous 1F1B, + with slack.",
+        "learning rate of the recipe). Dot: a run; line: mean, interrupted at a staleness without a run; band: 95 % "
+        "interval. At 0: backpropagation. Below the staleness the number of devices with one stage each, * at "
+        "asynchronous 1F1B, + with slack.",
         x=facets.Axis("staleness", label="staleness of stage 0, micro-batches; devices"),
         y=OUTCOME,
         hue="line",
@@ -239,8 +239,7 @@ def _points(run_set: RunSet, places: list[Place], accuracy: SeedSamples, loss: S
     return table(
         key=f"staleness-{run_set.key}-points",
         caption=f"Accuracy over the last epochs and differences by staleness (scale “{run_set.scale}”, learning rate "
-        "of "
-        "the recipe).",
+        "of the recipe).",
         rows=places,
         fields=[
             words("setting", lambda place: f"{place.network}, k = {place.k}, {place.epochs} epochs"),

@@ -14,7 +14,7 @@ from reproduce.modelling.complexity import FORMULAS, Measured, formulas, read_me
 from reproduce.presentation import facets
 from reproduce.presentation.compare import NOT_RUN, agreement
 from reproduce.presentation.content import (
-    KILOBYTE,
+    MEGABYTE,
     MINUS,
     NARROW_SPACE,
     Column,
@@ -40,7 +40,7 @@ REFERENCE = {"J": REFERENCE_DEPTH + 2, "k": ACCUMULATIONS[0]}  # fixed while the
 TABULATED = ACCUMULATIONS[:2]  # k whose measurements are tabulated; all are drawn
 #: Panels: quantity, title, unit.
 DRAWN = (
-    ("activations", "activations, kB", KILOBYTE),
+    ("activations", "activations, MB", MEGABYTE),
     ("copies", "stashed weights, copies", 1),
     ("flops", "FLOPs, forwards", 1),
     ("time", "time a batch, forwards", 1),
@@ -148,9 +148,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         key=f"growth-{run_set.key}",
         caption=f"Growth with J and k (k = {REFERENCE['k']} or J = {REFERENCE['J']} while the other grows) at the "
         f"first inner stage, scale “{run_set.scale}”. Line: published formula (of stashed copies without rounding up; "
-        "it "
-        "has no approximate inputs); dot: measured. Curves that coincide hide one another.",
-        x=facets.Axis("place", log=True),
+        "it has no approximate inputs); dot: measured. Curves that coincide hide one another.",
+        x=facets.Axis("place", log=True, ticks=sorted(ACCUMULATIONS)),
         y="measured",
         panels=facets.Panels(
             row="over", col="title", titles=lambda over, title: f"{title}, over {over}", share=(False, False)

@@ -17,7 +17,7 @@ from reproduce.published import Mark
 
 _SHORT_TITLES = {methods.DSP: "DSP"}
 MINUS, TIMES, NARROW_SPACE = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}", "\N{NARROW NO-BREAK SPACE}"
-KILOBYTE, MEGABYTE, GIGABYTE = 1e3, 1e6, 1e9
+MEGABYTE, GIGABYTE = 1e6, 1e9
 
 
 class Role(enum.Enum):

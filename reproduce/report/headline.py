@@ -7,6 +7,7 @@ trade-off, so it changes with them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from pandas import DataFrame, concat
@@ -15,7 +16,7 @@ from petra_core import methods
 from reproduce import published
 from reproduce.cells import timing
 from reproduce.cells.kinds import TrainedCell
-from reproduce.cells.networks import title_of
+from reproduce.cells.networks import title_of, title_of_convolutional
 from reproduce.exhibits import length
 from reproduce.exhibits._exhibit import run_sets
 from reproduce.exhibits.primary import Primary, primaries
@@ -385,7 +386,8 @@ def _state_measured_speeds(frames: Frames) -> str:
         contestants = [name for name in (OURS, PIPELINE, CHECKPOINTED) if name in medians.index]
         if {OURS, PIPELINE} <= set(contestants):
             amounts = conjunction([f"{name.replace(', ', ' with ')} {medians[name]:.2f}" for name in contestants])
-            listed.append(f"{amounts} times one process ({group})")
+            network, _, width = str(group).partition(",")
+            listed.append(f"{amounts} times one process ({title_of_convolutional(network)},{width})")
     return "; ".join(listed)
 
 
@@ -408,10 +410,9 @@ def _accuracy(frames: Frames) -> Iterator[Headline]:
             [_lengths(runs, named, absent)],
             key="headline-accuracy",
             caption=f"Test accuracy over the last epochs against the staleness of the first stage "
-            f"(k = {VARIANT.k}; {run_set.describe(network=True, length=False)}). A line for each length of training; "
-            "mark: "
-            "mean, bar: 95 % interval. Below the staleness the number of devices with one stage each: in lockstep, * "
-            "under asynchronous 1F1B, + under 1F1B with slack.",
+            f"(k = {VARIANT.k}; {run_set.describe(network=True, length=False)}). Mark: mean, bar: 95 % interval; lines "
+            "join neighbouring marks of one length of training. Below the staleness the number of devices with one "
+            "stage each: in lockstep, * under asynchronous 1F1B, + under 1F1B with slack.",
             title=f"{title_of(run_set.example)}: accuracy against staleness",
             x=facets.Axis("staleness", label="staleness, micro-batches; devices"),
             y=facets.Axis("final_accuracy", label="test accuracy, %"),
@@ -488,7 +489,7 @@ def _of_lengths(runs: DataFrame, named: Mapping[int, str]) -> str:
 
 
 def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -> facets.Layer:
-    """Draw a line for each method and length that starts at backpropagation of the same length."""
+    """Draw the means of each method and length, joined where no staleness between them is missing."""
 
     def lengths(panel: facets.Panel) -> None:
         reached = means(runs, "final_accuracy", ["method", "epochs", "staleness"])
@@ -505,8 +506,11 @@ def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -
                     style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5}
                     panel.axes.annotate(f"{epochs:.0f} epochs", (x, known.mean), (6, 3), **style)
             elif start:
-                line = [(0.0, start.mean), *((x, known.mean) for x, known in points)]
-                panel.axes.plot(*zip(*line, strict=True), color=look.colour, linewidth=0.8, dashes=(4, 2))
+                line = {0: (0.0, start.mean)} | {round(x): (x, known.mean) for x, known in points}
+                for ends in pairwise(sorted(named)):
+                    if line.keys() >= set(ends):  # no line across a staleness that has not been run
+                        segment = [line[end] for end in ends]
+                        panel.axes.plot(*zip(*segment, strict=True), color=look.colour, linewidth=0.8, dashes=(4, 2))
         low, _ = panel.axes.get_ylim()
         for place in absent:
             panel.axes.axvspan(place - 0.3, place + 0.3, color=plots.QUIET, alpha=0.07, linewidth=0)
