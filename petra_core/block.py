@@ -57,6 +57,8 @@ class _InFlight:
         weights: Weights on which the graph is recorded, by name; None for the parameters of the module.
         buffers: Copies of buffers with which the graph was recorded; None if it was recorded with the module's buffers.
         projections: Projections of the function's output; empty if the forward was not inspected.
+        autocast: Dtype of automatic mixed precision in the forward; None for none.
+        before: Copies of the buffers from before the forward, if a resume records the graph again; None otherwise.
 
     """
 
@@ -68,6 +70,14 @@ class _InFlight:
     weights: StageWeights | None = None
     buffers: BufferCopies | None = None
     projections: Projections = ()
+    autocast: torch.dtype | None = None
+    before: BufferCopies | None = None
+
+    @property
+    def held(self) -> int:
+        """The bytes of the tensors that are kept, without graph and weights."""
+        copies = () if self.before is None else self.before.values()
+        return payload((*self.kept, *(copy for copy in copies if copy is not None)))
 
 
 #: Function that returns tensors with the same contents in other memory. Its arguments are the name of a queue, a place
@@ -126,6 +136,8 @@ class Block:
         self._memory: deque[_InFlight] = deque()
         self.frozen = FrozenBuffers(stage.function)
         self._scratch = FrozenBuffers(stage.function, tracking=True)
+        # Whether forwards write buffers that a resume needs as they were, because it records kept graphs again.
+        self._writes_buffers = method.keeps_graph and method.pipelined and not is_head
         self._watched_backwards = WATCHED_BACKWARDS  # number of backwards that remain to be watched
         self._evaluates_again = False  # whether the backward evaluates the function, as with torch.utils.checkpoint
         self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible)  # a coupling returns a whole input stream
@@ -168,6 +180,8 @@ class Block:
             self.structure.check()
         kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
         self._ledger.add(self._kept_as, payload(kept))
+        before = self.frozen.copies() if self._writes_buffers else None
+        versions = self.frozen.versions() if self._writes_buffers else None
         tape: Tape | None = None
         weights = self.weights.select_for_forward(version)
         predicted = weights if version.ahead else None
@@ -194,12 +208,15 @@ class Block:
             else:
                 with torch.no_grad():
                     outputs = detach(self.evaluate(inputs, weights))
+        if before is not None and versions == self.frozen.versions():
+            before, self._writes_buffers = None, False  # constants, such as masks
         if inspected.evaluates:
             self._inspect(inputs, outputs, tape, weights)
         outputs = self._owned_outputs(outputs, inputs)
         version = self.weights.keep_prediction(version, predicted)
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, weights if self.keeps_tape else None)
-        entry.projections = inspected.projections
+        entry.projections, entry.autocast, entry.before = inspected.projections, self._dtype, before
+        self._ledger.add(self._kept_as, entry.held - payload(kept))
         self._memory.append(entry)
         return outputs
 
@@ -260,9 +277,9 @@ class Block:
         )
         with (
             compared,
-            self._precision(),
+            self._precision(entry.autocast),
             torch.enable_grad(),
-            self.frozen.freeze() as copies,
+            self.frozen.freeze(entry.before) as copies,
             replay(entry.random, self._device),
             self._measuring(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
         ):
@@ -322,7 +339,7 @@ class Block:
         self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
         inputs = entry.tape.inputs
         self._ledger.add("graph", -(self._graph_bytes or 0))
-        self._ledger.add(self._kept_as, -payload(entry.kept))
+        self._ledger.add(self._kept_as, -entry.held)
         self.weights.release(entry.version, entry.weights, (other.version for other in self._memory))
         return inputs, grad_inputs
 
@@ -391,6 +408,8 @@ class Block:
                     "version": e.version.number,
                     "kept": e.kept,
                     "random": e.random,
+                    **({} if e.autocast is self._autocast else {"autocast": str(e.autocast).removeprefix("torch.")}),
+                    **({"buffers": list(e.before.values())} if e.before else {}),
                     **self.weights.prediction(e.version),
                 }
                 for e in self._memory
@@ -413,7 +432,12 @@ class Block:
             kept = tuple(tensor.to(self._device) for tensor in e["kept"])
             random = None if e["random"] is None else prepare_state(e["random"], self._device)
             version = WeightVersion(e["version"] + updates, tuple(e.get("ahead", ())))
-            self._memory.append(_InFlight(e["micro_batch"] + steps, version, kept, random))
+            entry = _InFlight(e["micro_batch"] + steps, version, kept, random)
+            entry.autocast = getattr(torch, e["autocast"]) if "autocast" in e else self._autocast
+            if "buffers" in e:
+                values = (None if value is None else value.to(self._device) for value in e["buffers"])
+                entry.before = dict(zip(self.frozen.copies(), values, strict=True))
+            self._memory.append(entry)
         if self.keeps_tape:
             for _ in range(len(self._memory)):
                 self.reconstruct(None)  # records the oldest entry; the rotation makes the next one the oldest
@@ -421,7 +445,7 @@ class Block:
                 assert tape is not None
                 tape.forget()
                 self._memory.rotate(-1)
-        self._ledger.add(self._kept_as, sum(payload(entry.kept) for entry in self._memory))
+        self._ledger.add(self._kept_as, sum(entry.held for entry in self._memory))
 
     def _invert(self, outputs: Streams, entry: _InFlight) -> Tape:
         """Invert the block. One evaluation also records the graph, unless the graph has stashed weights."""
@@ -470,16 +494,28 @@ class Block:
             yield
         self._graph_bytes = saved.bytes
 
-    def _precision(self) -> contextlib.AbstractContextManager[object]:
+    @property
+    def _dtype(self) -> torch.dtype | None:
+        """The dtype of automatic mixed precision: the pipeline's, or that of the caller's autocast context."""
+        kind = self._device.type
+        if self._autocast is None and torch.is_autocast_enabled(kind):
+            return torch.get_autocast_dtype(kind)
+        return self._autocast
+
+    def _precision(self, dtype: torch.dtype | None = None) -> contextlib.AbstractContextManager[object]:
         """Return the autocast context, without autocast's cache of cast weights.
 
         The backward's evaluation would reuse a cast of a forward without a graph, so the weight would get no gradient.
         A cast made before an update would outlive it.
+
+        Args:
+            dtype: Dtype of the forward, for an evaluation in its backward. The caller may have left the context.
+
         """
-        kind = self._device.type
-        if self._autocast is None and not torch.is_autocast_enabled(kind):
+        dtype = dtype or self._dtype
+        if dtype is None:
             return contextlib.nullcontext()
-        return torch.autocast(kind, dtype=self._autocast or torch.get_autocast_dtype(kind), cache_enabled=False)
+        return torch.autocast(self._device.type, dtype=dtype, cache_enabled=False)
 
 
 def _apply_hooks(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:

@@ -43,6 +43,19 @@ class FrozenBuffers:
         """Return whether the context replaces any buffers by copies."""
         return any(buffer is not None for module in self._others for buffer in module._buffers.values())
 
+    def copies(self) -> BufferCopies:
+        """Return copies of the buffers that `freeze` replaces."""
+        return {
+            (module, name): None if buffer is None else buffer.clone()
+            for module in self._others
+            for name, buffer in module._buffers.items()
+        }
+
+    def versions(self) -> list[tuple[int, int]]:
+        """Return values that change if a buffer that `freeze` replaces is written or set."""
+        buffers = (buffer for module in self._others for buffer in module._buffers.values())
+        return [(0, 0) if buffer is None else (id(buffer), buffer._version) for buffer in buffers]
+
     @contextlib.contextmanager
     def freeze(self, copies: BufferCopies | None = None) -> Iterator[BufferCopies]:
         """Protect the buffers from evaluations inside the context. Contexts cannot be nested.
@@ -54,10 +67,9 @@ class FrozenBuffers:
             The copies that replace buffers inside the context.
 
         """
+        copies = self.copies() if copies is None else copies
         # Listed each time, since a module may register or set a buffer in its first forward.
         buffers = [(module, name, buffer) for module in self._others for name, buffer in module._buffers.items()]
-        if copies is None:
-            copies = {(module, name): None if buffer is None else buffer.clone() for module, name, buffer in buffers}
         for norm in self._norms:  # vars() avoids the slow __setattr__ of modules
             # BatchNorm then passes no running statistics to the kernel, and in training mode uses those of the batch.
             # InstanceNorm would still update them, so its buffers are copied with the others.

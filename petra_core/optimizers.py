@@ -7,6 +7,7 @@ weight tensors only. `adamw` is the usual optimizer of transformers. `nadam` is 
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -135,9 +136,14 @@ def nadam(
 
 
 def rate_ratios(optimizer: "torch.optim.Optimizer") -> list[float]:
-    """Return the ratio of each parameter group's learning rate to that of the first; 1 if that is 0 or missing."""
+    """Return the ratio of each parameter group's learning rate to that of the first.
+
+    If all rates are 0 or missing, the ratios are 1. If only the first is 0, the other ratios are infinite.
+    """
     rates = [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
-    return [rate / rates[0] if rates[0] else 1.0 for rate in rates]
+    if not rates[0]:
+        return [math.inf if rate else 1.0 for rate in rates]
+    return [rate / rates[0] for rate in rates]
 
 
 def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float, ratios: Sequence[float] | None = None) -> None:
@@ -153,9 +159,17 @@ def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float, ratios: S
         learning_rate: Rate of a parameter group whose ratio is 1.
         ratios: Factor of the rate for each parameter group; None for 1.
 
+    Raises:
+        ValueError: If a ratio is infinite.
+
     """
     from torch import Tensor
 
+    if ratios and not all(map(math.isfinite, ratios)):
+        raise ValueError(
+            "the optimizer was made with a learning rate of 0 for its first parameter group, so the ratios of the "
+            "other rates to it are unknown; make it with the rates of a full step, and lower them afterwards"
+        )
     for group, ratio in zip(optimizer.param_groups, ratios or [1.0] * len(optimizer.param_groups), strict=True):
         rate: Any = group["lr"]
         new = learning_rate * ratio

@@ -354,12 +354,15 @@ class Pipeline:
         Args:
             learning_rate: The rate, or a function that returns the rate of a stage from its number.
 
+        Raises:
+            ValueError: If an optimizer was made with a rate of 0 for its first group and another rate for a later one.
+
         """
-        self._learning_rate = learning_rate(0) if callable(learning_rate) else learning_rate
+        rate_of = learning_rate if callable(learning_rate) else lambda _: learning_rate
+        self._learning_rate = rate_of(0)
         for worker in self.workers:
             if worker.optimizer is not None:
-                rate = learning_rate(worker.index) if callable(learning_rate) else learning_rate
-                set_rate(worker.optimizer, rate, worker.rate_ratios)
+                set_rate(worker.optimizer, rate_of(worker.index), worker.rate_ratios)
 
     def stagger(self, lags: Sequence[int] | None = None) -> None:
         """Let stages lag behind stage 0 by a number of steps from now on. The results do not change.

@@ -78,7 +78,7 @@ class BlockWeights:
         self._keeps_graph = keeps_graph
         self._rules, self._ledger, self._device = rules, ledger, device
         self._versions: dict[WeightVersion, StageWeights] = {}
-        self._marks: list[tuple[int, int]] = []  # of the parameters, when `mark` was last called
+        self._marks: dict[str, tuple[int, int]] = {}  # of the parameters, when `mark` was last called
         # Detached aliases of the current parameters, not registered with the optimizer. Kept graphs are recorded on
         # these, because an update gives the parameters other storage before such a graph is differentiated.
         self._current: StageWeights | None = None
@@ -178,12 +178,15 @@ class BlockWeights:
 
     def mark(self) -> None:
         """Note that the current weights are those of the engine, so that `written` finds writes of other code."""
-        self._marks = [_mark(parameter) for parameter in self.trained.values()]
+        self._marks = {name: _mark(parameter) for name, parameter in self.trained.items()}
 
     def written(self) -> str | None:
         """Return the name of a parameter that has been written since the last `mark`; None if there is none."""
-        marks = zip(self.trained.items(), self._marks, strict=True)
-        return next((name for (name, parameter), mark in marks if _mark(parameter) != mark), None)
+        return next((name for name, mark in self._marks.items() if _mark(self.trained[name]) != mark), None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for a copy, whose parameters have other storages."""
+        return self.__dict__ | {"_marks": {}}
 
     def retire(self, number: int, in_flight: Collection[WeightVersion]) -> None:
         """Stash the current weights before the update that ends version `number`, if a backward will need them.

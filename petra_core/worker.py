@@ -149,11 +149,14 @@ class Worker:
         self._double_buffered = method.double_buffered
         self._accumulation = settings.accumulation
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
+        self._states = 0  # number of parameters for which the optimizer has a state
         self._prepared = False  # whether `.grad` holds the mean gradients of the next update
         self.return_input = return_input
         self._overlapped = method.overlapped
         self.before_update = before_update
         self.after_backward = after_backward
+        # The state also contains those of these buffers that change.
+        self._unsaved = {name: (buffer, buffer._version) for name, buffer in self._unsaved_buffers().items()}
         self.ledger.set("parameters", payload(stage.parameters()))
         self.ledger.set("buffers", payload(stage.buffers()))
 
@@ -299,7 +302,8 @@ class Worker:
             parameter.grad = gradient
         self.gradients.clear()
         if self.before_update is not None:
-            self.before_update(self.index, self.version, self.stage)
+            with self.stream:  # so that a hook's noise depends neither on other stages nor on a resume
+                self.before_update(self.index, self.version, self.stage)
         self._prepared = True
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
@@ -308,9 +312,11 @@ class Worker:
         if not self._prepared:
             self.prepare_update()
         self._prepared = False
-        with torch.no_grad(), outside_autocast(self.device):
+        with torch.no_grad(), outside_autocast(self.device), self.stream:
             self.rules.step(self._delays / self._accumulation)
-        if self.version == 0 or self.rules:
+        states = 0 if self.optimizer is None else len(self.optimizer.state)
+        if states != self._states or self.rules:
+            self._states = states
             self.ledger.set("optimizer", self._optimizer_bytes())
         self._delays = 0
         for parameter in self.parameters:
@@ -357,8 +363,10 @@ class Worker:
         return {
             "module": self.stage.state_dict(),
             "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
+            "optimizer_class": type(self.optimizer).__name__,
             "random": self.stream.state,
             **self.state_in_flight(),
+            **({"buffers": changed} if (changed := self._changed_buffers()) else {}),
             **({} if self._target_keys is None else {"target_keys": self._target_keys}),
             **({"rules": self.rules.state_dict(), "late": self._delays} if self.rules else {}),
         }
@@ -391,8 +399,11 @@ class Worker:
         module = OrderedDict(state["module"])
         module._metadata = self.stage.state_dict()._metadata  # type: ignore[attr-defined]  # versions of the modules
         self.stage.load_state_dict(module)
+        for name, value in state.get("buffers", {}).items():  # older states have none
+            owner, _, key = name.rpartition(".")
+            self.stage.get_submodule(owner).register_buffer(key, value.to(self.device), persistent=False)
         if self.optimizer is not None:
-            check_optimizer_state(self.optimizer, state["optimizer"])
+            check_optimizer_state(self.optimizer, state["optimizer"], state.get("optimizer_class"))
             self.optimizer.load_state_dict(state["optimizer"])
         self._prepared = False
         self._forwards = self.observed_staleness = 0
@@ -453,6 +464,19 @@ class Worker:
         assert self.optimizer is not None
         rates = (float(group["lr"]) for group in self.optimizer.param_groups)
         return WeightVersion(self.version, (due - self.version, *rates))
+
+    def _unsaved_buffers(self) -> dict[str, Tensor]:
+        """Return the buffers that are registered with `persistent=False`."""
+        saved = self.stage.state_dict()
+        return {name: buffer for name, buffer in self.stage.named_buffers() if name not in saved}
+
+    def _changed_buffers(self) -> dict[str, Tensor]:
+        """Return the buffers that the module's state lacks and that were written since the pipeline was made."""
+        return {
+            name: buffer
+            for name, buffer in self._unsaved_buffers().items()
+            if (before := self._unsaved.get(name)) is None or before[0] is not buffer or before[1] != buffer._version
+        }
 
     def _inboxes(self) -> Iterator[tuple[str, deque[Message]]]:
         yield from (("from_below", self.from_below), ("from_above", self.from_above), ("targets", self.targets))

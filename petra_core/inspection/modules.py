@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from petra_core.optimizers import count_required
@@ -24,11 +25,12 @@ def check_stages(stages: Sequence[Stage]) -> None:
     Raises:
         TypeError: If an element is not a stage.
         ValueError: If the last stage is not a head, a trained parameter belongs to two stages or to two parts of a
-            merged stage, two parameters share memory, a residual function can never learn, a parameter has less than
-            float32 precision or has hooks that would never be called, a stage has hooks, or an embedding has sparse
-            gradients.
+            merged stage, two parameters share memory, a norm with statistics belongs to two stages, a residual function
+            can never learn, a parameter has less than float32 precision or has hooks that would never be called, a
+            stage has hooks, or an embedding has sparse gradients.
 
     """
+    norms: dict[nn.Module, int] = {}
     owners: dict[int, tuple[int, int]] = {}  # stage and part of each parameter, by its id
     for index, stage in enumerate(stages):
         if not isinstance(stage, Stage):
@@ -48,6 +50,13 @@ def check_stages(stages: Sequence[Stage]) -> None:
             if isinstance(part, ReversibleStage):
                 check_residual(part.residual)
             _check_parameters(index, part)
+            for name, module in part.named_modules():
+                tracks = isinstance(module, _NormBase) and module.track_running_stats
+                if tracks and (first := norms.setdefault(module, index)) != index:
+                    raise ValueError(
+                        f"{name}, a {type(module).__name__} of stage {index} tracks statistics in stage {first} too, "
+                        f"but stages in different processes have separate copies; give each stage a norm"
+                    )
             for name, parameter in part.named_parameters():
                 if not parameter.requires_grad:
                     continue  # two stages may share a frozen parameter

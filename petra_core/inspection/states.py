@@ -79,14 +79,24 @@ def check_state(state: Any, settings: Settings, *, stages: int, own_stages: rang
     return changed
 
 
-def check_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+def check_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any], kind: str | None) -> None:
     """Check that a state comes from an optimizer like this one.
+
+    Args:
+        optimizer: The optimizer.
+        state: The state.
+        kind: Class of the optimizer that the state comes from; None if that is unknown.
 
     Raises:
         ValueError: If it does not.
 
     """
     saved, own = state["param_groups"], optimizer.param_groups
+    if kind not in (None, type(optimizer).__name__):
+        raise ValueError(
+            f"its optimizer is {kind}, this one is {type(optimizer).__name__}; create the pipeline with the optimizer "
+            f"of the checkpoint"
+        )
     if [len(group["params"]) for group in saved] != [len(group["params"]) for group in own]:
         raise ValueError(
             f"its optimizer has groups of {[len(group['params']) for group in saved]} parameters, this one of "

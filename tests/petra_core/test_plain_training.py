@@ -11,11 +11,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from petra_core import BufferedStage, Clip, HeadStage, Pipeline, StageError, check, methods
+from petra_core import (
+    BufferedStage,
+    CheckpointError,
+    Clip,
+    HeadStage,
+    Pipeline,
+    ReversibleStage,
+    StageError,
+    check,
+    methods,
+)
 from petra_core.delay import GapAware
 from petra_core.methods import Method
 from petra_core.models import sequential
 from petra_core.stages import Stage
+from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_user_modules import batches, network, sgd
 
 Wrap = Callable[[nn.Module], nn.Module]
@@ -613,3 +624,157 @@ def test_rules_start_again_with_the_state_of_another_method() -> None:
         trained.drain()
         models.append(trained.model)
     assert_close(*models)
+
+
+def assert_resumes(make: Callable[[], Pipeline], *, at: int = 7, steps: int = 20) -> None:
+    """Assert that a training which is saved and resumed at a step has the weights of an uninterrupted one."""
+    whole, first, second = make(), make(), make()
+    data = batches(steps)
+    for x, y in data:
+        whole.step(x, y)
+    for x, y in data[:at]:
+        first.step(x, y)
+    state = first.state_dict()
+    torch.manual_seed(99)  # a stage must not depend on torch's global generator
+    second.load_state_dict(state)
+    for x, y in data[at:]:
+        second.step(x, y)
+    assert_bitwise_equal(second.model.state_dict(), whole.model.state_dict())
+
+
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DELAYED_GRADIENTS, methods.BACKPROPAGATION])
+@pytest.mark.parametrize("place", ["before_update", "step"])
+def test_noise_in_updates_belongs_to_the_stream_of_the_stage(method: Method, place: str) -> None:
+    """Noise that a hook or an optimizer adds is the same after a resume, as dropout is."""
+
+    class Langevin(torch.optim.SGD):
+        def step(self, closure: None = None) -> None:  # type: ignore[override]  # without closures
+            super().step()
+            with torch.no_grad():
+                for parameter in self.param_groups[0]["params"]:
+                    parameter.add_(torch.randn_like(parameter), alpha=0.01)
+
+    def add_noise(index: int, version: int, stage: Stage) -> None:
+        for parameter in stage.parameters():
+            assert parameter.grad is not None
+            parameter.grad.add_(torch.randn_like(parameter), alpha=0.1)
+
+    def make() -> Pipeline:
+        if place == "step":
+            return Pipeline(network(), method, optimizer=functools.partial(Langevin, lr=0.1), seed=0)
+        return Pipeline(network(), method, optimizer=sgd, seed=0, before_update=add_noise)
+
+    assert_resumes(make)
+
+
+class Scheduled(nn.Module):
+    """A head with a factor that is not a part of the module's state."""
+
+    factor: Tensor
+
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        self.register_buffer("factor", torch.ones(()), persistent=False)
+
+    def forward(self, value: Any) -> Tensor:
+        return self.function(value) * self.factor  # type: ignore[no-any-return]  # a module
+
+
+@pytest.mark.parametrize("method", [methods.PETRA, methods.BACKPROPAGATION])
+def test_written_buffers_outside_the_state_are_resumed(method: Method) -> None:
+    """A buffer with persistent=False that training writes is saved with the pipeline."""
+
+    def anneal(index: int, version: int, stage: Stage) -> None:
+        if isinstance(stage, HeadStage):
+            stage.function.factor.mul_(0.9)
+
+    def make() -> Pipeline:
+        stages = network()
+        stages[-1] = HeadStage(Scheduled(stages[-1].function)).double()
+        return Pipeline(stages, method, optimizer=sgd, before_update=anneal)
+
+    assert_resumes(make)
+
+
+def normalize_spectrum(function: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)), function)
+
+
+@pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.PIPEDREAM_2BW])
+def test_kept_graphs_are_recorded_again_with_the_buffers_of_their_forwards(method: Method) -> None:
+    """Spectral normalisation, which writes the buffer that it reads, resumes with the same bits."""
+    assert_resumes(
+        lambda: Pipeline(network(normalize_spectrum), method, optimizer=sgd, accumulation=accumulation(method))
+    )
+
+
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_micro_batches_keep_the_autocast_of_their_forward(method: Method, *, resumed: bool) -> None:
+    """The caller may leave its autocast context before the last backwards, or before it loads a state."""
+    weights = []
+    for outside in (False, True):
+        stages = [stage.float() for stage in network()]
+        trained = Pipeline(stages, method, optimizer=sgd)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for x, y in batches(8):
+                trained.step(x.float(), y)
+            state = trained.state_dict()
+            if not outside:
+                trained.load_state_dict(state) if resumed else None
+                trained.drain()
+        if outside:
+            trained.load_state_dict(state) if resumed else None
+            trained.drain()
+        weights.append(trained.model.state_dict())
+    assert_bitwise_equal(*weights)
+
+
+def test_statistics_of_one_norm_may_not_belong_to_two_stages() -> None:
+    """Two stages in two processes would have two copies of the statistics."""
+    stages, norm = network(), nn.BatchNorm1d(4, affine=False).double()
+    for number in (1, 2):
+        stages[number] = ReversibleStage(nn.Sequential(norm, stages[number].function))
+    with pytest.raises(ValueError, match=r"BatchNorm1d of stage 2 tracks statistics in stage 1 too"):
+        Pipeline(stages, methods.PETRA, optimizer=sgd)
+
+
+def test_memory_counts_states_that_the_optimizer_makes_later() -> None:
+    """The ledger follows an optimizer that gets the first gradient of a parameter after the first update."""
+
+    class Late(nn.Module):
+        def __init__(self, function: nn.Module) -> None:
+            super().__init__()
+            self.function, self.late, self.calls = function, nn.Linear(4, 4), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += self.training
+            return self.function(x) + (self.late(x) if self.calls > 3 else 0)  # type: ignore[no-any-return]  # a module
+
+    trained = Pipeline(network(Late), methods.BACKPROPAGATION, optimizer=functools.partial(torch.optim.AdamW, lr=0.1))
+    for x, y in batches(8):
+        trained.step(x, y)
+    for stage, optimizer in zip(trained.memory().stages, trained.optimizers, strict=True):
+        held = sum(t.nbytes for state in optimizer.state.values() for t in state.values())
+        assert stage.now["optimizer"] == held
+
+
+def test_rates_without_a_ratio_are_refused() -> None:
+    """A first group with a rate of 0 gives no ratio for the other groups."""
+
+    def grouped(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        first, *others = parameters
+        return torch.optim.SGD([{"params": [first], "lr": 0.0}, {"params": others, "lr": 1e-3}])
+
+    trained = Pipeline(network(), methods.PETRA, optimizer=grouped)
+    with pytest.raises(ValueError, match="a learning rate of 0 for its first parameter group"):
+        trained.set_learning_rate(0.1)
+
+
+def test_state_of_another_optimizer_is_refused() -> None:
+    """RAdam and AdamW have states of the same form, but other updates."""
+    one = Pipeline(network(), methods.PETRA, optimizer=functools.partial(torch.optim.RAdam, lr=0.1))
+    other = Pipeline(network(), methods.PETRA, optimizer=functools.partial(torch.optim.AdamW, lr=0.1))
+    with pytest.raises(CheckpointError, match="its optimizer is RAdam, this one is AdamW"):
+        other.load_state_dict(one.state_dict())
