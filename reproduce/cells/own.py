@@ -5,14 +5,18 @@ buffered stages and whose last child becomes the head with cross-entropy. It may
 with a micro-batch, which `partition` then uses instead of random samples of a data set.
 
 The cell contains the spelled name, so the name is part of its identity. What the function does is not: records and
-checkpoints therefore contain the SHA-256 of the module's file, and a checkpoint of another file is not continued.
+checkpoints therefore contain a SHA-256 of the module's file and of the modules of the same folder that it imports, and
+a checkpoint or record of other files is not continued.
 Reading a record never imports the module. Importing this module imports no torch.
 """
 
+import contextlib
 import hashlib
 import importlib
+import inspect
 import re
 import sys
+from modulefinder import ModuleFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -57,15 +61,30 @@ def slug(model: str) -> str:
 
 
 def source(model: str) -> dict[str, str]:
-    """Return the spelled function and the SHA-256 of the file that contains it.
+    """Return the spelled function and the SHA-256 of the code that makes the network.
+
+    That is the hash of the module's file or, if the module imports others of its folder, of the hashes of all of them.
 
     Raises:
         CellError: If the module cannot be imported.
 
     """
-    file = _import_module(model).__file__
-    content = b"" if file is None else Path(file).read_bytes()
-    return {"function": model, "sha256": hashlib.sha256(content).hexdigest()}
+    module = _import_module(model)
+    hashes = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in _files(module).items()}
+    listed = "".join(f"{name} {digest}\n" for name, digest in sorted(hashes.items()))
+    digest = hashlib.sha256(listed.encode()).hexdigest() if len(hashes) > 1 else hashes[module.__name__]
+    return {"function": model, "sha256": digest}
+
+
+def _files(module: ModuleType) -> dict[str, Path]:
+    """Return the files of a module and of all modules that it imports from the folder of its top package, by name."""
+    file = Path(inspect.getfile(module))
+    depth = module.__name__.count(".") + (file.name == "__init__.py")
+    finder = ModuleFinder([str(file.parents[depth])], excludes=["petra_core", "reproduce"])
+    with contextlib.suppress(ImportError):  # a package without __init__.py
+        finder.import_hook(module.__name__)
+    found = {name: getattr(other, "__file__", None) for name, other in finder.modules.items()}
+    return {module.__name__: file} | {name: Path(path) for name, path in found.items() if path}
 
 
 def build(model: str) -> "list[Stage]":
@@ -92,7 +111,8 @@ def check_samples(model: str, dataset: catalogue.Dataset, size: int) -> None:
         size: Height and width of images in pixels; for text, tokens of a sequence.
 
     Raises:
-        CellError: If the network does not accept the samples, or its output has too few classes.
+        CellError: If the network does not accept the samples, its output has too few classes, or a second call of the
+            function gives other weights.
 
     """
     import torch
@@ -102,7 +122,15 @@ def check_samples(model: str, dataset: catalogue.Dataset, size: int) -> None:
     samples = torch.zeros((2, size), dtype=torch.int64) if dataset.text else torch.zeros(2, 3, size, size)
     shape = f"{samples.dtype} {list(samples.shape)}"
     with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        first = sequential(build(model)).state_dict()
+        torch.manual_seed(0)
         stages = build(model)
+        if any(not torch.equal(tensor, first[name]) for name, tensor in sequential(stages).state_dict().items()):
+            raise CellError(
+                f"--model {model}: a second call of the function with the same seed of torch gives other weights; draw "
+                f"them from torch's generator, which the seed of a cell sets, and not from NumPy or Python's random"
+            )
         try:
             with in_evaluation_mode(stages):
                 output = sequential(stages)(samples)
@@ -112,10 +140,12 @@ def check_samples(model: str, dataset: catalogue.Dataset, size: int) -> None:
                 f"{shape}: {type(error).__name__}: {error}"
             ) from error
     classes = dataset.num_classes
-    if isinstance(output, torch.Tensor) and not (output.dim() > 1 and output.shape[1] >= classes):
+    each = [size] if dataset.text else []  # what a sample has a label for, after the classes
+    found = list(output.shape) if isinstance(output, torch.Tensor) else []
+    if not (len(found) == 2 + len(each) and found[1] >= classes and found[2:] == each):
         raise CellError(
-            f"--model {model}: the output for samples {shape} of --dataset {dataset.name} has the shape "
-            f"{list(output.shape)}, expected at least {classes} classes in dimension 1"
+            f"--model {model}: the output for samples {shape} of --dataset {dataset.name} has the shape {found}, "
+            f"expected {[2, classes, *each]}, with at least {classes} classes in dimension 1"
         )
 
 

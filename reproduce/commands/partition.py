@@ -152,7 +152,7 @@ def stage_lines(measured: TimedNetwork) -> Iterator[str]:
         network = f"{cell.coupled}, width {cell.width}, {samples}"
     yield (
         f"{network}, {cell.method}, k = {cell.accumulation}; medians of {cell.repetitions} repetitions; "
-        f"memory predicted for {measured.device}"
+        f"memory predicted for SGD with momentum on {measured.device}"
     )
     yield "stage  forward, ms  backward, ms  update, ms  memory, MB   up, MB  down, MB"
     for stage, (cost, held) in enumerate(zip(measured.costs, measured.held, strict=True)):

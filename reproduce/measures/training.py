@@ -385,6 +385,7 @@ class Trainer:
         nats = torch.zeros((), dtype=torch.float64, device=self._context.device)
         unusable = torch.zeros((), dtype=torch.int64, device=self._context.device)  # samples with non-finite outputs
         text = catalogue.by_name(self._cell.dataset).text
+        classes = 1 if self._network else -1  # a user's network has the layout of cross-entropy
         stop = False
         eager = (
             compiled.disable_compilation() if self._context.options.compiled == MODULES else contextlib.nullcontext()
@@ -398,6 +399,7 @@ class Trainer:
                     images, labels = batch
                     logits = self.pipeline.evaluate(to_memory_format(images))
                     assert isinstance(logits, torch.Tensor)  # networks of cells have one output
+                    logits = logits.movedim(classes, -1)
                     correct += (logits.argmax(-1) == labels).sum()  # no class is `IGNORED`
                     unusable += torch.isfinite(logits.flatten(1)).all(1).logical_not().sum()  # `argmax` accepts NaN
                     if text:

@@ -16,12 +16,13 @@ from typing import Any
 import torch
 
 from petra_core import NonFiniteError
+from reproduce.cells import own
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import MEMORY_FORMAT, Context
 from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
-from reproduce.records.record import DIVERGED, OUT_OF_MEMORY, Record, State
+from reproduce.records.record import DIVERGED, OUT_OF_MEMORY, Record, RecordError, State
 from reproduce.text import conjunction
 
 #: Kind of a cell -> the function that runs it: (cell, record, context) -> values of the result.
@@ -64,6 +65,7 @@ def execute(record: Record, context: Context) -> State:
             context.observer.notice(f"took over {record.path} from {hold.taken_from}: its process is gone")
         state = record.state()
         if state.final:
+            _check_network(record, state)
             record.publish()  # a kill after the result leaves the folder
             context.group.announce(go=False)
             return state
@@ -79,6 +81,14 @@ def execute(record: Record, context: Context) -> State:
             record.finish(_values(record, context))
             context.group.announce(go=False)
         return record.state()
+
+
+def _check_network(record: Record, state: State) -> None:
+    """Raise RecordError if a user's network, of which the cell has only the name, has changed since its result."""
+    cell, had = record.cell, state.result.get("network")
+    if isinstance(cell, TrainedCell) and own.is_own(cell.model) and had not in (None, own.source(cell.model)):
+        problem = f"is of another version of the file of {cell.model}"
+        raise RecordError(record.path / "result.json", problem, "Restore that file, or choose another --output")
 
 
 def _other_threads(record: Record, environment: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Users' networks as `module:function`: in cells, in `partition`, and in `train` with its checkpoints and records."""
 
 import dataclasses
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -18,10 +19,11 @@ from reproduce.commands.train import cell_by_hand
 from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import Context, Stopped
 from reproduce.records import volumes
-from reproduce.records.record import Record
+from reproduce.records.record import Record, RecordError
 from reproduce.running.execution import execute
 
 SOURCE = """
+import numpy
 import torch
 from petra_core import BufferedStage, HeadStage, ReversibleStage
 from petra_core.models import ConcatStreams, DuplicateStreams
@@ -49,8 +51,23 @@ def with_batch():
 def one_channel():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 10))
 
+class OfText(nn.Sequential):
+    def forward(self, tokens):
+        return super().forward(tokens).transpose(1, 2)  # [batch, classes, length]
+
+def of_text():
+    return [BufferedStage(nn.Identity()), HeadStage(OfText(nn.Embedding(257, 16), nn.Linear(16, 256)))]
+
 def few_classes():
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 16), nn.Linear(16, 7))
+
+def without_flatten():
+    return nn.Sequential(nn.Conv2d(3, 10, 8))
+
+def drawn_by_numpy():
+    network = sequential()
+    network[1].weight.data.copy_(torch.from_numpy(numpy.random.rand(16, 3 * 64)))
+    return network
 
 def nothing(): pass
 def headless(): return stages()[:2]
@@ -140,7 +157,9 @@ def test_from_sequential_refuses_empty_and_other_modules() -> None:
     ("function", "problem"),
     [
         ("one_channel", r"cannot be evaluated on samples of --dataset digits, .*float32 \[2, 3, 8, 8\]: .*channels"),
-        ("few_classes", r"has the shape \[2, 7\], expected at least 10 classes in dimension 1"),
+        ("few_classes", r"has the shape \[2, 7\], expected \[2, 10\], with at least 10 classes in dimension 1"),
+        ("without_flatten", r"has the shape \[2, 10, 1, 1\], expected \[2, 10\]"),
+        ("drawn_by_numpy", r"a second call of the function with the same seed of torch gives other weights"),
     ],
 )
 def test_network_not_fitting_data_is_refused_before_recording(
@@ -198,3 +217,35 @@ def test_own_network_resumes_only_with_same_file(
     assert first["staleness"] == [3, 2, 1, 0]
     assert first["train_loss"] == second["train_loss"]
     assert first["test_accuracy"] > 20
+    file.write_text(f"{SOURCE}\n# another version", encoding="utf-8")
+    with pytest.raises(RecordError, match=rf"another version of the file of {module}:stages"):
+        execute(whole, Context())
+
+
+def test_hash_follows_imported_modules_of_the_folder(module: str, tmp_path: Path) -> None:
+    """The hash of a network changes with a module that its module imports, and not with another one."""
+    alone = own.source(f"{module}:stages")["sha256"]
+    assert alone == hashlib.sha256(SOURCE.encode()).hexdigest()
+    package = tmp_path / f"{module}_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .network import make\n", encoding="utf-8")
+    (package / "network.py").write_text(f"from {module} import stages as make\n", encoding="utf-8")
+    first = own.source(f"{module}_package:make")["sha256"]
+    (tmp_path / f"{module}_broken.py").write_text("# another version", encoding="utf-8")
+    assert own.source(f"{module}_package:make")["sha256"] == first
+    (tmp_path / f"{module}.py").write_text(f"{SOURCE}\n# another version", encoding="utf-8")
+    assert own.source(f"{module}_package:make")["sha256"] != first
+
+
+def test_accuracy_of_own_text_network_is_that_of_its_predictions(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classes of a user's network are in dimension 1, as `cross_entropy` requires, for text too."""
+    text = cell(f"{module}:of_text", dataset="pydoc", image_size=256, method=methods.BACKPROPAGATION.name)
+    record = Record(tmp_path / "text", text)
+    execute(record, Context())
+    result = record.result()
+    assert result is not None
+    # A bigram model of English knows the byte after a space or vowel better than by chance of 1 in 256.
+    assert result["test_accuracy"] > 10
+    assert result["test_bits_per_byte"] < 6

@@ -160,7 +160,7 @@ def test_memory_limit_accepts_transformer_attention() -> None:
     result = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output  # the pipeline holds 8.6 MB at its largest stage, 40.4 MB at all
     lines = result.output.splitlines()
-    assert any(line.endswith("memory predicted for cpu") for line in lines)
+    assert any(line.endswith("memory predicted for SGD with momentum on cpu") for line in lines)
     held = [float(line.split()[4]) for line in lines if line[:5].strip().isdigit()]
     assert 30 < sum(held) < 45
 
