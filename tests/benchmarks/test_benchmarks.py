@@ -37,6 +37,8 @@ from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps
 from petra_core.prediction.simulation import Cost, Link
+from reproduce.grids.plans import bdia as bdia_cells
+from reproduce.grids.plans import forward_gradients as forward_gradient_cells
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, Comparison, Series, read, read_all
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
 from tests.reproduce.records.test_benchmark_records import benchmark as a_race
@@ -370,18 +372,29 @@ def test_overhead_times_engine_and_bare_work(tmp_path: Path) -> None:
     assert all(value > 0 for series in benchmark.series if series.name == overhead.BARE for value in series.values)
 
 
-def test_bdia_side_bits_take_one_bit_per_value(tmp_path: Path) -> None:
+def test_bdia_side_bits_take_one_bit_per_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The networks are of the published size except for the channels, which are 512 there."""
+    as_published = bdia_cells.as_published
+    assert {as_published(contestant).width for contestant in bdia_cells.PUBLISHED} == {512}
+    monkeypatch.setattr(bdia_cells, "as_published", lambda c: dataclasses.replace(as_published(c), width=64))
     record = bdia.main(f"--batch 2 --rounds 1 --threads 1 --device cpu --record --records {tmp_path}".split())
     assert read(tmp_path / "benchmarks" / "bdia.json") == record
     values = {(series.name, series.quantity): series.values[0] for series in record.series}
-    blocks, tokens, channels = 5, 64, 512  # the first of six blocks keeps its input
+    blocks, tokens, channels = 5, 64, 64  # the first of six blocks keeps its input
     assert values["BDIA-ViT", SIDE_BITS] == 2 * blocks * tokens * channels / 8
     assert values["ViT", SIDE_BITS] == values["RevViT", SIDE_BITS] == 0
     assert len(record.comparisons) == 4
 
 
-def test_forward_gradients_compare_all_ways(tmp_path: Path) -> None:
-    """All ways of forward gradients and PETRA are compared with backpropagation, and jvp has a lower peak."""
+def test_forward_gradients_compare_all_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ways of forward gradients and PETRA are compared with backpropagation, and jvp has a lower peak.
+
+    The ways are those of the cells. One of each space and derivative is measured.
+    """
+    assert forward_gradients.WAYS is forward_gradient_cells.WAYS
+    chosen = {(way.space, way.derivative): way for way in reversed(forward_gradients.WAYS)}
+    assert len(chosen) == 4
+    monkeypatch.setattr(forward_gradients, "WAYS", tuple(chosen.values()))
     record = forward_gradients.main(
         f"--batch 2 --width 4 --rounds 1 --threads 1 --device cpu --record --records {tmp_path}".split()
     )
