@@ -43,7 +43,6 @@ from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, Comparison, Serie
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
 from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 
-pytestmark = pytest.mark.convolutions
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -156,6 +155,7 @@ def test_captured_tick_is_judged_against_fastest_rival(tmp_path: Path, monkeypat
     assert (record.setting["precision"], record.setting["channels_last"]) == ("float32", True)
 
 
+@pytest.mark.convolutions
 def test_recorded_autograd_step_updates_as_plain_one() -> None:
     x, y = torch.randn(2, 3, 8, 8), torch.tensor([1, 2])
     weights = []
@@ -184,6 +184,7 @@ def test_recorded_autograd_step_keeps_weights_alive() -> None:
     assert weights() is None
 
 
+@pytest.mark.convolutions
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bf16", torch.bfloat16)])
 def test_all_sides_of_tick_use_the_precision(tmp_path: Path, precision: str, dtype: torch.dtype) -> None:
     """All convolutions of a comparison compute in the chosen precision, which is recorded."""
@@ -441,6 +442,7 @@ def test_loaders_measure_every_part() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.convolutions
 def test_pipelining_compares_petra_with_torch(tmp_path: Path) -> None:
     """PETRA is compared with all pipeline schedules of torch, with the stated aims."""
     record = pipelining.main(["--quick", "--record", "mine", "--records", str(tmp_path)])
