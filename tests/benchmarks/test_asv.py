@@ -25,8 +25,6 @@ from petra_core import Pipeline, ledger, methods, models
 from reproduce.measures import machine_memory
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.convolutions
-
 SUITE = ROOT / "benchmarks" / "suite"
 CONFIG = ROOT / "asv.conf.json"
 LINE = re.compile(
@@ -181,6 +179,7 @@ def test_fast_benchmarks_return_finite_numbers(
             chosen.do_teardown()
 
 
+@pytest.mark.convolutions
 def test_drift_separates_rounding_from_other_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """On any processor, rounding is small. A setting changed by a hundredth, or another method, gives far more."""
     from benchmarks.suite import trajectories

@@ -37,11 +37,12 @@ from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps
 from petra_core.prediction.simulation import Cost, Link
+from reproduce.grids.plans import bdia as bdia_cells
+from reproduce.grids.plans import forward_gradients as forward_gradient_cells
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, Comparison, Series, read, read_all
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
 from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 
-pytestmark = pytest.mark.convolutions
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -154,6 +155,7 @@ def test_captured_tick_is_judged_against_fastest_rival(tmp_path: Path, monkeypat
     assert (record.setting["precision"], record.setting["channels_last"]) == ("float32", True)
 
 
+@pytest.mark.convolutions
 def test_recorded_autograd_step_updates_as_plain_one() -> None:
     x, y = torch.randn(2, 3, 8, 8), torch.tensor([1, 2])
     weights = []
@@ -182,6 +184,7 @@ def test_recorded_autograd_step_keeps_weights_alive() -> None:
     assert weights() is None
 
 
+@pytest.mark.convolutions
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bf16", torch.bfloat16)])
 def test_all_sides_of_tick_use_the_precision(tmp_path: Path, precision: str, dtype: torch.dtype) -> None:
     """All convolutions of a comparison compute in the chosen precision, which is recorded."""
@@ -370,18 +373,29 @@ def test_overhead_times_engine_and_bare_work(tmp_path: Path) -> None:
     assert all(value > 0 for series in benchmark.series if series.name == overhead.BARE for value in series.values)
 
 
-def test_bdia_side_bits_take_one_bit_per_value(tmp_path: Path) -> None:
+def test_bdia_side_bits_take_one_bit_per_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The networks are of the published size except for the channels, which are 512 there."""
+    as_published = bdia_cells.as_published
+    assert {as_published(contestant).width for contestant in bdia_cells.PUBLISHED} == {512}
+    monkeypatch.setattr(bdia_cells, "as_published", lambda c: dataclasses.replace(as_published(c), width=64))
     record = bdia.main(f"--batch 2 --rounds 1 --threads 1 --device cpu --record --records {tmp_path}".split())
     assert read(tmp_path / "benchmarks" / "bdia.json") == record
     values = {(series.name, series.quantity): series.values[0] for series in record.series}
-    blocks, tokens, channels = 5, 64, 512  # the first of six blocks keeps its input
+    blocks, tokens, channels = 5, 64, 64  # the first of six blocks keeps its input
     assert values["BDIA-ViT", SIDE_BITS] == 2 * blocks * tokens * channels / 8
     assert values["ViT", SIDE_BITS] == values["RevViT", SIDE_BITS] == 0
     assert len(record.comparisons) == 4
 
 
-def test_forward_gradients_compare_all_ways(tmp_path: Path) -> None:
-    """All ways of forward gradients and PETRA are compared with backpropagation, and jvp has a lower peak."""
+def test_forward_gradients_compare_all_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ways of forward gradients and PETRA are compared with backpropagation, and jvp has a lower peak.
+
+    The ways are those of the cells. One of each space and derivative is measured.
+    """
+    assert forward_gradients.WAYS is forward_gradient_cells.WAYS
+    chosen = {(way.space, way.derivative): way for way in reversed(forward_gradients.WAYS)}
+    assert len(chosen) == 4
+    monkeypatch.setattr(forward_gradients, "WAYS", tuple(chosen.values()))
     record = forward_gradients.main(
         f"--batch 2 --width 4 --rounds 1 --threads 1 --device cpu --record --records {tmp_path}".split()
     )
@@ -428,6 +442,7 @@ def test_loaders_measure_every_part() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.convolutions
 def test_pipelining_compares_petra_with_torch(tmp_path: Path) -> None:
     """PETRA is compared with all pipeline schedules of torch, with the stated aims."""
     record = pipelining.main(["--quick", "--record", "mine", "--records", str(tmp_path)])

@@ -21,8 +21,6 @@ from reproduce.data.beton import RawImages
 from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader
 from tests import toys
 
-pytestmark = pytest.mark.convolutions
-
 GPU = torch.device("cuda", 0)
 INSPECT = False  # fake tensors have no values to compare
 

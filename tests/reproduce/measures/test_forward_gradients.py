@@ -30,8 +30,8 @@ TINY = dataclasses.replace(SMOKE, width=2, batch_size=128, epochs=3, drops=(2,),
     ids=["redrawn", "gaussian", "jvp"],
 )
 def test_stop_of_forward_gradients_changes_no_bit(tmp_path: Path, cell: ForwardGradientCell) -> None:
-    """A forward-gradient run that is stopped and resumed ends with the same bits."""
-    assert_a_stop_changes_no_bit(17, dataclasses.replace(cell, epochs=2, drops=()), tmp_path)
+    """A forward-gradient run that is stopped in epoch 2 and resumed ends with the same bits."""
+    assert_a_stop_changes_no_bit(7, dataclasses.replace(cell, batch_size=256, epochs=2, drops=()), tmp_path)
 
 
 @pytest.mark.parametrize("model", BLOCK_MODELS)
