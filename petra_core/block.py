@@ -21,10 +21,8 @@ from torch import Tensor
 
 from petra_core.buffers import BufferCopies, FrozenBuffers
 from petra_core.inspection import (
-    NO_INSPECTION,
     BlockInspection,
     Inspection,
-    NoInspection,
     OwnedTensors,
     Projections,
     Structure,
@@ -35,7 +33,16 @@ from petra_core.randomness import RandomState, RandomStream, capture, differ, pr
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.staleness import Kind
-from petra_core.tape import Streams, Tape, as_streams, as_value, detach, fills_its_storage
+from petra_core.tape import (
+    Streams,
+    Tape,
+    as_streams,
+    as_value,
+    autocast_dtype,
+    detach,
+    fills_its_storage,
+    mixed_precision,
+)
 from petra_core.targets import Target
 from petra_core.update_rule import StageRules
 from petra_core.weights import BlockWeights, StageWeights, WeightVersion
@@ -142,7 +149,7 @@ class Block:
         self._evaluates_again = False  # whether the backward evaluates the function, as with torch.utils.checkpoint
         self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible)  # a coupling returns a whole input stream
         self._owned_messages, self._owned_gradients = OwnedTensors(stage), OwnedTensors(stage)
-        self._inspected: NoInspection = NO_INSPECTION
+        self._inspected: BlockInspection | None = None
         if inspection is not None:
             recomputes, replaces = not self.keeps_tape, self.weights.replaces
             self._inspected = BlockInspection(
@@ -176,7 +183,7 @@ class Block:
             self.weights.mark()
         elif self.weights.keeps and (name := self.weights.written()):
             raise self.structure.write_error(name)
-        if not inspected.done:
+        if inspected is not None:
             self.structure.check()
         kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
         self._ledger.add(self._kept_as, payload(kept))
@@ -187,7 +194,8 @@ class Block:
         predicted = weights if version.ahead else None
         if self.keeps_tape and weights is None:
             weights = self.weights.select_for_graph(version)
-        with self._stream, inspected.watch_forward(inputs):
+        watched = contextlib.nullcontext() if inspected is None else inspected.watch_forward(inputs)
+        with self._stream, watched:
             if self.keeps_tape:
                 with (
                     self._precision(),
@@ -210,12 +218,13 @@ class Block:
                     outputs = detach(self.evaluate(inputs, weights))
         if before is not None and versions == self.frozen.versions():
             before, self._writes_buffers = None, False  # constants, such as masks
-        if inspected.evaluates:
-            self._inspect(inputs, outputs, tape, weights)
+        if inspected is not None and inspected.evaluates:
+            self._inspect(inspected, inputs, outputs, tape, weights)
         outputs = self._owned_outputs(outputs, inputs)
         version = self.weights.keep_prediction(version, predicted)
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, weights if self.keeps_tape else None)
-        entry.projections, entry.autocast, entry.before = inspected.projections, self._dtype, before
+        entry.projections = () if inspected is None else inspected.projections
+        entry.autocast, entry.before = autocast_dtype(self._device, self._autocast), before
         self._ledger.add(self._kept_as, entry.held - payload(kept))
         self._memory.append(entry)
         return outputs
@@ -230,7 +239,14 @@ class Block:
         with self._precision(), self.weights.replace(weights), refuse_input_writes(self.stage.function, inputs):
             return as_streams(self.stage(as_value(inputs)))
 
-    def _inspect(self, inputs: Streams, outputs: Streams, tape: Tape | None, weights: StageWeights | None) -> None:
+    def _inspect(
+        self,
+        inspected: BlockInspection,
+        inputs: Streams,
+        outputs: Streams,
+        tape: Tape | None,
+        weights: StageWeights | None,
+    ) -> None:
         """Inspect a forward. If the backward will evaluate the block a second time, do so now and compare."""
         stream = self._stream
         end = stream.state or capture(self._device)
@@ -250,7 +266,7 @@ class Block:
                 return second, not differ(begin if stream.drawn is None else end, capture(self._device))
 
         leaves = self.weights.trained if weights is None else weights
-        self._inspected.inspect_forward(inputs, outputs, tape, leaves, again)
+        inspected.inspect_forward(inputs, outputs, tape, leaves, again)
 
     def delay(self, version: int) -> int:
         """Return the number of updates since the forward of the oldest entry, if `version` updates have been made."""
@@ -271,13 +287,13 @@ class Block:
         if entry.tape is not None:
             return entry.tape.inputs
         entry.weights = self.weights.select_for_backward(entry.version, delay)
-        comparable = entry.projections and delay == 0 and entry.weights is None and not self.weights.written()
-        compared = self._inspected.compare_backward(
-            entry.projections if comparable else (), reconstructs=self.reconstructs
-        )
+        compared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        same_weights = delay == 0 and entry.weights is None
+        if self._inspected is not None and same_weights and not self.weights.written():
+            compared = self._inspected.compare_backward(entry.projections, reconstructs=self.reconstructs)
         with (
             compared,
-            self._precision(entry.autocast),
+            mixed_precision(self._device, entry.autocast),
             torch.enable_grad(),
             self.frozen.freeze(entry.before) as copies,
             replay(entry.random, self._device),
@@ -329,9 +345,10 @@ class Block:
             grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
         if entry.weights is not None:
             gradients = tuple(map(_apply_hooks, self.parameters, gradients))
-        self._inspected.check_gradients(self.weights.trained, gradients)
-        if self._inspected.done:
-            self._inspected = NO_INSPECTION
+        if self._inspected is not None:
+            self._inspected.check_gradients(self.weights.trained, gradients)
+            if self._inspected.done:
+                self._inspected = None
         if gradients_by_parameter is not None:
             gradients_by_parameter |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
         gradients = self.weights.correct(entry.version, self._owned_gradients(gradients, grad_outputs))
@@ -351,7 +368,7 @@ class Block:
         leaves = self.parameters if entry.weights is None else list(entry.weights.values())
         recorded_late = entry.buffers is not None
         with (
-            outside_autocast(self._device),
+            mixed_precision(self._device, None),
             self.weights.replace(entry.weights),
             self.frozen.freeze(entry.buffers) if recorded_late else contextlib.nullcontext(),
         ):
@@ -482,6 +499,10 @@ class Block:
         if sums:
             torch._foreach_add_(sums, terms)
 
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the autocast context of a forward: that of the settings, or the caller's."""
+        return mixed_precision(self._device, autocast_dtype(self._device, self._autocast))
+
     def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
         """Return a context that measures the bytes of the graph recorded inside, unless they are known."""
         return contextlib.nullcontext() if self._graph_bytes is not None else self._measure(inputs)
@@ -493,29 +514,6 @@ class Block:
         with SavedTensors(accounted) as saved:
             yield
         self._graph_bytes = saved.bytes
-
-    @property
-    def _dtype(self) -> torch.dtype | None:
-        """The dtype of automatic mixed precision: the pipeline's, or that of the caller's autocast context."""
-        kind = self._device.type
-        if self._autocast is None and torch.is_autocast_enabled(kind):
-            return torch.get_autocast_dtype(kind)
-        return self._autocast
-
-    def _precision(self, dtype: torch.dtype | None = None) -> contextlib.AbstractContextManager[object]:
-        """Return the autocast context, without autocast's cache of cast weights.
-
-        The backward's evaluation would reuse a cast of a forward without a graph, so the weight would get no gradient.
-        A cast made before an update would outlive it.
-
-        Args:
-            dtype: Dtype of the forward, for an evaluation in its backward. The caller may have left the context.
-
-        """
-        dtype = dtype or self._dtype
-        if dtype is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self._device.type, dtype=dtype, cache_enabled=False)
 
 
 def _apply_hooks(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
@@ -531,9 +529,3 @@ def _sum(gradient: Tensor | None, added: Tensor | None) -> Tensor | None:
     if gradient is None or added is None:
         return added if gradient is None else gradient
     return gradient + added
-
-
-def outside_autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Return a context without autocast for a backward or an update, even if the caller's autocast is active."""
-    active = torch.is_autocast_enabled(device.type)
-    return torch.autocast(device.type, enabled=False) if active else contextlib.nullcontext()

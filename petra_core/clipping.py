@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from petra_core.errors import check_number
 from petra_core.methods import Method
@@ -27,8 +27,6 @@ from petra_core.stages import Stage
 from petra_core.worker import BeforeUpdate
 
 __all__ = ["Clip", "check_clip", "norms"]
-
-EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
 @dataclass(frozen=True)
@@ -60,20 +58,8 @@ class Clip:
     def _clip_stage(self, hook: BeforeUpdate | None, index: int, version: int, stage: Stage) -> None:
         if hook is not None:
             hook(index, version, stage)
-        gradients = [p.grad for p in stage.parameters() if p.requires_grad and p.grad is not None]
-        self.scale(gradients, norms(gradients))
-
-    def scale(self, gradients: Sequence[Tensor], norms: Tensor) -> None:
-        """Scale gradients in place so that their common norm is at most `max_norm`.
-
-        Args:
-            gradients: Gradients to scale.
-            norms: Norms of all gradients that are clipped together, including those of other processes.
-
-        """
-        factor = (self.max_norm / (torch.linalg.vector_norm(norms) + EPSILON)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.mul_(factor.to(gradient.device))
+        trained = [parameter for parameter in stage.parameters() if parameter.requires_grad]
+        nn.utils.clip_grad_norm_(trained, self.max_norm, foreach=False)
 
 
 def check_clip(clip: object, method: Method) -> None:

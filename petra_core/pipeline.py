@@ -16,14 +16,12 @@ Methods that process one micro-batch at a time have d = 0: the backward immediat
 """
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from petra_core import staleness as staleness_of
 from petra_core.checkpoint import copy_tree
 from petra_core.clipping import Clip, check_clip, norms
 from petra_core.devices.overlapped import executor_of
@@ -41,7 +39,7 @@ from petra_core.optimizers import OptimizerFactory, set_rate
 from petra_core.randomness import capture_all, restore_all
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage, in_evaluation_mode, sequential
-from petra_core.staleness import Action, Kind, backward_actions
+from petra_core.staleness import Action, Kind, backward_actions, forward_lags
 from petra_core.tape import Value, as_streams, as_value
 from petra_core.targets import Target, flatten
 from petra_core.update_rule import UpdateRule
@@ -364,7 +362,7 @@ class Pipeline:
             if worker.optimizer is not None:
                 set_rate(worker.optimizer, rate_of(worker.index), worker.rate_ratios)
 
-    def stagger(self, lags: Sequence[int] | None = None) -> None:
+    def stagger(self) -> None:
         """Let stages lag behind stage 0 by a number of steps from now on. The results do not change.
 
         If stage j lags by j steps in lockstep, no stage waits for another one within a step, so all can run
@@ -380,18 +378,9 @@ class Pipeline:
                 processes.
 
         """
-        lags = staleness_of.forward_lags(self.staleness) if lags is None else tuple(lags)
-        room = [lower - upper for lower, upper in itertools.pairwise(self.staleness)]
-        steps = [upper - lower for lower, upper in itertools.pairwise(lags)]
-        fits = len(lags) == len(self.stages) and lags[0] == 0
-        if not (fits and all(0 <= more <= most for more, most in zip(steps, room, strict=True))):
-            raise ValueError(
-                f"lags rise from 0 at stage 0, from stage to stage by at most what the staleness {self.staleness} "
-                f"falls; got {lags}"
-            )
         if not self.channel.owns_all:
             raise ValueError("over several processes each is ahead as far as it can be: nothing is to be staggered")
-        self.lags = lags
+        self.lags = forward_lags(self.staleness)
 
     @contextlib.contextmanager
     def without_host_reads(self) -> Iterator[None]:
@@ -638,7 +627,9 @@ class Pipeline:
         gradients = [worker.prepare_update() for worker in reversed(self.workers)][::-1]
         own_norms = torch.cat([norms(of_stage).to(self.workers[-1].device) for of_stage in gradients])
         all_norms = self.channel.gather({str(self._own_stages.start): own_norms}).values()
-        clip.scale([gradient for of_stage in gradients for gradient in of_stage], torch.cat([*all_norms]))
+        trained = [parameter for worker in self.workers for parameter in worker.parameters]
+        norm = torch.linalg.vector_norm(torch.cat([*all_norms]))
+        nn.utils.clip_grads_with_norm_(trained, clip.max_norm, norm, foreach=False)
         for worker in reversed(self.workers):
             self._perform([(worker, Action(Kind.UPDATE, number))])
 

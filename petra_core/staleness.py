@@ -47,6 +47,7 @@ __all__ = [
     "per_device",
     "program",
     "resolve",
+    "step_actions",
 ]
 
 
@@ -171,6 +172,29 @@ def backward_actions(method: Method, number: int, accumulation: int, *, head: bo
         yield Action(Kind.UPDATE, number // accumulation)
 
 
+def step_actions(
+    method: Method, staleness: Sequence[int], own: range, step: int, micro_batches: int, accumulation: int
+) -> Iterator[tuple[int, Action]]:
+    """Yield the actions of consecutive stages in a step with their stages: forwards upwards, then backwards downwards.
+
+    Args:
+        method: The method.
+        staleness: Staleness of every stage.
+        own: Numbers of the stages.
+        step: Number of the step.
+        micro_batches: Number of micro-batches that enter.
+        accumulation: Number of backwards per update, k.
+
+    """
+    if step < micro_batches:
+        yield from ((stage, Action(Kind.FORWARD, step)) for stage in own)
+    for stage in reversed(own):
+        number = step - staleness[stage]
+        if 0 <= number < micro_batches:
+            for action in backward_actions(method, number, accumulation, head=stage == len(staleness) - 1):
+                yield stage, action
+
+
 def program(
     method: Method, staleness: Sequence[int], stage: int, micro_batches: int, accumulation: int = 1
 ) -> Iterator[Action]:
@@ -184,12 +208,10 @@ def program(
         accumulation: Number of backwards per update, k.
 
     """
+    own = range(stage, stage + 1)
     for step in range(micro_batches + staleness[stage]):
-        if step < micro_batches:
-            yield Action(Kind.FORWARD, step)
-        number = step - staleness[stage]
-        if number >= 0:
-            yield from backward_actions(method, number, accumulation, head=stage == len(staleness) - 1)
+        for _, action in step_actions(method, staleness, own, step, micro_batches, accumulation):
+            yield action
 
 
 def format_actions(actions: Sequence[tuple[int, Action]]) -> str:

@@ -9,8 +9,9 @@ Tapes are internal: `petra_core.stages` records them, and `petra_core.block` kee
 """
 
 import abc
+import contextlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,6 +67,24 @@ def leaf(stream: Tensor) -> Tensor:
 def fills_its_storage(tensor: Tensor) -> bool:
     """Return whether a tensor covers exactly its storage, so that it is neither a slice nor an expanded view."""
     return tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def autocast_dtype(device: torch.device, dtype: torch.dtype | None) -> torch.dtype | None:
+    """Return the dtype of automatic mixed precision: `dtype`, else that of the caller's context, else None."""
+    if dtype is None and torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return dtype
+
+
+def mixed_precision(device: torch.device, dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
+    """Return a context with automatic mixed precision, or with None a context without.
+
+    The context does not use autocast's cache of cast weights. The backward's evaluation would reuse a cast of a forward
+    without a graph, so the weight would get no gradient. A cast made before an update would outlive it.
+    """
+    if dtype is None and not torch.is_autocast_enabled(device.type):
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
 
 
 class Tape(abc.ABC):

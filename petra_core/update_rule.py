@@ -147,13 +147,6 @@ class UpdateRule:
         """Restore a state of `state_dict`."""
 
 
-class _NoUpdate(UpdateRule):
-    """The rule of a stage without an optimizer, whose weights do not change."""
-
-    def step(self, delay: float) -> None:
-        pass
-
-
 class StageRules:
     """The rules of one stage. Each hook belongs to the rule that overrides it, or to the plain optimizer.
 
@@ -170,7 +163,7 @@ class StageRules:
 
     def __init__(self, rules: Sequence[UpdateRule], optimizer: "Optimizer | None") -> None:
         self._rules = [] if optimizer is None else [rule.bind(optimizer) for rule in rules]
-        plain = _NoUpdate() if optimizer is None else UpdateRule().bind(optimizer)
+        plain = UpdateRule() if optimizer is None else UpdateRule().bind(optimizer)
         forward, backward, gradient, step = (
             next((rule for rule in self._rules if rule.overrides(hook)), plain) for hook in HOOKS
         )

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from petra_core.block import Block, Move, outside_autocast
+from petra_core.block import Block, Move
 from petra_core.inspection import Inspection
 from petra_core.inspection.guards import refuse_foreign_gradients
 from petra_core.inspection.modules import check_optimizer
@@ -34,7 +34,7 @@ from petra_core.randomness import RandomStream, replay
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.staleness import Kind
-from petra_core.tape import Streams
+from petra_core.tape import Streams, mixed_precision
 from petra_core.targets import Keys, Target, unflatten
 from petra_core.update_rule import StageRules
 from petra_core.weights import WeightVersion
@@ -312,8 +312,9 @@ class Worker:
         if not self._prepared:
             self.prepare_update()
         self._prepared = False
-        with torch.no_grad(), outside_autocast(self.device), self.stream:
-            self.rules.step(self._delays / self._accumulation)
+        with torch.no_grad(), mixed_precision(self.device, None), self.stream:
+            if self.optimizer is not None:
+                self.rules.step(self._delays / self._accumulation)
         states = 0 if self.optimizer is None else len(self.optimizer.state)
         if states != self._states or self.rules:
             self._states = states

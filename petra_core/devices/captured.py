@@ -46,12 +46,11 @@ from torch import Tensor
 from petra_core.devices.overlapped import get_stream
 from petra_core.devices.static_buffers import StaticBuffers, period
 from petra_core.execution import Act, Sent, SequentialExecutor
-from petra_core.inspection import INSPECTED, values
+from petra_core.inspection import INSPECTED
 from petra_core.messages import Channel
 from petra_core.pipeline import Pipeline
-from petra_core.prediction.tracing import TracingExecutor
 from petra_core.stages import ReversibleStage
-from petra_core.staleness import Action, Kind
+from petra_core.staleness import Action, Kind, forward_lags
 from petra_core.tape import Streams, Value, as_streams, combine_streams
 from petra_core.targets import Keys, Target, flatten, unflatten
 from petra_core.worker import Worker
@@ -117,10 +116,9 @@ class CapturedSteps:
         self._recordings: dict[int, Callable[[], None]] = {}
         self._snapshots: dict[int, Callable[[], None]] = {}  # by recording: sets Python's state after a step
         self._loss: Tensor | None = None  # static buffer of the loss
-        self._last_losses = torch.empty(0)  # ring buffer of losses, allocated when their dtype is known
         self._enters: Streams = ()  # static buffers of the caller's micro-batch and its target
         self._target_keys: Keys = None  # structure of that target, and its number of tensors
-        self._targets = 1
+        self._inputs = 1
         self._batch: Batch | None = None  # makes the micro-batches of recorded steps
         if pipelined:
             pipeline.stagger()
@@ -141,8 +139,7 @@ class CapturedSteps:
 
         Returns:
             The loss (a scalar) of the micro-batch that the head processes in this step, or None while the pipeline
-            fills. In lockstep this is an earlier micro-batch than the entering one. The tensor is part of a ring
-            buffer, which is overwritten after `petra_core.inspection.values.LOOKED_AT_TOGETHER` more steps.
+            fills. In lockstep this is an earlier micro-batch than the entering one.
 
         Raises:
             NonFiniteError: If a loss is infinite or not a number. On a GPU this may be detected some steps later.
@@ -153,8 +150,8 @@ class CapturedSteps:
 
         """
         self._target_keys, goals = flatten(target)
-        self._targets = len(goals)
-        return self._step(lambda: (inputs, target), (*as_streams(inputs), *goals))
+        self._enter((*as_streams(inputs), *goals), len(goals))
+        return self.step_from(self._read_batch)
 
     def step_from(self, batch: Batch) -> Tensor | None:
         """Run one step with a micro-batch that `batch` makes on the device. Its operations are recorded too.
@@ -171,10 +168,6 @@ class CapturedSteps:
             ValueError: If the steps were recorded with another source of micro-batches.
 
         """
-        return self._step(batch, ())
-
-    def _step(self, batch: Batch, given: Streams) -> Tensor | None:
-        """Run a step with the micro-batch of `batch`. `given` has its tensors if the caller made it, else nothing."""
         pipeline = self._pipeline
         if (here := _position(pipeline)) != self._position:
             raise RuntimeError(
@@ -182,51 +175,52 @@ class CapturedSteps:
                 f"at {self._position[0]}, drained at {self._position[1]}; after anything else that moves it make new "
                 f"CapturedSteps"
             )
+        if self._batch not in (None, batch):
+            raise ValueError(
+                "these steps were recorded with another source of micro-batches, which a repetition would take: give "
+                "`step_from` the same function at every step, or `step` all micro-batches"
+            )
+        self._batch = batch
         try:
             if not pipeline.full:
                 return pipeline.step(*batch())
-            if self._rehearsals:
-                return self._rehearse(batch)
-            return self._in_place(batch, given)
+            replays = not self._rehearsals
+            if replays:
+                self._replay()
+            else:
+                self._rehearse()
+            assert self._loss is not None
+            loss = self._loss.clone()
+            if replays:  # the step itself has noted the loss otherwise
+                pipeline.note_loss(loss)
+            return loss
         finally:
             self._position = _position(pipeline)
 
-    def _rehearse(self, batch: Batch) -> Tensor:
+    def _rehearse(self) -> None:
         """Run a step by Python and copy all tensors that outlive it to their static buffers."""
-        pipeline = self._pipeline
         if self._loss is None:
-            for worker in pipeline.workers:
+            for worker in self._pipeline.workers:
                 worker.move_held(lambda queue, place, user, tensors: self._buffers.allow_external(tensors))
-        self._buffers.step = pipeline.micro_batches
-        with self._moving_results(SequentialExecutor()):
-            loss = pipeline.step(*batch())
-        assert loss is not None  # the pipeline is full
-        self._loss = self._buffers.keep_fixed("loss", loss)
+        self._buffers.step = self._pipeline.micro_batches
+        self.step_in_buffers(SequentialExecutor())
         self._rehearsals -= 1
-        return loss
 
-    def _in_place(self, batch: Batch, given: Streams) -> Tensor:
+    def _replay(self) -> None:
         """Replay a step that reads and writes at the fixed addresses of its recording, or prepare the recording."""
         pipeline = self._pipeline
-        number = pipeline.micro_batches
-        phase = number % self.period
-        if self._batch is None:
-            _check_draws_nothing(pipeline)
-            if pipeline.metrics:
-                raise UnrecordableError("a loss with metrics makes them by Python, which a recorded step does without")
-        self._take(number, batch, given)
+        phase = pipeline.micro_batches % self.period
+        if not self._snapshots:
+            try:
+                _check_steps(pipeline)
+            except UnrecordableError:
+                pipeline.lags = (0,) * len(pipeline.stages)  # plain steps follow, without stages that lag behind
+                raise
         if phase in self._recordings:
             pipeline.repeat(self._recordings[phase], self._snapshots[phase])
         else:
             self._buffers.freeze()
             self.prepare(phase)
-        assert self._loss is not None
-        if not len(self._last_losses):
-            self._last_losses = self._loss.new_empty(values.LOOKED_AT_TOGETHER)
-        loss = self._last_losses[number % len(self._last_losses)]
-        loss.copy_(self._loss)
-        pipeline.note_loss(loss)
-        return loss
 
     def prepare(self, phase: int) -> None:
         """Run the step of a phase that is not recorded, and record it. A subclass may do so in several rounds.
@@ -237,39 +231,21 @@ class CapturedSteps:
         """
         self.run_by_python(phase, lambda: self._record_as(phase, lambda: self.step_in_buffers(self._executor)))
 
-    def _take(self, number: int, batch: Batch, given: Streams) -> None:
-        """Set the source of micro-batches of recorded steps: `batch`, or the caller's tensors `given`.
-
-        Raises:
-            ValueError: If the steps were recorded with another source of micro-batches.
-
-        """
-        if given:
-            self._enter(number, given)
-            batch = self._read_batch
-        if self._batch is None:
-            self._batch = batch
-        elif self._batch != batch:
-            raise ValueError(
-                "these steps were recorded with another source of micro-batches, which a repetition would take: give "
-                "`step_from` the same function at every step, or `step` all micro-batches"
-            )
-
-    def _enter(self, number: int, given: Streams) -> None:
-        """Copy the caller's micro-batch to the static buffers from which recorded steps read it."""
+    def _enter(self, given: Streams, targets: int) -> None:
+        """Copy the caller's micro-batch to the static buffers from which steps read it."""
         pipeline = self._pipeline
-        pipeline.shapes.check(number, given)
+        pipeline.shapes.check(pipeline.micro_batches, given)
         if not self._enters:
             device = pipeline.workers[0].device
             self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)
+            self._inputs = len(given) - targets
         for buffer, tensor in zip(self._enters, given, strict=True):
             # A non-blocking copy from pinned memory could still be running when the caller overwrites that memory.
             buffer.copy_(tensor, non_blocking=not tensor.is_pinned())
 
     def _read_batch(self) -> tuple[Value, Target]:
         """Return the micro-batch that `_enter` has copied."""
-        inputs = len(self._enters) - self._targets
-        return self._enters[:inputs], unflatten(self._target_keys, self._enters[inputs:])
+        return self._enters[: self._inputs], unflatten(self._target_keys, self._enters[self._inputs :])
 
     def record_work(self, phase: int, work: Callable[[], None]) -> None:
         """Record work that does the same as the step of a phase that Python has run. This also runs the work."""
@@ -293,7 +269,7 @@ class CapturedSteps:
         with self._moving_results(executor), together:
             loss = self._pipeline.step(inputs, target)
         assert loss is not None
-        self._buffers.keep_fixed("loss", loss)
+        self._loss = self._buffers.keep_fixed("loss", loss)
 
     @contextlib.contextmanager
     def _moving_results(self, executor: SequentialExecutor) -> Iterator[None]:
@@ -414,7 +390,7 @@ def _check(pipeline: Pipeline) -> None:
         )
     if pipeline.common_clip is not None:
         raise UnrecordableError("clipping by the norm of the whole network is done by Python, between the stages")
-    if isinstance(pipeline.executor, TracingExecutor) or any(
+    if type(pipeline.executor) is not SequentialExecutor or any(
         w.before_update or w.after_backward for w in pipeline.workers
     ):
         raise UnrecordableError(
@@ -425,7 +401,15 @@ def _check(pipeline: Pipeline) -> None:
         raise UnrecordableError(f"recorded steps update by torch.optim.SGD, which has a fused form; got {kinds}")
 
 
-def _check_draws_nothing(pipeline: Pipeline) -> None:
+def _check_steps(pipeline: Pipeline) -> None:
+    """Check what only the steps so far have shown.
+
+    Raises:
+        UnrecordableError: If a stage draws random numbers, or the loss has metrics.
+
+    """
+    if pipeline.metrics:
+        raise UnrecordableError("a loss with metrics makes them by Python, which a recorded step does without")
     # It is not enough to look at the generator states that are kept for micro-batches in flight: methods that process
     # one micro-batch at a time keep none between steps.
     drawing = [worker.index for worker in pipeline.workers if worker.stream.ever_drawn]
@@ -462,10 +446,10 @@ class OverStreams(SequentialExecutor):
 
     """
 
-    def __init__(self, streams: Sequence[torch.cuda.Stream], staleness: Sequence[int], lags: Sequence[int]) -> None:
+    def __init__(self, streams: Sequence[torch.cuda.Stream], staleness: Sequence[int]) -> None:
         self._streams = streams
-        self._last = len(lags) - 1
-        self._waits_below, self._waits_above = waiting(staleness, lags)
+        self._last = len(staleness) - 1
+        self._waits_below, self._waits_above = waiting(staleness)
         self._forwards: dict[int, torch.cuda.Event] = {}  # by stage: end of its F in this step
         self._backwards: dict[int, torch.cuda.Event] = {}  # by stage: end of its B
 
@@ -504,8 +488,9 @@ def fork(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
         caller.wait_stream(stream)
 
 
-def waiting(staleness: Sequence[int], lags: Sequence[int]) -> tuple[set[int], set[int]]:
+def waiting(staleness: Sequence[int]) -> tuple[set[int], set[int]]:
     """Return the stages whose F waits for the F below in the same step, and those whose B waits for the B above."""
+    lags = forward_lags(staleness)
     after = [number + lag for number, lag in zip(staleness, lags, strict=True)]
     below = {stage for stage in range(1, len(lags)) if lags[stage] == lags[stage - 1]}
     above = {stage for stage in range(len(lags) - 1) if after[stage] == after[stage + 1]}
@@ -550,9 +535,8 @@ def cuda(pipeline: Pipeline, *, streams: int | None = None) -> CapturedSteps:
         raise ValueError(f"stages run in at least one stream, got streams={streams}")
     executor = None
     if streams > 1 and pipeline.method.pipelined:
-        pipeline.stagger()
         branches = [get_stream(device, 1 + n) for n in range(streams)]
-        executor = OverStreams(branches, pipeline.staleness, pipeline.lags)
+        executor = OverStreams(branches, pipeline.staleness)
     return CapturedSteps(pipeline, recorder(device), executor)
 
 

@@ -100,16 +100,6 @@ class CompiledSteps(CapturedSteps):
         self._compiled: dict[Hashable, Function] = {}
         self._calls: dict[int, list[tuple[Function, BranchFunction]]] = {}  # by recording
 
-    @property
-    def logged(self) -> dict[int, list[BranchFunction]]:
-        """Functions of each step that is logged and not yet recorded, by its number in the round."""
-        return {number: [branch for _, branch in calls] for number, calls in self._calls.items()}
-
-    @property
-    def compiled(self) -> int:
-        """Number of compiled functions."""
-        return len(self._compiled)
-
     def prepare(self, phase: int) -> None:
         """Run the step of a phase: compile its operations in the first round, and record the functions in the second.
 
@@ -186,7 +176,7 @@ def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def _stages_work_alone(pipeline: Pipeline) -> bool:
     """Return whether no stage waits for another within a step."""
-    return pipeline.method.pipelined and not any(waiting(pipeline.staleness, pipeline.lags))
+    return pipeline.method.pipelined and not any(waiting(pipeline.staleness))
 
 
 def cuda(pipeline: Pipeline, compiler: Compiler = inductor) -> CompiledSteps:
@@ -197,10 +187,8 @@ def cuda(pipeline: Pipeline, compiler: Compiler = inductor) -> CompiledSteps:
 
     """
     device = cuda_device(pipeline)
-    if pipeline.method.pipelined:
-        pipeline.stagger()
     if not _stages_work_alone(pipeline):
         return CompiledSteps(pipeline, recorder(device), compiler)
     streams = [get_stream(device, 1 + n) for n in range(2 * len(pipeline.stages) - 1)]
-    executor = OverStreams(streams, pipeline.staleness, pipeline.lags)
+    executor = OverStreams(streams, pipeline.staleness)
     return CompiledSteps(pipeline, recorder(device), compiler, streams, executor)

@@ -25,6 +25,8 @@ from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from petra_core.ledger import storage_of
+
 __all__ = ["BranchFunction", "OperationLog", "branch_functions", "key_of"]
 
 aten = torch.ops.aten
@@ -108,16 +110,16 @@ def branch_functions(log: OperationLog) -> list[BranchFunction]:
     for branch, operations in log.operations.items():
         for operation in operations:
             for tensor in operation.inputs():
-                if id(tensor) not in maker and _storage(tensor) in fresh:
+                if id(tensor) not in maker and storage_of(tensor) in fresh:
                     raise ValueError(
                         f"{operation.function} of branch {branch} reads an alias, {tuple(tensor.shape)} of "
                         f"{tensor.dtype}, that no logged operation returned"
                     )
-            given = {_storage(tensor) for tensor in operation.inputs()}
+            given = {storage_of(tensor) for tensor in operation.inputs()}
             for tensor in operation.made():
                 maker.setdefault(id(tensor), branch)
-                if _storage(tensor) not in given:
-                    fresh.add(_storage(tensor))
+                if storage_of(tensor) not in given:
+                    fresh.add(storage_of(tensor))
     crossing: dict[Hashable, dict[int, Tensor]] = {branch: {} for branch in log.operations}
     sources: dict[Hashable, set[Hashable]] = {branch: set() for branch in log.operations}
     for branch, operations in log.operations.items():
@@ -148,7 +150,7 @@ def _function(
         for tensor in operation.inputs():
             if id(tensor) in nodes or (id(tensor) in maker and maker[id(tensor)] == branch):
                 continue
-            place = _storage(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+            place = storage_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
             if place not in places:
                 places[place] = graph.placeholder(f"input_{len(inputs)}")
                 inputs.append(tensor.detach())
@@ -186,7 +188,7 @@ def key_of(function: BranchFunction) -> Hashable:
             tensor.storage_offset(),
             tensor.dtype,
             tensor.device,
-            storages.setdefault(_storage(tensor), len(storages)),
+            storages.setdefault(storage_of(tensor), len(storages)),
         )
         for tensor in function.inputs
     )
@@ -232,11 +234,6 @@ def _sgd(
             step = call(aten.add.Tensor, (gradient, averaged), {"alpha": momentum}) if nesterov else averaged
         moved = call(aten.sub.Tensor, (parameter, call(aten.mul.Tensor, (step, node(lr)))))
         call(aten.copy_.default, (parameter, moved))
-
-
-def _storage(tensor: Tensor) -> int:
-    storage: int = tensor.untyped_storage()._cdata
-    return storage
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

@@ -9,21 +9,18 @@
     states        when a state is loaded: rejects the state of another pipeline or optimizer
     preflight     all inspections without training (`petra_core.check`)
 
-The engine uses `BlockInspection`, `NoInspection` (`interface`), `Structure` and `OwnedTensors`. After the first
-micro-batches every block has `NO_INSPECTION`, which does nothing.
+The engine uses `BlockInspection`, `Structure` and `OwnedTensors`. After the first micro-batches a block has no
+`BlockInspection`.
 """
 
-from petra_core.inspection.evaluations import INSPECTED, BlockInspection, Inspection
-from petra_core.inspection.interface import NO_INSPECTION, NoInspection, Projections
+from petra_core.inspection.evaluations import INSPECTED, BlockInspection, Inspection, Projections
 from petra_core.inspection.ownership import OwnedTensors
 from petra_core.inspection.structure import Structure
 
 __all__ = [
     "INSPECTED",
-    "NO_INSPECTION",
     "BlockInspection",
     "Inspection",
-    "NoInspection",
     "OwnedTensors",
     "Projections",
     "Structure",

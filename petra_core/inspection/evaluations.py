@@ -53,13 +53,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from petra_core.errors import Finding, StageError
-from petra_core.inspection.interface import NoInspection, Projections
 from petra_core.inspection.ownership import storage_reference
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.tape import Streams, Tape, combine_streams
 from petra_core.weights import StageWeights
 
-__all__ = ["INSPECTED", "BlockInspection", "Inspection"]
+__all__ = ["INSPECTED", "BlockInspection", "Inspection", "Projections"]
+
+#: Dtype, Euclidean norm and a projection of each tensor.
+Projections = tuple[tuple[torch.dtype, float, float], ...]
 
 INSPECTED = 3  # number of inspected micro-batches of each block
 ROUNDING = 64.0
@@ -116,7 +118,7 @@ class Inspection:
         return self._autocast is not None or torch.is_autocast_enabled(device.type)
 
 
-class BlockInspection(NoInspection):
+class BlockInspection:
     """The inspection of one block.
 
     Args:
@@ -130,6 +132,7 @@ class BlockInspection(NoInspection):
     Attributes:
         index: Number of the stage that the block belongs to.
         parameters: Parameters of the block.
+        projections: Projections of the function's output in the last forward; empty if that was not inspected.
 
     """
 
@@ -149,11 +152,13 @@ class BlockInspection(NoInspection):
         self.projections: Projections = ()
 
     @property
-    def done(self) -> bool:  # type: ignore[override]  # computed here, constant in the base
+    def done(self) -> bool:
+        """Whether enough micro-batches have been inspected."""
         return not self.evaluates and self._backwards >= INSPECTED
 
     @property
-    def evaluates(self) -> bool:  # type: ignore[override]  # computed here, constant in the base
+    def evaluates(self) -> bool:
+        """Whether forwards are still evaluated a second time."""
         return self._forwards < INSPECTED
 
     @property
@@ -175,6 +180,7 @@ class BlockInspection(NoInspection):
 
     @contextlib.contextmanager
     def watch_forward(self, inputs: Streams) -> Iterator[None]:
+        """Return a context for a forward that detects reads of other blocks' tensors, or writes to input or weights."""
         reads = _Reads(self._whole, self, inputs)
         reading = contextlib.nullcontext() if self._compiled else reads
         if not self.evaluates:  # tensors that return from a later stage are read only after some forwards
@@ -238,6 +244,13 @@ class BlockInspection(NoInspection):
 
     @contextlib.contextmanager
     def compare_backward(self, before: Projections, *, reconstructs: bool) -> Iterator[None]:
+        """Return a context for the evaluation in a backward that compares its output with that of the forward.
+
+        Args:
+            before: `projections` of the forward; empty if it was not inspected.
+            reconstructs: Whether the input is reconstructed, with rounding errors.
+
+        """
         if not before:
             yield
             return
@@ -273,6 +286,17 @@ class BlockInspection(NoInspection):
         weights: StageWeights,
         again: Callable[[], tuple[Tape, bool]],
     ) -> None:
+        """Inspect a forward. Attributes and generators are restored after a second evaluation.
+
+        Args:
+            inputs: Input of the block.
+            outputs: Output of the block.
+            tape: Graph of the forward; None if the backward evaluates the block again, which is then done now.
+            weights: Weights of the graph, by name.
+            again: Function that evaluates the block with a graph, and returns whether it drew the random numbers of
+                the first evaluation.
+
+        """
         self._walk(self._compare(inputs, outputs, again) if tape is None else tape, inputs, weights)
 
     def _compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
@@ -377,6 +401,13 @@ class BlockInspection(NoInspection):
                 self._report_leaf(leaf)
 
     def check_gradients(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
+        """Check the gradients of one backward.
+
+        Args:
+            parameters: Names of the parameters.
+            gradients: Their gradients.
+
+        """
         self._backwards += 1
         for name, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None and gradient.layout is not torch.strided:

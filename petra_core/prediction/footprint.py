@@ -23,11 +23,9 @@ from dataclasses import dataclass
 
 from petra_core.ledger import KINDS
 from petra_core.settings import Settings
-from petra_core.update_rule import UpdateRule
+from petra_core.update_rule import HOOKS, UpdateRule
 
 __all__ = ["Footprint", "StagePrediction", "merge_footprints", "predict_stages"]
-
-HOOKS = ("gradient", "forward_weights", "backward_weights")  # of a rule for delay, if they change bytes
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from petra_core.optimizers import OptimizerFactory, optimizer_of
 from petra_core.prediction.footprint import Footprint, StagePrediction, merge_footprints, predict_stages
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
-from petra_core.tape import Streams, Value, as_streams
+from petra_core.tape import Streams, Value, as_streams, autocast_dtype, mixed_precision
 from petra_core.targets import Target, convert_tensors, flatten
 from petra_core.worker import devices_of
 
@@ -161,14 +161,6 @@ def _evaluation_of(index: int) -> Iterator[None]:
         raise
 
 
-def _precision(device: torch.device, autocast: torch.dtype | None) -> torch.autocast:
-    """Return the automatic mixed precision of the pipeline or, without one, that of the caller."""
-    kind = device.type
-    if autocast is None and torch.is_autocast_enabled(kind):
-        autocast = torch.get_autocast_dtype(kind)
-    return torch.autocast(kind, dtype=autocast, enabled=autocast is not None, cache_enabled=False)
-
-
 ATEN = torch.ops.aten
 NORMALIZATIONS = {
     ATEN.native_layer_norm.default,
@@ -210,7 +202,7 @@ def _of_block(
         mode,
         _MixedStatistics(),  # type: ignore[no-untyped-call]  # PyTorch's has no types
         device,  # for tensors that the block creates
-        _precision(device, autocast),
+        mixed_precision(device, autocast_dtype(device, autocast)),
         torch.enable_grad(),
         SavedTensors([*streams, *block.parameters(), *block.buffers()]) as saved,
     ):

@@ -3,12 +3,12 @@
 The engine executes the same schedules (`petra_core.staleness`). Stages and micro-batches are numbered from 0.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from petra_core.methods import Method
 from petra_core.prediction.timeline import Name
 from petra_core.shares import stage_ranges
-from petra_core.staleness import Action, Kind, backward_actions, resolve
+from petra_core.staleness import Kind, resolve, step_actions
 
 __all__ = ["Schedule", "make_schedule"]
 
@@ -47,21 +47,8 @@ def make_schedule(
         [
             (action.kind.value, stage, action.number)
             for step in range(micro_batches + vector[0])
-            for stage, action in _step(method, vector, own, step, micro_batches, accumulation)
+            for stage, action in step_actions(method, vector, own, step, micro_batches, accumulation)
             if action.kind is not Kind.RECONSTRUCT  # its cost is part of the backward
         ]
         for own in stage_ranges(partition, stages)
     ]
-
-
-def _step(
-    method: Method, staleness: Sequence[int], own: range, step: int, micro_batches: int, accumulation: int
-) -> Iterator[tuple[int, Action]]:
-    """Yield the actions of a device's stages in a step: forwards upwards, then backwards downwards."""
-    if step < micro_batches:
-        yield from ((stage, Action(Kind.FORWARD, step)) for stage in own)
-    for stage in reversed(own):
-        number = step - staleness[stage]
-        if 0 <= number < micro_batches:
-            for action in backward_actions(method, number, accumulation, head=stage == len(staleness) - 1):
-                yield stage, action
