@@ -25,7 +25,7 @@ from reproduce.presentation.content import Block, Figure, Finding, Listing, Role
 from reproduce.records.frames import Frames, RunSet
 from reproduce.text import conjunction, count
 
-__all__ = ["Exhibit", "Folded", "Sentence", "Shown", "commands", "run_sets", "section"]
+__all__ = ["Exhibit", "Folded", "Sentence", "Shown", "commands", "result", "run_sets", "section"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ class Sentence:
     words: str
     role: Role | None = None
     known: bool = True  # whether it contains a value; otherwise it says that nothing has been run
+
+
+def result(known: object, words: str, otherwise: str) -> Sentence:
+    """Return the sentence `words`, which contains what is known, or `otherwise` if nothing is known yet."""
+    return Sentence(words if known else otherwise, known=bool(known))
 
 
 Shown = Block | Folded | Finding | Sentence

@@ -12,13 +12,14 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids import scales
 from reproduce.grids.plans.accuracy import COMPARED
 from reproduce.presentation import facets
-from reproduce.presentation.compare import means
+from reproduce.presentation.compare import differences, means
 from reproduce.presentation.content import Finding, Role, in_prose
 from reproduce.presentation.tables import Field, judged_columns, mean, method, table, words
 from reproduce.records.frames import Frames, RunSet
 from reproduce.text import conjunction, count, some
 
 PETRA, EXACT = methods.PETRA.name, methods.BACKPROPAGATION.name
+BY = ["network", "method", "k"]
 #: Pipelined methods other than PETRA; they compute with delayed gradients.
 RIVALS = tuple(m.name for m in COMPARED if m.pipelined and m is not methods.PETRA)
 INTRODUCTION = (
@@ -38,12 +39,12 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
     """Yield the accuracies by method and k, as a picture and a table, and the differences of PETRA to its rivals."""
-    accuracy = means(run_set.runs, "test_accuracy", ["network", "method", "k"])
+    accuracy = means(run_set.runs, "test_accuracy", BY)
     networks, _, ks = (list(dict.fromkeys(axis)) for axis in zip(*accuracy, strict=True))
     planned = {place[:2] for place in accuracy}
     rows = [(network, m.name) for network in networks for m in methods.ALL if (network, m.name) in planned]
     rivals = [(network, name) for network, name in rows if name in RIVALS]
-    gaps = {(n, m, k): accuracy[n, m, k] - accuracy[n, EXACT, k] for n, m, k in accuracy if m != EXACT}
+    gaps = differences(accuracy, BY, method=EXACT)
     beside = {(n, m, k): accuracy[n, PETRA, k] - accuracy[n, m, k] for n, m in rivals for k in ks}
     key, setting = f"{run_set.key}-{run_set.dataset}{recipe}", run_set.describe(width=False)
     yield from _report_expected(run_set)

@@ -13,10 +13,10 @@ from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans.bdia import BDIA, BY_SETTINGS, CONTESTANTS, REVVIT, VIT, TransformerContestant
-from reproduce.presentation import facets, statements
+from reproduce.presentation import facets
 from reproduce.presentation.compare import SeedSamples, format_difference, means
-from reproduce.presentation.content import MEGABYTE, Entry, Table, missing, with_sign
-from reproduce.presentation.content import published_entry as published_entry
+from reproduce.presentation.content import MEGABYTE, Entry, Table, missing, published_entry, with_sign
+from reproduce.presentation.statements import compare_with_published
 from reproduce.presentation.tables import amount, entry, judged_columns, mean, published_value, table, words
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS
 from reproduce.records.frames import Frames, RunSet
@@ -48,7 +48,6 @@ def _compare_published(papers: Iterable[tuple[RunSet, SeedSamples]], arithmetic:
     )
     rows = published_tables.read("bdia")
     stated = {(row["dataset"], row["network"]): row for row in rows if row["quantity"] == "accuracy"}
-    known = {key: (reached, row.number("value")) for key, row in stated.items() if (reached := ours[key].estimate)}
     yield table(
         key="bdia" if arithmetic == "float32" else f"bdia-paper-{arithmetic}",
         caption="Accuracy in percent: published (6 blocks, three runs), and runs of that size (scale “paper”, "
@@ -59,9 +58,7 @@ def _compare_published(papers: Iterable[tuple[RunSet, SeedSamples]], arithmetic:
             words("network", lambda key: key[1]),
             entry("published", lambda key: published_value(stated[key], "value")),
             mean("ours", lambda key: ours[key]),
-            judged_columns(
-                "difference", lambda key: statements.compare_with_published(*known[key]) if key in known else ""
-            ),
+            judged_columns("difference", lambda key: compare_with_published(ours[key], stated[key].number("value"))),
         ],
         notes=[
             "Published with SET-Adam and a cosine; ours with AdamW and two drops, without dropout. What steps of ± 1/4 "

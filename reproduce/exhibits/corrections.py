@@ -5,13 +5,14 @@ tested on other seeds. A correction may use the memory that PETRA saves, so byte
 optimizer may win for reasons unrelated to delay, so it is also compared with backpropagation by the same optimizer.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from petra_core import methods
 from reproduce.cells.kinds import ReconstructionCell
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, result
+from reproduce.exhibits.reconstruction import TRAINING, errors_at_bottom
 from reproduce.grids.plans.corrections import MITIGATIONS, NOTHING, trials
 from reproduce.presentation import facets
 from reproduce.presentation.compare import (
@@ -19,14 +20,15 @@ from reproduce.presentation.compare import (
     DONE,
     Difference,
     SeedSamples,
+    differences,
     format_difference,
+    list_differences,
     means,
     measured_samples,
 )
 from reproduce.presentation.content import MEGABYTE, Entry, Finding
 from reproduce.presentation.statistics import Verdict
 from reproduce.presentation.tables import (
-    BOTTOM,
     Field,
     amount,
     entry,
@@ -38,13 +40,14 @@ from reproduce.presentation.tables import (
     table,
     words,
 )
-from reproduce.records.frames import RunSet, over_training, settings_key
+from reproduce.records.frames import RunSet, settings_key
 from reproduce.text import conjunction, count
 
 CHOICE = 0  # the seed that chooses a learning rate
+LEAD = f"points above the next best rate with seed {CHOICE}"
 PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
 Place = tuple[Any, ...]  # network, k, epochs (only for longer trainings), name of the method, title of the correction
-Gaps = dict[tuple[str, Place], Difference]  # by the comparison, a key of `_compare`, and place
+BY = ["network", "k", "method", "mitigation"]
 INTRODUCTION = (
     "Pipelined methods without and with what the field does about delay: weights of the forward predicted along the "
     "momentum (FTPipe; linear: SpecTrain), the learning rate divided by the delay (PipeMare), the backward's weights "
@@ -55,20 +58,36 @@ INTRODUCTION = (
 )
 
 
-@dataclass(frozen=True)
-class _Runs:
-    """Results in each place, either all at the recipe's learning rate or each at its best rate."""
+class Gaps(NamedTuple):
+    """Differences by place.
 
-    accuracy: SeedSamples
-    kept: SeedSamples  # megabytes
-    rates: Mapping[Place, Entry]  # times the recipe's
-    chosen: Mapping[Place, float]  # accuracy with the seed that chose the rate
-    leads: Mapping[Place, float]  # points above the next best rate; all three empty at the recipe's rate
+    Attributes:
+        exact: To backpropagation without a mitigation.
+        alike: To backpropagation by the same optimizer, where there is one.
+        plain: To the same method without a mitigation.
 
-    def share(self, place: Place) -> float | None:
-        """Return the bytes kept, relative to the method without a correction."""
-        held, least = self.kept[place].estimate, self.kept[_alone(place)].estimate
-        return held.mean / least.mean if held and least else None
+    """
+
+    exact: Mapping[Place, Difference]
+    alike: Mapping[Place, Difference]
+    plain: Mapping[Place, Difference]
+
+
+class Choice(NamedTuple):
+    """The best learning rate in a place, times the recipe's.
+
+    Attributes:
+        rate: The rate.
+        incomplete: Whether planned rates have not been run yet.
+        reached: Accuracy with the seed that chose it.
+        lead: Points above the next best rate.
+
+    """
+
+    rate: float
+    incomplete: bool
+    reached: float
+    lead: float
 
 
 def each(run_set: RunSet) -> Iterator[Shown]:
@@ -82,14 +101,14 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     shortest = all_runs["epochs"].min()
     runs = all_runs[all_runs["epochs"] == shortest]
     recipes = runs[runs["rate"] == 1]
-    by = ["network", "k", "method", "mitigation"]
-    plain = _Runs(means(recipes, "test_accuracy", by), means(recipes, "megabytes", by), {}, {}, {})
-    best = _at_best_rates(means(runs, "test_accuracy", [*by, "rate"]), means(runs, "megabytes", [*by, "rate"]))
-    gaps, gaps_at_best = _compare(plain.accuracy), _compare(best.accuracy)
-    after = means(
-        all_runs[all_runs["epochs"] > shortest], "test_accuracy", ["network", "k", "epochs", "method", "mitigation"]
-    )
-    longer = _compare(after)
+    accuracy, kept = (means(recipes, value, BY) for value in ("test_accuracy", "megabytes"))
+    by_rate, kept_by_rate = (means(runs, value, [*BY, "rate"]) for value in ("test_accuracy", "megabytes"))
+    best = _choose_rates(by_rate)
+    others = SeedSamples({place: by_rate[*place, best[place].rate].without([CHOICE]) for place in best})
+    kept_at_best = SeedSamples({place: kept_by_rate[*place, best[place].rate] for place in best})
+    by_length = ["network", "k", "epochs", "method", "mitigation"]
+    after = means(all_runs[all_runs["epochs"] > shortest], "test_accuracy", by_length)
+    gaps, gaps_at_best, longer = _compare(accuracy, BY), _compare(others, BY), _compare(after, by_length)
     yield _sentence(run_set.scale, gaps, shortest, longer)
     yield from _findings(gaps, "at the recipe's rate")
     yield from _findings(gaps_at_best, "at best rates")
@@ -99,11 +118,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         [
             {"place": f"{place[0]}, k = {place[1]}", "method": place[2], "mitigation": place[3]}
             | {"points": value - exact.mean, "low": gap.low, "high": gap.high}
-            for place in plain.accuracy
+            for place, difference in gaps.exact.items()
             if place[2] != EXACT.name
-            and (gap := (plain.accuracy[place] - plain.accuracy[_exact(place)]).estimate)
-            and (exact := plain.accuracy[_exact(place)].estimate)
-            for value in plain.accuracy[place].values.values()
+            and (gap := difference.estimate)
+            and (exact := accuracy[*place[:2], EXACT.name, NOTHING.title].estimate)
+            for value in accuracy[place].values.values()
         ],
         [facets.rows([mitigation.title for mitigation in MITIGATIONS], bounded=True)],
         key=f"corrections-{run_set.key}",
@@ -114,11 +133,9 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         panels=facets.Panels(col="place", wrap=2, height=3.0),
         legend="mark",
     )
-    followed = set(recipes.loc[recipes["kind"] == ReconstructionCell.kind, by].itertuples(index=False, name=None))
-    lines = over_training(run_set.lines())
-    lines = lines[(lines["stage"] == BOTTOM) & (lines["measure"] == "training/input")]
-    lines = lines.assign(mitigation=lines["cell"].map(dict(zip(runs["cell"], runs["mitigation"], strict=True))))
-    errors = measured_samples(lines, "value", by)
+    followed = set(recipes.loc[recipes["kind"] == ReconstructionCell.kind, BY].itertuples(index=False, name=None))
+    lines = errors_at_bottom(run_set, runs[["cell", "mitigation"]])
+    errors = measured_samples(lines[lines["measure"] == TRAINING], "value", BY)
     if exactness := sorted(
         (e.mean, mitigation) for (*_, mitigation), sample in errors.items() if (e := sample.estimate)
     ):
@@ -133,18 +150,14 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     yield table(
         key=f"corrections-{run_set.key}",
         caption=f"What is done about delay, and what it wins and keeps, at the recipe's learning rate ({setting}).",
-        rows=[place for place in plain.accuracy if place[2] != EXACT.name],
+        rows=[place for place in accuracy if place[2] != EXACT.name],
         fields=[
             *place,
-            mean("accuracy, %", plain.accuracy.get),
+            mean("accuracy, %", accuracy.get),
             *_differences(gaps),
-            mean("MB", plain.kept.get, 1, group="held, all stages"),
-            amount("relative", plain.share, 2, group="held, all stages", without="not run"),
-            error(
-                "error, bottom",
-                lambda place: errors[place] if place in followed else None,
-                group="reconstructed",
-            ),
+            mean("MB", kept.get, 1, group="held, all stages"),
+            amount("relative", partial(_share, kept), 2, group="held, all stages", without="not run"),
+            error("error, bottom", lambda place: errors[place] if place in followed else None, group="reconstructed"),
         ],
         notes=(
             "Bytes are the largest of each stage, summed up: old weights, averages and the optimizer's state included; "
@@ -152,20 +165,20 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         ),
         grouped=True,
     )
-    if best.accuracy:
+    if best:
         yield table(
             key=f"corrections-{run_set.key}-rates",
             caption=f"Each at its best learning rate, chosen with seed {CHOICE}: what other seeds reach "
             f"({run_set.describe(runs, width=False, rate=False)}).",
-            rows=list(best.accuracy),
+            rows=best,
             fields=[
                 *place,
-                entry(f"rate{CHOSEN}", best.rates.get),
-                amount(f"seed {CHOICE}, %{CHOSEN}", best.chosen.get, 2),
-                amount("lead", best.leads.get, 2, hint=f"points above the next best rate with seed {CHOICE}"),
-                mean("other seeds, %", best.accuracy.get),
+                entry(f"rate{CHOSEN}", lambda place: _format_rate(best[place])),
+                amount(f"seed {CHOICE}, %{CHOSEN}", lambda place: best[place].reached, 2),
+                amount("lead", lambda place: best[place].lead, 2, hint=LEAD),
+                mean("other seeds, %", others.get),
                 *_differences(gaps_at_best),
-                amount("held, relative", best.share, 2, without="not run"),
+                amount("held, relative", partial(_share, kept_at_best), 2, without="not run"),
             ],
             notes=(
                 "Rates are times the recipe's; a star: not all that are planned have been run. Where the lowest or the "
@@ -179,8 +192,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         yield table(
             key=f"corrections-{run_set.key}-longer",
             caption="The mitigations that won most, for longer, each at its rate of the table before, PETRA without a "
-            "mitigation "
-            f"and backpropagation at the recipe's ({lasting}; k = 1).",
+            f"mitigation and backpropagation at the recipe's ({lasting}; k = 1).",
             rows=[place for place in after if place[-2] == PETRA.name],
             fields=[
                 words(f"mitigation{CHOSEN}", lambda place: place[-1]),
@@ -190,84 +202,61 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             ],
             notes=(
                 f"Rates were chosen after {count(shortest, 'epoch')}, mitigations after fewer epochs than these, with "
-                "seed "
-                f"{CHOICE} among others: these seeds had a part in the choice, and PETRA without a mitigation has the "
-                "recipe's.",
+                f"seed {CHOICE} among others: these seeds had a part in the choice, and PETRA without a mitigation has "
+                "the recipe's.",
             ),
             grouped=True,
         )
 
 
-def _where(place: Place) -> str:
-    network, k, *epochs, _, _ = place
-    return ", ".join([network, f"k = {k}", *(count(number, "epoch") for number in epochs)])
+def _share(kept: SeedSamples, place: Place) -> float | None:
+    """Return the bytes kept, relative to the method without a mitigation."""
+    held, least = kept[place].estimate, kept[*place[:-1], NOTHING.title].estimate
+    return held.mean / least.mean if held and least else None
 
 
-def _alone(place: Place) -> Place:
-    """Return the place of the same method without a correction."""
-    return *place[:-1], NOTHING.title
-
-
-def _exact(place: Place, mitigation: str = NOTHING.title) -> Place:
-    """Return the place of backpropagation for the place of a pipelined method."""
-    return *place[:-2], EXACT.name, mitigation
-
-
-def _compare(accuracy: SeedSamples) -> Gaps:
-    """Compare each place with backpropagation (also by the same optimizer) and with the method without a correction."""
-    differences: Gaps = {}
-    for place in accuracy:
-        if place != _exact(place):
-            differences["backpropagation", place] = accuracy[place] - accuracy[_exact(place)]
-        if place != _alone(place) and place[-2] != EXACT.name:
-            differences["without", place] = accuracy[place] - accuracy[_alone(place)]
-            if _exact(place, place[-1]) in accuracy:
-                differences["same optimizer", place] = accuracy[place] - accuracy[_exact(place, place[-1])]
-    return differences
+def _compare(accuracy: SeedSamples, by: Sequence[str]) -> Gaps:
+    """Compare each place with backpropagation (also by the same optimizer) and with the method without a mitigation."""
+    exact = differences(accuracy, by, method=EXACT.name, mitigation=NOTHING.title)
+    alike = differences(accuracy, by, method=EXACT.name)
+    plain = differences(accuracy, by, mitigation=NOTHING.title)
+    plain = {place: gap for place, gap in plain.items() if place[-2] != EXACT.name}
+    return Gaps(exact, {p: alike[p] for p in plain if (*p[:-2], EXACT.name, p[-1]) in accuracy}, plain)
 
 
 def _differences(gaps: Gaps) -> list[Field]:
+    def to_plain(place: Place) -> Difference | str | None:
+        return gaps.plain.get(place, None if place[-1] == NOTHING.title else "")
+
     return [
-        judged_columns("points", lambda place: gaps.get(("backpropagation", place)), group="− backpropagation"),
-        judged_columns("points", lambda place: gaps.get(("same optimizer", place), ""), group="by the same optimizer"),
-        judged_columns(
-            "points",
-            lambda place: gaps.get(("without", place), None if place == _alone(place) else ""),
-            group="− the method without a mitigation",
-        ),
+        judged_columns("points", gaps.exact.get, group="− backpropagation"),
+        judged_columns("points", lambda place: gaps.alike.get(place, ""), group="by the same optimizer"),
+        judged_columns("points", to_plain, group="− the method without a mitigation"),
     ]
 
 
-def _at_best_rates(accuracy: SeedSamples, kept: SeedSamples) -> _Runs:
-    """Return the results of other seeds at the best rate with seed `CHOICE`, if several rates were tried."""
-    reached, held, rates, chosen, leads = SeedSamples(), SeedSamples(), {}, {}, {}
+def _choose_rates(accuracy: SeedSamples) -> dict[Place, Choice]:
+    """Return the best rate with seed `CHOICE` in each place where several rates were tried."""
+    best = {}
     for place in dict.fromkeys((*place,) for *place, _ in accuracy):
         planned = next(mitigation.rates for mitigation in MITIGATIONS if mitigation.title == place[-1])
         samples = {rate: accuracy[*place, rate] for rate in planned}
         tried = {rate: sample.values[CHOICE] for rate, sample in samples.items() if CHOICE in sample.values}
-        to_come = [
-            rate
-            for rate, sample in samples.items()
-            if sample.states.get(CHOICE) != DONE and CHOICE not in sample.broken
-        ]
         if len(tried) < 2:
             continue
-        rate = max(tried, key=lambda rate: tried[rate])
-        chosen[place] = tried[rate]
-        leads[place] = tried[rate] - max(value for other, value in tried.items() if other != rate)
-        rates[place] = Entry(f"{rate:g}{'*' * bool(to_come)}", rate)
-        reached[place] = samples[rate].without([CHOICE])
-        held[place] = kept[*place, rate]
-    return _Runs(reached, held, rates, chosen, leads)
+        incomplete = any(s.states.get(CHOICE) != DONE and CHOICE not in s.broken for s in samples.values())
+        (rate, reached), (_, second) = sorted(tried.items(), key=lambda item: -item[1])[:2]
+        best[place] = Choice(rate, incomplete, reached, reached - second)
+    return best
 
 
-def _of_petra(gaps: Gaps, kind: str) -> dict[Place, Difference]:
-    """Return the available comparisons of a kind under PETRA."""
-    return {
-        place: difference
-        for (comparison, place), difference in gaps.items()
-        if comparison == kind and place[-2] == PETRA.name and difference.estimate
-    }
+def _format_rate(choice: Choice) -> Entry:
+    return Entry(f"{choice.rate:g}{'*' * choice.incomplete}", choice.rate)
+
+
+def _of_petra(gaps: Mapping[Place, Difference]) -> dict[Place, Difference]:
+    """Return the available differences under PETRA."""
+    return {place: gap for place, gap in gaps.items() if place[-2] == PETRA.name and gap.estimate}
 
 
 def _sentence(scale: str, gaps: Gaps, shortest: int, longer: Gaps) -> Sentence:
@@ -275,47 +264,43 @@ def _sentence(scale: str, gaps: Gaps, shortest: int, longer: Gaps) -> Sentence:
 
     A gain in few epochs may only be faster convergence, particularly with another optimizer, and vanish at the end.
     """
-    tried = _of_petra(gaps, "without")
-    if not tried:
-        return Sentence(f"No mitigation for delay under PETRA can be compared yet (scale “{scale}”).", known=False)
+    tried = _of_petra(gaps.plain)
     mitigations = dict.fromkeys(place[-1] for place in tried)
-    win = [place for place, difference in tried.items() if difference.verdict is Verdict.HIGHER]
+    win = [place for place, gap in tried.items() if gap.verdict is Verdict.HIGHER]
     won = conjunction(list(dict.fromkeys(place[-1] for place in win)))
-    text = (
+    lost = sum(gap.verdict is Verdict.LOWER for gap in tried.values())
+    later = _of_petra(longer.plain)
+    last = max((place[2] for place in later), default=None)
+    left = list_differences({f"with {p[-1]}": gap for p, gap in later.items() if p[2] == last}, unit="points")
+    ends = f"after {last} epochs the gain is {conjunction(left)}" if left else "none was followed for longer"
+    return result(
+        tried,
         f"After {count(shortest, 'epoch')}, {len(win)} of {count(len(tried), 'trial')} of "
-        f"{count(len(mitigations), 'mitigation')} "
+        f"{count(len(mitigations), 'mitigation')} {'wins' if len(win) == 1 else 'win'} over PETRA without a mitigation"
+        f"{f' ({won})' * bool(won)}, and {lost} {'loses' if lost == 1 else 'lose'} (not corrected for their number); "
+        f"{ends}.",
+        f"No mitigation for delay under PETRA can be compared yet (scale “{scale}”).",
     )
-    lost = sum(difference.verdict is Verdict.LOWER for difference in tried.values())
-    text += f"{'wins' if len(win) == 1 else 'win'} over PETRA without a mitigation{f' ({won})' * bool(won)}"
-    text += f", and {lost} {'loses' if lost == 1 else 'lose'} (not corrected for their number)"
-    last = max((place[2] for place in _of_petra(longer, "without")), default=None)
-    later = {place: gap for place, gap in _of_petra(longer, "without").items() if place[2] == last}
-    left = [f"{format_difference(difference, unit='points')} with {place[-1]}" for place, difference in later.items()]
-    ends = f"; after {last} epochs the gain is {conjunction(left)}" if left else "; none was followed for longer"
-    return Sentence(f"{text}{ends}.")
 
 
 def _findings(gaps: Gaps, where: str) -> Iterator[Finding]:
     """Report which corrections win and which lose, among those under PETRA with an interval."""
-    tried = {
-        place: gap for place, gap in _of_petra(gaps, "without").items() if gap.estimate and gap.estimate.low is not None
-    }
+    tried = {place: gap for place, gap in _of_petra(gaps.plain).items() if (e := gap.estimate) and e.low is not None}
     for words_of, verdict in (("win", Verdict.HIGHER), ("lose", Verdict.LOWER)) if tried else ():
-        named = [
-            f"{place[-1]} ({_where(place)}: {format_difference(difference)})"
-            for place, difference in tried.items()
-            if difference.verdict is verdict
-        ]
+        named = [_describe(place, gap) for place, gap in tried.items() if gap.verdict is verdict]
         yield Finding(
             f"Corrections {where}: of {count(len(tried), 'trial')} under PETRA with an interval these {words_of} "
             f"points: {conjunction(named) or 'none'}."
         )
-    alike = [
-        f"{place[-1]} ({_where(place)}: {format_difference(difference)}, {difference.verdict.value})"
-        for place, difference in _of_petra(gaps, "same optimizer").items()
-    ]
-    if alike:
+    if alike := [_describe(place, gap, judged=True) for place, gap in _of_petra(gaps.alike).items()]:
         yield Finding(f"Corrections {where}: PETRA − backpropagation by the same optimizer: {conjunction(alike)}.")
+
+
+def _describe(place: Place, gap: Difference, *, judged: bool = False) -> str:
+    """Return a mitigation with its setting and its difference, and with the verdict if it is `judged`."""
+    network, k, *epochs, _, mitigation = place
+    setting = ", ".join([network, f"k = {k}", *(count(number, "epoch") for number in epochs)])
+    return f"{mitigation} ({setting}: {format_difference(gap)}{f', {gap.verdict.value}' * judged})"
 
 
 EXHIBIT = Exhibit("corrections", "Corrections for delay: does anything close the gap?", INTRODUCTION, each)

@@ -4,22 +4,20 @@ No block of these transformers between embedding and head keeps its input, so er
 that diverges has no accuracy, but its errors before that are still shown.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Shown, result
+from reproduce.exhibits.reconstruction import NOTE, TRAINING, draw_errors, error_columns, errors_at_bottom, list_broken
 from reproduce.grids.plans.couplings import BLOCKS, COUPLINGS, plan_cell
 from reproduce.presentation import facets
 from reproduce.presentation.compare import means, measured_samples
 from reproduce.presentation.content import Finding
-from reproduce.presentation.facets import RECONSTRUCTION_LOOKS as CAUSES
-from reproduce.presentation.tables import BOTTOM, RECONSTRUCTION, Field, error, mean, number, table, words
+from reproduce.presentation.tables import mean, number, table, words
 from reproduce.records.broken import RULE
-from reproduce.records.frames import RunSet, over_training, settings_key
+from reproduce.records.frames import RunSet, settings_key
 from reproduce.records.record import Status
 from reproduce.text import conjunction, count
 
-TRAINING = "training/input"
 INTRODUCTION = (
     "Transformers of the same width trained under PETRA. No inner stage keeps its input. Additive: of two streams a "
     "block adds a function of the one to the other. BDIA is exact, bit for bit, with the weights of the forward; where "
@@ -33,19 +31,10 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     titles, depths = zip(*(by_settings[key] for key in run_set.runs["settings"]), strict=True)
     runs = run_set.runs.assign(title=titles, blocks=depths)
     ended = runs[runs["status"].isin([Status.DONE.value, Status.FAILED.value])]
-    bottom = over_training(run_set.lines()).merge(ended[["cell", "title", "blocks"]], on="cell")
-    bottom = bottom[(bottom["stage"] == BOTTOM) & bottom["measure"].isin(list(CAUSES))]
+    bottom = errors_at_bottom(run_set, ended[["cell", "title", "blocks"]])
     errors = measured_samples(bottom, "value", ["title", "blocks", "measure"])
     accuracy = means(runs, "test_accuracy", ["title", "blocks"])
     setting = run_set.describe()
-
-    def inexact(measure: str) -> Field:
-        group = "error of the input reconstructed at the bottom"
-        return error(CAUSES[measure].label, lambda place: errors[*place, measure], group=group)
-
-    def broken_runs(place: tuple[str, int]) -> str:
-        return "; ".join(f"{n} {why}" for why, n in Counter(accuracy[place].broken.values()).items())
-
     listed = [
         f"{estimate.mean:.2g} with {title}"
         for title in dict.fromkeys(titles)
@@ -54,29 +43,24 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     wrecks = int((ended["broken"] != "").sum())
     of_all = f"{wrecks} of {count(len(ended), 'run')} {'is' if wrecks == 1 else 'are'} broken"
     broken = of_all if wrecks else "no run is broken"
-    yield Sentence(
+    yield result(
+        listed,
         f"{run_set.after.capitalize()} under PETRA the relative error at the bottom of {BLOCKS[-1]} blocks is "
-        f"{conjunction(listed)}; {broken}."
-        if listed
-        else f"No error at {BLOCKS[-1]} blocks has been measured yet; {broken}.",
-        known=bool(listed),
+        f"{conjunction(listed)}; {broken}.",
+        f"No error at {BLOCKS[-1]} blocks has been measured yet; {broken}.",
     )
     if wrecks:
         yield Finding(
             f"Couplings: {setting}. {broken.capitalize()}: {'their' if wrecks > 1 else 'its'} errors are of a network "
             "that learns little or nothing."
         )
-    yield facets.facet(
+    yield draw_errors(
         bottom,
-        [facets.line(), facets.dots()],
-        key=f"couplings-{run_set.key}",
-        caption="Relative error of the input that the lowest block reconstructs, mean over the micro-batches that were "
+        f"couplings-{run_set.key}",
+        "Relative error of the input that the lowest block reconstructs, mean over the micro-batches that were "
         f"followed ({setting}). Line: mean over the seeds; dot: a run; an error of exactly 0 is not drawn.",
-        x=facets.Axis("blocks", label="blocks", log=True, ticks=BLOCKS),
-        y=facets.Axis("value", label="error at the bottom", log=True),
-        hue="measure",
-        looks=CAUSES,
-        panels=facets.Panels(col="title", height=2.9),
+        facets.Axis("blocks", label="blocks", log=True, ticks=BLOCKS),
+        facets.Panels(col="title", height=2.9),
     )
     yield table(
         key=f"couplings-{run_set.key}",
@@ -86,11 +70,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         fields=[
             words("coupling", lambda place: place[0]),
             number("blocks", lambda place: place[1]),
-            *map(inexact, CAUSES),
-            mean("accuracy, %", lambda place: accuracy[place]),
-            words("broken runs", broken_runs),
+            *error_columns(errors),
+            mean("accuracy, %", accuracy.get),
+            words("broken runs", lambda place: "; ".join(list_broken(accuracy[place]))),
         ],
-        notes=[RULE, RECONSTRUCTION, "In bf16 the functions are in bfloat16 by autocast, the streams in float32."],
+        notes=[RULE, NOTE, "In bf16 the functions are in bfloat16 by autocast, the streams in float32."],
         grouped=True,
     )
 

@@ -4,33 +4,19 @@ In a RevNet a reconstruction error accumulates only between two stages that keep
 the chain only the head stops it. The exhibit separates methods that lose accuracy from runs that are broken.
 """
 
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
-
-from pandas import DataFrame
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Shown, result
+from reproduce.exhibits.reconstruction import NOTE, draw_errors, error_columns, errors_at_bottom, list_broken
 from reproduce.grids.plans.depth import COMPARED
 from reproduce.presentation import facets
-from reproduce.presentation.compare import Difference, SeedSample, means, measured_samples, summarize
+from reproduce.presentation.compare import DONE, Difference, SeedSample, means, measured_samples, summarize
 from reproduce.presentation.content import Finding, in_prose, short_title
-from reproduce.presentation.facets import RECONSTRUCTION_LOOKS as LOOKS
-from reproduce.presentation.tables import (
-    BOTTOM,
-    RECONSTRUCTION,
-    Field,
-    error,
-    judged_columns,
-    mean,
-    number,
-    table,
-    words,
-)
+from reproduce.presentation.tables import Field, judged_columns, mean, number, table, words
 from reproduce.records.broken import RULE
-from reproduce.records.frames import RunSet, over_training
+from reproduce.records.frames import RunSet
 from reproduce.text import conjunction
 
 #: The two methods whose difference isolates each cause.
@@ -48,31 +34,31 @@ Place = tuple[int, int]  # (k, J)
 
 def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield accuracy against depth, the differences between methods, broken runs, and reconstruction errors."""
-    accuracy = means(run_set.runs.assign(J=_stages), "test_accuracy", ["k", "J", "method"])
+    runs = run_set.runs.assign(J=run_set.runs["model"].str.removeprefix("chain").astype(int) + 2)
+    accuracy = means(runs, "test_accuracy", ["k", "J", "method"])
     places = sorted({place[:2] for place in accuracy})
-    steps = {(*p, step): [accuracy[*p, m.name] for m in pair] for p in places for step, pair in STEPS.items()}
-    pairs = {place: _sound(first, second) for place, (first, second) in steps.items()}
-    by_step = {place: pair for place, pair in pairs.items() if pair is not None}
-    bottom = over_training(run_set.lines()).assign(J=_stages)
-    bottom = bottom[(bottom["stage"] == BOTTOM) & bottom["measure"].isin(list(LOOKS))]
+    pairs = {
+        (*place, step): _sound(*(accuracy[*place, method.name] for method in pair))
+        for place in places
+        for step, pair in STEPS.items()
+    }
+    bottom = errors_at_bottom(run_set, runs[["cell", "J"]])
     errors = measured_samples(bottom, "value", ["k", "J", "measure"])
     setting = run_set.describe()
+    panels = facets.Panels(col="k", height=2.9)
 
     def accuracy_column(method: Method) -> Field:
         return mean(short_title(method), lambda place: accuracy[*place, method.name], 1, group="accuracy, %")
 
-    def step(name: str) -> Field:
+    def step_columns(step: str) -> Field:
         return judged_columns(
-            "difference", lambda place: by_step.get((*place, name), "both broken"), group=f"{name}: {PAIRS[name]}"
+            "difference", lambda place: pairs[*place, step] or "both broken", group=f"{step}: {PAIRS[step]}"
         )
 
-    def inexact(measure: str) -> Field:
-        group = "error of the input reconstructed at the bottom"
-        return error(LOOKS[measure].label, lambda place: errors[*place, measure], group=group)
-
     def broken_runs(place: Place) -> str:
-        broken = {short_title(m): Counter(accuracy[*place, m.name].broken.values()) for m in COMPARED}
-        return "; ".join(f"{name}: {n} {why}" for name, reasons in broken.items() for why, n in reasons.items())
+        return "; ".join(
+            f"{short_title(m)}: {counted}" for m in COMPARED for counted in list_broken(accuracy[*place, m.name])
+        )
 
     k, last = places[0][0], places[-1][1]
     deepest = {in_prose(m): accuracy[k, last, m.name] for m in COMPARED}
@@ -83,21 +69,20 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     ]
     lost = [f"{name}: {sample.summary}" for name, sample in deepest.items() if sample.failures and not sample.estimate]
     failed = f" ({'; '.join(lost)})" * bool(lost)
-    yield Sentence(
-        f"{run_set.after.capitalize()} a chain of {last} stages reaches {conjunction(reach)} at k = {k}{failed}."
-        if reach
-        else f"No run on a chain of {last} stages has an accuracy yet at k = {k}{failed}.",
-        known=any(s.values for s in deepest.values()),
+    yield result(
+        reach,
+        f"{run_set.after.capitalize()} a chain of {last} stages reaches {conjunction(reach)} at k = {k}{failed}.",
+        f"No run on a chain of {last} stages has an accuracy yet at k = {k}{failed}.",
     )
     yield facets.facet(
-        run_set.done.assign(J=_stages),
+        runs[runs["status"] == DONE],
         [facets.line(), facets.dots(apart=0.012, broken="broken")],
         key=f"depth-{run_set.key}-accuracy",
         caption=f"Accuracy against depth ({setting}). Line: mean over the seeds; dot: a run; cross: a broken run; one "
         "whose loss was not finite has no accuracy, and no mark.",
         x="J",
         y="test_accuracy",
-        panels=facets.Panels(col="k", height=2.9),
+        panels=panels,
     )
     yield table(
         key=f"depth-{run_set.key}",
@@ -107,52 +92,38 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             words("k", lambda place: f"k = {place[0]}"),
             number("J", lambda place: place[1]),
             *map(accuracy_column, COMPARED),
-            *map(step, STEPS),
+            *map(step_columns, STEPS),
             words("broken runs", broken_runs),
-            *map(inexact, LOOKS),
+            *error_columns(errors),
         ],
-        notes=[RECONSTRUCTION],
+        notes=[NOTE],
         grouped=True,
     )
-
-    def name_place(method: Method, k: int, stages: int) -> str:
-        return f"{short_title(method)} at J = {stages} with k = {k}"
-
-    gaps = {
-        (m, *place): accuracy[*place, m.name] - accuracy[*place, EXACT.name]
-        for m in COMPARED
-        for place in places
-        if m is not EXACT
-    }
-    behind = [
-        name_place(*case)
-        for case, difference in gaps.items()
-        if (gap := difference.estimate) and gap.mean < -BEHIND and gap.high is not None and gap.high < 0
-    ]
-    wrecks = [
-        f"{name_place(m, k, stages)} ({len(broken)} of {len(accuracy[k, stages, m.name].states)})"
+    cases = [
+        (f"{short_title(m)} at J = {stages} with k = {k}", accuracy[k, stages, m.name], accuracy[k, stages, EXACT.name])
         for m in COMPARED
         for k, stages in places
-        if (broken := accuracy[k, stages, m.name].broken)
     ]
+    behind = [
+        name
+        for name, sample, exact in cases
+        if (gap := (sample - exact).estimate) and gap.mean < -BEHIND and gap.high is not None and gap.high < 0
+    ]
+    wrecks = [f"{name} ({len(sample.broken)} of {len(sample.states)})" for name, sample, _ in cases if sample.broken]
     yield Finding(
         f"Depth and delay: scale “{run_set.scale}”. More than {BEHIND:g} points behind backpropagation, with an "
         f"interval that excludes 0: {'; '.join(behind) or 'none'}. Broken runs: {'; '.join(wrecks) or 'none'}."
     )
-    costs = {name: summarize(pair for place, pair in by_step.items() if place[-1] == name) for name in STEPS}
-    listed = "; ".join(f"{name} ({PAIRS[name]}), {cost or 'nothing to compare yet'}" for name, cost in costs.items())
+    costs = {step: summarize(pairs[*place, step] for place in places) for step in STEPS}
+    listed = "; ".join(f"{step} ({PAIRS[step]}), {cost or 'nothing to compare yet'}" for step, cost in costs.items())
     yield Finding(f"Depth and delay: scale “{run_set.scale}”. Cost in accuracy: {listed}.")
-    yield facets.facet(
+    yield draw_errors(
         bottom,
-        [facets.line(), facets.dots()],
-        key=f"depth-{run_set.key}-errors",
-        caption=f"Relative error of the input that the lowest stage reconstructs ({setting}): mean over the "
-        "micro-batches that were followed. Line: mean over the seeds; dot: a run.",
-        x="J",
-        y=facets.Axis("value", label="error at the bottom", log=True),
-        hue="measure",
-        looks=LOOKS,
-        panels=facets.Panels(col="k", height=2.9),
+        f"depth-{run_set.key}-errors",
+        f"Relative error of the input that the lowest stage reconstructs ({setting}): mean over the micro-batches that "
+        "were followed. Line: mean over the seeds; dot: a run.",
+        "J",
+        panels,
     )
 
 
@@ -164,11 +135,6 @@ def _sound(sample: SeedSample, other: SeedSample) -> Difference | None:
     wrecks = sample.broken.keys() & other.broken.keys()
     difference = sample.without(wrecks) - other.without(wrecks)
     return difference if difference.estimate or not wrecks else None
-
-
-def _stages(frame: DataFrame) -> Any:
-    """Return J of the chains of a frame."""
-    return frame["model"].str.removeprefix("chain").astype(int) + 2
 
 
 EXHIBIT = Exhibit("depth", "Depth and delay: how far can inputs be reconstructed?", INTRODUCTION, each)

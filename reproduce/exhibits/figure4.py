@@ -8,12 +8,12 @@ paper's statement is about.
 from collections.abc import Iterator, Mapping
 
 from reproduce import published
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, result
 from reproduce.exhibits.table2 import by_cell, describe_fixed_batch
 from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import BACKPROPAGATION, PETRA, SWEEPS
 from reproduce.presentation import facets
-from reproduce.presentation.compare import Difference, SeedSamples, format_difference
+from reproduce.presentation.compare import Difference, SeedSamples, list_differences
 from reproduce.presentation.statements import UNKNOWN
 from reproduce.presentation.tables import Field, entry, judged_columns, mean, number, table
 from reproduce.records.frames import RunSet, count_averaged_epochs
@@ -23,10 +23,9 @@ FALL = 5.0  # in points: how far backpropagation must fall with k for the senten
 MATCHED, FIXED = "backpropagation at the same effective batch", "backpropagation at a fixed batch"
 LEGEND = {MATCHED: "to the same effective batch", FIXED: "to a fixed batch"}
 INTRODUCTION = (
-    "The published curve (ImageNet, RevNet-18) is unknown. "
-    f"{published.quote('figure4')} In the paper, backpropagation averages over one batch of 128 or 256 images "
-    "whatever PETRA's k is; here PETRA is compared with that, and with backpropagation that averages over the same k "
-    "micro-batches."
+    f"The published curve (ImageNet, RevNet-18) is unknown. {published.quote('figure4')} In the paper, backpropagation "
+    "averages over one batch of 128 or 256 images whatever PETRA's k is; here PETRA is compared with that, and with "
+    "backpropagation that averages over the same k micro-batches."
 )
 
 
@@ -89,23 +88,20 @@ def each(run_set: RunSet) -> Iterator[Shown]:
 
 def _sentence(run_set: RunSet, gaps: Mapping[int, Difference], matched: SeedSamples) -> Sentence:
     """State the gaps at the smallest and largest k, and how far backpropagation itself falls with fewer updates."""
-    known = {k: gap for k, gap in gaps.items() if gap.estimate}
-    if not known:
-        return Sentence(
-            f"PETRA and backpropagation have not both been trained yet (scale “{run_set.scale}”).", known=False
-        )
-    listed = conjunction(
-        [f"{format_difference(gap)} at k = {k}" for k, gap in known.items() if k in (min(known), max(known))]
-    )
-    first, last = (matched[k].estimate for k in (min(known), max(known)))
+    known = [k for k, gap in gaps.items() if gap.estimate]
+    ends = dict.fromkeys([*known[:1], *known[-1:]])
+    listed = list_differences({f"at k = {k}": gaps[k] for k in ends})
+    exact = [estimate.mean for k in ends if (estimate := matched[k].estimate)]
     fewer = (
-        f" Backpropagation itself falls from {first.mean:.0f} % to {last.mean:.0f} %: a larger k leaves fewer updates."
-        if first and last and last.mean < first.mean - FALL
+        f" Backpropagation itself falls from {exact[0]:.0f} % to {exact[-1]:.0f} %: a larger k leaves fewer updates."
+        if exact and exact[-1] < exact[0] - FALL
         else ""
     )
-    return Sentence(
-        f"{run_set.after.capitalize()} PETRA − backpropagation at the same effective batch is {listed}, in points."
-        f"{fewer}"
+    return result(
+        listed,
+        f"{run_set.after.capitalize()} PETRA − backpropagation at the same effective batch is {conjunction(listed)}, "
+        f"in points.{fewer}",
+        f"PETRA and backpropagation have not both been trained yet (scale “{run_set.scale}”).",
     )
 
 

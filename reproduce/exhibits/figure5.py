@@ -8,16 +8,8 @@ from collections.abc import Iterator
 
 from pandas import concat
 
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
-from reproduce.exhibits.gradients import (
-    CLOSER,
-    KINDS_NOTE,
-    LOOKS,
-    MEASURES,
-    STATEMENTS,
-    extents,
-    quality,
-)
+from reproduce.exhibits._exhibit import Exhibit, Shown, result
+from reproduce.exhibits.gradients import CLOSER, KINDS_NOTE, LOOKS, MEASURES, STATEMENTS, extents, quality
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import measured_samples
 from reproduce.presentation.content import Entry, none
@@ -58,12 +50,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         for study in seeds_of
         if study.endswith("= 1") and closer(study, "cosine") != "0 of 0 stages"
     ]
-    yield Sentence(
+    yield result(
+        listed,
         f"By cosine PETRA's gradient is closer to the end-to-end gradient than the delayed one {conjunction(listed)}, "
-        f"over {count(run_set.example.epochs, 'epoch')}."
-        if listed
-        else "No cosine with k = 1 has been measured yet.",
-        known=bool(listed),
+        f"over {count(run_set.example.epochs, 'epoch')}.",
+        "No cosine with k = 1 has been measured yet.",
     )
     curves = values.assign(panel=values["measure"].map(MEASURES), series=values["pair"], marks=False)
     yield facets.facet(

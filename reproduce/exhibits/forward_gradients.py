@@ -8,7 +8,7 @@ from typing import Any
 from petra_core import methods
 from reproduce import published
 from reproduce.cells.kinds import FORWARD_GRADIENT
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Shown, result
 from reproduce.forward_gradients.settings import AXES, ForwardGradient, Guess
 from reproduce.grids.plans.forward_gradients import NOISE
 from reproduce.presentation import facets, plots, statements
@@ -53,12 +53,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         over = untrained[p]
         beside = f" ({format_difference(over)} over untrained auxiliary networks)" * bool(over.estimate)
         first.setdefault(p[5], f"{format_difference(gain, unit='points')} in {p[5]}{beside}")
-    yield Sentence(
+    yield result(
+        first,
         f"{run_set.after.capitalize()} the gradient of a local loss beats the best random guess by "
-        f"{conjunction(list(first.values()))}."
-        if first
-        else f"The guesses have not been compared yet (scale “{run_set.scale}”).",
-        known=bool(first),
+        f"{conjunction(list(first.values()))}.",
+        f"The guesses have not been compared yet (scale “{run_set.scale}”).",
     )
     drawn = runs.assign(way=[_way(place) for place in places.values()], panel=runs["space"].replace("", "exact"))
     drawn = drawn.dropna(subset=["test_accuracy"])

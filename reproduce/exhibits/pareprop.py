@@ -13,8 +13,7 @@ from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGA
 from reproduce import published
 from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
 from reproduce.presentation import facets
-from reproduce.presentation.content import MEGABYTE, Entry, Finding, Role, none, short_title, with_sign
-from reproduce.presentation.content import published_entry as published_entry
+from reproduce.presentation.content import MEGABYTE, Entry, Finding, Role, none, published_entry, short_title, with_sign
 from reproduce.presentation.tables import amounts, difference, entry, number, table, words
 from reproduce.published import Mark, Row, pareprop_row
 from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, THROUGHPUT, Benchmark, spread

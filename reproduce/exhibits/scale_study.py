@@ -59,9 +59,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
         )
     yield (
         f"Modelled, event by event, from the measured stage costs of Table 5, with k = {BATCH} micro-batches of "
-        f"{timed[0].cell.batch_size} images an update unless stated. On P devices lie 2P blocks, two each: the "
-        f"stem and head of {timed[0].title} and between them its stage 1 again and again, so that balance hides "
-        "nothing."
+        f"{timed[0].cell.batch_size} images an update unless stated. On P devices lie 2P blocks, two each: the stem "
+        f"and head of {timed[0].title} and between them its stage 1 again and again, so that balance hides nothing."
     )
     yield facets.facet(
         ways.assign(peak=ways["peak"] / GIGABYTE, efficiency=100 * ways["efficiency"]),

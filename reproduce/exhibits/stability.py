@@ -4,7 +4,7 @@ PETRA and backpropagation train at the same points, on a chain of blocks that al
 breaks under both, the learning rate is the cause and not the delay.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.grids.plans.stability import COMPARED
@@ -40,7 +40,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     best = done.loc[done.groupby(ROW)["test_accuracy"].idxmax()].set_index(ROW)
     least, several = tried.min().reindex(best.index), tried.nunique().reindex(best.index) > 1  # rows with a best
     lowest = (best["reference_rate"] == least) & several
-    setting = run_set.describe(network=True, rate=False)
+    setting, ours = run_set.describe(network=True, rate=False), len(petra - exact)
 
     def rate_columns(name: str) -> list[Field]:
         def best_rate(row: tuple[float, int]) -> Entry:
@@ -57,9 +57,9 @@ def each(run_set: RunSet) -> Iterator[Shown]:
 
     yield Sentence(
         f"In {count(len(known), 'pair')} of runs of {count(run_set.example.epochs, 'epoch')} (one seed) training "
-        "breaks "
-        f"at {count(len(petra), 'setting')} under PETRA and at {len(exact)} under backpropagation; "
-        f"{_alone(petra - exact)} only under PETRA, {len(exact - petra)} only under backpropagation.",
+        f"breaks at {count(len(petra), 'setting')} under PETRA and at {len(exact)} under backpropagation; "
+        f"{ours} {'breaks' if ours == 1 else 'break'} only under PETRA, {len(exact - petra)} only under "
+        "backpropagation.",
         known=bool(known),
     )
     yield facets.facet(
@@ -91,10 +91,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         ],
         notes=["Lowest run: a lower rate may be better still. Nothing is interpolated."],
     )
-
-
-def _alone(points: Collection[object]) -> str:
-    return f"{len(points)} {'breaks' if len(points) == 1 else 'break'}"
 
 
 def stable_rate(by_rate: Mapping[float, SeedSample]) -> Entry:

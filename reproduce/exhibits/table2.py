@@ -15,9 +15,10 @@ from reproduce.cells.networks import title_of
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, PETRA, SWEEPS
-from reproduce.presentation import facets, statements
+from reproduce.presentation import facets
 from reproduce.presentation.compare import CHOSEN, NOT_RUN, SeedSample, means, points, summarize
 from reproduce.presentation.content import Finding, none, with_sign
+from reproduce.presentation.statements import compare_with_published
 from reproduce.presentation.tables import entry, judged_columns, mean, mean_entry, number, published_value, table, words
 from reproduce.published import Row
 from reproduce.records.frames import Frames, RunSet, settings_key
@@ -61,17 +62,17 @@ def whole(frames: Frames) -> Iterator[Shown]:
         lines = [
             (row, *_ours(row, best.get(name))) for name in recipes.DATASETS for row in rows if row["dataset"] == name
         ]
-        ours = {place: (row.number("top1_percent"), sample) for place, (row, _, sample) in enumerate(lines) if sample}
-        differences = {place: (sample.estimate, stated) for place, (stated, sample) in ours.items() if sample.estimate}
-        covered |= differences.keys()
+        gaps = {
+            place: ours.mean - row.number("top1_percent")
+            for place, (row, _, sample) in enumerate(lines)
+            if sample and (ours := sample.estimate)
+        }
+        covered |= gaps.keys()
         yield table(
             key="table2" if arithmetic == "float32" else f"table2-paper-{arithmetic}",
             caption="Top-1 accuracy in percent: published, and runs with the paper's settings "
             f"(scale “paper”, {arithmetic}).",
-            rows=[
-                (*line, statements.compare_with_published(*differences[place]) if place in differences else "")
-                for place, line in enumerate(lines)
-            ],
+            rows=lines,
             fields=[
                 words("data set", lambda line: catalogue.by_name(line[0]["dataset"]).title),
                 words("network", lambda line: _title(line[0]["model"])),
@@ -82,7 +83,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
                     f"ours{CHOSEN}", lambda line: mean_entry(line[2]) if line[2] else none("torchvision's own weights")
                 ),
                 words(f"our k{CHOSEN}", lambda line: line[1]),
-                judged_columns("difference", lambda line: line[3]),
+                judged_columns(
+                    "difference", lambda line: compare_with_published(line[2], line[0].number("top1_percent"))
+                ),
             ],
             notes=[
                 "Ours: best epoch after the last drop; backpropagation at the paper's batch, PETRA at the best of the "
@@ -93,11 +96,11 @@ def whole(frames: Frames) -> Iterator[Shown]:
             ],
             grouped=True,
         )
-        if differences:
-            gaps = conjunction([with_sign(ours.mean - stated, 2) for ours, stated in differences.values()])
-            runs = "run of the paper's size differs" if len(differences) == 1 else "means of the paper's size differ"
-            published = "value" if len(differences) == 1 else "values"
-            yield Finding(f"Table 2: our {runs} from the published {published} by {gaps} points ({arithmetic}).")
+        if gaps:
+            listed = conjunction([with_sign(gap, 2) for gap in gaps.values()])
+            runs = "run of the paper's size differs" if len(gaps) == 1 else "means of the paper's size differ"
+            values = "value" if len(gaps) == 1 else "values"
+            yield Finding(f"Table 2: our {runs} from the published {values} by {listed} points ({arithmetic}).")
     published_values = sum(not row["model"].endswith(TORCHVISION) for row in rows)
     yield Finding(
         f"Table 2: {len(covered)} of {published_values} published values "

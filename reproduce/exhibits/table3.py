@@ -107,8 +107,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     yield table(
         key=f"table3-held-{run_set.key}",
         caption=f"Memory as held, all stages, scale “{run_set.scale}”, float32, k = {ACCUMULATION}, beside the rules "
-        "at "
-        "the same batch. 1 MB = 10⁶ bytes.",
+        "at the same batch. 1 MB = 10⁶ bytes.",
         rows=runs.itertuples(),
         fields=[
             words("network", lambda run: run.subject),

@@ -19,6 +19,7 @@ from reproduce.published import Row
 from reproduce.records.frames import Frames, RunSet
 from reproduce.text import conjunction
 
+PAPER_BATCH = SETTINGS["paper"][1]
 SPEEDUP = "speedup_over_reversible_backpropagation"
 PARTS = {"forward": "#56b4e9", "backward": "#0072b2", "update": "#e69f00"}
 INTRODUCTION = (
@@ -41,8 +42,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """
     timed_sets = run_sets(frames, "table5")
     states = timed_sets[0].runs.set_index("model")["state"]
-    timed = [m for run_set in reversed(timed_sets) for m in read_timed_networks(run_set) if _of_the_papers_size(m)]
-    modelled = {m.cell.model: m for m in timed}
+    timed = [m for run_set in reversed(timed_sets) for m in read_timed_networks(run_set)]
+    modelled = {m.cell.model: m for m in timed if (m.cell.width, m.cell.batch_size) == (PAPER_WIDTH, PAPER_BATCH)}
 
     def speedup(row: Row) -> float | Entry:
         model = modelled.get(row["model"])
@@ -52,7 +53,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     yield table(
         key="table5",
         caption="Time of an iteration without overlap over that of PETRA, CIFAR-10, one device a stage; modelled at "
-        f"batch {SETTINGS['paper'][1]}, width {PAPER_WIDTH}, scale {conjunction([f'“{scale}”' for scale in used])}.",
+        f"batch {PAPER_BATCH}, width {PAPER_WIDTH}, scale {conjunction([f'“{scale}”' for scale in used])}.",
         rows=published_tables.read("table5_speed"),
         fields=[
             words("network", lambda row: row["model"].replace("revnet", "RevNet-")),
@@ -64,11 +65,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
     if run_set := largest(frames):
         yield _arrangements(run_set)
-
-
-def _of_the_papers_size(network: TimedNetwork) -> bool:
-    cell = network.cell
-    return (cell.width, cell.batch_size) == (PAPER_WIDTH, SETTINGS["paper"][1])
 
 
 def each(run_set: RunSet) -> Iterator[Shown]:

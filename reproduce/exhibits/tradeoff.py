@@ -76,8 +76,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         key=f"tradeoff-{run_set.key}",
         caption=f"Accuracy, bytes of the fullest device, and time for a micro-batch ({setting}). On the front: no "
         "other is at least as good in all three and better in one; in accuracy it counts as better only if the "
-        "interval of the "
-        "difference excludes 0 and reaches beyond the margin.",
+        "interval of the difference excludes 0 and reaches beyond the margin.",
         rows=points.itertuples(),
         fields=[
             words("devices", lambda point: f"{point.devices} devices"),

@@ -3,16 +3,19 @@
 The text is part of Python and differs between versions, so each text and each arithmetic has a separate table.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 
 from petra_core import methods
 from reproduce.cells import catalogue, networks
-from reproduce.exhibits._exhibit import Exhibit
-from reproduce.exhibits.comparison import Chart, Column, Comparison, Headline, change, label, mean_column, method_name
+from reproduce.exhibits._exhibit import Exhibit, Shown, result
 from reproduce.presentation import facets
+from reproduce.presentation.compare import differences, list_differences, means, summarize
+from reproduce.presentation.content import Finding
+from reproduce.presentation.tables import judged_columns, mean, method, table, words
 from reproduce.records.frames import RunSet
+from reproduce.text import conjunction
 
-EXACT = methods.BACKPROPAGATION.name
+EXACT, PETRA = methods.BACKPROPAGATION.name, methods.PETRA.name
 INTRODUCTION = (
     "Transformers of two streams, reversible between embedding and head, trained by AdamW under PETRA and under "
     "backpropagation with the same seeds, data and learning rates: RevViT on images, RevRoBERTa on text, of which it "
@@ -20,72 +23,53 @@ INTRODUCTION = (
 )
 
 
-def _reads_text(run_set: RunSet) -> bool:
-    return catalogue.by_name(run_set.example.dataset).text
-
-
-def _setting(run_set: RunSet) -> str:
-    cell = run_set.example
-    dataset = catalogue.by_name(cell.dataset)
-    size = (
-        dataset.describe_size(cell.image_size) if dataset.text else f"{cell.stem.removeprefix('patch')}-pixel patches"
+def each(run_set: RunSet) -> Iterator[Shown]:
+    """Yield the differences to backpropagation by k, as a sentence, a figure and a table."""
+    by = ["k", "method"]
+    accuracy, bits = (means(run_set.runs, value, by) for value in ("test_accuracy", "test_bits_per_byte"))
+    gaps = differences(accuracy, by, method=EXACT)
+    cell, dataset = run_set.example, catalogue.by_name(run_set.example.dataset)
+    patches = f"{cell.stem.removeprefix('patch')}-pixel patches"
+    size = dataset.describe_size(cell.image_size) if dataset.text else patches
+    setting = f"{run_set.describe(network=True)}, {size}" + f", text {run_set.text[:12]}…" * bool(run_set.text)
+    network = networks.title_of(cell).partition(",")[0]
+    key = f"{'language' if dataset.text else 'transformers'}-{run_set.key}"
+    listed = list_differences(
+        {f"at k = {k}": gaps[k, name] for k, name in sorted(gaps) if name == PETRA}, trailing=True, unit="points"
     )
-    return f"{run_set.describe(network=True)}, {size}" + f", text {run_set.text[:12]}…" * bool(run_set.text)
-
-
-def _names(run_set: RunSet) -> Mapping[str, str]:
-    text = _reads_text(run_set)
-    return {
-        "network": networks.title_of(run_set.example).partition(",")[0],
-        "kind": "language" if text else "transformers",
-        "accuracy": "masked bytes found, %" if text else facets.LABELS["test_accuracy"],
-        "measure": "Masked bytes that are found" if text else "Test accuracy of a transformer",
-    }
-
-
-def _of_text_only(column: Column) -> Column:
-    return lambda compared: column(compared) if _reads_text(compared.run_set) else None
-
-
-def _notes(run_set: RunSet) -> Sequence[str]:
-    return [_of_text(run_set)] if _reads_text(run_set) else []
-
-
-COMPARISON = Comparison(
-    by=("k", "method"),
-    reference={"method": EXACT},
-    key="{kind}-{run_set}",
-    setting=_setting,
-    names=_names,
-    headline=Headline(
-        known="{after} PETRA trails backpropagation on {network} by {differences}.",
-        unknown="PETRA and backpropagation have not both been trained on {network} yet.",
-        each="{difference} at k = {k}",
-        where={"method": methods.PETRA.name},
-        trailing=True,
-        unit="points",
-    ),
-    chart=Chart(
-        caption="Accuracy of {network} against k ({setting}). Line: mean over the seeds; dot: a run.",
+    yield result(
+        listed,
+        f"{run_set.after.capitalize()} PETRA trails backpropagation on {network} by {conjunction(listed)}.",
+        f"PETRA and backpropagation have not both been trained on {network} yet.",
+    )
+    yield facets.facet(
+        run_set.done,
+        [facets.line(), facets.dots(apart=0.02)],
+        key=key,
+        caption=f"Accuracy of {network} against k ({setting}). Line: mean over the seeds; dot: a run.",
         x="k",
-        layers=[facets.line(), facets.dots(apart=0.02)],
-        label="{accuracy}",
-    ),
-    caption="{measure} ({setting}).",
-    rows=lambda compared: sorted(compared.samples, key=lambda place: place[0]),
-    columns=[
-        label("k", "k = {k}"),
-        method_name(),
-        mean_column("last epoch, %"),
-        change("to backpropagation"),
-        _of_text_only(mean_column("bits per byte", "test_bits_per_byte")),
-    ],
-    notes=_notes,
-    finding="Transformers: {setting}. Against backpropagation, {summary}.",
-)
+        y=facets.Axis("test_accuracy", "masked bytes found, %" if dataset.text else None),
+    )
+    measure = "Masked bytes that are found" if dataset.text else "Test accuracy of a transformer"
+    yield table(
+        key=key,
+        caption=f"{measure} ({setting}).",
+        rows=sorted(accuracy, key=lambda place: place[0]),
+        fields=[
+            words("k", lambda place: f"k = {place[0]}"),
+            method("method", lambda place: methods.by_name(place[1])),
+            mean("last epoch, %", accuracy.get),
+            judged_columns("to backpropagation", gaps.get),
+            *([mean("bits per byte", bits.get)] if dataset.text else []),
+        ],
+        notes=[_explain_text(run_set)] if dataset.text else [],
+        grouped=True,
+    )
+    if summary := summarize(gaps.values()):
+        yield Finding(f"Transformers: {setting}. Against backpropagation, {summary}.")
 
 
-def _of_text(run_set: RunSet) -> str:
+def _explain_text(run_set: RunSet) -> str:
     """Explain the unit bits, and the result without a byte's context, as computed when a run was made."""
     explanation = (
         "Masked alike for all runs, one in ten shown as it is; bits: the mean of log₂ of 1 over the probability."
@@ -98,4 +82,4 @@ def _of_text(run_set: RunSet) -> str:
     return explanation
 
 
-EXHIBIT = Exhibit("transformers", "Transformers", INTRODUCTION, COMPARISON)
+EXHIBIT = Exhibit("transformers", "Transformers", INTRODUCTION, each)

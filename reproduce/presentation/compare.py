@@ -176,6 +176,23 @@ def means(runs: DataFrame, value: str, by: Sequence[str]) -> SeedSamples:
     return samples
 
 
+def differences(samples: SeedSamples, by: Sequence[str], **reference: Any) -> dict[Any, Difference]:
+    """Return the difference of each place to its reference, for all places except the references themselves.
+
+    Args:
+        samples: Samples by place, as returned by `means` for several columns.
+        by: Names of these columns.
+        reference: Settings of the reference. Its other settings are those of the place that is compared with it.
+
+    """
+    gaps = {}
+    for place in samples:
+        exact = tuple(reference.get(name, value) for name, value in zip(by, place, strict=True))
+        if exact != place:
+            gaps[place] = samples[place] - samples[exact]
+    return gaps
+
+
 def _shared_spread(studies: Iterable[Any], value: str) -> ResidualSpread | None:
     """Return the spread of a column in the study of these rows; None if they belong to several studies or to none."""
     known = {study.title: study for study in studies if isinstance(study, ResidualStudy)}
@@ -292,6 +309,12 @@ def format_difference(difference: Difference, *, trailing: bool = False, unit: s
     notes = [runs] * (known.half_width is None) + [f"{difference.wrecks} broken"] * bool(difference.wrecks)
     beside = f" ({'; '.join(notes)})" * bool(notes)
     return f"{text}{MIXED * bool(difference.mixed)}{f' {unit}' * bool(unit)}{beside}"
+
+
+def list_differences(gaps: Mapping[str, Difference], *, trailing: bool = False, unit: str = "") -> list[str]:
+    """Format the differences that are known, each followed by its key; see `format_difference`."""
+    known = {name: gap for name, gap in gaps.items() if gap.estimate}
+    return [f"{format_difference(gap, trailing=trailing, unit=unit)} {name}" for name, gap in known.items()]
 
 
 def summarize(differences: Iterable[Difference | None]) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib import ticker
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis as MatplotlibAxis
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
@@ -70,7 +71,7 @@ class Look:
 
 
 #: By method name.
-METHOD_LOOKS = {m.name: Look(short_title(m), plots.COLOURS[m], plots.DASHES[m]) for m in methods.ALL}
+METHOD_LOOKS = {m.name: Look(short_title(m), *plots.STYLES[m]) for m in methods.ALL}
 #: By title, including the titles of synchronous pipelines (`reproduce.modelling`).
 TITLE_LOOKS = {m.title: METHOD_LOOKS[m.name] for m in methods.ALL} | {
     "GPipe": Look("GPipe", "#7a5195", (5, 1, 1, 1), "s"),
@@ -80,12 +81,6 @@ TITLE_LOOKS = {m.title: METHOD_LOOKS[m.name] for m in methods.ALL} | {
 }
 #: By kind of the tensors that a stage holds.
 KIND_LOOKS = {kind: Look(kind.replace("_", " "), plots.KIND_COLOURS[kind]) for kind in KINDS}
-#: By measure of reconstructed inputs (`reproduce.measures.reconstruction`).
-RECONSTRUCTION_LOOKS = {
-    "training/input": Look("training (newer weights)", plots.COLOURS[methods.PETRA]),
-    "rounding_bfloat16/input": Look("rounding, bfloat16 streams", plots.COLOURS[methods.DSP], (4, 1.5)),
-    "rounding/input": Look("rounding", plots.COLOURS[methods.BACKPROPAGATION], (1, 1)),
-}
 
 
 def rising(values: Sequence[float]) -> dict[Any, Look]:
@@ -345,16 +340,13 @@ def _set_ticks(axes: Axes, x: Axis, y: Axis, frame: DataFrame) -> None:
     """Set the scales and ticks of a drawn panel, and place a legend of its layers."""
     if x.log:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-        axes.xaxis.set_minor_locator(ticker.NullLocator())
+        _divide_decades(axes.xaxis)
     if y.log:
         axes.set_yscale("log")
         axes.yaxis.set_minor_locator(ticker.NullLocator())
         low, high = axes.get_ylim()
         if high < low * FEW_DECADES:  # powers of ten would give only one or two ticks
-            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.yaxis.set_major_formatter("{x:g}")
+            _divide_decades(axes.yaxis)
     if x.ticks is not None:
         axes.xaxis.set_major_locator(ticker.FixedLocator(list(x.ticks)))
         axes.xaxis.set_minor_locator(ticker.NullLocator())
@@ -365,6 +357,13 @@ def _set_ticks(axes: Axes, x: Axis, y: Axis, frame: DataFrame) -> None:
     if axes.get_legend_handles_labels()[0]:
         # Above the axes: "best" avoids only lines, and would cover the bars of differences.
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8, frameon=False)
+
+
+def _divide_decades(axis: MatplotlibAxis) -> None:
+    """Put ticks at 1, 2 and 5 of every decade of a logarithmic axis."""
+    axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def _handle(look: Look, kind: str) -> Patch | Line2D:
@@ -439,9 +438,7 @@ def from_zero(panel: Panel) -> None:
 def logarithmic(panel: Panel) -> None:
     """Make the y-axis of this panel logarithmic, with ticks at 1, 2 and 5 of every decade."""
     panel.axes.set_yscale("log")
-    panel.axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-    panel.axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-    panel.axes.yaxis.set_minor_locator(ticker.NullLocator())
+    _divide_decades(panel.axes.yaxis)
 
 
 def line(

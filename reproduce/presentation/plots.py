@@ -31,26 +31,18 @@ SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 INK, QUIET, RULE = "#1c1c1c", "#5f5f5f", "#d9d9d6"
 
-COLOURS: dict[Method, str] = {
-    methods.BACKPROPAGATION: "#4a4a4a",
-    methods.REVERSIBLE_BACKPROPAGATION: "#cc79a7",
-    methods.DELAYED_GRADIENTS: "#e69f00",
-    methods.DSP: "#56b4e9",
-    methods.APPROXIMATE_INPUTS: "#009e73",
-    methods.PETRA: "#d55e00",
-    methods.PAREPROP: "#0072b2",
-    methods.PIPEDREAM_2BW: "#8c6bb1",
+#: Colour and dashes of each method.
+STYLES: dict[Method, tuple[str, tuple[float, ...]]] = {
+    methods.BACKPROPAGATION: ("#4a4a4a", ()),
+    methods.REVERSIBLE_BACKPROPAGATION: ("#cc79a7", (4, 1.5)),
+    methods.DELAYED_GRADIENTS: ("#e69f00", (1, 1)),
+    methods.DSP: ("#56b4e9", (5, 1, 1, 1)),
+    methods.APPROXIMATE_INPUTS: ("#009e73", (2, 1)),
+    methods.PETRA: ("#d55e00", ()),
+    methods.PAREPROP: ("#0072b2", (3, 1, 1, 1, 1, 1)),
+    methods.PIPEDREAM_2BW: ("#8c6bb1", (6, 2)),
 }
-DASHES: dict[Method, tuple[float, ...]] = {
-    methods.BACKPROPAGATION: (),
-    methods.REVERSIBLE_BACKPROPAGATION: (4, 1.5),
-    methods.DELAYED_GRADIENTS: (1, 1),
-    methods.DSP: (5, 1, 1, 1),
-    methods.APPROXIMATE_INPUTS: (2, 1),
-    methods.PETRA: (),
-    methods.PAREPROP: (3, 1, 1, 1, 1, 1),
-    methods.PIPEDREAM_2BW: (6, 2),
-}
+COLOURS = {method: colour for method, (colour, _) in STYLES.items()}
 
 #: By kind of the bytes that a stage holds.
 KIND_COLOURS: dict[str, str] = dict(

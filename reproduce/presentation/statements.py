@@ -8,8 +8,8 @@ hold, at a smaller scale; they never agree with a published number.
 import enum
 from collections.abc import Callable
 
-from reproduce.presentation.content import Entry, Role, estimate, missing
-from reproduce.presentation.content import published_entry as published_entry
+from reproduce.presentation.compare import SeedSample
+from reproduce.presentation.content import Entry, Role, estimate, missing, published_entry
 from reproduce.presentation.statistics import MARGIN_POINTS, Estimate, Verdict, verdict, without_spread
 from reproduce.published import Mark
 
@@ -59,9 +59,9 @@ def compare(ours: Estimate, published: float, margin: float = MARGIN_POINTS) -> 
     return ClaimVerdict.AGREE if near or ours.low <= published <= ours.high else ClaimVerdict.DISAGREE
 
 
-def compare_with_published(ours: Estimate | None, published: float) -> list[Entry]:
-    """Format the difference between our mean and a published value, and the verdict."""
-    if ours is None:
+def compare_with_published(sample: SeedSample | None, published: float) -> list[Entry]:
+    """Format the difference between our mean and a published value, and the verdict; empty without values."""
+    if sample is None or (ours := sample.estimate) is None:
         return [missing(""), missing("")]
     low, high = (None if end is None else end - published for end in (ours.low, ours.high))
     excess = Estimate(ours.mean - published, low, high, ours.counts, ours.freedom)

@@ -26,26 +26,18 @@ from reproduce.presentation.content import (
     Table,
     missing,
     none,
+    published_entry,
     relative_error,
     short_title,
     with_sign,
 )
 from reproduce.presentation.content import estimate as estimate_entry
 from reproduce.presentation.content import number as number_entry
-from reproduce.presentation.content import published_entry as published_entry
 from reproduce.presentation.content import verdict as verdict_entry
 from reproduce.presentation.statistics import Estimate
 from reproduce.published import Row
 
 Of = Callable[[Any], Any]
-
-BOTTOM = 1  # the lowest stage that reconstructs its input
-RECONSTRUCTION = (
-    "Error: norm of reconstructed less true over that of the true, mean and range of the seeds. Training: the engine's "
-    "inversion, 2(J-2) ticks after the forward. Rounding: the forward inverted with the weights of the forward; the "
-    "engine "
-    "has no streams of bfloat16."
-)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,13 @@
 """Test the texts of samples and differences."""
 
-from reproduce.presentation.compare import SeedSample, format_difference, summarize
+from reproduce.presentation.compare import (
+    SeedSample,
+    SeedSamples,
+    differences,
+    format_difference,
+    list_differences,
+    summarize,
+)
 from reproduce.presentation.content import MINUS, TIMES, Role
 from reproduce.presentation.tables import difference_entries, mean_entry
 
@@ -42,3 +49,22 @@ def test_differences_state_verdict_runs_and_machines() -> None:
     assert format_difference(mixed).endswith("‡ (1 + 2 runs)")
     assert format_difference(SeedSample({0: 1.0}) - SeedSample({0: 2.0})).endswith("(one run each)")
     assert format_difference(low - base, trailing=True).startswith("3.0")
+
+
+def test_differences_leave_out_the_reference() -> None:
+    """Every place is compared with the reference that has its other settings."""
+    samples = SeedSamples(
+        {
+            ("PETRA", 1): SeedSample({0: 50.0}),
+            ("BACKPROPAGATION", 1): SeedSample({0: 60.0}),
+            ("PETRA", 4): SeedSample({0: 70.0}),
+        }
+    )
+    gaps = differences(samples, ["method", "k"], method="BACKPROPAGATION")
+    assert list(gaps) == [("PETRA", 1), ("PETRA", 4)]
+    known = gaps["PETRA", 1].estimate
+    assert known is not None
+    assert known.mean == -10.0
+    assert gaps["PETRA", 4].estimate is None
+    listed = list_differences({f"at k = {k}": gap for (_, k), gap in gaps.items()}, trailing=True, unit="points")
+    assert listed == ["10.0 points (one run each) at k = 1"]
