@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.nn.grad import conv2d_weight
+from torch.func import functional_call, vjp, vmap
 
 __all__ = ["NORMS", "Layer", "Observed", "layers_of", "observing", "shares", "shift"]
 
@@ -137,24 +136,12 @@ def shares(layer: Layer, features: Tensor, gradients: Tensor) -> dict[str, Tenso
         gradients: Gradients at the layer's output, [B, ...].
 
     """
-    module = layer.module
+    response, parameters = _response(layer), {name: p.detach() for name, p in layer.parameters.items()}
 
     def share(a: Tensor, d: Tensor) -> dict[str, Tensor]:
-        """Return the share of one sample: the outer product of a and d, summed over all positions."""
-        places = tuple(range(d.dim() - 1)) if isinstance(module, nn.Linear) else tuple(range(1, d.dim()))
-        if isinstance(module, nn.Conv2d):
-            stride = module.stride
-            if module.kernel_size == (1, 1):  # a strided 1x1 convolution is unsafe (`petra_core.models.pointwise`)
-                a, stride = a[:, :: stride[0], :: stride[1]], (1, 1)
-            rest = stride, module.padding, module.dilation, module.groups
-            # torch has no types here
-            weight = conv2d_weight(a[None], module.weight.shape, d[None], *rest)  # type: ignore[no-untyped-call]  # torch gives it no types
-        elif isinstance(module, nn.Linear):
-            weight = torch.tensordot(d, a, (places, places)) if places else torch.outer(d, a)
-        else:
-            weight = (a * d).sum(places) if places else a * d
-        by_name = {"weight": weight, "bias": d.sum(places) if places else d}
-        return {name: by_name[name] for name in layer.parameters}
+        """Return the share of one sample, a vector-Jacobian product with the sample's gradient."""
+        of_sample: dict[str, Tensor] = vjp(lambda weights: response(weights, a), parameters)[1](d)[0]
+        return of_sample
 
     return dict(vmap(share)(features, gradients))
 
