@@ -153,12 +153,12 @@ class BlockInspection:
 
     @property
     def done(self) -> bool:
-        """Whether enough micro-batches have been inspected."""
+        """Return whether enough micro-batches have been inspected."""
         return not self.evaluates and self._backwards >= INSPECTED
 
     @property
     def evaluates(self) -> bool:
-        """Whether forwards are still evaluated a second time."""
+        """Return whether forwards are still evaluated a second time."""
         return self._forwards < INSPECTED
 
     @property

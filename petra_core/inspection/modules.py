@@ -30,7 +30,6 @@ def check_stages(stages: Sequence[Stage]) -> None:
             stage has hooks, or an embedding has sparse gradients.
 
     """
-    norms: dict[nn.Module, int] = {}
     owners: dict[int, tuple[int, int]] = {}  # stage and part of each parameter, by its id
     for index, stage in enumerate(stages):
         if not isinstance(stage, Stage):
@@ -50,13 +49,6 @@ def check_stages(stages: Sequence[Stage]) -> None:
             if isinstance(part, ReversibleStage):
                 check_residual(part.residual)
             _check_parameters(index, part)
-            for name, module in part.named_modules():
-                tracks = isinstance(module, _NormBase) and module.track_running_stats
-                if tracks and (first := norms.setdefault(module, index)) != index:
-                    raise ValueError(
-                        f"{name}, a {type(module).__name__} of stage {index} tracks statistics in stage {first} too, "
-                        f"but stages in different processes have separate copies; give each stage a norm"
-                    )
             for name, parameter in part.named_parameters():
                 if not parameter.requires_grad:
                     continue  # two stages may share a frozen parameter
@@ -72,7 +64,26 @@ def check_stages(stages: Sequence[Stage]) -> None:
                     )
     if not stages:
         raise ValueError("a pipeline needs at least one stage, the head; got none")
+    _check_norms(stages)
     _check_memory(stages)
+
+
+def _check_norms(stages: Sequence[Stage]) -> None:
+    """Check that no norm with running statistics belongs to two stages.
+
+    Raises:
+        ValueError: If one does.
+
+    """
+    owners: dict[nn.Module, int] = {}
+    for index, stage in enumerate(stages):
+        for name, module in stage.named_modules():
+            tracks = isinstance(module, _NormBase) and module.track_running_stats
+            if tracks and (first := owners.setdefault(module, index)) != index:
+                raise ValueError(
+                    f"{name}, a {type(module).__name__} of stage {index} tracks statistics in stage {first} too, but "
+                    f"stages in different processes have separate copies; give each stage a norm"
+                )
 
 
 def _check_memory(stages: Sequence[Stage]) -> None:

@@ -468,7 +468,7 @@ def test_worker_state_is_restored_once_when_read() -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_refusal_leaves_the_pipeline_as_plain_steps_need_it(*, late: bool) -> None:
-    """After a refusal, at once or when recording would begin, no stage lags behind, so that each step has a loss."""
+    """After a refusal, also one when recording would begin, no stage lags behind, so that each step has a loss."""
     if late:
         pipeline = toys.pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=0)
         ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
