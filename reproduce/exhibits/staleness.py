@@ -176,13 +176,13 @@ def _places(run_set: RunSet, runs: DataFrame) -> list[Place]:
 
 def _curve(run_set: RunSet, runs: DataFrame, places: list[Place]) -> Shown | None:
     """Draw accuracy against staleness, a line for each length and method, each starting at backpropagation at 0."""
-    done = runs[runs["status"] == "done"]
     lines: list[DataFrame] = []
     for network, k, epochs in dict.fromkeys((place.network, place.k, place.epochs) for place in places):
-        here = done[(done["network"] == network) & (done["k"] == k) & (done["epochs"] == epochs)]
+        here = runs[(runs["network"] == network) & (runs["k"] == k) & (runs["epochs"] == epochs)]
         exact = here[here["method"] == EXACT]
         for method in (m.name for m in plan.COMPARED):
-            if not (own := here[here["method"] == method]).empty:
+            own = here[here["method"] == method]
+            if (own["status"] == "done").any():
                 line = f"{short_title(methods.by_name(method))}, {epochs} epochs"
                 lines.append(concat([exact, own]).assign(line=line, panel=f"{network}, k = {k}"))
     if not lines:

@@ -450,7 +450,7 @@ def line(
         band: The range of the runs, or the 95 % interval of the mean; empty for no band.
         width: Width of the line in points.
         marked: Whether each place with a mean has a mark.
-        gaps: Whether the line is interrupted where the hue has no mean and another hue of the panel has one.
+        gaps: Whether the line is interrupted where the hue has no mean and the panel has any row, also one without y.
 
     """
 
@@ -458,7 +458,7 @@ def line(
         for look, part in panel.by_hue:
             places = part.groupby(panel.x)
             means = places[panel.y].mean()
-            places_of_all = sorted(set(panel.part[panel.x])) if gaps else list(means.index)
+            places_of_all = sorted(set(panel.all_rows[panel.x])) if gaps else list(means.index)
             means = means.reindex(places_of_all)
             panel.axes.plot(
                 means.index,

@@ -501,11 +501,12 @@ def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -
             for x, known in points:
                 bar = [[known.half_width or 0.0]]
                 panel.axes.errorbar([x], [known.mean], yerr=bar, fmt=look.marker, color=look.colour, markersize=4.5)
-            if method == BACKPROPAGATION:
-                for x, known in points:
-                    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5}
-                    panel.axes.annotate(f"{epochs:.0f} epochs", (x, known.mean), (6, 3), **style)
-            elif start:
+            for x, known in points:
+                if method == BACKPROPAGATION or (method == PETRA and round(x) == max(named)):
+                    side, beside = ("left", 6) if method == BACKPROPAGATION else ("right", -6)
+                    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "ha": side}
+                    panel.axes.annotate(f"{epochs:.0f} epochs", (x, known.mean), (beside, 3), **style)
+            if method != BACKPROPAGATION and start:
                 line = {0: (0.0, start.mean)} | {round(x): (x, known.mean) for x, known in points}
                 for ends in pairwise(sorted(named)):
                     if line.keys() >= set(ends):  # no line across a staleness that has not been run
