@@ -114,7 +114,7 @@ def test_measured_speeds_are_ratios_for_every_network(tmp_path: Path) -> None:
     """The sentence contains the median ratio of every network, and is empty without records."""
     record = benchmarks.read(dump.COMMITTED / "benchmarks" / "pipelining.json")
     text = _state_measured_speeds(Frames(Results((), (), (record,))))
-    for network in ("chain10", "revnet18"):
+    for network, title in (("chain10", "Reversible chain of 10"), ("revnet18", "RevNet-18")):
         (comparison,) = (
             comparison
             for comparison in record.comparisons
@@ -123,7 +123,7 @@ def test_measured_speeds_are_ratios_for_every_network(tmp_path: Path) -> None:
             and comparison.group.startswith(network)
         )
         assert f"PETRA {record.spread(comparison).median:.2f}, 1F1B" in text
-        assert f"({network}, width 32)" in text
+        assert f"({title}, width 32)" in text
     assert _state_measured_speeds(Frames(read(tmp_path))) == ""
 
 
