@@ -37,7 +37,7 @@ from benchmarks.memory import largest_batch
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import time_call
 from petra_core import Pipeline, Stage, methods
-from petra_core.execution import SequentialExecutor
+from petra_core.devices.execution import SequentialExecutor
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION, Method
 from petra_core.prediction.footprint import Footprint, predict_stages
 from petra_core.prediction.memory import footprints

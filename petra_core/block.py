@@ -20,13 +20,7 @@ import torch
 from torch import Tensor
 
 from petra_core.buffers import BufferCopies, FrozenBuffers
-from petra_core.inspection import (
-    BlockInspection,
-    Inspection,
-    OwnedTensors,
-    Projections,
-    Structure,
-)
+from petra_core.inspection import BlockInspection, Inspection, OwnedTensors, Projections, Structure
 from petra_core.inspection.guards import BackwardWatch, refuse_input_writes
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.randomness import RandomState, RandomStream, capture, differ, prepare_state, replay
@@ -180,9 +174,9 @@ class Block:
         """
         inspected = self._inspected
         if not self._memory:
-            self.weights.mark()
-        elif self.weights.keeps and (name := self.weights.written()):
-            raise self.structure.write_error(name)
+            self.structure.mark()
+        elif self.weights.keeps:
+            self.structure.check_unwritten()
         if inspected is not None:
             self.structure.check()
         kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
@@ -219,7 +213,7 @@ class Block:
         if before is not None and versions == self.frozen.versions():
             before, self._writes_buffers = None, False  # constants, such as masks
         if inspected is not None and inspected.evaluates:
-            self._inspect(inspected, inputs, outputs, tape, weights)
+            self._inspect(inputs, outputs, tape, weights)
         outputs = self._owned_outputs(outputs, inputs)
         version = self.weights.keep_prediction(version, predicted)
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, weights if self.keeps_tape else None)
@@ -239,14 +233,7 @@ class Block:
         with self._precision(), self.weights.replace(weights), refuse_input_writes(self.stage.function, inputs):
             return as_streams(self.stage(as_value(inputs)))
 
-    def _inspect(
-        self,
-        inspected: BlockInspection,
-        inputs: Streams,
-        outputs: Streams,
-        tape: Tape | None,
-        weights: StageWeights | None,
-    ) -> None:
+    def _inspect(self, inputs: Streams, outputs: Streams, tape: Tape | None, weights: StageWeights | None) -> None:
         """Inspect a forward. If the backward will evaluate the block a second time, do so now and compare."""
         stream = self._stream
         end = stream.state or capture(self._device)
@@ -266,7 +253,8 @@ class Block:
                 return second, not differ(begin if stream.drawn is None else end, capture(self._device))
 
         leaves = self.weights.trained if weights is None else weights
-        inspected.inspect_forward(inputs, outputs, tape, leaves, again)
+        assert self._inspected is not None
+        self._inspected.inspect_forward(inputs, outputs, tape, leaves, again)
 
     def delay(self, version: int) -> int:
         """Return the number of updates since the forward of the oldest entry, if `version` updates have been made."""
@@ -289,7 +277,7 @@ class Block:
         entry.weights = self.weights.select_for_backward(entry.version, delay)
         compared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         same_weights = delay == 0 and entry.weights is None
-        if self._inspected is not None and same_weights and not self.weights.written():
+        if self._inspected is not None and same_weights and not self.structure.written():
             compared = self._inspected.compare_backward(entry.projections, reconstructs=self.reconstructs)
         with (
             compared,

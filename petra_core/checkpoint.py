@@ -7,14 +7,13 @@ weight. Only tensors and plain data are accepted, so that a foreign file cannot 
 """
 
 import errno
-import io
 import os
 import pickle
 import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -45,39 +44,19 @@ def save(path: str | os.PathLike[str], state: Any) -> None:
         raise OSError(cause.errno, f"could not write the checkpoint: {cause.strerror}", str(path)) from error
 
 
-def load(path: str | os.PathLike[str]) -> Any:
+def load(source: str | os.PathLike[str] | IO[bytes], name: str = "") -> Any:
     """Read a file that `save` wrote, with all tensors on the CPU.
+
+    Args:
+        source: The file, or a stream with its bytes.
+        name: Description of the source, for error messages. The default is the path.
 
     Raises:
         FileNotFoundError: If the file does not exist.
         CheckpointError: If the file is damaged or not a checkpoint of this suite. The file is not changed.
 
     """
-    return _read(Path(path), str(path))
-
-
-def encode(state: Any) -> bytes:
-    """Return the bytes that `save` would write."""
-    stream = io.BytesIO()
-    torch.save(state, stream)
-    return stream.getvalue()
-
-
-def decode(data: bytes, name: str) -> Any:
-    """Return the state that `encode` encoded as `data`, on the CPU.
-
-    Args:
-        data: The encoded state.
-        name: Description of the source, for error messages.
-
-    Raises:
-        CheckpointError: If the bytes are damaged.
-
-    """
-    return _read(io.BytesIO(data), name)
-
-
-def _read(source: Path | io.BytesIO, name: str) -> Any:
+    name = name or str(source)
     try:
         with zipfile.ZipFile(source) as archive:
             damaged = archive.testzip()
@@ -91,7 +70,7 @@ def _read(source: Path | io.BytesIO, name: str) -> Any:
     if damaged is not None:
         raise CheckpointError(f"{name} is damaged: the checksum of its entry {damaged} is wrong; {ADVICE}")
     try:
-        if isinstance(source, io.BytesIO):
+        if not isinstance(source, str | os.PathLike):
             source.seek(0)
         return torch.load(source, map_location="cpu", weights_only=True)
     except (

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from petra_core.checkpoint import copy_tree
 from petra_core.clipping import Clip, check_clip, norms
+from petra_core.devices.execution import Sent
 from petra_core.devices.overlapped import executor_of
 from petra_core.errors import CheckpointError
-from petra_core.execution import Sent
 from petra_core.inspection import Inspection
 from petra_core.inspection.guards import check_call
 from petra_core.inspection.modules import check_factory, check_stages
@@ -91,7 +91,8 @@ class Pipeline:
         lags: Number of steps by which each stage lags behind stage 0 when `step` returns (`stagger`).
         optimizers: Optimizers of the stages that have one.
         common_clip: Clipping by the norm of all stages, which then update together; None otherwise.
-        executor: Executor of the actions of a step. `petra_core.execution.SequentialExecutor()` runs them in sequence.
+        executor: Executor of the actions of a step. `petra_core.devices.execution.SequentialExecutor()` runs them in
+            sequence.
 
     Raises:
         TypeError: If an element of `stages` is not a stage, or an argument has the wrong type.

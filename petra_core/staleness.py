@@ -45,9 +45,7 @@ __all__ = [
     "lockstep",
     "one_f_one_b",
     "per_device",
-    "program",
     "resolve",
-    "step_actions",
 ]
 
 
@@ -170,48 +168,6 @@ def backward_actions(method: Method, number: int, accumulation: int, *, head: bo
     yield Action(Kind.BACKWARD, number)
     if (number + 1) % accumulation == 0:
         yield Action(Kind.UPDATE, number // accumulation)
-
-
-def step_actions(
-    method: Method, staleness: Sequence[int], own: range, step: int, micro_batches: int, accumulation: int
-) -> Iterator[tuple[int, Action]]:
-    """Yield the actions of consecutive stages in a step with their stages: forwards upwards, then backwards downwards.
-
-    Args:
-        method: The method.
-        staleness: Staleness of every stage.
-        own: Numbers of the stages.
-        step: Number of the step.
-        micro_batches: Number of micro-batches that enter.
-        accumulation: Number of backwards per update, k.
-
-    """
-    if step < micro_batches:
-        yield from ((stage, Action(Kind.FORWARD, step)) for stage in own)
-    for stage in reversed(own):
-        number = step - staleness[stage]
-        if 0 <= number < micro_batches:
-            for action in backward_actions(method, number, accumulation, head=stage == len(staleness) - 1):
-                yield stage, action
-
-
-def program(
-    method: Method, staleness: Sequence[int], stage: int, micro_batches: int, accumulation: int = 1
-) -> Iterator[Action]:
-    """Yield all actions of one stage, including those that drain the pipeline after the last micro-batch.
-
-    Args:
-        method: The method.
-        staleness: Staleness of every stage.
-        stage: Number of the stage, j.
-        micro_batches: Number of micro-batches that enter.
-        accumulation: Number of backwards per update, k.
-
-    """
-    own = range(stage, stage + 1)
-    for step in range(micro_batches + staleness[stage]):
-        for _, action in step_actions(method, staleness, own, step, micro_batches, accumulation):
-            yield action
 
 
 def format_actions(actions: Sequence[tuple[int, Action]]) -> str:

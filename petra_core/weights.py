@@ -78,7 +78,6 @@ class BlockWeights:
         self._keeps_graph = keeps_graph
         self._rules, self._ledger, self._device = rules, ledger, device
         self._versions: dict[WeightVersion, StageWeights] = {}
-        self._marks: dict[str, tuple[int, int]] = {}  # of the parameters, when `mark` was last called
         # Detached aliases of the current parameters, not registered with the optimizer. Kept graphs are recorded on
         # these, because an update gives the parameters other storage before such a graph is differentiated.
         self._current: StageWeights | None = None
@@ -176,18 +175,6 @@ class BlockWeights:
         self._ledger.add("stashed_weights", -copies)
         return WeightVersion(version.number)
 
-    def mark(self) -> None:
-        """Note that the current weights are those of the engine, so that `written` finds writes of other code."""
-        self._marks = {name: _mark(parameter) for name, parameter in self.trained.items()}
-
-    def written(self) -> str | None:
-        """Return the name of a parameter that has been written since the last `mark`; None if there is none."""
-        return next((name for name, mark in self._marks.items() if _mark(self.trained[name]) != mark), None)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for a copy, whose parameters have other storages."""
-        return self.__dict__ | {"_marks": {}}
-
     def retire(self, number: int, in_flight: Collection[WeightVersion]) -> None:
         """Stash the current weights before the update that ends version `number`, if a backward will need them.
 
@@ -258,8 +245,3 @@ class BlockWeights:
             for version, weights in saved.items()
         }
         self._ledger.add("stashed_weights", payload(self.stashed))
-
-
-def _mark(parameter: Tensor) -> tuple[int, int]:
-    """Return values of which a write in place changes the first, and an assignment to `.data` the second."""
-    return parameter._version, parameter.untyped_storage()._cdata

@@ -26,7 +26,7 @@ from petra_core.block import Block, Move
 from petra_core.inspection import Inspection
 from petra_core.inspection.guards import refuse_foreign_gradients
 from petra_core.inspection.modules import check_optimizer
-from petra_core.inspection.states import check_optimizer_state
+from petra_core.inspection.states import UnsavedBuffers, check_optimizer_state
 from petra_core.ledger import Ledger, StageMemory, payload
 from petra_core.messages import Message
 from petra_core.optimizers import OptimizerFactory, optimizer_of, rate_ratios
@@ -155,8 +155,7 @@ class Worker:
         self._overlapped = method.overlapped
         self.before_update = before_update
         self.after_backward = after_backward
-        # The state also contains those of these buffers that change.
-        self._unsaved = {name: (buffer, buffer._version) for name, buffer in self._unsaved_buffers().items()}
+        self._unsaved = UnsavedBuffers(stage)
         self.ledger.set("parameters", payload(stage.parameters()))
         self.ledger.set("buffers", payload(stage.buffers()))
 
@@ -323,7 +322,7 @@ class Worker:
         for parameter in self.parameters:
             parameter.grad = None
         for part in self.parts:
-            part.weights.mark()
+            part.structure.mark()
         self.ledger.set("gradients", 0)
         self.version += 1
 
@@ -367,7 +366,7 @@ class Worker:
             "optimizer_class": type(self.optimizer).__name__,
             "random": self.stream.state,
             **self.state_in_flight(),
-            **({"buffers": changed} if (changed := self._changed_buffers()) else {}),
+            **({"buffers": changed} if (changed := self._unsaved.changed()) else {}),
             **({} if self._target_keys is None else {"target_keys": self._target_keys}),
             **({"rules": self.rules.state_dict(), "late": self._delays} if self.rules else {}),
         }
@@ -444,7 +443,7 @@ class Worker:
         self.ledger.set("gradients", payload(self.gradients.values()))
         for part, part_state in zip(self.parts, state["parts"], strict=True):
             part.load_state_dict(part_state, steps=steps, updates=updates)
-            part.weights.mark()
+            part.structure.mark()
         for name, inbox in self._inboxes():
             inbox.clear()
             for entry in state[name]:
@@ -465,19 +464,6 @@ class Worker:
         assert self.optimizer is not None
         rates = (float(group["lr"]) for group in self.optimizer.param_groups)
         return WeightVersion(self.version, (due - self.version, *rates))
-
-    def _unsaved_buffers(self) -> dict[str, Tensor]:
-        """Return the buffers that are registered with `persistent=False`."""
-        saved = self.stage.state_dict()
-        return {name: buffer for name, buffer in self.stage.named_buffers() if name not in saved}
-
-    def _changed_buffers(self) -> dict[str, Tensor]:
-        """Return the buffers that the module's state lacks and that were written since the pipeline was made."""
-        return {
-            name: buffer
-            for name, buffer in self._unsaved_buffers().items()
-            if (before := self._unsaved.get(name)) is None or before[0] is not buffer or before[1] != buffer._version
-        }
 
     def _inboxes(self) -> Iterator[tuple[str, deque[Message]]]:
         yield from (("from_below", self.from_below), ("from_above", self.from_above), ("targets", self.targets))

@@ -43,9 +43,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from petra_core.devices.execution import Act, Sent, SequentialExecutor
 from petra_core.devices.overlapped import get_stream
 from petra_core.devices.static_buffers import StaticBuffers, period
-from petra_core.execution import Act, Sent, SequentialExecutor
 from petra_core.inspection import INSPECTED
 from petra_core.messages import Channel
 from petra_core.pipeline import Pipeline
@@ -442,7 +442,6 @@ class OverStreams(SequentialExecutor):
     Args:
         streams: CUDA streams, at least one. 2 J - 1 are enough for all branches.
         staleness: Staleness of every stage.
-        lags: Lag of every stage (`Pipeline.stagger`).
 
     """
 

@@ -30,9 +30,9 @@ from petra_core.devices.captured import (
     recorder,
     waiting,
 )
+from petra_core.devices.execution import Act, Sent, SequentialExecutor
 from petra_core.devices.operations import BranchFunction, OperationLog, branch_functions, key_of
 from petra_core.devices.overlapped import get_stream
-from petra_core.execution import Act, Sent, SequentialExecutor
 from petra_core.pipeline import Pipeline
 from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker

@@ -36,7 +36,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 from torch import Tensor
 
-from petra_core.execution import Act, Sent, SequentialExecutor
+from petra_core.devices.execution import Act, Sent, SequentialExecutor
 from petra_core.methods import Method
 from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker

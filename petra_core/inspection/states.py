@@ -1,4 +1,4 @@
-"""Reject states that a pipeline or an optimizer cannot load."""
+"""Reject states that a pipeline or an optimizer cannot load, and find buffers that a state of a module lacks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,8 +8,9 @@ from torch.optim import Optimizer
 
 from petra_core.errors import CheckpointError
 from petra_core.settings import UNCORRECTED, Settings
+from petra_core.stages import Stage
 
-__all__ = ["STATE_FORMAT", "check_optimizer_state", "check_state"]
+__all__ = ["STATE_FORMAT", "UnsavedBuffers", "check_optimizer_state", "check_state"]
 
 STATE_FORMAT = 2  # format of `Pipeline.state_dict`, incremented when older states can no longer be read
 
@@ -117,6 +118,31 @@ def check_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any], kind: 
                     f"its {name} of parameter {number} has shape {tuple(value.shape)}, but the parameter has "
                     f"{tuple(parameter.shape)}; give the optimizer its parameters in the order of the checkpoint"
                 )
+
+
+class UnsavedBuffers:
+    """The buffers of a stage that are registered with `persistent=False`, which the state of the module lacks.
+
+    Args:
+        stage: The stage, before its first step.
+
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._before = {name: (buffer, buffer._version) for name, buffer in self._buffers().items()}
+
+    def changed(self) -> dict[str, Tensor]:
+        """Return those that have been written or set since."""
+        return {
+            name: buffer
+            for name, buffer in self._buffers().items()
+            if (before := self._before.get(name)) is None or before[0] is not buffer or before[1] != buffer._version
+        }
+
+    def _buffers(self) -> dict[str, Tensor]:
+        saved = self._stage.state_dict()
+        return {name: buffer for name, buffer in self._stage.named_buffers() if name not in saved}
 
 
 #: Keys that schedulers and this package add to parameter groups.

@@ -1,6 +1,9 @@
 """Check that a block still has the parameters and hooks with which the pipeline was created."""
 
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from petra_core.errors import Finding, StageError
 from petra_core.inspection.modules import HOOKED, HOOKED_REMEDY, HOOKS
@@ -30,6 +33,7 @@ class Structure:
         ]
         self._children = [(module._modules, key, child) for module in modules for key, child in module._modules.items()]
         self._counts = [(module._parameters, len(module._parameters)) for module in modules]
+        self._marks: list[tuple[int, int]] = []  # of the parameters, when `mark` was last called
 
     def check(self) -> None:
         """Raise StageError if a parameter was frozen, unfrozen, replaced or added, or the stage has a hook."""
@@ -47,7 +51,6 @@ class Structure:
         for parameters, count in self._counts:
             if len(parameters) != count:
                 raise self._error(None, f"its parameters {[*parameters]} were {count} when the pipeline was made")
-
         if any(getattr(self._stage, hooks) for hooks in HOOKS):
             raise StageError(Finding(self._index, None, HOOKED, HOOKED_REMEDY))
 
@@ -66,11 +69,26 @@ class Structure:
                     )
                 )
 
-    def write_error(self, name: str) -> StageError:
-        """Return the error for a parameter that other code has written between two steps."""
+    def mark(self) -> None:
+        """Note that the current weights are those of the engine, so that `written` finds writes of other code."""
+        self._marks = [_mark(parameter) for _, _, parameter, *_ in self._parameters]
+
+    def written(self) -> str:
+        """Return the name of a parameter that has been written since the last `mark`, or an empty string."""
+        marks = zip(self._parameters, self._marks, strict=False)  # there are no marks before the first
+        return next((name for (_, _, p, trained, name), mark in marks if trained and _mark(p) != mark), "")
+
+    def check_unwritten(self) -> None:
+        """Raise StageError if a parameter has been written since the last `mark`."""
+        if not (name := self.written()):
+            return
         what = "was written between two steps, but micro-batches in flight need its earlier value for their backwards"
         remedy = "write weights in a hook of the optimizer (register_step_post_hook), or call drain() before the write"
-        return StageError(Finding(self._index, name, what, remedy))
+        raise StageError(Finding(self._index, name, what, remedy))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for a copy, whose parameters have other storages."""
+        return self.__dict__ | {"_marks": []}
 
     def _change_error(self, name: str, *, replaced: bool, trained: bool) -> StageError:
         if replaced:
@@ -84,3 +102,8 @@ class Structure:
     def _error(self, name: str | None, what: str) -> StageError:
         remedy = "which parameters are trained is fixed then: change them first, or make a new pipeline of the stages"
         return StageError(Finding(self._index, name, what, remedy))
+
+
+def _mark(parameter: Tensor) -> tuple[int, int]:
+    """Return values of which a write in place changes the first, and an assignment to `.data` the second."""
+    return parameter._version, parameter.untyped_storage()._cdata

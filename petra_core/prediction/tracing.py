@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from petra_core.execution import Act, Sent, SequentialExecutor
+from petra_core.devices.execution import Act, Sent, SequentialExecutor
 from petra_core.pipeline import Pipeline
 from petra_core.prediction.timeline import Event, Timeline
 from petra_core.staleness import Action, Kind

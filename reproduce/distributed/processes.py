@@ -25,6 +25,7 @@ tested on a machine with several GPUs; the statements about it are from torch's 
 
 import hashlib
 import hmac
+import io
 import json
 import os
 import socket
@@ -47,7 +48,7 @@ from reproduce.cells.kinds import TrainedCell
 from reproduce.distributed.group import Group, UnsupportedError, stage_name
 from reproduce.distributed.launch import launch_secret, rendezvous_store
 from reproduce.distributed.partitioning import format_partition
-from reproduce.distributed.sharded import ShardedCheckpoint
+from reproduce.distributed.sharded import ShardedCheckpoint, encode
 from reproduce.records import provenance
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
@@ -302,7 +303,7 @@ class DistributedGroup(Group):
 
     def gather_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         first = self.replicas.index == 0
-        mine = _tensor(checkpoint.encode(dict(state) if first else {}))
+        mine = _tensor(encode(dict(state) if first else {}))
         sizes = _everybodys(len(mine))
         if not self.is_leader:
             dist.send(mine, dst=0)
@@ -311,7 +312,7 @@ class DistributedGroup(Group):
         for rank in range(1, self.size):  # one rank at a time, so that rank 0 holds only one of them twice
             received = torch.empty(sizes[rank], dtype=torch.uint8)
             dist.recv(received, src=rank)
-            gathered |= checkpoint.decode(_bytes(received), f"the state of rank {rank}")
+            gathered |= checkpoint.load(io.BytesIO(_bytes(received)), f"the state of rank {rank}")
         return gathered
 
     def describe_loss(self, error: Exception) -> str:

@@ -22,6 +22,7 @@ without running code.
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import pickle
 import re
@@ -95,8 +96,7 @@ class ShardedCheckpoint:
             if not leads:
                 self._see(target)
             encoded = {
-                name: torch.frombuffer(bytearray(checkpoint.encode(part)), dtype=torch.uint8)
-                for name, part in parts.items()
+                name: torch.frombuffer(bytearray(encode(part)), dtype=torch.uint8) for name, part in parts.items()
             }
         writer = FileSystemWriter(target)
         with _without_warning(), _plain_errors(target):
@@ -173,7 +173,8 @@ class ShardedCheckpoint:
                 load_state_dict(encoded, storage_reader=reader, no_dist=True)
         except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError, CheckpointException) as error:
             raise CheckpointError(f"{target} is damaged or incomplete ({error}); {ADVICE}") from error
-        return {name: checkpoint.decode(bytes(part.numpy()), f"{name} of {target}") for name, part in encoded.items()}
+        streams = {name: io.BytesIO(bytes(part.numpy())) for name, part in encoded.items()}
+        return {name: checkpoint.load(stream, f"{name} of {target}") for name, stream in streams.items()}
 
     def _read_pointer(self) -> tuple[Path, dict[str, str]]:
         """Return the folder of the last complete checkpoint, and the SHA-256 of its files by name."""
@@ -283,3 +284,10 @@ def _together() -> Iterator[None]:
         if rank_error is not None:
             rank_error.add_note(f"on rank {rank}")
             raise error or rank_error
+
+
+def encode(state: Any) -> bytes:
+    """Return a state as the bytes of a file that `petra_core.checkpoint.load` reads."""
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    return stream.getvalue()

@@ -1,7 +1,8 @@
 """Calculate the time of a micro-batch in the units of Table 1."""
 
 from petra_core.methods import Method
-from petra_core.staleness import Kind, program, resolve
+from petra_core.prediction.schedules import program
+from petra_core.staleness import Kind, resolve
 
 __all__ = ["UNITS", "units_per_micro_batch"]
 

@@ -21,8 +21,8 @@ from petra_core import (
     models,
 )
 from petra_core.devices import overlapped
+from petra_core.devices.execution import Sent, SequentialExecutor
 from petra_core.devices.overlapped import OverlappedExecutor, executor_of
-from petra_core.execution import Sent, SequentialExecutor
 from petra_core.messages import Channel
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
 from petra_core.staleness import Action, Kind

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 from petra_core import NonFiniteError, Pipeline, merge, methods
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps, OverStreams, UnrecordableError
+from petra_core.devices.execution import SequentialExecutor
 from petra_core.devices.static_buffers import period
-from petra_core.execution import SequentialExecutor
 from petra_core.inspection import INSPECTED, values
 from petra_core.ledger import payload
 from petra_core.methods import Method

@@ -7,7 +7,8 @@ import pytest
 
 from petra_core import methods
 from petra_core.errors import ScheduleError
-from petra_core.staleness import Action, Kind, lockstep, one_f_one_b, program
+from petra_core.prediction.schedules import program
+from petra_core.staleness import Action, Kind, lockstep, one_f_one_b
 from reproduce.drawing.__main__ import main
 from reproduce.drawing.execution import execute, lay_out
 
