@@ -314,10 +314,8 @@ class Worker:
         with torch.no_grad(), mixed_precision(self.device, None), self.stream:
             if self.optimizer is not None:
                 self.rules.step(self._delays / self._accumulation)
-        states = 0 if self.optimizer is None else len(self.optimizer.state)
-        if states != self._states or self.rules:
-            self._states = states
-            self.ledger.set("optimizer", self._optimizer_bytes())
+        if self.rules or (self.optimizer is not None and len(self.optimizer.state) != self._states):
+            self._count_optimizer()
         self._delays = 0
         for parameter in self.parameters:
             parameter.grad = None
@@ -421,7 +419,7 @@ class Worker:
         if other_method:
             state = {**state, "parts": [{"memory": [], "weights": {}} for _ in self.parts]}
         self.load_in_flight(state)
-        self.ledger.set("optimizer", self._optimizer_bytes())
+        self._count_optimizer()
 
     def load_in_flight(self, state: Mapping[str, Any], *, steps: int = 0) -> None:
         """Restore a state of `state_in_flight`, after the weights of the module.
@@ -477,9 +475,9 @@ class Worker:
             self.ledger.add("messages", -message.bytes())
         return message
 
-    def _optimizer_bytes(self) -> int:
-        if self.optimizer is None:
-            return 0
-        states = self.optimizer.state.values()
-        kept = payload(value for state in states for value in state.values() if isinstance(value, Tensor))
-        return kept + payload(self.rules.buffers)
+    def _count_optimizer(self) -> None:
+        """Count the bytes of the optimizer and the rules."""
+        states = {} if self.optimizer is None else self.optimizer.state
+        kept = payload(value for state in states.values() for value in state.values() if isinstance(value, Tensor))
+        self._states = len(states)
+        self.ledger.set("optimizer", kept + payload(self.rules.buffers))

@@ -71,7 +71,7 @@ def test_inspecting_times_ticks_in_steady_state(tmp_path: Path, monkeypatch: pyt
 
     def timed(step: Callable[[], object]) -> float:
         parts = [part for worker in step.func.__self__.workers for part in worker.parts]  # type: ignore[attr-defined]  # partial
-        inspected.append([not part._inspected.done for part in parts])
+        inspected.append([part._inspected is not None for part in parts])
         step()
         return 2.0 + len(inspected) % 2
 

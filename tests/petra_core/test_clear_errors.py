@@ -85,11 +85,17 @@ class Differentiating(nn.Module):
         return force
 
 
-def loaded(saved: Callable[[list[nn.Parameter]], torch.optim.Optimizer], other: Any, steps: int = 12) -> Pipeline:
+def loaded(
+    saved: Callable[[list[nn.Parameter]], torch.optim.Optimizer], other: Any, steps: int = 12, *, older: bool = False
+) -> Pipeline:
     first, second = made(network(), methods.PETRA, optimizer=saved), made(network(), methods.PETRA, optimizer=other)
     for x, y in batches(steps):
         first.step(x, y)
-    second.load_state_dict(first.state_dict())
+    state = first.state_dict()
+    if older:
+        for worker in state["workers"]:
+            del worker["optimizer_class"]
+    second.load_state_dict(state)
     return second
 
 
@@ -226,12 +232,17 @@ TABLE: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "state: of AdamW into SGD": (
         lambda: loaded(adamw, sgd),
         CheckpointError,
+        r"stage 0 does not fit .*its optimizer is AdamW, this one is SGD; create the pipeline with the optimizer of",
+    ),
+    "state: older, of AdamW into SGD": (
+        lambda: loaded(adamw, sgd, older=True),
+        CheckpointError,
         r"stage 0 does not fit .*its optimizer is not SGD: it has amsgrad, betas.* but not dampening",
     ),
     "state: of SGD into AdamW": (
         lambda: loaded(sgd, adamw),
         CheckpointError,
-        "its optimizer is not AdamW: it has damp",
+        "its optimizer is SGD, this one is AdamW",
     ),
     "state: other order": (
         lambda: loaded(sgd, reverse),

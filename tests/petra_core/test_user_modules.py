@@ -1007,7 +1007,7 @@ def test_inspection_adds_no_operations_in_steady_state(method: Method) -> None:
         data = batches(24)
         for x, y in data[:12]:
             p.step(x, y)
-        assert all(part._inspected.done for worker in p.workers for part in worker.parts)
+        assert all(part._inspected is None for worker in p.workers for part in worker.parts)
         assert not any(module._forward_hooks for module in p.model.modules())
         with Operations() as operations:
             for x, y in data[12:]:
