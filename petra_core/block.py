@@ -174,7 +174,7 @@ class Block:
         """
         inspected = self._inspected
         if not self._memory:
-            self.structure.mark()
+            self.mark_weights()
         elif self.weights.keeps:
             self.structure.check_unwritten()
         if inspected is not None:
@@ -394,6 +394,11 @@ class Block:
     def forget_shapes(self) -> None:
         """Measure the size of the next graph again, because the shapes may change. No micro-batch may be in flight."""
         self._graph_bytes = None
+
+    def mark_weights(self) -> None:
+        """Note that the current weights are those of the engine, if writes of other code will be looked for."""
+        if self.weights.keeps or self._inspected is not None:
+            self.structure.mark()
 
     def retire_weights(self, version: int) -> None:
         """Prepare for the update that ends `version`: stash the weights if a backward will need them."""

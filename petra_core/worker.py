@@ -14,6 +14,7 @@ last to the first, so that only one block's graph exists at a time:
 A prime marks reconstructed values: y' differs from y only by rounding and by the updates since the forward.
 """
 
+import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,6 +138,7 @@ class Worker:
         delayed = method.double_buffered or not self.is_head
         self.rules = StageRules(settings.delay if delayed else (), self.optimizer)
         self.stream = RandomStream(device, settings.seed, index)
+        self._noise = contextlib.nullcontext() if settings.seed is None else self.stream  # of updates
         shared = (settings, self.ledger, device, self.rules, self.gradients, self.stream)
         self.parts = [Block(part, *shared, index=index, inspection=inspection) for part in stage.parts()]
         self.version = 0
@@ -301,7 +303,7 @@ class Worker:
             parameter.grad = gradient
         self.gradients.clear()
         if self.before_update is not None:
-            with self.stream:  # so that a hook's noise depends neither on other stages nor on a resume
+            with self._noise:  # so that a hook's noise depends neither on other stages nor on a resume
                 self.before_update(self.index, self.version, self.stage)
         self._prepared = True
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -311,7 +313,7 @@ class Worker:
         if not self._prepared:
             self.prepare_update()
         self._prepared = False
-        with torch.no_grad(), mixed_precision(self.device, None), self.stream:
+        with torch.no_grad(), mixed_precision(self.device, None), self._noise:
             if self.optimizer is not None:
                 self.rules.step(self._delays / self._accumulation)
         if self.rules or (self.optimizer is not None and len(self.optimizer.state) != self._states):
@@ -320,7 +322,7 @@ class Worker:
         for parameter in self.parameters:
             parameter.grad = None
         for part in self.parts:
-            part.structure.mark()
+            part.mark_weights()
         self.ledger.set("gradients", 0)
         self.version += 1
 
@@ -441,7 +443,7 @@ class Worker:
         self.ledger.set("gradients", payload(self.gradients.values()))
         for part, part_state in zip(self.parts, state["parts"], strict=True):
             part.load_state_dict(part_state, steps=steps, updates=updates)
-            part.structure.mark()
+            part.mark_weights()
         for name, inbox in self._inboxes():
             inbox.clear()
             for entry in state[name]:
