@@ -44,12 +44,18 @@ POINT = ["network", "k", "epochs", "method", "timing", "stages"]
 LATENCIES = (0.0, 0.05, 0.1)  # of a message, as fractions of the slowest device's time for a micro-batch
 TAUS = (1, 3, 9)
 NEAR = 0.02  # relative distance from the theoretical border at which stability is tested
+DOUBLE_BUFFERED = methods.PIPEDREAM_2BW.name
 TITLES = {
     DELAYED: "delayed gradients (PipeDream)",
     plan.DSP.name: "DSP (PACI)",
-    methods.PIPEDREAM_2BW.name: "PipeDream-2BW",
+    DOUBLE_BUFFERED: "PipeDream-2BW",
 }
-SYNCHRONOUS = {"GPipe": "GPipe", "1F1B": "synchronous 1F1B"}  # by the titles of the trade-off
+#: By the titles of the trade-off.
+SYNCHRONOUS = {
+    "GPipe": "GPipe",
+    "1F1B": "synchronous 1F1B",
+    "1F1B, checkpointing": "synchronous 1F1B, checkpointing",
+}
 
 
 class Place(NamedTuple):
@@ -357,7 +363,7 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
             words("devices", lambda row: f"{row.devices} devices"),
             words("way", lambda row: row.way),
             number("k", lambda row: row.k),
-            number("d₀", lambda row: row.staleness),
+            words("d₀", lambda row: "1 update" if row.way == TITLES[DOUBLE_BUFFERED] else f"{row.staleness}"),
             mean("accuracy, %", lambda row: row.accuracy),
             judged_columns(
                 "points", lambda row: row.accuracy - row.exact if row.staleness else None, group="− backpropagation"
@@ -369,6 +375,12 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
             "GPipe and synchronous 1F1B have the accuracy of backpropagation with the same samples per update, and "
             "empty at each. One device: backpropagation. Throughput measured with two processes stands under "
             "Benchmarks.",
+            "A row with one run has no interval, so small differences between such rows say nothing. The cuts by "
+            "costs are not those of the curve's points with as many stages.",
+            "PETRA, DSP and checkpointing evaluate each function again for the backward, about 4 units of work in "
+            "place of 3; what they save is memory.",
+            "PipeDream-2BW delays every stage, the head too, by one update of k micro-batches. It has the rate and "
+            "the warm-up of the other methods here, which need not suit it.",
             *machines,
         ],
         grouped=True,

@@ -155,17 +155,16 @@ def _reconstruction(frames: Frames, run_set: RunSet) -> str:
     of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title["PETRA − DSP"]
     text = ""
     if of_delayed.accuracy.estimate:
-        remains = " What remains is delay." * (of_delayed.accuracy.verdict is Verdict.EQUAL)
         text = (
             f"Delayed gradients keep inputs and weights; after {of_delayed.epochs} epochs PETRA − delayed gradients is "
             f"{format_difference(of_delayed.accuracy, unit='points')}{_after_short_training(frames, run_set)}: "
-            f"{_seen(of_delayed)} on this network, where {_reconstructing(run_set)}.{remains}"
+            f"{_seen(of_delayed)} on this network, where {_reconstructing(run_set)}."
         )
     if of_chain.accuracy.estimate:
         cost = format_difference(of_chain.accuracy, unit="points")
-        return f"{text} Where all inner stages compute with reconstructed inputs (chain of 16), PETRA − DSP is {cost}."
+        return f"{text} Where nearly all stages compute with reconstructed inputs (chain of 16), PETRA − DSP is {cost}."
     return (
-        f"{text} The chain of 16, in which all inner stages compute with reconstructed inputs, has not been run for "
+        f"{text} The chain of 16, in which nearly all stages compute with reconstructed inputs, has not been run for "
         "that long."
     )
 
@@ -195,7 +194,7 @@ def _seen(comparison: Primary) -> str:
     if verdict is Verdict.LOWER and comparison.holds:
         return "reconstruction and current weights cost accuracy"
     if verdict is Verdict.EQUAL:
-        return "no cost of reconstruction and current weights is left"
+        return "no cost of reconstruction and current weights above half a point is left"
     return "whether reconstruction and current weights cost accuracy is open"
 
 
@@ -361,9 +360,9 @@ def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
         if beaten and not still
         else ""
     )
-    measured = f"Speed measured with two processes: {of_two}." if (of_two := _state_measured_speeds(frames)) else ""
+    measured = _state_measured_speeds(frames)
     title = (
-        "It pays where few micro-batches make an update."
+        "In the model it is faster only where few micro-batches make an update."
         if wins and loses
         else "It is faster than a synchronous pipeline."
         if wins
@@ -379,6 +378,7 @@ def _state_measured_speeds(frames: Frames) -> str:
     Each speed is the median over rounds of ratios within a round.
     """
     series = frames.series.query("benchmark == 'pipelining' and quantity == 'throughput'")
+    settings = [b.setting for b in frames.results.benchmarks if b.name == "pipelining"]
     listed = []
     for group, rows in series.groupby("group", sort=False):
         rounds = rows.pivot(index="round", columns="contestant", values="value")
@@ -388,7 +388,9 @@ def _state_measured_speeds(frames: Frames) -> str:
             amounts = conjunction([f"{name.replace(', ', ' with ')} {medians[name]:.2f}" for name in contestants])
             network, _, width = str(group).partition(",")
             listed.append(f"{amounts} times one process ({title_of_convolutional(network)},{width})")
-    return "; ".join(listed)
+    if not listed:
+        return ""
+    return f"Measured with two processes and k = {settings[0]['micro_batches']}: {'; '.join(listed)}."
 
 
 # --- pictures
@@ -410,9 +412,10 @@ def _accuracy(frames: Frames) -> Iterator[Headline]:
             [_lengths(runs, named, absent)],
             key="headline-accuracy",
             caption=f"Test accuracy over the last epochs against the staleness of the first stage "
-            f"(k = {VARIANT.k}; {run_set.describe(network=True, length=False)}). Mark: mean, bar: 95 % interval; lines "
-            "join neighbouring marks of one length of training. Below the staleness the number of devices with one "
-            "stage each: in lockstep, * under asynchronous 1F1B, + under 1F1B with slack.",
+            f"(k = {VARIANT.k}; {run_set.describe(network=True, length=False)}). Mark: mean, or one run if it has "
+            "no bar; bar: 95 % interval; lines join neighbouring marks of one length of training. Below the staleness "
+            "the number of devices with one stage each: in lockstep, * under asynchronous 1F1B, + under 1F1B with "
+            "slack.",
             title=f"{title_of(run_set.example)}: accuracy against staleness",
             x=facets.Axis("staleness", label="staleness, micro-batches; devices"),
             y=facets.Axis("final_accuracy", label="test accuracy, %"),

@@ -219,7 +219,7 @@ def test_reproducibility_report_has_its_parts(tree: Element) -> None:
     (report,) = (e for e in tree.walk() if e.attributes.get("id") == "reproducibility")
     heads = [e.text for e in report.all("h4")]
     assert heads == ["Scope", "Methodology", "Results", "What was easy", "What was difficult", heads[-1]]
-    assert heads[-1] == "What the authors did not publish"
+    assert heads[-1] == "What the authors did not publish, or was not at hand here"
     assert "tests 33 claims of the paper" in report.text
 
 
