@@ -219,7 +219,8 @@ class Block:
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, weights if self.keeps_tape else None)
         entry.projections = () if inspected is None else inspected.projections
         entry.autocast, entry.before = autocast_dtype(self._device, self._autocast), before
-        self._ledger.add(self._kept_as, entry.held - payload(kept))
+        if before is not None:
+            self._ledger.add(self._kept_as, entry.held - payload(kept))
         self._memory.append(entry)
         return outputs
 

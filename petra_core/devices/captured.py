@@ -117,8 +117,8 @@ class CapturedSteps:
         self._snapshots: dict[int, Callable[[], None]] = {}  # by recording: sets Python's state after a step
         self._loss: Tensor | None = None  # static buffer of the loss
         self._enters: Streams = ()  # static buffers of the caller's micro-batch and its target
-        self._target_keys: Keys = None  # structure of that target, and its number of tensors
-        self._inputs = 1
+        self._target_keys: Keys = None  # structure of that target
+        self._inputs = 1  # number of tensors of that micro-batch, without the target
         self._batch: Batch | None = None  # makes the micro-batches of recorded steps
         if pipelined:
             pipeline.stagger()

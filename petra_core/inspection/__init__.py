@@ -2,11 +2,13 @@
 
     modules       before training: rejects stages, parameters and optimizers that the engine cannot train
     evaluations   in the first micro-batches: rejects blocks that are not pure functions (`Inspection`)
-    structure     at every update: rejects parameters that were frozen, added or replaced
+    structure     at every update: rejects parameters that were frozen, added or replaced, and hooks on stages; in every
+                  step, under methods that keep weights: rejects writes to weights between steps
     ownership     in the first micro-batches: finds outputs and gradients that share memory, which are then copied
     guards        in every step: rejects writes to inputs and gradients; in the first backwards: notices evaluations
     values        in every step: rejects micro-batches of other shapes, and losses and weights that are not finite
-    states        when a state is loaded: rejects the state of another pipeline or optimizer
+    states        when a state is loaded: rejects the state of another pipeline or optimizer; when one is saved: finds
+                  buffers that the state of a module lacks
     preflight     all inspections without training (`petra_core.check`)
 
 The engine uses `BlockInspection`, `Structure` and `OwnedTensors`. After the first micro-batches a block has no

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
+from petra_core.ledger import storage_of
 from petra_core.optimizers import count_required
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
@@ -96,8 +97,9 @@ def _check_memory(stages: Sequence[Stage]) -> None:
     storages: dict[tuple[int, torch.dtype], dict[nn.Parameter, str]] = {}
     for index, stage in enumerate(stages):
         for name, parameter in stage.named_parameters():
-            place = (parameter.untyped_storage()._cdata, parameter.dtype)
-            storages.setdefault(place, {}).setdefault(parameter, f"{name} of stage {index}")
+            storages.setdefault((storage_of(parameter), parameter.dtype), {}).setdefault(
+                parameter, f"{name} of stage {index}"
+            )
     for parameters in storages.values():
         if len(parameters) == 1 or not any(parameter.requires_grad for parameter in parameters):
             continue

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from petra_core.errors import Finding, StageError
 from petra_core.inspection.modules import HOOKED, HOOKED_REMEDY, HOOKS
+from petra_core.ledger import storage_of
 from petra_core.stages import Stage
 
 __all__ = ["Structure"]
@@ -106,4 +107,4 @@ class Structure:
 
 def _mark(parameter: Tensor) -> tuple[int, int]:
     """Return values of which a write in place changes the first, and an assignment to `.data` the second."""
-    return parameter._version, parameter.untyped_storage()._cdata
+    return parameter._version, storage_of(parameter)

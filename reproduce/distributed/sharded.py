@@ -45,7 +45,7 @@ from petra_core.checkpoint import ADVICE
 from petra_core.errors import CheckpointError
 from petra_core.files import replacing
 
-__all__ = ["ShardedCheckpoint"]
+__all__ = ["ShardedCheckpoint", "encode"]
 
 OWN_NAME = re.compile(r"step-\d{9,}(-again)?")  # of the folder of a checkpoint; others are not removed
 TABLE = ".metadata"  # torch's name for the table of contents

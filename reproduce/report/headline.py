@@ -378,7 +378,6 @@ def _state_measured_speeds(frames: Frames) -> str:
     Each speed is the median over rounds of ratios within a round.
     """
     series = frames.series.query("benchmark == 'pipelining' and quantity == 'throughput'")
-    settings = [b.setting for b in frames.results.benchmarks if b.name == "pipelining"]
     listed = []
     for group, rows in series.groupby("group", sort=False):
         rounds = rows.pivot(index="round", columns="contestant", values="value")
@@ -390,7 +389,8 @@ def _state_measured_speeds(frames: Frames) -> str:
             listed.append(f"{amounts} times one process ({title_of_convolutional(network)},{width})")
     if not listed:
         return ""
-    return f"Measured with two processes and k = {settings[0]['micro_batches']}: {'; '.join(listed)}."
+    setting = next(benchmark.setting for benchmark in frames.results.benchmarks if benchmark.name == "pipelining")
+    return f"Measured with two processes and k = {setting['micro_batches']}: {'; '.join(listed)}."
 
 
 # --- pictures
