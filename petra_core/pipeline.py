@@ -371,12 +371,10 @@ class Pipeline:
         the head has processed, and an evaluation uses weights of stages after different numbers of steps. `drain` lets
         all stages catch up.
 
-        Args:
-            lags: Lag of each stage in steps; None for (d_0 - d_j) / 2, rounded down, with which stages wait least.
+        Stage j lags (d_0 - d_j) / 2 steps, rounded down, with which stages wait least.
 
         Raises:
-            ValueError: If stage 0 lags, a message would not have arrived when it is needed, or the pipeline has several
-                processes.
+            ValueError: If the pipeline has several processes.
 
         """
         if not self.channel.owns_all:
