@@ -58,6 +58,7 @@ POINTS: dict[str, tuple[Point, ...]] = {
 DEVICES: dict[int, tuple[Stages, int]] = {2: ((3, 7), 4), 4: ((2, 2, 2, 4), 4), 10: ((), 16)}
 RIVALS = (PETRA, DELAYED, DSP, methods.PIPEDREAM_2BW)
 RATES = (0.5, 2.0)  # multiples of the recipe's rate, which the curve has
+WIDE_RATES = (0.25, 4.0)  # multiples of it at the ends of the curve, shared with the study of corrections
 #: Mitigations of delay to combine with less staleness, and the learning rates to try, as multiples of the recipe's.
 MITIGATIONS: dict[str, tuple[float, ...]] = {"predicted weights": (1.0,), "NAdam (momentum 0.99)": (16.0, 4.0, 64.0)}
 DEEP = 48  # blocks of the chain of 50 stages
@@ -120,8 +121,13 @@ def devices() -> Iterator[Cell]:
             for updates in dict.fromkeys((1, k)):
                 yield plan_cell(EXACT, PAPER, updates, seed)
                 for method in RIVALS:
-                    if not method.double_buffered or updates >= number - 1:
+                    if not method.double_buffered or updates >= least_updates(number):
                         yield plan_cell(method, on_devices(number), updates, seed)
+
+
+def least_updates(devices: int) -> int:
+    """Return the least k with which two versions of the weights suffice: k micro-batches cover the staleness."""
+    return devices - 1
 
 
 def on_devices(number: int) -> Point:
@@ -157,6 +163,10 @@ def swept() -> Iterator[Cell]:
     for seed in recipes.seeds("small"):
         for rate in RATES:
             for method, point in ((EXACT, PAPER), *((PETRA, point) for point in POINTS[NETWORK])):
+                usual = recipes.settings("small", NETWORK, method)
+                yield plan_cell(method, point, 1, seed, learning_rate=usual["learning_rate"] * rate)
+        for rate in WIDE_RATES:
+            for method, point in ((EXACT, PAPER), (PETRA, PAPER), (PETRA, FREE)):
                 usual = recipes.settings("small", NETWORK, method)
                 yield plan_cell(method, point, 1, seed, learning_rate=usual["learning_rate"] * rate)
 
