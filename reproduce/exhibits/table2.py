@@ -16,7 +16,7 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, PETRA, SWEEPS
 from reproduce.presentation import facets
-from reproduce.presentation.compare import CHOSEN, NOT_RUN, SeedSample, means, points, summarize
+from reproduce.presentation.compare import CHOSEN, NOT_RUN, SeedSample, format_difference, means, summarize
 from reproduce.presentation.content import Finding, none, with_sign
 from reproduce.presentation.statements import compare_with_published
 from reproduce.presentation.tables import entry, judged_columns, mean, mean_entry, number, published_value, table, words
@@ -149,8 +149,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     example = at(revnets[0], 1, PETRA)
     yield Sentence(
         f"{run_set.after.capitalize()} PETRA − backpropagation on {title_of(example)}, at the same effective batch is "
-        + conjunction([f"{points(gaps[revnets[0], k, SAME])} points at k = {k}" for k in (ks[0], ks[-1])])
-        + f" (scale “{run_set.scale}”).",
+        + conjunction([f"{format_difference(gaps[revnets[0], k, SAME])} at k = {k}" for k in (ks[0], ks[-1])])
+        + f", in points (scale “{run_set.scale}”).",
         known=any(gaps[revnets[0], k, SAME].estimate for k in (ks[0], ks[-1])),
     )
     yield facets.facet(

@@ -283,13 +283,6 @@ def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Role]:
 # --- as text
 
 
-def points(difference: Difference) -> str:
-    """Format a difference in points with its sign, and the number of broken runs."""
-    estimate = difference.estimate
-    broken = f" ({difference.wrecks} broken)" * bool(difference.wrecks)
-    return f"{with_sign(estimate.mean, 1)}{broken}" if estimate else NO_PAIR
-
-
 def format_difference(difference: Difference, *, trailing: bool = False, unit: str = "") -> str:
     """Format a difference as mean ± half-width of the 95 % interval, with the marks for mixed machines and broken runs.
 
