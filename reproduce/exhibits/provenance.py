@@ -5,6 +5,7 @@ is shown in full. Cells that have not been run are only counted, because a list 
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -155,8 +156,12 @@ def _findings(results: Results) -> Iterator[Finding]:
         reasons = " ".join(dict.fromkeys(f"{origin['reason']}; {'; '.join(origin['deviations'])}" for origin in data))
         untold = sum("data" not in run.result for run in runs_with(Status.FAILED) if isinstance(run.cell, TrainedCell))
         undocumented = f"; {count(untold, 'failed cell')} did not write down which they used" * bool(untold)
-        text = f"{count(len(data), 'cell')} used data that differ from the official files{undocumented}. {reasons}"
-        yield Finding(text, Role.MISSING)
+        usual = Counter(origin["reason"] for origin in data).most_common(1)[0][0]
+        yield Finding(
+            f"{count(len(data), 'cell')} used data that differ from the official files: "
+            f"{re.sub(r' [(][^)]*[)]', '', usual)}{undocumented}. All reasons and differences: {reasons}",
+            Role.ALERT,
+        )
     lost = [run for run in results.runs if any(str(code.get("commit")) in LOST for code in run.codes)]
     if lost:
         commits = sorted({str(code["commit"]) for run in lost for code in run.codes if str(code.get("commit")) in LOST})
