@@ -27,7 +27,7 @@ from reproduce.grids.plans import staleness as plan
 from reproduce.grids.plans.length import NETWORK
 from reproduce.grids.plans.length import PETRA as VARIANT
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
-from reproduce.modelling.strategies import STRATEGIES, Sharing, Strategy, evaluate_best
+from reproduce.modelling.strategies import PIPELINES, STRATEGIES, Sharing, Strategy, evaluate_best
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import Difference, format_difference, means
 from reproduce.presentation.content import MEGABYTE, Figure, in_prose, short_title
@@ -36,7 +36,18 @@ from reproduce.records.frames import Frames, RunSet, settings_key
 from reproduce.records.gradients import kinds_of
 from reproduce.text import conjunction, count
 
-__all__ = ["Answer", "Headline", "first_screen"]
+__all__ = ["TERMS", "Answer", "Headline", "first_screen"]
+
+#: Terms of the answers and pictures.
+TERMS = (
+    "k is the number of micro-batches per update. The staleness of a stage is the number of micro-batches that enter "
+    "it between the forward and the backward of one; with J stages that of the first is 2(J \N{MINUS SIGN} 1) in "
+    "lockstep, the paper's timing, J \N{MINUS SIGN} 1 under asynchronous 1F1B, and between the two under 1F1B with "
+    "slack. Synchronous 1F1B is the pipeline without staleness: it empties at every update. Delayed gradients "
+    "(PipeDream) keep activations and weights until the backward; DSP keeps the input of a stage and uses the current "
+    "weights; PETRA reconstructs the input as well. ± gives the 95 % interval; a difference with ‡ compares different "
+    "processors, devices or versions of torch."
+)
 
 SCALE = "small"
 HEIGHT, WIDTH = 4.2, 5.2  # of a picture, in inches
@@ -101,8 +112,7 @@ def _as_good(frames: Frames) -> Iterator[Answer]:
     text = (
         f"On CIFAR-10 with {title_of(cell).partition(',')[0]}{width}, PETRA (k = {VARIANT.k}, "
         f"{count(VARIANT.k, 'micro-batch')} per update) trails backpropagation by {conjunction(listed)} epochs, in "
-        "points of "
-        f"test accuracy. {_state_published_gaps()} {_reconstruction(frames, run_set)} "
+        f"points of test accuracy over the last epochs. {_state_published_gaps()} {_reconstruction(frames, run_set)} "
         f"{_at_paper_scale(frames)}"
     )
     yield Answer(_title(certain or known, max(known)), " ".join(text.split()), "length")
@@ -236,6 +246,13 @@ def _hold(network: TimedNetwork, method: str, slack: float = 1) -> Held:
     return Held(outcome.peak / MEGABYTE, outcome.total / MEGABYTE)
 
 
+def _hold_synchronously(network: TimedNetwork, title: str) -> Held:
+    """Return what a synchronous pipeline holds on as many devices, with many micro-batches per update."""
+    strategy = next(way for way in PIPELINES if way.title == title)
+    outcome = evaluate_best(network, strategy, len(network.costs), SPEED_K[-1])
+    return Held(outcome.peak / MEGABYTE, outcome.total / MEGABYTE)
+
+
 def _held(frames: Frames) -> dict[str, Held]:
     """Return bytes by method, as the model of the trade-off predicts them from shapes; empty without its network.
 
@@ -260,12 +277,14 @@ def _saves(frames: Frames) -> Iterator[Answer]:
     title = "It saves memory in total, but not on the fullest device." if same else "It saves memory on every device."
     why = ", since a stage that cannot be inverted keeps its inputs under both" * same
     costs = ": pipelining itself costs memory" * (exact.total < ours.total)
+    again = _hold_synchronously(network, CHECKPOINTED)
     text = (
         f"Modelled from shapes with one stage on each of {len(network.costs)} devices, in lockstep: PETRA holds "
         f"{ours.total:.0f} MB on all devices, {conjunction(saved)}. The fullest device holds {ours.fullest:.0f} MB "
         f"under PETRA and {rival.fullest:.0f} MB under DSP{why}. At asynchronous 1F1B, with half the delays, PETRA "
-        f"holds {sooner.total:.0f} MB, and {sooner.fullest:.0f} MB on the fullest device. Backpropagation on one "
-        f"device holds {exact.total:.0f} MB{costs}."
+        f"holds {sooner.total:.0f} MB, and {sooner.fullest:.0f} MB on the fullest device; synchronous 1F1B with "
+        f"checkpointing, at k = {SPEED_K[-1]}, holds {again.total:.0f} and {again.fullest:.0f} MB. Backpropagation on "
+        f"one device holds {exact.total:.0f} MB{costs}."
     )
     yield Answer(title, text, "tradeoff")
 
@@ -275,6 +294,7 @@ def _saves(frames: Frames) -> Iterator[Answer]:
 
 SPEED_K = (1, 4, 16, 32)
 OURS, MERGED, PIPELINE, CHECKPOINTED = methods.PETRA.title, "PETRA, merged stages", "1F1B", "1F1B, checkpointing"
+KEEPING = methods.DELAYED_GRADIENTS.title
 FASTER = 1.05  # least ratio of two speeds that counts as a difference, since stage costs vary from run to run
 
 
@@ -297,7 +317,7 @@ Speeds = dict[tuple[str, int, int], Pace]  # by way of training, k and number of
 
 
 def _speeds(frames: Frames) -> Speeds:
-    """Model PETRA with separate and with merged stages, and 1F1B; empty without timed stages.
+    """Model PETRA with separate and with merged stages, delayed gradients, and 1F1B; empty without timed stages.
 
     "Merged" means that all stages of a device form one stage. A synchronous pipeline computes the same either way.
     """
@@ -309,7 +329,7 @@ def _speeds(frames: Frames) -> Speeds:
     alone = evaluate_best(network, ways["Backpropagation"], 1, 1).seconds
     return {
         (title, k, devices): Pace(alone / cost.seconds, cost.peak)
-        for title in (OURS, MERGED, PIPELINE, CHECKPOINTED)
+        for title in (OURS, MERGED, KEEPING, PIPELINE, CHECKPOINTED)
         for k in (SPEED_K if title != CHECKPOINTED else SPEED_K[-1:])
         for devices in sorted({1, 2, 4, 7, most})
         for cost in [evaluate_best(network, ways[title], devices, k)]
@@ -533,9 +553,13 @@ def _memory(frames: Frames) -> Iterator[Headline]:
     if (network := _find_timed(frames)) is None:
         return
     held = _held(frames)
+    named = {short_title(methods.by_name(name)): amounts for name, amounts in held.items()} | {
+        f"{title.replace(', ', ' with ')}, k = {SPEED_K[-1]}": _hold_synchronously(network, title)
+        for title in (PIPELINE, CHECKPOINTED)
+    }
     bars = [
-        {"way": short_title(methods.by_name(name)), "part": part, "MB": amount}
-        for name, amounts in held.items()
+        {"way": way, "part": part, "MB": amount}
+        for way, amounts in named.items()
         for part, amount in ((FULLEST, amounts.fullest), (OTHERS, amounts.total - amounts.fullest))
     ]
     ours, rival = held[PETRA], held[DSP]
@@ -548,8 +572,8 @@ def _memory(frames: Frames) -> Iterator[Headline]:
             [facets.stack(sums=".0f")],
             key="headline-memory",
             caption=f"Bytes on the fullest device and on all others, each at its peak ({title_of(network.cell)}, "
-            f"micro-batches of {network.cell.batch_size}, k = {VARIANT.k}), modelled from shapes: one stage per "
-            "device, in lockstep. Backpropagation is on one device.",
+            f"micro-batches of {network.cell.batch_size}, k = {VARIANT.k} if not named), modelled from shapes: one "
+            "stage per device, in lockstep or under synchronous 1F1B. Backpropagation is on one device.",
             title=title,
             x=facets.Axis("way", label="MB"),
             y=facets.Axis("MB", label=""),
@@ -567,33 +591,34 @@ def _write_speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
     assert network is not None  # there are speeds
     most, low, high = max(devices for *_, devices in speeds), min(SPEED_K), max(SPEED_K)
     ours = [speeds[OURS, k, most].speed for k in SPEED_K]
-    ends = [speeds[PIPELINE, k, most].speed for k in (low, high)]
+    ends, keeping = ([speeds[way, k, most].speed for k in (low, high)] for way in (PIPELINE, KEEPING))
     drawn = [
-        {"line": OURS if way == OURS else f"{PIPELINE}, k = {k}", "devices": devices, "speed": cost.speed}
+        {"line": f"{PIPELINE}, k = {k}" if way == PIPELINE else way, "devices": devices, "speed": cost.speed}
         for (way, k, devices), cost in speeds.items()
-        if way in (OURS, PIPELINE)
+        if way in (OURS, KEEPING, PIPELINE)
     ]
     change = max(
         abs(speeds[MERGED, k, n].speed / cost.speed - 1) for (way, k, n), cost in speeds.items() if way == OURS
     )
     at_most = f"at most {100 * change:.0f} %" if change >= 0.005 else "less than 0.5 %"
     dashes: list[tuple[float, ...]] = [(1, 1), (3, 1.5), (6, 2), ()]
-    looks = {OURS: facets.TITLE_LOOKS[OURS]} | {
+    looks = {way: facets.TITLE_LOOKS[way] for way in (OURS, KEEPING)} | {
         f"{PIPELINE}, k = {k}": facets.Look(f"{PIPELINE}, k = {k}", "#0072b2", dashes[place], "s")
         for place, k in enumerate(SPEED_K)
     }
     yield Headline(
         f"On {most} devices PETRA is {min(ours):.1f} to {max(ours):.1f} times as fast as one device at k = {low} to "
-        f"{high}; 1F1B {ends[0]:.1f} to {ends[1]:.1f} times.",
+        f"{high}, delayed gradients {keeping[0]:.1f} to {keeping[1]:.1f} times, synchronous 1F1B {ends[0]:.1f} to "
+        f"{ends[1]:.1f} times.",
         facets.facet(
             drawn,
             [facets.line("range", marked=True)],
             key="headline-speed",
             caption="Speed over one device that backpropagates, modelled from the stage costs of the trade-off "
             f"({network.title}, width {network.cell.width}, micro-batches of {network.cell.batch_size}; timed "
-            f"on {network.machine}; links take no time). Band of PETRA: k = {low} to {high}; "
-            f"merging the stages of a device changes its speed by {at_most}. Measured stage costs vary by about "
-            "15 %.",
+            f"on {network.machine}; links take no time). Bands of PETRA and delayed gradients: "
+            f"k = {low} to {high}; merging the stages of a device changes PETRA's speed by {at_most}. Measured stage "
+            "costs vary by about 15 %.",
             title=f"{network.title}, width {network.cell.width}: speed against devices",
             x=facets.Axis("devices", label="devices"),
             y=facets.Axis("speed", label="speed, one device with backpropagation = 1"),

@@ -25,6 +25,7 @@ from reproduce.presentation.statements import ClaimVerdict
 from reproduce.presentation.statistics import MARGIN_POINTS
 from reproduce.records.results import Results
 from reproduce.report import citing, layout, overview
+from reproduce.report.headline import TERMS
 from reproduce.report.processes import Helpers
 from reproduce.report.reproducibility import count_verdicts
 from reproduce.report.sections import Top, draw
@@ -58,6 +59,7 @@ def render(results: Results, helpers: Helpers | None = None) -> Report:
             begun=results.begun,
             newest=overview.newest(results),
             answers=top.answers,
+            terms=TERMS,
             headlines=top.headlines,
             judged=top.judged,
             claims_of=claims_of,

@@ -18,7 +18,7 @@ from reproduce.exhibits.claims import Judged
 from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records.storage import write_atomically
 from reproduce.report.errors import ReadmeError
-from reproduce.report.headline import Answer, Headline
+from reproduce.report.headline import TERMS, Answer, Headline
 from reproduce.report.reproducibility import count_verdicts
 
 __all__ = ["Contents", "contents", "update"]
@@ -28,7 +28,6 @@ BEGIN, END = "<!-- {}: written by `python -m reproduce report --readme README.md
 LINE = 120  # maximum number of characters in a line of text
 #: Exhibits whose claims the README lists; the report lists all.
 EXHIBITS = ("table2", "table3", "table4", "table5", "figure4", "figure5", "figure6")
-MIXED = "‡: the two sides ran on different devices, processors or versions."
 
 
 class Contents(NamedTuple):
@@ -54,6 +53,8 @@ def contents(answers: list[Answer], headlines: list[Headline], judged: list[Judg
 
     """
     pictures, parts = {}, [_wrap(f"**{answer.title}** {answer.text}") for answer in answers]
+    if answers:
+        parts.append(_wrap(TERMS))
     for headline in headlines:
         name = f"{headline.figure.key.removeprefix('headline-')}.svg"
         pictures[name] = _on_white(headline.figure.svg).encode()
@@ -64,10 +65,7 @@ def contents(answers: list[Answer], headlines: list[Headline], judged: list[Judg
     table = "\n".join(["| the paper | this suite | verdict |", "|---|---|---|", *rows])
     lead = _wrap(f"{count_verdicts(judged)} Those of the paper's tables and figures with a run:")
     texts = {"answers": "\n\n".join(parts), "verdicts": f"{lead}\n\n{table}"}
-    for name, text in texts.items():
-        plain = text.replace(NARROW_SPACE, " ")
-        texts[name] = f"{plain}\n\n{MIXED}" if "‡" in plain else plain
-    return Contents(texts, pictures)
+    return Contents({name: text.replace(NARROW_SPACE, " ") for name, text in texts.items()}, pictures)
 
 
 def update(readme: Path, new: Contents) -> None:

@@ -46,7 +46,7 @@ def count_verdicts(judged: Sequence[Judged]) -> str:
     listed = [
         f"{verdicts[verdict]} {_plural(verdict, verdicts[verdict])}" for verdict in ClaimVerdict if verdicts[verdict]
     ]
-    return f"Of {count(verdicts.total(), 'claim')} of the paper {conjunction(listed)}."
+    return f"Of {count(verdicts.total(), 'claim')} of the PETRA paper {conjunction(listed)}."
 
 
 def _plural(verdict: ClaimVerdict, amount: int) -> str:
@@ -66,6 +66,11 @@ def _plural(verdict: ClaimVerdict, amount: int) -> str:
         ClaimVerdict.OPEN: "are open",
         ClaimVerdict.UNKNOWN: "have no run that bears on them",
     }[verdict]
+
+
+def _by_paper(judged: Sequence[Judged]) -> str:
+    """Count claims by paper, as "9 of PETRA and 1 of BDIA"."""
+    return conjunction([f"{n} of {paper}" for paper, n in Counter(member.claim.paper for member in judged).items()])
 
 
 def reproducibility(judged: Sequence[Judged], frames: Frames) -> Reproducibility:
@@ -91,7 +96,7 @@ def reproducibility(judged: Sequence[Judged], frames: Frames) -> Reproducibility
             "is chosen by test accuracy, as in the paper."
         ),
         results=[
-            (f"{verdict.value.capitalize()} ({len(members)}): {verdict.meaning}.", members)
+            (f"{verdict.value.capitalize()} ({_by_paper(members)}): {verdict.meaning}.", members)
             for verdict, members in grouped
             if members
         ],
