@@ -57,16 +57,22 @@ def check(root: Path) -> None:
 @records.command()
 @click.argument("sources", metavar="[SOURCE]...", nargs=-1, type=UserPath())
 @RECORDS
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Let finished results of SOURCE take the place of other ones here, which move to the folder `replaced`.",
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("-v", "--verbose", is_flag=True, help="Also list the records that are skipped.")
-def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> None:
+def merge(sources: Sequence[Path], root: Path, replace: bool, dry_run: bool, verbose: bool) -> None:
     """Merge the records of other machines, in the folders SOURCE, into one folder.
 
     A SOURCE may be an archive of `benchmarks.quarter_hour`. It may contain its records in volumes or, from older
     versions, in folders. A finished record replaces an unfinished one, and of two unfinished ones the more complete is
     kept, with its checkpoint. Records of benchmarks are merged too. Two different finished results of one cell are a
-    conflict: both stay where they are. Finished records that are still in folders here are moved to volumes; without a
-    SOURCE, nothing else is done. After a kill, the same command continues. Exit code 1: something could not be merged.
+    conflict: both stay where they are, unless --replace is given. Finished records that are still in folders here are
+    moved to volumes; without a SOURCE, nothing else is done. After a kill, the same command continues. Exit code 1:
+    something could not be merged.
     """
     decisions: Counter[Decision] = Counter()
     planned: dict[Path, Any] | None = {} if dry_run else None
@@ -77,7 +83,7 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
         if not dry_run:
             check_writable(root, "--records")
         try:
-            merges = [merging.merge(folder, root, dry_run=planned) for folder in folders]
+            merges = [merging.merge(folder, root, replace=replace, dry_run=planned) for folder in folders]
             for decision, path, detail in chain(*merges or [merging.publish_finished(root, dry_run=dry_run)]):
                 decisions[decision] += 1
                 if decision.to_be_told or verbose:
@@ -88,7 +94,7 @@ def merge(sources: Sequence[Path], root: Path, dry_run: bool, verbose: bool) -> 
     done = "would be " if dry_run else ""
     for decision in Decision:
         if decisions[decision]:
-            click.echo(f"{decisions[decision]} {decision.value.format(done)}")
+            click.echo(f"{decisions[decision]} {decision.value.format(done, done)}")
     if not decisions:
         nothing = f"{root} has no finished record in a folder"
         click.echo(f"no records in {' and '.join(map(str, sources))}" if sources else nothing)

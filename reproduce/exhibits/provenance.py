@@ -16,7 +16,7 @@ from reproduce.grids import scales
 from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
 from reproduce.grids.rerun import command
-from reproduce.presentation.content import Entry, Finding, Listing, Role, code, missing
+from reproduce.presentation.content import Entry, Finding, Listing, Role, Table, code, missing
 from reproduce.presentation.tables import entry, named_columns, table, words
 from reproduce.records.frames import Frames
 from reproduce.records.lost_commits import LOST
@@ -71,6 +71,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
             words("settings", _settings),
         ],
     )
+    if results.replaced:
+        yield Folded(_replaced(frames))
     yield Folded(
         table(
             key="cells",
@@ -89,6 +91,34 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
     for patch, name in {version["patch"]: version["code"] for version in codes if version["patch"]}.items():
         yield Folded(Listing(f"patch-{name}", f"Difference of {name} to its commit", patch))
+
+
+def _replaced(frames: Frames) -> Table:
+    """Return a table of the earlier results of cells that were repeated, beside those in use."""
+
+    def machine(run: Run[Any]) -> str:
+        return " and ".join(
+            dict.fromkeys(str(e["processor"] if e["device"] == "cpu" else e["device"]) for e in run.environments)
+        )
+
+    def of_now(run: Run[Any]) -> Run[Any]:
+        return frames.by_name.get(run.cell.name, run)
+
+    return table(
+        key="replaced",
+        caption="Results that were replaced by repetitions (`records merge --replace`) and count nowhere, beside the "
+        "results in use.",
+        rows=frames.results.replaced,
+        fields=[
+            entry("cell", lambda run: code(run.cell.name), numeric=False),
+            words("commit", lambda run: ", ".join(str(version.get("commit"))[:10] for version in run.codes)),
+            words("machine", machine),
+            words("result", lambda run: run.state.reached),
+            words("commit now", lambda run: ", ".join(str(v.get("commit"))[:10] for v in of_now(run).codes)),
+            words("machine now", lambda run: machine(of_now(run))),
+            words("result now", lambda run: of_now(run).state.reached),
+        ],
+    )
 
 
 def _other_command(run: Run[Any]) -> Entry | None:
@@ -163,6 +193,10 @@ def _findings(results: Results) -> Iterator[Finding]:
             Role.ALERT,
         )
     lost = [run for run in results.runs if any(str(code.get("commit")) in LOST for code in run.codes)]
+    if results.replaced:
+        yield Finding(
+            f"{count(len(results.replaced), 'result')} replaced by repetitions of their cells; both are listed below."
+        )
     if lost:
         commits = sorted({str(code["commit"]) for run in lost for code in run.codes if str(code.get("commit")) in LOST})
         names = "; ".join(f"{commit[:10]}{f' ({LOST[commit]})' * bool(LOST[commit])}" for commit in commits)

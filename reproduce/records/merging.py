@@ -7,7 +7,9 @@ of the same cell. Here each record is compared first:
     one is finished, the other is not             the finished one is kept
     both unfinished                               the further one with a checkpoint to resume from is kept
     both finished, the same except for times      ours stays
-    both finished, and different                  a conflict: both stay where they are, and a person decides
+    both finished, and different                  a conflict: both stay where they are, and a person decides; with
+                                                  `replace` theirs takes the place of ours, which moves to the folder
+                                                  `replaced`
     the report could not show theirs              skipped and reported (a link, a pipe, an invalid value)
     a process works on one, or ours is damaged    skipped and reported
 
@@ -44,10 +46,11 @@ COPIES = ".merge-"  # prefix of temporary folders
 
 
 class Decision(enum.Enum):
-    """Outcome for a record of the source. "would be " is inserted into the words in a dry run."""
+    """Outcome for a record of the source. A dry run inserts "would be " into the words."""
 
     BROUGHT = "{}brought"
     REPLACED = "{}brought in place of a less complete record"
+    EXCHANGED = "{}brought in place of another result, which {}moved to the folder “replaced”"
     SAME = "already present"
     KEPT = "skipped: the record here is more complete"
     PUBLISHED = "{}moved from a folder here to a volume"
@@ -73,12 +76,16 @@ BRINGING = (Decision.BROUGHT, Decision.REPLACED)
 Decided = tuple[Decision, Path, str]
 
 
-def merge(source: Path, root: Path, *, dry_run: dict[Path, Any] | None = None) -> Iterator[Decided]:
+def merge(
+    source: Path, root: Path, *, replace: bool = False, dry_run: dict[Path, Any] | None = None
+) -> Iterator[Decided]:
     """Merge the records below `source` into those below `root`, one after the other. `source` does not change.
 
     Args:
         source: Folder of records.
         root: Folder of records; created if needed.
+        replace: Whether a finished result takes the place of a finished one below `root` that is of other code or
+            has other values. That one is kept in the folder `replaced`.
         dry_run: If given, nothing is written. It receives each record that would be copied, by its place, for the dry
             runs of further sources.
 
@@ -97,7 +104,7 @@ def merge(source: Path, root: Path, *, dry_run: dict[Path, Any] | None = None) -
     for problem in scanned.problems:
         yield Decision.UNREADABLE, problem.path, str(problem)
     for run in scanned.records:
-        yield _merge_one(run, Record.for_cell(run.cell, root), dry_run=dry_run)
+        yield _merge_one(run, Record.for_cell(run.cell, root), replace=replace, dry_run=dry_run)
     for file in sorted((source / benchmarks.FOLDER).glob("*.json")):
         yield _merge_benchmark(file, root / benchmarks.FOLDER / file.name, dry_run=dry_run)
     if dry_run is None:
@@ -140,9 +147,9 @@ def publish_finished(root: Path, *, dry_run: bool = False) -> Iterator[Decided]:
             yield Decision.PUBLISHED, record.path, str(run.state)
 
 
-def _merge_one(theirs: Run[Cell], ours: Record, *, dry_run: dict[Path, Any] | None) -> Decided:
+def _merge_one(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[Path, Any] | None) -> Decided:
     try:
-        decision, detail = _decide(theirs, ours, dry_run=dry_run)
+        decision, detail = _decide(theirs, ours, replace=replace, dry_run=dry_run)
     except (LockedError, LockLostError) as error:
         decision, detail = Decision.IN_USE, str(error)
     except _TheirsError as error:
@@ -158,10 +165,14 @@ def _merge_one(theirs: Run[Cell], ours: Record, *, dry_run: dict[Path, Any] | No
     return decision, theirs.place, detail
 
 
-def _decide(theirs: Run[Cell], ours: Record, *, dry_run: dict[Path, Any] | None) -> tuple[Decision, str]:
+def _decide(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[Path, Any] | None) -> tuple[Decision, str]:
     _check_theirs(theirs)
     here = (dry_run or {}).get(ours.path) or ours.read(known=[theirs])
     decision, detail = _compare(theirs, here)
+    if replace and (decision is Decision.CONFLICT or (decision is Decision.SAME and theirs.codes != here.codes)):
+        if dry_run is None:
+            _exchange(theirs, ours)
+        return Decision.EXCHANGED, f"{theirs.state} in place of {here.state}"
     if decision in BRINGING:
         if dry_run is None:
             return _bring(theirs, ours)
@@ -214,7 +225,7 @@ def _compare(theirs: Run[Cell], ours: Run[Cell], *, held: bool = False) -> tuple
         if theirs.content == ours.content:
             return Decision.SAME, ""
         place = f"{ours.place} is {ours.state}"
-        return Decision.CONFLICT, f"{theirs.state}, and {place} with another result; remove one of them"
+        return Decision.CONFLICT, f"{theirs.state}, and {place} with another result; --replace takes this one"
     for run in (theirs, ours):
         who = None if (held and run is ours) or _is_published(run) else holder(run.place)
         if who is not None and not who.gone:
@@ -259,6 +270,14 @@ def _append(theirs: Run[Cell], ours: Record, decided: tuple[Decision, str]) -> t
     ours.remove_checkpoint()
     ours.publish()
     return decided
+
+
+def _exchange(theirs: Run[Cell], ours: Record) -> None:
+    """Put a finished record in the place of our finished one, which may still be in a folder."""
+    assert ours.root is not None
+    with ours.lock():
+        ours.publish()
+        volumes.replace(theirs, ours.root)
 
 
 def _copy(theirs: Run[Cell], ours: Record) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell
 from reproduce.records import benchmarks as benchmark_records
-from reproduce.records import history, reading
+from reproduce.records import history, reading, volumes
 from reproduce.records.benchmarks import Benchmark, BenchmarkError
 from reproduce.records.history import Tracked
 from reproduce.records.reading import (
@@ -103,6 +103,7 @@ class Results:
     benchmarks: tuple[Benchmark, ...] = ()
     benchmark_problems: tuple[BenchmarkError, ...] = ()
     history: tuple[Tracked, ...] = ()  # what asv counted at each commit
+    replaced: tuple[Run[Cell], ...] = ()  # earlier results of cells that were repeated; they count nowhere
 
     @property
     def begun(self) -> bool:
@@ -129,7 +130,9 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
     runs += [Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected)) for cell in absent]
     benchmarks, unreadable = benchmark_records.read_all(root)
     tracked, damaged = history.read(root.parent / history.FOLDER)
-    return Results(tuple(runs), tuple(problems), benchmarks, (*unreadable, *damaged), tracked)
+    replaced, unread = volumes.scan(root / volumes.REPLACED, ())
+    problems += unread
+    return Results(tuple(runs), tuple(problems), benchmarks, (*unreadable, *damaged), tracked, tuple(replaced))
 
 
 @cache

@@ -21,6 +21,8 @@ can merge two branches that appended to one volume with the driver `union` (`rep
 append that was interrupted is completed by repeating it.
 
 Each scale has a separate `provenance.jsonl`, so that runs of a scale that git ignores change no tracked file.
+
+Results that were replaced by a repetition are in the folder `<root>/replaced`, a folder of records that counts nowhere.
 """
 
 import base64
@@ -45,6 +47,7 @@ from reproduce.records.storage import append_line, explain_full_disk, write_atom
 
 LIVE = "live"  # the folder of running cells, below the root
 PROVENANCE = "provenance.jsonl"
+REPLACED = "replaced"  # the folder of results that are not in use any more, below the root
 LOCK = ".volumes"  # the folder in LIVE that a process holds while it changes volumes
 AGAIN_SECONDS = 0.05
 PATIENCE_SECONDS = 60.0  # timeout of the lock; an append takes milliseconds
@@ -242,7 +245,7 @@ def listing(root: Path, problems: list[RecordError]) -> list[os.DirEntry[str]]:
             problems.append(unreadable(folder, error))
             return []
 
-    scales = [scale for scale in entries(root) if scale.is_dir() and not scale.name.startswith(".")]
+    scales = [scale for scale in entries(root) if scale.is_dir() and scale.name[0] != "." and scale.name != REPLACED]
     return [entry for scale in scales for entry in entries(Path(scale.path))]
 
 
@@ -307,20 +310,31 @@ def publish(run: Run[Cell], root: Path) -> RecordError | None:
         RecordError: The volume cannot be read.
 
     """
-    path = path_of(run.cell, root)
-    entries, lines = _lines(run)
     with _held(root) as held:
-        with explain_full_disk(f"to write {path}"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        known = read(path).runs(run.cell.identity)
+        known = read(path_of(run.cell, root)).runs(run.cell.identity)
         if known:
             return next((conflict(other, run) for other in known if other.content != run.content), None)
-        there = _provenance(path.with_name(PROVENANCE))
-        held.check()
-        _append(path.with_name(PROVENANCE), [line for key, line in entries.items() if key not in there])
-        held.check()
-        _append(path, lines)
+        _append(path_of(run.cell, root), _store_provenance(run, root, held))
     return None
+
+
+def replace(run: Run[Cell], root: Path) -> None:
+    """Put a finished run in the place of other results of its cell, which move to the folder of replaced ones.
+
+    A process that is killed at any point leaves one of them in use, and repeating the call completes the move.
+
+    Raises:
+        LockedError: As for `publish`.
+        LockLostError: As for `publish`.
+        StorageFullError: As for `publish`.
+        RecordError: As for `publish`.
+
+    """
+    path = path_of(run.cell, root)
+    with _held(root) as held:
+        for other in read(path).runs(run.cell.identity):
+            _append(path_of(run.cell, root / REPLACED), _store_provenance(other, root / REPLACED, held))
+        _rewrite(path, run.cell, _store_provenance(run, root, held), held)
 
 
 def remove(cell: Cell, root: Path) -> None:
@@ -336,10 +350,29 @@ def remove(cell: Cell, root: Path) -> None:
     if cell.identity not in read(path).blocks:
         return
     with _held(root) as held:
-        start = f'{{"id":"{cell.identity}",'.encode()
-        lines = [line for line in path.read_bytes().splitlines(keepends=True) if not line.startswith(start)]
-        held.check()
-        write_atomically(path, b"".join(lines))
+        _rewrite(path, cell, (), held)
+
+
+def _rewrite(path: Path, cell: Cell, lines: Iterable[str], held: Hold) -> None:
+    """Write a volume with these lines in the place of those of a cell."""
+    start = f'{{"id":"{cell.identity}",'.encode()
+    others = [line for line in path.read_bytes().splitlines(keepends=True) if not line.startswith(start)]
+    held.check()
+    write_atomically(path, b"".join([*others, *(f"{line}\n".encode() for line in lines)]))
+
+
+def _store_provenance(run: Run[Cell], root: Path, held: Hold) -> list[str]:
+    """Append the provenance of a run that is not there yet, and return the run's lines."""
+    path = path_of(run.cell, root)
+    file = path.with_name(PROVENANCE)
+    entries, lines = _lines(run)
+    with explain_full_disk(f"to write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    there = _provenance(file)
+    held.check()
+    _append(file, [line for key, line in entries.items() if key not in there])
+    held.check()
+    return lines
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from petra_core import methods
 from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.measures.complexity import measure_complexity
-from reproduce.records import benchmarks, locks, merging, volumes
+from reproduce.records import benchmarks, locks, merging, results, volumes
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
 from reproduce.records.storage import StorageFullError
@@ -129,6 +129,52 @@ def test_different_results_conflict_and_both_are_kept(there, here, make):
     assert decision is Decision.CONFLICT
     assert str(Record.for_cell(CELL, here).read().place) in detail
     assert (snapshot(there), snapshot(here)) == before
+
+
+@pytest.mark.parametrize("make", [lambda root: train(CELL, root, 96.0), lambda root: failed(root, "diverged")])
+def test_replace_exchanges_different_results_and_keeps_the_old_one(there, here, make):
+    """With `replace` the other result is used, and the old one moves to a folder of records that counts nowhere."""
+    train(CELL, there, 95.0)
+    make(here)
+    before = snapshot(here)
+    assert decisions(there, here, replace=True, dry_run={}) == [Decision.EXCHANGED]
+    assert snapshot(here) == before
+    old = Record.for_cell(CELL, here).read().state
+    assert decisions(there, here, replace=True) == [Decision.EXCHANGED]
+    assert decisions(there, here, replace=True) == [Decision.SAME]
+    contents = results.read(here)
+    assert not contents.problems
+    assert [run.state.reached for run in contents.runs] == ["95.00 %"]
+    assert [run.state for run in contents.replaced] == [old]
+    assert [run.state for run in scan(here / volumes.REPLACED).records] == [old]
+
+
+def test_replace_brings_equal_result_of_other_code(there, here):
+    """With `replace` an equal result of other code is used, since the code of the old one may be unknown."""
+    for root, commit in ((here, "a" * 40), (there, "b" * 40)):
+        train(CELL, root, 95.0, code={"version": "0.1.0", "commit": commit, "clean": True, "untracked": []})
+    assert decisions(there, here) == [Decision.SAME]
+    assert decisions(there, here, replace=True) == [Decision.EXCHANGED]
+    assert [run.codes[0]["commit"] for run in scan(here).records] == ["b" * 40]
+
+
+def test_killed_exchange_leaves_one_result_and_can_be_repeated(there, here, monkeypatch):
+    """A kill before the last write leaves the old result in use, and the same merge completes the exchange."""
+    train(CELL, there, 95.0)
+    train(CELL, here, 96.0)
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(volumes, "write_atomically", kill)
+        with pytest.raises(KeyboardInterrupt):
+            decisions(there, here, replace=True)
+    assert [run.state.reached for run in scan(here).records] == ["96.00 %"]
+    assert decisions(there, here, replace=True) == [Decision.EXCHANGED]
+    contents = results.read(here)
+    assert [run.state.reached for run in contents.runs] == ["95.00 %"]
+    assert [run.state.reached for run in contents.replaced] == ["96.00 %"]
 
 
 def test_runs_differing_only_in_times_are_the_same(there, here):
