@@ -161,7 +161,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         ],
         notes=(
             "Bytes are the largest of each stage, summed up: old weights, averages and the optimizer's state included; "
-            "relative: to the method without a mitigation.",
+            "relative: to the method without a mitigation. They are as the engine of each run counted them; since "
+            "version 0.2 the engine holds one message more per pair of stages in lockstep.",
         ),
         grouped=True,
     )

@@ -7,7 +7,6 @@ all three. Accuracy is measured; bytes and times are modelled from the measured 
 import math
 from collections.abc import Iterator
 from itertools import combinations
-from typing import Any
 
 from pandas import DataFrame
 
@@ -31,8 +30,8 @@ INTRODUCTION = (
     "state. Both are simulated event by event from the stages' costs as measured on one device, over links that take "
     "no time, neighbouring stages sharing a device by the best cut; pipelined methods are in lockstep. A synchronous "
     "pipeline has the accuracy of backpropagation and empties at every update of k micro-batches. Modelled devices run "
-    "freely, so that what waits for a slow stage is held beside it; measured is the fullest stage of the run in one "
-    "process, tick by tick."
+    "freely, so that what waits for a slow stage is held beside it. Bytes that a run counted in one process are not "
+    "shown: there the stages take turns, and engines of different versions held different numbers of messages."
 )
 SAME = 0.02  # relative difference of two costs up to which they count as equal
 COSTS = {"megabytes": "fullest device, MB", "milliseconds": "a micro-batch, ms"}
@@ -49,12 +48,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         yield f"At the scale “{run_set.scale}” stage costs and accuracies are not both there yet."
         return
     points = _points(timed[0], ways, accuracy, k)
-    totals = run_set.parts().query("kind == 'total'").groupby("method")["value"].max() / MEGABYTE
-    in_process = {way.title: totals.get(way.method.name) for way in ways if way.schedule is None}
-
-    def find_measured(point: Any) -> float | None:
-        return in_process.get(point.way) if point.devices == len(timed[0].costs) else None  # one stage per device
-
     yield _worth(run_set, points, accuracy)
     yield facets.facet(
         points.melt(["devices", "way", "accuracy", "beaten"], list(COSTS), var_name="cost"),
@@ -86,7 +79,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             mean("accuracy, %", lambda point: accuracy[point.trains_as]),
             amount("fullest device, MB", lambda point: point.megabytes, 1, group="modelled"),
             amount("a micro-batch, ms", lambda point: point.milliseconds, 2, group="modelled"),
-            amount("in one process, MB", find_measured, 1, group="measured"),
             words("on the front", lambda point: point.beaten or "yes"),
         ],
         notes=[
