@@ -117,8 +117,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     stages = run_set.parts().pivot_table("value", ["cell", "stage"], "of", aggfunc="sum") / MEGABYTE
     yield table(
         key=f"table6-held-{run_set.key}",
-        caption=f"Memory of every stage as really held under PETRA, MB, scale “{run_set.scale}”, k = 1; last, the sum "
-        "of what departs from the prediction, whatever its sign.",
+        caption=f"Memory of every stage as really held under PETRA by the engine of the record, MB, scale "
+        f"“{run_set.scale}”, k = 1; last, the sum of what departs from that engine's prediction, whatever its sign.",
         rows=run_set.done.itertuples(),
         fields=[
             words("network", lambda run: f"{run.network}, {catalogue.by_name(run.dataset).title}"),
