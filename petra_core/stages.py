@@ -180,27 +180,29 @@ class ReversibleStage(Stage):
         return self.combine("output", torch.add, x_tilde, self._evaluate(x, *context)), x, *context
 
     def record(self, inputs: Streams) -> Tape:
-        x, x_tilde, *context = self._split(inputs)
-        x_leaf, leaves = leaf(x), tuple(map(leaf, context))
-        residual = self._evaluate(x_leaf, *leaves)
-        output = self.combine("output", torch.add, x_tilde.detach(), residual.detach())
-        outputs = (output, x.detach(), *detach(tuple(context)))
-        return CouplingTape(detach(inputs), outputs, x_leaf, residual, self.combine, leaves)
+        x, x_tilde, *context = detach(self._split(inputs))
+        tape, residual = self._record_residual(x, *context)
+        tape.inputs = x, x_tilde, *context
+        tape.outputs = self.combine("output", torch.add, x_tilde, residual), x, *context
+        return tape
 
     def keep(self, inputs: Streams) -> Streams:
         return inputs[:1] + inputs[2:]
 
     def recompute(self, kept: Streams) -> Tape:
-        x_leaf, *context = map(leaf, kept)
-        return CouplingTape(None, None, x_leaf, self._evaluate(x_leaf, *context), self.combine, tuple(context))
+        return self._record_residual(*kept)[0]
 
     def reconstruct(self, outputs: Streams, state: Streams = ()) -> Tape:
-        y, y_tilde, *context = self._split(outputs)
-        x_leaf, leaves = leaf(y_tilde), tuple(map(leaf, context))
-        residual = self._evaluate(x_leaf, *leaves)
-        x_tilde = self.combine("input", torch.sub, y.detach(), residual.detach())
-        inputs = (y_tilde.detach(), x_tilde, *detach(tuple(context)))
-        return CouplingTape(inputs, None, x_leaf, residual, self.combine, leaves)
+        y, y_tilde, *context = detach(self._split(outputs))
+        tape, residual = self._record_residual(y_tilde, *context)
+        tape.inputs = y_tilde, self.combine("input", torch.sub, y, residual), *context
+        return tape
+
+    def _record_residual(self, *streams: Tensor) -> tuple[CouplingTape, Tensor]:
+        """Evaluate the residual function with a graph, and return the tape and the detached result."""
+        leaves = tuple(map(leaf, streams))
+        residual = self._evaluate(*leaves)
+        return CouplingTape(leaves, residual, self.combine), residual.detach()
 
     def _split(self, streams: Streams) -> Streams:
         """Check that there are two streams of the same shape, and context only if the stage reads it; return them."""

@@ -93,19 +93,17 @@ class Tape(abc.ABC):
     Attributes:
         inputs: The stage's complete input, given or reconstructed, detached. None if only part of it was kept.
         outputs: The stage's output, detached. None if it is not needed.
+        leaves: The leaves that represent the input in the graph; empty without a graph.
 
     """
 
-    inputs: Streams | None
-    outputs: Streams | None
+    inputs: Streams | None = None
+    outputs: Streams | None = None
+    leaves: Streams = ()
 
     def roots(self) -> list[Node]:
         """Return the final nodes of the graph, for inspection. Subclasses that return none are not inspected."""
         return []
-
-    def leaves(self) -> Streams:
-        """Return the leaves that represent the input in the graph, for inspection."""
-        return ()
 
     def forget(self) -> None:
         """Drop references to inputs and outputs. The autograd graph keeps whatever it still needs."""
@@ -183,46 +181,34 @@ class ModuleTape(Tape):
     def __init__(self, leaves: Streams, results: Streams) -> None:
         self.inputs = detach(leaves)
         self.outputs = detach(results)
-        self._leaves = leaves
+        self.leaves = leaves
         self._ends = [_end(result) for result in results]
 
     def roots(self) -> list[Node]:
         return [end.edge.node for end in self._ends if end is not None]
 
-    def leaves(self) -> Streams:
-        return self._leaves
-
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        leaves = [leaf for leaf in self._leaves if leaf.requires_grad] if input_gradient else []
+        leaves = [leaf for leaf in self.leaves if leaf.requires_grad] if input_gradient else []
         grad_leaves, grad_parameters = _differentiate(self._ends, leaves, parameters, grad_outputs)
         if not input_gradient:
             return None, grad_parameters
         gradients = iter(grad_leaves)
         return tuple(
-            next(gradients) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves
+            next(gradients) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self.leaves
         ), grad_parameters
 
 
 class CouplingTape(ModuleTape):
     """The graph of a residual function x -> F(x). The rest of the coupling is differentiated analytically.
 
-    The function may also read context, which are streams that pass the stage unchanged: x -> F(x, *context).
+    The function may also read context, which are streams that pass the stage unchanged: x -> F(x, *context). Whoever
+    records the graph sets the inputs and outputs of the coupling.
     """
 
-    def __init__(
-        self,
-        inputs: Streams | None,
-        outputs: Streams | None,
-        leaf: Tensor,
-        residual: Tensor,
-        combine: Combine,
-        context: Streams = (),
-    ) -> None:
-        self.inputs, self.outputs = inputs, outputs
-        self._leaves, self._ends = (leaf, *context), [_end(residual)]
-        self._combine = combine
+    def __init__(self, leaves: Streams, residual: Tensor, combine: Combine) -> None:
+        self.leaves, self._ends, self._combine = leaves, [_end(residual)], combine
 
     def gradients(
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True

@@ -390,9 +390,9 @@ class BlockInspection:
     def _walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
         """Check that the leaves of a graph are the block's input and its weights."""
         self._forwards += 1
-        for leaf in tape.leaves():
+        for leaf in tape.leaves:
             self._whole.inputs[leaf] = self
-        own = {id(tensor) for tensor in (*weights.values(), *tape.leaves())}
+        own = {id(tensor) for tensor in (*weights.values(), *tape.leaves)}
         given = {storage_reference(stream) for stream in inputs}
         for leaf in _leaves(tape.roots()):
             # A module may detach its input and differentiate with respect to that. No other block has this leaf.

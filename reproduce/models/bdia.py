@@ -125,11 +125,11 @@ class BdiaStage(Stage):
         return self._halve(before, gamma) + step, x
 
     def record(self, inputs: Streams) -> Tape:
-        x, before = two_streams(inputs)
-        gamma, x_leaf = self._drawn(x), leaf(x)
-        h = self._evaluate(x_leaf)
-        output = self._halve(before.detach(), gamma) + self._step(x.detach(), h.detach(), gamma)
-        return _BdiaTape(detach(inputs), (output, x.detach()), x_leaf, h, gamma)
+        x, before = detach(two_streams(inputs))
+        tape, h, gamma = self._record_h(x)
+        tape.inputs = x, before
+        tape.outputs = self._halve(before, gamma) + self._step(x, h, gamma), x
+        return tape
 
     def keep(self, inputs: Streams) -> Streams:
         return inputs[:1]
@@ -139,17 +139,22 @@ class BdiaStage(Stage):
         return () if bits is None else (pack((inputs[1].detach() * 2**bits).remainder(2) == 1),)
 
     def recompute(self, kept: Streams) -> Tape:
-        gamma, x_leaf = self._drawn(kept[0]), leaf(kept[0])
-        return _BdiaTape(None, None, x_leaf, self._evaluate(x_leaf), gamma)
+        return self._record_h(*kept)[0]
 
     def reconstruct(self, outputs: Streams, state: Streams = ()) -> Tape:
-        y, x = (stream.detach() for stream in two_streams(outputs))
-        gamma, x_leaf = self._drawn(x), leaf(x)
-        h = self._evaluate(x_leaf)
-        before = (y - self._step(x, h.detach(), gamma)) / gamma
+        y, x = detach(two_streams(outputs))
+        tape, h, gamma = self._record_h(x)
+        before = (y - self._step(x, h, gamma)) / gamma
         if self.quantise.bits is not None:
             before -= unpack(state[0], before.shape).to(before.dtype) / 2**self.quantise.bits
-        return _BdiaTape((x, before), None, x_leaf, h, gamma)
+        tape.inputs = x, before
+        return tape
+
+    def _record_h(self, x: Tensor) -> tuple[CouplingTape, Tensor, Tensor]:
+        """Draw gamma and evaluate h with a graph. Return the tape, the detached result and gamma."""
+        gamma, x_leaf = self._drawn(x), leaf(x)
+        h = self._evaluate(x_leaf)
+        return _BdiaTape(x_leaf, h, gamma), h.detach(), gamma
 
     def _drawn(self, x: Tensor) -> Tensor:
         """Draw gamma, [B, 1, ...]: +1/2 or -1/2 for each sample, from torch's generator.
@@ -181,10 +186,8 @@ class BdiaStage(Stage):
 class _BdiaTape(CouplingTape):
     """Tape with the graph of h. The rest of the step is differentiated analytically."""
 
-    def __init__(
-        self, inputs: Streams | None, outputs: Streams | None, leaf: Tensor, residual: Tensor, gamma: Tensor
-    ) -> None:
-        super().__init__(inputs, outputs, leaf, residual, combine_streams)
+    def __init__(self, leaf: Tensor, residual: Tensor, gamma: Tensor) -> None:
+        super().__init__((leaf,), residual, combine_streams)
         self._gamma = gamma
 
     def gradients(
