@@ -41,20 +41,22 @@ class FrozenBuffers:
     @property
     def makes_copies(self) -> bool:
         """Return whether the context replaces any buffers by copies."""
-        return any(buffer is not None for module in self._others for buffer in module._buffers.values())
+        return any(buffer is not None for *_, buffer in self._replaced())
 
     def copies(self) -> BufferCopies:
         """Return copies of the buffers that `freeze` replaces."""
-        return {
-            (module, name): None if buffer is None else buffer.clone()
-            for module in self._others
-            for name, buffer in module._buffers.items()
-        }
+        return {(module, name): None if buffer is None else buffer.clone() for module, name, buffer in self._replaced()}
 
     def versions(self) -> list[tuple[int, int]]:
         """Return values that change if a buffer that `freeze` replaces is written or set."""
-        buffers = (buffer for module in self._others for buffer in module._buffers.values())
-        return [(0, 0) if buffer is None else (id(buffer), buffer._version) for buffer in buffers]
+        return [(0, 0) if buffer is None else (id(buffer), buffer._version) for *_, buffer in self._replaced()]
+
+    def _replaced(self) -> list[tuple[nn.Module, str, Tensor | None]]:
+        """Return the buffers that `freeze` replaces, each with its module and its name.
+
+        They are listed each time, since a module may register or set a buffer in its first forward.
+        """
+        return [(module, name, buffer) for module in self._others for name, buffer in module._buffers.items()]
 
     @contextlib.contextmanager
     def freeze(self, copies: BufferCopies | None = None) -> Iterator[BufferCopies]:
@@ -68,8 +70,7 @@ class FrozenBuffers:
 
         """
         copies = self.copies() if copies is None else copies
-        # Listed each time, since a module may register or set a buffer in its first forward.
-        buffers = [(module, name, buffer) for module in self._others for name, buffer in module._buffers.items()]
+        buffers = self._replaced()
         for norm in self._norms:  # vars() avoids the slow __setattr__ of modules
             # BatchNorm then passes no running statistics to the kernel, and in training mode uses those of the batch.
             # InstanceNorm would still update them, so its buffers are copied with the others.
