@@ -11,6 +11,7 @@ always the next to be used. `petra_core.weights` selects the weights of a forwar
 """
 
 import contextlib
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,8 +140,8 @@ class Block:
         self._scratch = FrozenBuffers(stage.function, tracking=True)
         # Whether forwards write buffers that a resume needs as they were, because it records kept graphs again.
         self._writes_buffers = method.keeps_graph and method.pipelined and not is_head
-        self._watched_backwards = WATCHED_BACKWARDS  # number of backwards that remain to be watched
-        self._evaluates_again = False  # whether the backward evaluates the function, as with torch.utils.checkpoint
+        # Number of backwards that remain to be watched: all, if one evaluates the function (torch.utils.checkpoint).
+        self._watched_backwards: float = WATCHED_BACKWARDS
         self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible)  # a coupling returns a whole input stream
         self._owned_messages, self._owned_gradients = OwnedTensors(stage), OwnedTensors(stage)
         self._inspected: BlockInspection | None = None
@@ -196,7 +197,7 @@ class Block:
                     self.weights.replace(weights),
                     torch.enable_grad(),
                     refuse_input_writes(self.stage.function, inputs),
-                    self._measuring(*inputs, *(weights or {}).values()),
+                    self._counting_graph(*inputs, *(weights or {}).values()),
                 ):
                     if isinstance(self.stage, HeadStage):
                         tape = self.stage.record_loss(inputs, target)
@@ -204,7 +205,6 @@ class Block:
                         tape = self.stage.record(inputs)
                 assert tape.outputs is not None
                 outputs = tape.outputs
-                self._ledger.add("graph", self._graph_bytes or 0)
                 if not isinstance(self.stage, HeadStage):
                     tape.forget()
             else:
@@ -286,7 +286,7 @@ class Block:
             torch.enable_grad(),
             self.frozen.freeze(entry.before) as copies,
             replay(entry.random, self._device),
-            self._measuring(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
+            self._counting_graph(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
         ):
             if self.reconstructs:
                 assert outputs is not None  # the stage above sends its input down (`return_input`)
@@ -296,7 +296,6 @@ class Block:
                     entry.tape = self.stage.recompute(entry.kept)
                 entry.tape.outputs = None  # already sent; the graph keeps what it needs
             entry.buffers = copies
-        self._ledger.add("graph", self._graph_bytes or 0)
         return entry.tape.inputs
 
     @property
@@ -328,10 +327,8 @@ class Block:
         entry = self._memory.popleft()
         assert entry.micro_batch == micro_batch
         assert entry.tape is not None
-        if self._evaluates_again or self._watched_backwards:
-            grad_inputs, gradients = self._differentiate_with_care(entry, grad_outputs, input_gradient)
-        else:
-            grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
+        differentiate = self._differentiate_with_care if self._watched_backwards else self._differentiate
+        grad_inputs, gradients = differentiate(entry, grad_outputs, input_gradient)
         if entry.weights is not None:
             gradients = tuple(map(_apply_hooks, self.parameters, gradients))
         if self._inspected is not None:
@@ -355,11 +352,10 @@ class Block:
         """Differentiate an entry's graph, with the weights and buffers with which it was recorded in their places."""
         assert entry.tape is not None
         leaves = self.parameters if entry.weights is None else list(entry.weights.values())
-        recorded_late = entry.buffers is not None
         with (
             mixed_precision(self._device, None),
             self.weights.replace(entry.weights),
-            self.frozen.freeze(entry.buffers) if recorded_late else contextlib.nullcontext(),
+            contextlib.nullcontext() if entry.buffers is None else self.frozen.freeze(entry.buffers),
         ):
             return entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
 
@@ -383,8 +379,7 @@ class Block:
         added = [leaf.grad for leaf in leaves]
         for leaf in leaves:
             leaf.grad = None
-        self._watched_backwards = max(self._watched_backwards - 1, 0)
-        self._evaluates_again = self._evaluates_again or watch.evaluates
+        self._watched_backwards = math.inf if watch.evaluates else self._watched_backwards - 1
         return grad_inputs, tuple(map(_sum, gradients, added))
 
     @property
@@ -497,17 +492,18 @@ class Block:
         """Return the autocast context of a forward: that of the settings, or the caller's."""
         return mixed_precision(self._device, autocast_dtype(self._device, self._autocast))
 
-    def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[None]:
-        """Return a context that measures the bytes of the graph recorded inside, unless they are known."""
-        return contextlib.nullcontext() if self._graph_bytes is not None else self._measure(inputs)
-
     @contextlib.contextmanager
-    def _measure(self, inputs: Streams) -> Iterator[None]:
-        function = self.stage.function
-        accounted = [*inputs, *function.parameters(), *function.buffers(), *self.weights.stashed]
-        with SavedTensors(accounted) as saved:
+    def _counting_graph(self, *inputs: Tensor) -> Iterator[None]:
+        """Return a context that counts the bytes of the graph recorded inside. They are measured if unknown."""
+        if self._graph_bytes is None:
+            function = self.stage.function
+            accounted = [*inputs, *function.parameters(), *function.buffers(), *self.weights.stashed]
+            with SavedTensors(accounted) as saved:
+                yield
+            self._graph_bytes = saved.bytes
+        else:
             yield
-        self._graph_bytes = saved.bytes
+        self._ledger.add("graph", self._graph_bytes)
 
 
 def _apply_hooks(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
