@@ -17,7 +17,7 @@ single operation are not counted.
     side_bits         data that the inversion of a stage needs in addition to its output, such as lost bits
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,14 +90,19 @@ class SavedTensors:
 class Ledger:
     """The bytes that one stage holds, by kind.
 
+    Args:
+        stage: Index of the stage.
+
     Attributes:
+        stage: Index of the stage.
         now: Bytes currently held, by kind.
         peak: Largest number of bytes held so far, by kind.
         peak_total: Largest sum over all kinds so far.
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stage: int = 0) -> None:
+        self.stage = stage
         self.now = dict.fromkeys(KINDS, 0)
         self.peak = dict.fromkeys(KINDS, 0)
         self.peak_total = 0
@@ -120,33 +125,15 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class StageMemory:
-    """The bytes of one stage.
-
-    Attributes:
-        stage: Index of the stage.
-        now: Bytes currently held, by kind.
-        peak: Largest number of bytes held so far, by kind.
-        peak_total: Largest sum over all kinds so far.
-
-    """
-
-    stage: int
-    now: Mapping[str, int]
-    peak: Mapping[str, int]
-    peak_total: int
-
-
-@dataclass(frozen=True)
 class MemoryReport:
     """The bytes of all stages. `str(report)` is a table in MB (1e6 bytes).
 
     Attributes:
-        stages: The bytes of each stage.
+        stages: Copies of the stages' ledgers.
 
     """
 
-    stages: tuple[StageMemory, ...]
+    stages: tuple[Ledger, ...]
 
     def now(self, *kinds: str) -> int:
         """Return the bytes of the given kinds that all stages currently hold. Without arguments, count all kinds."""

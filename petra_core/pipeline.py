@@ -17,6 +17,7 @@ Methods that process one micro-batch at a time have d = 0: the backward immediat
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
 from typing import Any
 
 import torch
@@ -460,7 +461,7 @@ class Pipeline:
         """Return the bytes that each stage of this process holds, by kind: current and peak."""
         self._catch_up()
         self._collect_all()
-        return MemoryReport(tuple(worker.memory() for worker in self.workers))
+        return MemoryReport(copy.deepcopy(tuple(worker.ledger for worker in self.workers)))
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[list[tuple[int, Action]]]:

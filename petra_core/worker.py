@@ -28,7 +28,7 @@ from petra_core.inspection import Inspection
 from petra_core.inspection.guards import refuse_foreign_gradients
 from petra_core.inspection.modules import check_optimizer
 from petra_core.inspection.states import UnsavedBuffers, check_optimizer_state
-from petra_core.ledger import Ledger, StageMemory, payload
+from petra_core.ledger import Ledger, payload
 from petra_core.messages import Message
 from petra_core.optimizers import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.randomness import RandomStream, replay
@@ -119,7 +119,7 @@ class Worker:
         self.stage = stage
         self.index = index
         self.device = device
-        self.ledger = Ledger()
+        self.ledger = Ledger(index)
         self.is_head = isinstance(stage.parts()[-1], HeadStage)
         self.parameters = [p for part in stage.parts() for p in part.function.parameters() if p.requires_grad]
         for parameter in self.parameters:
@@ -344,10 +344,6 @@ class Worker:
             for part in self.parts:
                 streams = part.evaluate(streams, part.weights.select_for_forward(version))
         return streams
-
-    def memory(self) -> StageMemory:
-        """Return the bytes that the stage holds, current and peak."""
-        return StageMemory(self.index, dict(self.ledger.now), dict(self.ledger.peak), self.ledger.peak_total)
 
     def move_held(self, move: Move) -> None:
         """Move the tensors in queues, which outlive a step, to other memory."""

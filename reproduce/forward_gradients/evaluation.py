@@ -1,7 +1,7 @@
 """Define a block with its state, one evaluation of a block, and a guess for one of its tensors."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -93,7 +93,7 @@ class LocalBlock:
     drawn: nn.Module | None
     optimizer: torch.optim.Optimizer | None
     stream: RandomStream
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: Ledger
     graph_bytes: int | None = None
 
     @property

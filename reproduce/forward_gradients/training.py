@@ -11,6 +11,7 @@ after the block's forward, and a `torch.func.jvp` through the blocks above gives
 """
 
 import contextlib
+import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from petra_core.checkpoint import copy_tree
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.inspection.modules import check_stages
 from petra_core.inspection.values import REMEDY, PendingLosses, Shapes
-from petra_core.ledger import MemoryReport, SavedTensors, StageMemory, payload
+from petra_core.ledger import Ledger, MemoryReport, SavedTensors, payload
 from petra_core.optimizers import OptimizerFactory, optimizer_of, set_rate
 from petra_core.randomness import RandomStream
 from petra_core.stages import HeadStage, Loss, Stage, in_evaluation_mode, sequential
@@ -114,7 +115,7 @@ class ForwardGradients:
 
         layers = layers_of(stage) if weights and not last else []
         auxiliary, drawn = network(self.settings.has_auxiliary), network(self.settings.draws_networks)
-        block = LocalBlock(index, stage, layers, auxiliary, drawn, None, stream)
+        block = LocalBlock(index, stage, layers, auxiliary, drawn, None, stream, Ledger(index))
         if optimizer is not None and block.parameters:
             of_modules = ((kind, module.named_parameters()) for kind, module in block.modules.items())
             names = {p: f"{kind}.{name}" for kind, parameters in of_modules for name, p in parameters}
@@ -463,8 +464,7 @@ class ForwardGradients:
         Auxiliary networks are counted with their block. `gradients` includes the per-sample gradients of the largest
         layer. Temporary tensors of a jvp are not counted.
         """
-        ledgers = [(block.index, block.ledger) for block in self.blocks]
-        return MemoryReport(tuple(StageMemory(i, dict(o.now), dict(o.peak), o.peak_total) for i, o in ledgers))
+        return MemoryReport(copy.deepcopy(tuple(block.ledger for block in self.blocks)))
 
     def mean_cosines(self) -> tuple[int, list[float | None]]:
         """Return the number of steps since the last call and the mean of `cosines` over them, None if unknown."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import HeadStage, Pipeline, Stage, merge, methods, models
-from petra_core.ledger import KINDS, Ledger, MemoryReport, SavedTensors, StageMemory
+from petra_core.ledger import KINDS, Ledger, MemoryReport, SavedTensors
 from petra_core.methods import Method
 from petra_core.prediction.memory import predict
 from tests import toys
@@ -125,7 +125,7 @@ def test_ledger_total_peak_is_simultaneous() -> None:
     ledger.add("graph", 7)
     ledger.add("messages", 4)
     assert (ledger.peak["inputs"], ledger.peak["graph"], ledger.peak_total) == (10, 7, 11)
-    report = MemoryReport((StageMemory(0, ledger.now, ledger.peak, ledger.peak_total),) * 2)
+    report = MemoryReport((ledger, ledger))
     assert (report.peak(), report.peak(*KINDS)) == (22, 42)
     with pytest.raises(AssertionError, match="below zero"):
         ledger.add("inputs", -1)
