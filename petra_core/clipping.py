@@ -14,19 +14,16 @@ of that stage. If the gradients of all J stages have equal norms, `Clip(c)` and 
 in the same way.
 """
 
-import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from petra_core.errors import check_number
 from petra_core.methods import Method
 from petra_core.stages import Stage
 from petra_core.worker import BeforeUpdate
 
-__all__ = ["Clip", "check_clip", "norms"]
+__all__ = ["Clip", "check_clip"]
 
 
 @dataclass(frozen=True)
@@ -51,11 +48,16 @@ class Clip:
         if check_number("max_norm", self.max_norm) == 0:
             raise ValueError("max_norm must be above 0, got 0, which would stop all training")
 
-    def after(self, hook: BeforeUpdate | None) -> BeforeUpdate:
-        """Return a function for `before_update` that calls `hook` and then clips the gradients of the stage."""
-        return functools.partial(self._clip_stage, hook)
+    def clip_stage(self, hook: BeforeUpdate | None, index: int, version: int, stage: Stage) -> None:
+        """Call `hook`, and then clip the gradients of the stage.
 
-    def _clip_stage(self, hook: BeforeUpdate | None, index: int, version: int, stage: Stage) -> None:
+        Args:
+            hook: The user's function for `before_update`.
+            index: Number of the stage.
+            version: Number of updates of the stage so far.
+            stage: The stage.
+
+        """
         if hook is not None:
             hook(index, version, stage)
         trained = [parameter for parameter in stage.parameters() if parameter.requires_grad]
@@ -80,11 +82,3 @@ def check_clip(clip: object, method: Method) -> None:
             f"gradients of different micro-batches; clip each stage by the norm of its gradients, "
             f"Clip({clip.max_norm:g}, per_stage=True)"
         )
-
-
-def norms(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean norm of each gradient, on the device of the first."""
-    if not gradients:
-        return torch.empty(0)
-    device = gradients[0].device
-    return torch.stack([torch.linalg.vector_norm(gradient).to(device) for gradient in gradients])

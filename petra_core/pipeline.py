@@ -17,6 +17,8 @@ Methods that process one micro-batch at a time have d = 0: the backward immediat
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import copy
 from typing import Any
 
@@ -24,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from petra_core.checkpoint import copy_tree
-from petra_core.clipping import Clip, check_clip, norms
+from petra_core.clipping import Clip, check_clip
 from petra_core.devices.execution import Sent
 from petra_core.devices.overlapped import executor_of
 from petra_core.errors import CheckpointError
@@ -131,7 +133,7 @@ class Pipeline:
         check_factory(optimizer)
         check_clip(clip, method)
         if clip is not None and clip.per_stage:
-            before_update = clip.after(before_update)
+            before_update = functools.partial(clip.clip_stage, before_update)
         self.common_clip = None if clip is None or clip.per_stage else clip
         self.micro_batches = 0
         self.channel = Channel(range(len(self.stages)), len(self.stages)) if channel is None else channel
@@ -621,12 +623,15 @@ class Pipeline:
                 if worker.index > 0:
                     turn.insert(0, (self.workers[worker.index - 1], Action(Kind.RECONSTRUCT, number)))
             yield turn
+        norms = [torch.linalg.vector_norm(p.grad).reshape(1) for p in trained if p.grad is not None]
+        device = self.workers[-1].device
+        own_norms = torch.cat([torch.empty(0, device=device), *(norm.to(device) for norm in norms)])
+        all_norms = self.channel.gather({str(self._own_stages.start): own_norms}).values()
 
     def _update_together(self, clip: Clip, number: int) -> None:
         """Clip the gradients of all stages by their common norm, then update all stages."""
-        gradients = [worker.prepare_update() for worker in reversed(self.workers)][::-1]
-        own_norms = torch.cat([norms(of_stage).to(self.workers[-1].device) for of_stage in gradients])
-        all_norms = self.channel.gather({str(self._own_stages.start): own_norms}).values()
+        for worker in reversed(self.workers):
+            worker.prepare_update()
         trained = [parameter for worker in self.workers for parameter in worker.parameters]
         norm = torch.linalg.vector_norm(torch.cat([*all_norms]))
         nn.utils.clip_grads_with_norm_(trained, clip.max_norm, norm, foreach=False)

@@ -293,8 +293,8 @@ class Worker:
         below = streams if self.return_input and not self._overlapped else None
         return Message(micro_batch, below, gradients)
 
-    def prepare_update(self) -> list[Tensor]:
-        """Put the mean gradients of the next update into `.grad`, call `before_update`, and return the gradients."""
+    def prepare_update(self) -> None:
+        """Put the mean gradients of the next update into `.grad`, and call `before_update`."""
         for part in self.parts:
             part.retire_weights(self.version)
         if self._accumulation > 1 and self.gradients:
@@ -306,7 +306,6 @@ class Worker:
             with self._noise:  # so that a hook's noise depends neither on other stages nor on a resume
                 self.before_update(self.index, self.version, self.stage)
         self._prepared = True
-        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def update(self) -> None:
         """Execute the update U with the mean of the gradients since the last update."""
