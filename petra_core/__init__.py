@@ -14,7 +14,7 @@ Importing torch takes seconds, and the command line needs only methods and optim
 therefore imported on first access.
 """
 
-import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from petra_core import methods, optimizers
@@ -52,18 +52,18 @@ __all__ = [
     "optimizers",
 ]
 
-#: The public names that need torch, with the module that defines each; None for a name that is a module itself.
+#: The public names that need torch, with the module that defines each, or that each is.
 _LATER = {
-    "BufferedStage": "stages",
-    "Clip": "clipping",
-    "HeadStage": "stages",
-    "Pipeline": "pipeline",
-    "ReversibleStage": "stages",
-    "Stage": "stages",
-    "check": "inspection.preflight",
-    "checkpoint": None,
-    "merge": "stages",
-    "models": None,
+    "BufferedStage": "stages:BufferedStage",
+    "Clip": "clipping:Clip",
+    "HeadStage": "stages:HeadStage",
+    "Pipeline": "pipeline:Pipeline",
+    "ReversibleStage": "stages:ReversibleStage",
+    "Stage": "stages:Stage",
+    "check": "inspection.preflight:check",
+    "checkpoint": "checkpoint",
+    "merge": "stages:merge",
+    "models": "models",
 }
 
 
@@ -71,10 +71,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name that needs torch on first access."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _LATER[name]
-    if home is None:
-        return importlib.import_module(f"{__name__}.{name}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    return pkgutil.resolve_name(f"{__name__}.{_LATER[name]}")
 
 
 def __dir__() -> list[str]:

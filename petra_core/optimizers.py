@@ -183,20 +183,11 @@ def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float, ratios: S
 def _make(
     parameters: "Iterable[Tensor]", *, kind: str, weight_decay: float, **settings: Any
 ) -> "torch.optim.Optimizer":
+    """Return an optimizer with two groups: weights, and parameters of at most one dimension without weight decay."""
     import torch
 
-    optimizer: torch.optim.Optimizer = getattr(torch.optim, kind)(_groups(parameters, weight_decay), **settings)
+    given = list(parameters)
+    weights, others = [p for p in given if p.dim() > 1], [p for p in given if p.dim() <= 1]
+    groups = [{"params": weights, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimizer: torch.optim.Optimizer = getattr(torch.optim, kind)([g for g in groups if g["params"]], **settings)
     return optimizer
-
-
-def _groups(parameters: "Iterable[Tensor]", weight_decay: float) -> list[dict[str, Any]]:
-    """Return parameter groups: weights with weight decay, and parameters of at most one dimension without."""
-    decayed: list[Tensor] = []
-    exempt: list[Tensor] = []
-    for parameter in parameters:
-        (decayed if parameter.dim() > 1 else exempt).append(parameter)
-    groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": exempt, "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
