@@ -16,10 +16,9 @@ Methods that process one micro-batch at a time have d = 0: the backward immediat
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-import copy
 from typing import Any
 
 import torch
@@ -147,6 +146,7 @@ class Pipeline:
         self._done = [0] * len(self._own_stages)  # number of steps that each stage of this process has done
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
         self._inspection = Inspection(self.stages, autocast) if inspect else None
+        devices = devices_of([self.stages[index] for index in self._own_stages])
         self.workers = [
             Worker(
                 self.stages[index],
@@ -159,9 +159,7 @@ class Pipeline:
                 after_backward=after_backward,
                 inspection=self._inspection,
             )
-            for index, device in zip(
-                self._own_stages, devices_of([self.stages[j] for j in self._own_stages]), strict=True
-            )
+            for index, device in zip(self._own_stages, devices, strict=True)
         ]
         self.optimizers = [worker.optimizer for worker in self.workers if worker.optimizer is not None]
         self.shapes = Shapes()
@@ -169,7 +167,6 @@ class Pipeline:
         self._recordings: list[list[tuple[int, Action]]] = []
         self._unfinished_step = False
         self._learning_rate: float | None = None  # the last rate that was set for stage 0
-        self._host_reads = True  # whether steps may wait for results of the device
         self._deferred: Callable[[], None] | None = None  # updates the state of the workers after repeated steps
         self._loading = False
 
@@ -395,16 +392,13 @@ class Pipeline:
 
         """
         self._look_at_losses()
-        self._allow_host_reads(allowed=False)
+        for worker in self.workers:
+            worker.stream.active = False
         try:
             yield
         finally:
-            self._allow_host_reads(allowed=True)
-
-    def _allow_host_reads(self, *, allowed: bool) -> None:
-        self._host_reads = allowed
-        for worker in self.workers:
-            worker.stream.active = allowed
+            for worker in self.workers:
+                worker.stream.active = True
 
     def snapshot(self) -> Callable[[], None]:
         """Return a function that restores the tensors that the stages hold now, for use in a later step.
@@ -623,16 +617,16 @@ class Pipeline:
                 if worker.index > 0:
                     turn.insert(0, (self.workers[worker.index - 1], Action(Kind.RECONSTRUCT, number)))
             yield turn
-        norms = [torch.linalg.vector_norm(p.grad).reshape(1) for p in trained if p.grad is not None]
-        device = self.workers[-1].device
-        own_norms = torch.cat([torch.empty(0, device=device), *(norm.to(device) for norm in norms)])
-        all_norms = self.channel.gather({str(self._own_stages.start): own_norms}).values()
 
     def _update_together(self, clip: Clip, number: int) -> None:
         """Clip the gradients of all stages by their common norm, then update all stages."""
         for worker in reversed(self.workers):
             worker.prepare_update()
         trained = [parameter for worker in self.workers for parameter in worker.parameters]
+        norms = [torch.linalg.vector_norm(p.grad).reshape(1) for p in trained if p.grad is not None]
+        device = self.workers[-1].device
+        own_norms = torch.cat([torch.empty(0, device=device), *(norm.to(device) for norm in norms)])
+        all_norms = self.channel.gather({str(self._own_stages.start): own_norms}).values()
         norm = torch.linalg.vector_norm(torch.cat([*all_norms]))
         nn.utils.clip_grads_with_norm_(trained, clip.max_norm, norm, foreach=False)
         for worker in reversed(self.workers):
@@ -664,7 +658,7 @@ class Pipeline:
             message = worker.forward(action.number)
             if worker.is_head:
                 assert message.streams is not None
-                if self._host_reads:
+                if worker.stream.active:  # not in `without_host_reads`
                     self._losses.add(action.number, message.streams[0])
                 return message.streams[0]
             self._send(worker.index + 1, message, sent)

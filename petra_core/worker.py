@@ -148,13 +148,11 @@ class Worker:
         self.observed_staleness = 0  # `Pipeline.observed_staleness`
         self._target_keys: Keys = None  # of the targets
         self._forwards = 0  # number of the next micro-batch
-        self._double_buffered = method.double_buffered
-        self._accumulation = settings.accumulation
+        self._method, self._accumulation = method, settings.accumulation
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._states = 0  # number of parameters for which the optimizer has a state
         self._prepared = False  # whether `.grad` holds the mean gradients of the next update
         self.return_input = return_input
-        self._overlapped = method.overlapped
         self.before_update = before_update
         self.after_backward = after_backward
         self._unsaved = UnsavedBuffers(stage)
@@ -164,11 +162,10 @@ class Worker:
     def receive(self, message: Message) -> None:
         """Put a message into the inbox of its direction. If its first part is there, join both parts."""
         inbox = self.from_below if message.gradients is None else self.from_above
-        message = message.to(self.device)
-        self.ledger.add("messages", message.bytes())
-        if inbox and inbox[-1].micro_batch == message.micro_batch:
-            message = Message(message.micro_batch, inbox.pop().streams, message.gradients)
-        inbox.append(message)
+        self._put(inbox, message)
+        if len(inbox) > 1 and inbox[-2].micro_batch == message.micro_batch:
+            last, first = inbox.pop(), inbox.pop()
+            inbox.append(Message(message.micro_batch, first.streams, last.gradients))
 
     def receive_target(self, keys: Keys, message: Message) -> None:
         """Keep the target of a micro-batch until its forward, at the head.
@@ -179,9 +176,7 @@ class Worker:
 
         """
         self._target_keys = keys
-        message = message.to(self.device)
-        self.ledger.add("messages", message.bytes())
-        self.targets.append(message)
+        self._put(self.targets, message)
 
     def forward(self, micro_batch: int) -> Message:
         """Execute the forward F of a micro-batch, with the oldest message from below.
@@ -227,9 +222,9 @@ class Worker:
             message = self.from_above[0]
             assert message.micro_batch == micro_batch
             streams = message.streams
-        for part in reversed(self.parts if self._overlapped else self.parts[-1:]):
+        for part in reversed(self.parts if self._method.overlapped else self.parts[-1:]):
             streams = part.reconstruct(streams, part.delay(self.version))
-        if not (self._overlapped and self.return_input):
+        if not (self._method.overlapped and self.return_input):
             return None
         return Message(micro_batch, streams, ())
 
@@ -290,7 +285,7 @@ class Worker:
             self.ledger.add("messages", -message.bytes())
         if self.index == 0:
             return None
-        below = streams if self.return_input and not self._overlapped else None
+        below = streams if self.return_input and not self._method.overlapped else None
         return Message(micro_batch, below, gradients)
 
     def prepare_update(self) -> None:
@@ -442,9 +437,7 @@ class Worker:
         for name, inbox in self._inboxes():
             inbox.clear()
             for entry in state[name]:
-                message = Message(entry["micro_batch"] + steps, entry["streams"], entry["gradients"]).to(self.device)
-                self.ledger.add("messages", message.bytes())
-                inbox.append(message)
+                self._put(inbox, Message(entry["micro_batch"] + steps, entry["streams"], entry["gradients"]))
 
     def _version_for(self, micro_batch: int) -> WeightVersion:
         """Return the version of the weights of a forward.
@@ -452,7 +445,7 @@ class Worker:
         Backwards come in the order of entry, so the backward of micro-batch m has the weights after m // k updates.
         """
         due = micro_batch // self._accumulation
-        if self._double_buffered:
+        if self._method.double_buffered:
             return WeightVersion(max(due - 1, 0))
         if not self.rules.predicts or due == self.version:
             return WeightVersion(self.version)
@@ -462,6 +455,11 @@ class Worker:
 
     def _inboxes(self) -> Iterator[tuple[str, deque[Message]]]:
         yield from (("from_below", self.from_below), ("from_above", self.from_above), ("targets", self.targets))
+
+    def _put(self, inbox: deque[Message], message: Message) -> None:
+        message = message.to(self.device)
+        self.ledger.add("messages", message.bytes())
+        inbox.append(message)
 
     def _take(self, inbox: deque[Message], micro_batch: int, *, account: bool = True) -> Message:
         message = inbox.popleft()
