@@ -8,11 +8,11 @@ weight. Only tensors and plain data are accepted, so that a foreign file cannot 
 
 import errno
 import os
-import pickle
 import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import IO, Any
 
 import torch
@@ -73,15 +73,7 @@ def load(source: str | os.PathLike[str] | IO[bytes], name: str = "") -> Any:
         if not isinstance(source, str | os.PathLike):
             source.seek(0)
         return torch.load(source, map_location="cpu", weights_only=True)
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        LookupError,
-        EOFError,
-        TypeError,
-        ValueError,
-        AttributeError,
-    ) as error:
+    except (UnpicklingError, RuntimeError, LookupError, EOFError, TypeError, ValueError, AttributeError) as error:
         # Torch's own message is not shown, because it advises to load the file in a way that runs code from it.
         reason = type(error).__name__ if "weights_only" in str(error) else error
         raise CheckpointError(f"{name} is not a checkpoint of this suite ({reason}); {ADVICE}") from error

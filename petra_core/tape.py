@@ -141,28 +141,6 @@ def _end(result: Tensor) -> _End | None:
     return _End(get_gradient_edge(result), result.dtype) if recorded else None
 
 
-def _differentiate(
-    ends: Sequence[_End | None],
-    leaves: Sequence[Tensor],
-    parameters: Sequence[Tensor],
-    grad_results: Sequence[Tensor],
-) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
-    """Return gradients of leaves and parameters. If the graph does not depend on one, its gradient is 0 or None."""
-    wanted = [*leaves, *parameters]
-    reached = [(end, grad) for end, grad in zip(ends, grad_results, strict=True) if end is not None]
-    if not wanted or not reached:
-        gradients: tuple[Tensor | None, ...] = (None,) * len(wanted)
-    else:
-        # Under autocast a result may be narrower than the incoming gradient. Plain autograd casts it in the same way.
-        seeds = [grad if grad.dtype is end.dtype else grad.to(end.dtype) for end, grad in reached]
-        gradients = torch.autograd.grad([end.edge for end, _ in reached], wanted, seeds, allow_unused=True)
-    grad_leaves = tuple(
-        torch.zeros_like(leaf) if grad is None else _copy_if_shared(grad, leaf)
-        for leaf, grad in zip(leaves, gradients[: len(leaves)], strict=True)
-    )
-    return grad_leaves, gradients[len(leaves) :]
-
-
 def _copy_if_shared(gradient: Tensor, leaf: Tensor) -> Tensor:
     """Return the gradient in a storage that it does not share.
 
@@ -191,12 +169,20 @@ class ModuleTape(Tape):
         self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
     ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
         leaves = [leaf for leaf in self.leaves if leaf.requires_grad] if input_gradient else []
-        grad_leaves, grad_parameters = _differentiate(self._ends, leaves, parameters, grad_outputs)
+        wanted = [*leaves, *parameters]
+        reached = [(end, grad) for end, grad in zip(self._ends, grad_outputs, strict=True) if end is not None]
+        gradients: tuple[Tensor | None, ...] = (None,) * len(wanted)
+        if wanted and reached:
+            # Under autocast a result may be narrower than the incoming gradient. Plain autograd casts it in this way.
+            seeds = [grad if grad.dtype is end.dtype else grad.to(end.dtype) for end, grad in reached]
+            gradients = torch.autograd.grad([end.edge for end, _ in reached], wanted, seeds, allow_unused=True)
+        grad_parameters = gradients[len(leaves) :]
         if not input_gradient:
             return None, grad_parameters
-        gradients = iter(grad_leaves)
+        of_leaves = dict(zip(leaves, gradients, strict=False))
         return tuple(
-            next(gradients) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self.leaves
+            torch.zeros_like(leaf) if (grad := of_leaves.get(leaf)) is None else _copy_if_shared(grad, leaf)
+            for leaf in self.leaves
         ), grad_parameters
 
 
