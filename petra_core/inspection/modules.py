@@ -31,7 +31,7 @@ def check_stages(stages: Sequence[Stage]) -> None:
             stage has hooks, or an embedding has sparse gradients.
 
     """
-    owners: dict[int, tuple[int, int]] = {}  # stage and part of each parameter, by its id
+    owners: dict[nn.Parameter | nn.Module, tuple[int, int]] = {}
     for index, stage in enumerate(stages):
         if not isinstance(stage, Stage):
             raise TypeError(
@@ -49,42 +49,10 @@ def check_stages(stages: Sequence[Stage]) -> None:
                 raise ValueError(f"stage {index} ({type(part).__name__}) {HOOKED}: {HOOKED_REMEDY}")
             if isinstance(part, ReversibleStage):
                 check_residual(part.residual)
-            _check_parameters(index, part)
-            for name, parameter in part.named_parameters():
-                if not parameter.requires_grad:
-                    continue  # two stages may share a frozen parameter
-                owner = owners.setdefault(id(parameter), (index, position))
-                if owner != (index, position):
-                    other = owner[0]
-                    raise ValueError(
-                        f"parameter {name} of stage {index} belongs to "
-                        f"{f'stage {other}' if other != index else 'another of the stages that it was merged from'} "
-                        f"too; weights cannot be tied across stages, which update at different times: put both uses "
-                        f"into the module of one stage, or untie them with copy.deepcopy of the module, which makes "
-                        f"another network"
-                    )
+            _check_part(part, (index, position), owners)
     if not stages:
         raise ValueError("a pipeline needs at least one stage, the head; got none")
-    _check_norms(stages)
     _check_memory(stages)
-
-
-def _check_norms(stages: Sequence[Stage]) -> None:
-    """Check that no norm with running statistics belongs to two stages.
-
-    Raises:
-        ValueError: If one does.
-
-    """
-    owners: dict[nn.Module, int] = {}
-    for index, stage in enumerate(stages):
-        for name, module in stage.named_modules():
-            tracks = isinstance(module, _NormBase) and module.track_running_stats
-            if tracks and (first := owners.setdefault(module, index)) != index:
-                raise ValueError(
-                    f"{name}, a {type(module).__name__} of stage {index} tracks statistics in stage {first} too, but "
-                    f"stages in different processes have separate copies; give each stage a norm"
-                )
 
 
 def _check_memory(stages: Sequence[Stage]) -> None:
@@ -115,13 +83,19 @@ def _check_memory(stages: Sequence[Stage]) -> None:
             its_elements.fill_(True)
 
 
-def _check_parameters(index: int, part: Stage) -> None:
-    """Check that the engine can train the parameters of a stage.
+def _check_part(part: Stage, place: tuple[int, int], owners: dict[nn.Parameter | nn.Module, tuple[int, int]]) -> None:
+    """Check that the engine can train the parameters of a part of a stage, and that no other one has them.
+
+    Args:
+        part: The part.
+        place: Numbers of the stage and of the part.
+        owners: Places of the trained parameters and of the norms with running statistics. Those of the part are added.
 
     Raises:
-        ValueError: If it cannot train one of them.
+        ValueError: If the engine cannot train a parameter, or one or a norm belongs to an earlier place too.
 
     """
+    index = place[0]
     for name, parameter in part.named_parameters():
         where = f"parameter {name} of stage {index}"
         if parameter.is_floating_point() and parameter.element_size() < torch.float32.itemsize:
@@ -129,16 +103,31 @@ def _check_parameters(index: int, part: Stage) -> None:
                 f"{where} is {parameter.dtype}, but streams between stages are float32; keep weights in float32 "
                 f"(stage.float()) and give the pipeline autocast=torch.bfloat16"
             )
-        if parameter.requires_grad and parameter._post_accumulate_grad_hooks:
+        if not parameter.requires_grad:
+            continue  # two stages may share a frozen parameter
+        if parameter._post_accumulate_grad_hooks:
             raise ValueError(
                 f"{where} has a hook from register_post_accumulate_grad_hook, which the engine never calls because it "
                 f"accumulates gradients itself; use Pipeline(before_update=...), which reads mean gradients from .grad"
+            )
+        if (owner := owners.setdefault(parameter, place)) != place:
+            other = f"stage {owner[0]}" if owner[0] != index else "another of the stages that it was merged from"
+            raise ValueError(
+                f"{where} belongs to {other} too; weights cannot be tied across stages, which update at different "
+                f"times: put both uses into the module of one stage, or untie them with copy.deepcopy of the module, "
+                f"which makes another network"
             )
     for name, module in part.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
             raise ValueError(
                 f"{name} of stage {index} is an {type(module).__name__} with sparse=True, but gradients are "
                 f"accumulated as dense tensors; leave sparse=True out"
+            )
+        tracks = isinstance(module, _NormBase) and module.track_running_stats
+        if tracks and (first := owners.setdefault(module, place)[0]) != index:
+            raise ValueError(
+                f"{name}, a {type(module).__name__} of stage {index} tracks statistics in stage {first} too, but "
+                f"stages in different processes have separate copies; give each stage a norm"
             )
 
 
