@@ -85,8 +85,9 @@ def check(
             f"network does, with which it compares; leave it out"
         )
     findings: list[Finding] = []
-    devices = {device for device in devices_of(stages) if device.type == "cuda"} if _are_stages(stages) else set()
-    with torch.random.fork_rng([device.index or 0 for device in devices]):
+    valid = [stage for stage in stages if isinstance(stage, Stage)]  # others become findings
+    devices = {device.index or 0 for device in devices_of(valid) if device.type == "cuda"}
+    with torch.random.fork_rng(list(devices)):
         try:
             _check(stages, inputs, target, findings, method=method, optimizer=optimizer, **settings)
         except StageError as error:
@@ -96,10 +97,6 @@ def check(
             kind = "" if isinstance(error, PetraError) else f"{type(error).__name__}: "
             findings.append(Finding(None, None, f"training stops with {kind}{error}{notes}", "correct that first"))
     return Report(tuple(dict.fromkeys(findings)))
-
-
-def _are_stages(stages: Sequence[Stage]) -> bool:
-    return all(isinstance(stage, Stage) for stage in stages)
 
 
 def _check(

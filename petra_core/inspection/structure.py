@@ -24,31 +24,29 @@ class Structure:
 
     def __init__(self, stage: Stage, index: int) -> None:
         self._stage, self._index = stage, index
-        names = {id(parameter): name for name, parameter in stage.named_parameters()}
-        modules = list(stage.modules())
-        self._parameters = [
-            (module._parameters, key, parameter, parameter.requires_grad, names[id(parameter)])
-            for module in modules
-            for key, parameter in module._parameters.items()
-            if parameter is not None
-        ]
-        self._children = [(module._modules, key, child) for module in modules for key, child in module._modules.items()]
-        self._counts = [(module._parameters, len(module._parameters)) for module in modules]
+        self._parameters = [(name, p, p.requires_grad) for name, p in stage.named_parameters()]
+        registries = [registry for module in stage.modules() for registry in (module._parameters, module._modules)]
+        self._members = [(registry, key, m) for registry in registries for key, m in registry.items() if m is not None]
+        self._counts = [(module._parameters, len(module._parameters)) for module in stage.modules()]
         self._marks: list[tuple[int, int]] = []  # of the parameters, when `mark` was last called
 
     def check(self) -> None:
         """Raise StageError if a parameter was frozen, unfrozen, replaced or added, or the stage has a hook."""
-        for parameters, key, parameter, trained, name in self._parameters:
-            now = parameters[key] if key in parameters else None  # noqa: SIM401  # torch.jit's have no get()
-            if now is not parameter or now.requires_grad is not trained:
-                raise self._change_error(name, replaced=now is not parameter, trained=trained)
-        for children, key, child in self._children:
-            if (children[key] if key in children else None) is not child:  # noqa: SIM401  # as above
-                raise self._error(
-                    None,
-                    f"module {key!r} ({type(child).__name__}) was replaced after the pipeline was made, so the "
-                    f"parameters of the new one are not trained",
-                )
+        for registry, key, member in self._members:
+            if (registry[key] if key in registry else None) is member:  # noqa: SIM401  # torch.jit's have no get()
+                continue
+            if isinstance(member, Tensor):
+                name = next(name for name, parameter, _ in self._parameters if parameter is member)
+                raise self._error(name, "was replaced after the pipeline was made, so the new one is not trained")
+            raise self._error(
+                None,
+                f"module {key!r} ({type(member).__name__}) was replaced after the pipeline was made, so the parameters "
+                f"of the new one are not trained",
+            )
+        for name, parameter, trained in self._parameters:
+            if parameter.requires_grad is not trained:
+                thawed = "requires gradients, but was frozen when the pipeline was made, so it is not trained"
+                raise self._error(name, "was frozen after the pipeline was made" if trained else thawed)
         for parameters, count in self._counts:
             if len(parameters) != count:
                 raise self._error(None, f"its parameters {[*parameters]} were {count} when the pipeline was made")
@@ -72,12 +70,12 @@ class Structure:
 
     def mark(self) -> None:
         """Note that the current weights are those of the engine, so that `written` finds writes of other code."""
-        self._marks = [_mark(parameter) for _, _, parameter, *_ in self._parameters]
+        self._marks = [_mark(parameter) for _, parameter, _ in self._parameters]
 
     def written(self) -> str:
         """Return the name of a parameter that has been written since the last `mark`, or an empty string."""
         marks = zip(self._parameters, self._marks, strict=False)  # there are no marks before the first
-        return next((name for (_, _, p, trained, name), mark in marks if trained and _mark(p) != mark), "")
+        return next((name for (name, p, trained), mark in marks if trained and _mark(p) != mark), "")
 
     def check_unwritten(self) -> None:
         """Raise StageError if a parameter has been written since the last `mark`."""
@@ -90,15 +88,6 @@ class Structure:
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy, whose parameters have other storages."""
         return self.__dict__ | {"_marks": []}
-
-    def _change_error(self, name: str, *, replaced: bool, trained: bool) -> StageError:
-        if replaced:
-            what = "was replaced after the pipeline was made, so the new one is not trained"
-        elif trained:
-            what = "was frozen after the pipeline was made"
-        else:
-            what = "requires gradients, but was frozen when the pipeline was made, so it is not trained"
-        return self._error(name, what)
 
     def _error(self, name: str | None, what: str) -> StageError:
         remedy = "which parameters are trained is fixed then: change them first, or make a new pipeline of the stages"
