@@ -33,7 +33,7 @@ from petra_core.inspection import Inspection
 from petra_core.inspection.guards import check_call
 from petra_core.inspection.modules import check_factory, check_stages
 from petra_core.inspection.states import STATE_FORMAT, check_state
-from petra_core.inspection.values import PendingLosses, Shapes, check_weights
+from petra_core.inspection.values import PendingLosses, Shapes, check_shapes, check_weights
 from petra_core.ledger import MemoryReport
 from petra_core.messages import Channel, Message
 from petra_core.methods import Method
@@ -87,7 +87,7 @@ class Pipeline:
         channel: Connection to the other processes.
         micro_batches: Number of micro-batches that have entered.
         drained: Number of micro-batches that had entered at the last drain. Their backwards are done.
-        shapes: Shapes of the micro-batches, which are equal between two drains.
+        shapes: Shapes and dtypes of the micro-batches, which are equal between two drains; None before the first.
         settings: The settings (`petra_core.settings`), which include `method`, `accumulation` and `staleness`.
         staleness: Staleness of each stage.
         lags: Number of steps by which each stage lags behind stage 0 when `step` returns (`stagger`).
@@ -162,7 +162,7 @@ class Pipeline:
             for index, device in zip(self._own_stages, devices, strict=True)
         ]
         self.optimizers = [worker.optimizer for worker in self.workers if worker.optimizer is not None]
-        self.shapes = Shapes()
+        self.shapes: Shapes = None
         self._losses = PendingLosses(self.workers)
         self._recordings: list[list[tuple[int, Action]]] = []
         self._unfinished_step = False
@@ -268,7 +268,7 @@ class Pipeline:
         keys, goals = flatten(target)
         check_call((*streams, *goals))
         self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
-        self.shapes.check(self.micro_batches, (*streams, *goals))
+        self.shapes = check_shapes(self.shapes, self.micro_batches, (*streams, *goals))
         self._catch_up()
         self._unfinished_step = True  # an interrupt would leave half of the micro-batch
         number = self.micro_batches
@@ -302,10 +302,10 @@ class Pipeline:
         self._unfinished_step = False
         self._look_at_losses()
         self.channel.wait_all()
-        self.shapes.first = None
+        self.shapes = None
         for worker in self.workers:
             for part in worker.parts:
-                part.forget_shapes()
+                part.graph_bytes = None
 
     def evaluate(self, inputs: Value) -> Value:
         """Return the network's output (logits) with the current weights, in evaluation mode.
@@ -494,7 +494,7 @@ class Pipeline:
                 "micro_batches": self.micro_batches,
                 "drained": self.drained,
                 "behind": [self.micro_batches - done for done in self._done] if any(self.lags) else None,
-                "shapes": self.shapes.first,
+                "shapes": self.shapes,
                 "random": None
                 if self.settings.seed is not None
                 else capture_all(worker.device for worker in self.workers),
@@ -553,7 +553,7 @@ class Pipeline:
                 ) from error
         self.micro_batches, self.drained = state["micro_batches"], state["drained"]
         self._done = [self.micro_batches - steps for steps in state["behind"] or [0] * len(self._own_stages)]
-        self.shapes.first = state["shapes"]
+        self.shapes = state["shapes"]
         self._losses.clear()
         if state["random"] is not None:
             restore_all(state["random"], (worker.device for worker in self.workers))

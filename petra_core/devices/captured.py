@@ -46,7 +46,8 @@ from torch import Tensor
 from petra_core.devices.execution import Act, Sent, SequentialExecutor
 from petra_core.devices.overlapped import get_stream
 from petra_core.devices.static_buffers import StaticBuffers, period
-from petra_core.inspection import INSPECTED
+from petra_core.inspection.evaluations import INSPECTED
+from petra_core.inspection.values import check_shapes
 from petra_core.messages import Channel
 from petra_core.pipeline import Pipeline
 from petra_core.stages import ReversibleStage
@@ -234,7 +235,7 @@ class CapturedSteps:
     def _enter(self, given: Streams, targets: int) -> None:
         """Copy the caller's micro-batch to the static buffers from which steps read it."""
         pipeline = self._pipeline
-        pipeline.shapes.check(pipeline.micro_batches, given)
+        check_shapes(pipeline.shapes, pipeline.micro_batches, given)
         if not self._enters:
             device = pipeline.workers[0].device
             self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)

@@ -13,38 +13,31 @@ __all__ = [
     "REMEDY",
     "PendingLosses",
     "Shapes",
+    "check_shapes",
     "check_weights",
     "group_size",
 ]
 
 
-class Shapes:
-    """The shapes and dtypes that all micro-batches between two drains share.
+#: Shape and dtype of each tensor of a micro-batch, equal for all between two drains; None before the first.
+Shapes = list[tuple[list[int], str]] | None
 
-    Attributes:
-        first: Shape and dtype of each tensor of the first micro-batch; None before the first.
+
+def check_shapes(first: Shapes, micro_batch: int, tensors: Sequence[Tensor]) -> Shapes:
+    """Compare the shapes and dtypes of a micro-batch with those of the first, and return them.
+
+    Raises:
+        ValueError: If they differ.
 
     """
-
-    def __init__(self) -> None:
-        self.first: list[tuple[list[int], str]] | None = None
-
-    def check(self, micro_batch: int, tensors: Sequence[Tensor]) -> None:
-        """Compare a micro-batch with the first.
-
-        Raises:
-            ValueError: If its shapes or dtypes differ.
-
-        """
-        shapes = [(list(tensor.shape), str(tensor.dtype)) for tensor in tensors]
-        if self.first is None:
-            self.first = shapes
-        elif shapes != self.first:
-            raise ValueError(
-                f"micro-batch {micro_batch} has shapes and dtypes {shapes}, earlier micro-batches had {self.first}; "
-                f"all that are in flight together must be alike: call drain() before a micro-batch of another shape, "
-                f"or leave out an epoch's last, smaller one (drop_last=True)"
-            )
+    shapes = [(list(tensor.shape), str(tensor.dtype)) for tensor in tensors]
+    if first is not None and shapes != first:
+        raise ValueError(
+            f"micro-batch {micro_batch} has shapes and dtypes {shapes}, earlier micro-batches had {first}; all that "
+            f"are in flight together must be alike: call drain() before a micro-batch of another shape, or leave out "
+            f"an epoch's last, smaller one (drop_last=True)"
+        )
+    return shapes
 
 
 # Losses and weights that are not finite

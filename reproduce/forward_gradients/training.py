@@ -26,7 +26,7 @@ from petra_core.buffers import FrozenBuffers
 from petra_core.checkpoint import copy_tree
 from petra_core.errors import CheckpointError, NonFiniteError
 from petra_core.inspection.modules import check_stages
-from petra_core.inspection.values import REMEDY, PendingLosses, Shapes
+from petra_core.inspection.values import REMEDY, PendingLosses, Shapes, check_shapes
 from petra_core.ledger import Ledger, MemoryReport, SavedTensors, payload
 from petra_core.optimizers import OptimizerFactory, optimizer_of, set_rate
 from petra_core.randomness import RandomStream
@@ -99,7 +99,7 @@ class ForwardGradients:
         self.optimizers = [block.optimizer for block in self.blocks if block.optimizer is not None]
         modules = [module for block in self.blocks for module in block.modules.values()]
         self._frozen = FrozenBuffers(nn.ModuleList(modules))
-        self._shapes = Shapes()
+        self._shapes: Shapes = None
         self._losses = _Losses(())
         self.micro_batches = 0
         self._graphs = self.graphs_peak = 0
@@ -147,7 +147,7 @@ class ForwardGradients:
             NonFiniteError: If the loss is infinite or NaN. On a GPU the error may be raised some steps later.
 
         """
-        self._shapes.check(self.micro_batches, (inputs, target))
+        self._shapes = check_shapes(self._shapes, self.micro_batches, (inputs, target))
         self._graphs = 0
         for block in self.blocks:
             block.ledger.set("gradients", 0)
@@ -504,7 +504,7 @@ class ForwardGradients:
                 "format": STATE_FORMAT,
                 "settings": str(self.settings),
                 "micro_batches": self.micro_batches,
-                "shapes": self._shapes.first,
+                "shapes": self._shapes,
                 "cosines": [self._cosine_sums, self._summed],
                 "workers": [
                     {
@@ -541,7 +541,7 @@ class ForwardGradients:
                 block.stream.load(saved["random"])
             except (KeyError, ValueError, RuntimeError) as error:
                 raise CheckpointError(f"the state of block {block.index} does not fit: {error}") from error
-        self.micro_batches, self._shapes.first = state["micro_batches"], state["shapes"]
+        self.micro_batches, self._shapes = state["micro_batches"], state["shapes"]
         sums, self._summed = state["cosines"]
         self._cosine_sums = sums.to(self.device)
         self._losses.clear()
