@@ -23,7 +23,7 @@ from benchmarks.arguments import NETWORKS, count, network, network_name, paper_m
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import full_pipeline
 from petra_core import methods
-from petra_core.inspection import INSPECTED
+from petra_core.inspection.evaluations import INSPECTED
 from reproduce.records.benchmarks import Benchmark, Comparison, Goal
 
 INSPECTING, PLAIN = "inspected at first", "never inspected"

@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 
 from petra_core.buffers import BufferCopies, FrozenBuffers
-from petra_core.inspection import BlockInspection, Inspection, OwnedTensors, Projections, Structure
+from petra_core.inspection.evaluations import BlockInspection, Inspection, Projections
 from petra_core.inspection.guards import BackwardWatch, refuse_input_writes
+from petra_core.inspection.ownership import OwnedTensors
+from petra_core.inspection.structure import Structure
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.randomness import RandomState, RandomStream, capture, differ, prepare_state, replay
 from petra_core.settings import Settings

@@ -29,7 +29,7 @@ from petra_core.clipping import Clip, check_clip
 from petra_core.devices.execution import Sent
 from petra_core.devices.overlapped import executor_of
 from petra_core.errors import CheckpointError
-from petra_core.inspection import Inspection
+from petra_core.inspection.evaluations import Inspection
 from petra_core.inspection.guards import check_call
 from petra_core.inspection.modules import check_factory, check_stages
 from petra_core.inspection.states import STATE_FORMAT, check_state

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from petra_core.block import Block, Move
-from petra_core.inspection import Inspection
+from petra_core.inspection.evaluations import Inspection
 from petra_core.inspection.guards import refuse_foreign_gradients
 from petra_core.inspection.modules import check_optimizer
 from petra_core.inspection.states import UnsavedBuffers, check_optimizer_state

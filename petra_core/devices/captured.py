@@ -80,10 +80,9 @@ class CapturedSteps:
     1. Plain steps, until the pipeline is full.
     2. Rehearsals: Python runs the steps and copies every tensor that outlives a step to its static buffer. This phase
        ends when all tensors in flight are in static buffers and each step of a round has been rehearsed. It has at
-       least k + 1 steps, and at least `petra_core.inspection.INSPECTED`, since an inspection reads values from the
-       device. Rehearsals also take place after a resume, when the pipeline is full from the beginning: libraries create
-       handles, plans and compiled kernels at their first use in a process, which is not possible while a device
-       records.
+       least k + 1 steps, and at least `INSPECTED`, since an inspection reads values from the device. Rehearsals also
+       take place after a resume, when the pipeline is full from the beginning: libraries create handles, plans and
+       compiled kernels at their first use in a process, which is not possible while a device records.
     3. Each step of a round is recorded once. All further steps are replays.
 
     Between steps the pipeline is in a consistent state: it can be evaluated, saved and drained. After a direct call of

@@ -11,19 +11,5 @@
                   buffers that the state of a module lacks
     preflight     all inspections without training (`petra_core.check`)
 
-The engine uses `BlockInspection`, `Structure` and `OwnedTensors`. After the first micro-batches a block has no
-`BlockInspection`.
+After the first micro-batches a block has no `BlockInspection`.
 """
-
-from petra_core.inspection.evaluations import INSPECTED, BlockInspection, Inspection, Projections
-from petra_core.inspection.ownership import OwnedTensors
-from petra_core.inspection.structure import Structure
-
-__all__ = [
-    "INSPECTED",
-    "BlockInspection",
-    "Inspection",
-    "OwnedTensors",
-    "Projections",
-    "Structure",
-]
