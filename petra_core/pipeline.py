@@ -47,6 +47,15 @@ from petra_core.targets import Target, flatten
 from petra_core.update_rule import UpdateRule
 from petra_core.worker import AfterBackward, BeforeUpdate, Worker, devices_of
 
+BROKEN_STEP = (
+    "an exception broke off a step of this pipeline, so its stages no longer fit together; load a checkpoint, into "
+    "this pipeline or a new one"
+)
+BROKEN_STATE = (
+    "loading a state into this pipeline failed, so it has half of that state; load a state that fits, into this "
+    "pipeline or a new one"
+)
+
 
 class Pipeline:
     """A trainer of a list of stages with one of the methods.
@@ -165,10 +174,9 @@ class Pipeline:
         self.shapes: Shapes = None
         self._losses = PendingLosses(self.workers)
         self._recordings: list[list[tuple[int, Action]]] = []
-        self._unfinished_step = False
+        self._broken = ""  # why no step can follow; empty if one can
         self._learning_rate: float | None = None  # the last rate that was set for stage 0
         self._deferred: Callable[[], None] | None = None  # updates the state of the workers after repeated steps
-        self._loading = False
 
     @property
     def model(self) -> nn.Sequential:
@@ -270,7 +278,7 @@ class Pipeline:
         self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
         self.shapes = check_shapes(self.shapes, self.micro_batches, (*streams, *goals))
         self._catch_up()
-        self._unfinished_step = True  # an interrupt would leave half of the micro-batch
+        self._broken = BROKEN_STEP  # an interrupt would leave half of the micro-batch
         number = self.micro_batches
         self.micro_batches += 1
         first, last = self.workers[0], self.workers[-1]
@@ -279,7 +287,7 @@ class Pipeline:
         if last.is_head:
             last.receive_target(keys, Message(number, tuple(goal.detach().clone() for goal in goals)))
         loss = self._work(self._limits())
-        self._unfinished_step = False
+        self._broken = ""
         return loss
 
     def drain(self) -> None:
@@ -295,11 +303,11 @@ class Pipeline:
         """
         self._refuse_after_broken_step()
         self._catch_up()
-        self._unfinished_step = True
+        self._broken = BROKEN_STEP
         self._work([self.micro_batches + self.staleness[0]] * len(self.workers))
         self.drained = self.micro_batches
         self._done = [self.micro_batches] * len(self.workers)
-        self._unfinished_step = False
+        self._broken = ""
         self._look_at_losses()
         self.channel.wait_all()
         self.shapes = None
@@ -428,7 +436,7 @@ class Pipeline:
 
         """
         self._refuse_after_broken_step()
-        self._unfinished_step = True
+        self._broken = BROKEN_STEP
         work()
         self.micro_batches += 1
         limits = self._limits()
@@ -437,7 +445,7 @@ class Pipeline:
             turns = (turn for step in steps for turn in self._turns(step, limits))
             recording.extend((worker.index, action) for turn in turns for worker, action in turn)
         self._done, self._deferred = limits, snapshot
-        self._unfinished_step = False
+        self._broken = ""
 
     def note_loss(self, loss: Tensor) -> None:
         """Check the loss of the last step, as `step` does except in `without_host_reads`.
@@ -449,9 +457,9 @@ class Pipeline:
             NonFiniteError: If a loss is infinite or NaN. On a GPU it may be detected some steps later.
 
         """
-        self._unfinished_step = True  # so that no step can follow an error
+        self._broken = BROKEN_STEP  # so that no step can follow an error
         self._losses.add(self.micro_batches - 1 - self.lags[-1], loss, in_forward=False)
-        self._unfinished_step = False
+        self._broken = ""
 
     def memory(self) -> MemoryReport:
         """Return the bytes that each stage of this process holds, by kind: current and peak."""
@@ -542,7 +550,7 @@ class Pipeline:
             )
         state = copy_tree(state)
         self._deferred = None  # it belongs to the state that is replaced
-        self._unfinished_step = self._loading = True  # a pipeline with half of a state must not train
+        self._broken = BROKEN_STATE
         self._collect_all()  # messages that are still arriving belong to the old state
         for worker in self.workers:
             try:
@@ -557,7 +565,7 @@ class Pipeline:
         self._losses.clear()
         if state["random"] is not None:
             restore_all(state["random"], (worker.device for worker in self.workers))
-        self._unfinished_step = self._loading = False
+        self._broken = ""
 
     def _limits(self) -> list[int]:
         """Return the number of steps that each stage of this process has done when `step` returns."""
@@ -711,9 +719,9 @@ class Pipeline:
             NonFiniteError: If a loss is infinite or NaN.
 
         """
-        before, self._unfinished_step = self._unfinished_step, True  # so that no step can follow an error
+        before, self._broken = self._broken, self._broken or BROKEN_STEP  # so that no step can follow an error
         self._losses.look()
-        self._unfinished_step = before
+        self._broken = before
 
     def _catch_up(self) -> None:
         """Update the state of the workers after repeated steps, which defer this (`petra_core.devices.captured`).
@@ -726,13 +734,5 @@ class Pipeline:
             self._deferred = None
 
     def _refuse_after_broken_step(self) -> None:
-        if self._loading:
-            raise RuntimeError(
-                "loading a state into this pipeline failed, so it has half of that state; load a state that fits, into "
-                "this pipeline or a new one"
-            )
-        if self._unfinished_step:
-            raise RuntimeError(
-                "an exception broke off a step of this pipeline, so its stages no longer fit together; "
-                "load a checkpoint, into this pipeline or a new one"
-            )
+        if self._broken:
+            raise RuntimeError(self._broken)
