@@ -280,7 +280,7 @@ class Block:
         entry.weights = self.weights.select_for_backward(entry.version, delay)
         compared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         same_weights = delay == 0 and entry.weights is None
-        if self._inspected is not None and same_weights and not self.structure.written():
+        if self._inspected is not None and entry.projections and same_weights and not self.structure.written():
             compared = self._inspected.compare_backward(entry.projections, reconstructs=self.reconstructs)
         with (
             compared,

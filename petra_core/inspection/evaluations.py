@@ -167,68 +167,62 @@ class BlockInspection:
         modules = self._stage.modules()
         return any(module._compiled_call_impl is not None or hasattr(module, "_orig_mod") for module in modules)
 
-    @property
-    def _tolerance(self) -> float:
-        if self._whole.mixed(self._device):
-            return TOLERANCE_AUTOCAST
-        return 0.0 if self._device.type == "cpu" or torch.are_deterministic_algorithms_enabled() else TOLERANCE
-
-    def _tolerance_for(self, dtype: torch.dtype) -> float:
+    def _tolerance(self, dtype: torch.dtype) -> float:
         """Return the allowed relative difference of two evaluations at the same input."""
         # Some kernels (attention, LSTM) round differently with a graph than without.
-        return max(self._tolerance, ROUNDING * torch.finfo(dtype).eps if dtype.is_floating_point else 0.0)
+        rounding = ROUNDING * torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+        if self._whole.mixed(self._device):
+            return max(rounding, TOLERANCE_AUTOCAST)
+        exact = self._device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
+        return rounding if exact else max(rounding, TOLERANCE)
 
     @contextlib.contextmanager
     def watch_forward(self, inputs: Streams) -> Iterator[None]:
         """Return a context for a forward that detects reads of other blocks' tensors, or writes to input or weights."""
+        self.projections = ()
         reads = _Reads(self._whole, self, inputs)
-        reading = contextlib.nullcontext() if self._compiled else reads
-        if not self.evaluates:  # tensors that return from a later stage are read only after some forwards
-            self.projections = ()
-            with reading:
-                yield
-            self._whole.origins |= dict.fromkeys(reads.made, self)
-            self._report_foreign(reads)
-            return
-        given = _projections(inputs)
-        weights = dict(self._stage.named_parameters()) if self._recomputes or self._replaces else {}
-        before = {name: _projections(parameter) for name, parameter in weights.items()}
-        generators = _Generators(self._function)
-        outputs: list[Any] = []
-        with reading, self._function_outputs(outputs):
+        with (
+            self._watch_writes(inputs) if self.evaluates else contextlib.nullcontext(),
+            contextlib.nullcontext() if self._compiled else reads,  # also later: another stage's tensors may come late
+        ):
             yield
-        self.projections = _projections(outputs)
-        self._drew = generators.moved()
         self._whole.origins |= dict.fromkeys(reads.made, self)
-        for stream in inputs:  # those that no block has computed, such as copies of outputs
-            self._whole.origins.setdefault(storage_reference(stream), self)
-        if str(given) != str(_projections(inputs)):  # as text, so that nan equals nan
-            self._report(
-                None,
-                "writes to its input (through .data, numpy or a view that autograd does not know)",
-                "other stages still need it: use the out-of-place form of the operation, or clone the input first",
-            )
-        for name, parameter in weights.items():
-            if str(before[name]) != str(_projections(parameter)):
-                self._report(
-                    name,
-                    "is written in the forward",
-                    "its backward evaluates the forward again, or with stashed weights, so the write would be repeated "
-                    "or lost: make it a buffer that this forward does not read, or write it in before_update",
-                )
-        self._report_foreign(reads)
         if reads.generators and self._recomputes:
-            self._report(None, "draws random numbers from a private torch.Generator", PURE)
-
-    def _report_foreign(self, reads: "_Reads") -> None:
+            self._report("draws random numbers from a private torch.Generator", PURE)
         for origin, what in reads.foreign.items():
             self._report(
-                None,
                 f"reads a tensor that stage {origin.index} has computed or received, in {what}, and that did not "
                 f"arrive as a stream",
                 f"a tensor kept in an attribute, a list or a closure belongs to another micro-batch by then: return it "
                 f"from stage {origin.index} as one more stream and pass it on",
             )
+
+    @contextlib.contextmanager
+    def _watch_writes(self, inputs: Streams) -> Iterator[None]:
+        """Return a context for a forward that detects writes to input or weights, and notes its output and draws."""
+        weights = dict(self._stage.named_parameters()) if self._recomputes or self._replaces else {}
+        given, before = _projections(inputs), {name: _projections(weight) for name, weight in weights.items()}
+        generators = _Generators(self._function)
+        outputs: list[Any] = []
+        with self._function_outputs(outputs):
+            yield
+        self.projections = _projections(outputs)
+        self._drew = generators.moved()
+        for stream in inputs:  # those that no block has computed, such as copies of outputs
+            self._whole.origins.setdefault(storage_reference(stream), self)
+        if str(given) != str(_projections(inputs)):  # as text, so that nan equals nan
+            self._report(
+                "writes to its input (through .data, numpy or a view that autograd does not know)",
+                "other stages still need it: use the out-of-place form of the operation, or clone the input first",
+            )
+        for name, weight in weights.items():
+            if str(before[name]) != str(_projections(weight)):
+                self._report(
+                    "is written in the forward",
+                    "its backward evaluates the forward again, or with stashed weights, so the write would be repeated "
+                    "or lost: make it a buffer that this forward does not read, or write it in before_update",
+                    parameter=name,
+                )
 
     @contextlib.contextmanager
     def _function_outputs(self, outputs: list[Any]) -> Iterator[None]:
@@ -247,13 +241,10 @@ class BlockInspection:
         """Return a context for the evaluation in a backward that compares its output with that of the forward.
 
         Args:
-            before: `projections` of the forward; empty if it was not inspected.
+            before: `projections` of the forward.
             reconstructs: Whether the input is reconstructed, with rounding errors.
 
         """
-        if not before:
-            yield
-            return
         outputs: list[Any] = []
         with self._function_outputs(outputs):
             yield
@@ -263,14 +254,13 @@ class BlockInspection:
         for (dtype, length, one), (_, _, other) in zip(before, now, strict=True):
             if not dtype.is_floating_point:
                 continue
-            allowed = self._tolerance_for(dtype)
+            allowed = self._tolerance(dtype)
             if reconstructs:
                 rough = self._whole.mixed(self._device)
                 allowed = max(allowed, RECONSTRUCTED_ROUGHLY if rough else RECONSTRUCTED.get(dtype, 0.0))
             difference = abs(one - other) / length if length > 0 else abs(one - other)
             if difference > allowed:  # false for nan, for which `NonFiniteError` is raised later
                 self._report(
-                    None,
                     f"gives another output in its backward than in its forward, with the same weights (relative "
                     f"difference {difference:.1g}, allowed {allowed:.1g}), so it depends on something that has changed "
                     f"since then, such as a number, array or tensor that a module keeps in an attribute, a list or a "
@@ -286,7 +276,9 @@ class BlockInspection:
         weights: StageWeights,
         again: Callable[[], tuple[Tape, bool]],
     ) -> None:
-        """Inspect a forward. Attributes and generators are restored after a second evaluation.
+        """Inspect a forward: compare it with a second evaluation, and check that its graph begins at the own leaves.
+
+        Attributes and generators are restored after a second evaluation.
 
         Args:
             inputs: Input of the block.
@@ -297,7 +289,17 @@ class BlockInspection:
                 the first evaluation.
 
         """
-        self._walk(self._compare(inputs, outputs, again) if tape is None else tape, inputs, weights)
+        tape = self._compare(inputs, outputs, again) if tape is None else tape
+        self._forwards += 1
+        for leaf in tape.leaves:
+            self._whole.inputs[leaf] = self
+        own = {id(tensor) for tensor in (*weights.values(), *tape.leaves)}
+        given = {storage_reference(stream) for stream in inputs}
+        for leaf in _leaves(tape.roots()):
+            # A module may detach its input and differentiate with respect to that. No other block has this leaf.
+            is_own = id(leaf) in own or (storage_reference(leaf) in given and leaf not in self._whole.inputs)
+            if not is_own:
+                self._report_leaf(leaf)
 
     def _compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
         """Evaluate the block a second time, compare the evaluation with the first, and return its tape.
@@ -310,11 +312,11 @@ class BlockInspection:
         """
         # A module may count its evaluations if its output does not depend on the count. If an attribute has changed, a
         # third evaluation therefore runs with a value far ahead.
-        generators, attributes = _Generators(self._function), _attributes(self._function)
-        kept = {place: _projections(tensor) for place, tensor in _tensor_attributes(self._function).items()}
-        stage, combine = self._stage, None
-        if isinstance(stage, ReversibleStage):  # a replaced `combine` may overwrite a message
-            combine, stage.combine = stage.combine, combine_streams
+        generators, attributes = _Generators(self._function), _attributes(self._function, _PLAIN)
+        kept = {place: _projections(tensor) for place, tensor in _attributes(self._function, Tensor).items()}
+        if isinstance(self._stage, ReversibleStage):  # a replaced `combine` may overwrite a message
+            attributes[self._stage, "combine"] = self._stage.combine
+            self._stage.combine = combine_streams
         reads = _Reads(self._whole, self, inputs)
         try:
             with contextlib.nullcontext() if self._compiled else reads:
@@ -322,9 +324,8 @@ class BlockInspection:
             # These replace the tensors that the first evaluation kept.
             self._whole.origins |= dict.fromkeys(reads.made, self)
             drew = generators.moved() & self._drew
-            changed = {
-                place: value for place, value in _attributes(self._function).items() if attributes.get(place) != value
-            }
+            now = _attributes(self._function, _PLAIN)
+            changed = {place: value for place, value in now.items() if attributes.get(place) != value}
             difference = self._difference(outputs, tape)
             self._report_growing(kept)
             if changed and difference is None:
@@ -335,13 +336,10 @@ class BlockInspection:
             for (module, key), value in attributes.items():
                 setattr(module, key, value)
             generators.restore()
-            if isinstance(stage, ReversibleStage) and combine is not None:
-                stage.combine = combine
         for generator in sorted(drew):
-            self._report(None, f"draws random numbers from {generator}", PURE)
+            self._report(f"draws random numbers from {generator}", PURE)
         if not same_draws:
             self._report(
-                None,
                 "draws another number of random numbers when it is evaluated again, or another thread draws from "
                 "torch's global generator meanwhile",
                 PURE + "; give a thread that draws random numbers a private generator",
@@ -351,7 +349,6 @@ class BlockInspection:
             counters = ", ".join(f"{key} of {names[id(m)] or 'its module'} ({type(m).__name__})" for m, key in changed)
             because = f"; an evaluation changes {counters}" if counters else ""
             self._report(
-                None,
                 f"gives another output when it is evaluated again with the same input, weights and random state "
                 f"({difference}){because}",
                 PURE,
@@ -360,14 +357,13 @@ class BlockInspection:
 
     def _report_growing(self, kept: Mapping[tuple[nn.Module, str], Projections]) -> None:
         """Report tensors in attributes that another evaluation with the same input has changed."""
-        for (module, key), tensor in _tensor_attributes(self._function).items():
+        for (module, key), tensor in _attributes(self._function, Tensor).items():
             before, now = kept.get((module, key)), _projections(tensor)
             if not before or not now:
                 continue
             dtype, length, projection = before[0]
-            if abs(now[0][-1] - projection) > self._tolerance_for(dtype) * length:
+            if abs(now[0][-1] - projection) > self._tolerance(dtype) * length:
                 self._report(
-                    None,
                     f"changes the tensor {key!r} of a {type(module).__name__} in every evaluation, which is not a "
                     f"buffer, so the evaluation for a backward would change it a second time",
                     "register it with register_buffer: such an evaluation changes only copies of buffers",
@@ -381,24 +377,11 @@ class BlockInspection:
         if len(outputs) != len(again.outputs):
             return f"{len(outputs)} tensors, then {len(again.outputs)}"
         for number, (first, second) in enumerate(zip(outputs, again.outputs, strict=True)):
-            tolerance = self._tolerance_for(first.dtype)
+            tolerance = self._tolerance(first.dtype)
             difference = _difference(first, second, tolerance)
             if difference is not None:
                 return f"relative difference {difference:.1g} of stream {number}, allowed {tolerance:.1g}"
         return None
-
-    def _walk(self, tape: Tape, inputs: Streams, weights: StageWeights) -> None:
-        """Check that the leaves of a graph are the block's input and its weights."""
-        self._forwards += 1
-        for leaf in tape.leaves:
-            self._whole.inputs[leaf] = self
-        own = {id(tensor) for tensor in (*weights.values(), *tape.leaves)}
-        given = {storage_reference(stream) for stream in inputs}
-        for leaf in _leaves(tape.roots()):
-            # A module may detach its input and differentiate with respect to that. No other block has this leaf.
-            is_own = id(leaf) in own or (storage_reference(leaf) in given and leaf not in self._whole.inputs)
-            if not is_own:
-                self._report_leaf(leaf)
 
     def check_gradients(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
         """Check the gradients of one backward.
@@ -412,9 +395,9 @@ class BlockInspection:
         for name, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None and gradient.layout is not torch.strided:
                 self._report(
-                    name,
                     f"has a gradient of layout {gradient.layout}",
                     "gradients are accumulated as dense tensors: leave out sparse=True",
+                    parameter=name,
                 )
         if self.done:
             origins = self._whole.origins
@@ -424,20 +407,18 @@ class BlockInspection:
         owner, receiver = self._whole.owners.get(leaf), self._whole.inputs.get(leaf)
         if receiver is not None:
             self._report(
-                None,
                 f"depends on the input of stage {receiver.index} through a tensor that did not arrive as a stream",
                 f"tensors pass between stages only as streams: pass it on from stage {receiver.index} as one more",
             )
         elif owner is not None and owner[0] == self.index:
             self._report(
-                owner[1],
                 "is read past the module that it is registered in (a list, a closure or another reference to it)",
                 "this method evaluates with stashed or predicted weights, which such a reference does not see: read it "
                 "as an attribute of its module",
+                parameter=owner[1],
             )
         elif owner is not None:
             self._report(
-                None,
                 f"depends on parameter {owner[1]} of stage {owner[0]} through a tensor that did not arrive as a stream",
                 f"tensors pass between stages only as streams: return it from stage {owner[0]} as one more stream, and "
                 f"use each parameter in one stage",
@@ -445,14 +426,13 @@ class BlockInspection:
         else:
             place = _place_of(leaf, self._stage) or "a closure or a global variable"
             self._report(
-                None,
                 f"depends on a tensor of shape {tuple(leaf.shape)} that requires a gradient and is not among its "
                 f"parameters ({place}), so it would never be trained",
                 "register it: as an nn.Parameter or nn.Module attribute, in an nn.ModuleList or nn.ParameterList, or "
                 "make the loss an nn.Module that has it; or detach() it",
             )
 
-    def _report(self, parameter: str | None, what: str, remedy: str) -> None:
+    def _report(self, what: str, remedy: str, *, parameter: str | None = None) -> None:
         subject = "" if parameter is not None else f"{type(self._function).__name__} "
         finding = Finding(self.index, parameter, subject + what, remedy)
         if self._whole.findings is None:
@@ -515,17 +495,10 @@ class _Generators:
     """The states of the generators that the replay of random numbers (`petra_core.randomness`) does not restore."""
 
     def __init__(self, function: nn.Module) -> None:
-        own = {
-            id(value): (f"its private generator {key}", *_access(value))
-            for module in function.modules()
-            for key, value in vars(module).items()
-            if isinstance(value, _GENERATORS)
-        }
-        self._all: list[tuple[str, Callable[[], Any], Callable[[Any], None]]] = [
-            ("Python's random", random.getstate, random.setstate),
-            ("numpy.random", np.random.get_state, np.random.set_state),
-            *own.values(),
-        ]
+        private = _attributes(function, _GENERATORS).items()
+        named: list[tuple[str, Any]] = [("Python's random", random), ("numpy.random", np.random)]
+        named += [(f"its private generator {key}", generator) for (_, key), generator in private]
+        self._all = [(name, *_access(generator)) for name, generator in named]
         self._before = [read() for _, read, _ in self._all]
 
     def moved(self) -> set[str]:
@@ -543,8 +516,8 @@ class _Generators:
 
 
 def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    """Return functions that read and write the state of a generator."""
-    if isinstance(generator, random.Random):
+    """Return functions that read and write the state of a generator, or of the one of a module."""
+    if hasattr(generator, "getstate"):
         return generator.getstate, generator.setstate
     if isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
@@ -585,23 +558,13 @@ def _far(before: Any, now: Any) -> Any:
     return now + FAR * (now - before)
 
 
-def _attributes(function: nn.Module) -> dict[tuple[nn.Module, str], Any]:
-    """Return the attributes of modules that have plain values, such as counters."""
+def _attributes(function: nn.Module, kinds: type | tuple[type, ...]) -> dict[tuple[nn.Module, str], Any]:
+    """Return the attributes of modules that have values of some kinds. Parameters and buffers are not attributes."""
     return {
         (module, key): value
         for module in function.modules()
         for key, value in vars(module).items()
-        if type(value) in _PLAIN
-    }
-
-
-def _tensor_attributes(function: nn.Module) -> dict[tuple[nn.Module, str], Tensor]:
-    """Return the attributes of modules that are tensors, but neither parameters nor buffers."""
-    return {
-        (module, key): value
-        for module in function.modules()
-        for key, value in vars(module).items()
-        if isinstance(value, Tensor)
+        if isinstance(value, kinds)
     }
 
 
@@ -644,13 +607,11 @@ def _difference(one: Tensor, other: Tensor, tolerance: float) -> float | None:
     if one.shape != other.shape or one.dtype is not other.dtype:
         return float("inf")
     one, other = one.detach(), other.detach()
-    if torch.equal(one, other) or one.numel() == 0:
-        return None
-    if not (one.is_floating_point() or one.is_complex()):
-        return 1.0
     unequal = (one != other) & ~(one.isnan() & other.isnan())
     if not unequal.any():
         return None
+    if not (one.is_floating_point() or one.is_complex()):
+        return 1.0
     scale = float(one.abs().nan_to_num(0, 0, 0).max())
     deviation = float((one - other).abs().nan_to_num(float("inf"))[unequal].max())
     relative = deviation / scale if scale > 0 else deviation
@@ -659,19 +620,14 @@ def _difference(one: Tensor, other: Tensor, tolerance: float) -> float | None:
 
 def _leaves(roots: Sequence[Node]) -> list[Tensor]:
     """Return the leaves of a graph."""
-    leaves: list[Tensor] = []
-    seen: set[Node] = set()
-    stack = list(roots)
+    nodes = dict.fromkeys(roots)  # in the order in which they are found
+    stack = list(nodes)
     while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, Tensor):
-            leaves.append(variable)
-        stack += [below for below, _ in node.next_functions if below is not None]
-    return leaves
+        below = [node for node, _ in stack.pop().next_functions if node is not None and node not in nodes]
+        nodes |= dict.fromkeys(below)
+        stack += below
+    variables = (getattr(node, "variable", None) for node in nodes)
+    return [variable for variable in variables if isinstance(variable, Tensor)]
 
 
 def _place_of(leaf: Tensor, stage: Stage) -> str | None:
