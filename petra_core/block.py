@@ -108,6 +108,7 @@ class Block:
         weights: The block's weights and their versions.
         structure: The block's parameters when the pipeline was made.
         frozen: The block's buffers, which a reconstruction does not change.
+        graph_bytes: Bytes of one graph, equal for all micro-batches of the same shapes; None before one is measured.
 
     """
 
@@ -148,11 +149,10 @@ class Block:
         self._owned_messages, self._owned_gradients = OwnedTensors(stage), OwnedTensors(stage)
         self._inspected: BlockInspection | None = None
         if inspection is not None:
-            recomputes, replaces = not self.keeps_tape, self.weights.replaces
             self._inspected = BlockInspection(
-                inspection, stage, index, device, recomputes=recomputes, replaces=replaces
+                inspection, stage, index, device, recomputes=not self.keeps_tape, replaces=self.weights.replaces
             )
-        self._graph_bytes: int | None = None  # bytes of one graph, equal for all micro-batches of the same shapes
+        self.graph_bytes: int | None = None
         self._ledger = ledger
         self._device = device
         self._autocast = settings.autocast
@@ -183,7 +183,6 @@ class Block:
         if inspected is not None:
             self.structure.check()
         kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
-        self._ledger.add(self._kept_as, payload(kept))
         before = self.frozen.copies() if self._writes_buffers else None
         versions = self.frozen.versions() if self._writes_buffers else None
         tape: Tape | None = None
@@ -217,12 +216,11 @@ class Block:
         if inspected is not None and inspected.evaluates:
             self._inspect(inputs, outputs, tape, weights)
         outputs = self._owned_outputs(outputs, inputs)
-        version = self.weights.keep_prediction(version, predicted)
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, weights if self.keeps_tape else None)
         entry.projections = () if inspected is None else inspected.projections
         entry.autocast, entry.before = autocast_dtype(self._device, self._autocast), before
-        if before is not None:
-            self._ledger.add(self._kept_as, entry.held - payload(kept))
+        self._ledger.add(self._kept_as, entry.held)
+        entry.version = self.weights.keep_prediction(version, predicted)
         self._memory.append(entry)
         return outputs
 
@@ -343,7 +341,7 @@ class Block:
         grad_inputs = grad_inputs and self._owned_messages(grad_inputs, grad_outputs)
         self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
         inputs = entry.tape.inputs
-        self._ledger.add("graph", -(self._graph_bytes or 0))
+        self._ledger.add("graph", -(self.graph_bytes or 0))
         self._ledger.add(self._kept_as, -entry.held)
         self.weights.release(entry.version, entry.weights, (other.version for other in self._memory))
         return inputs, grad_inputs
@@ -388,10 +386,6 @@ class Block:
     def has_backward_hooks(self) -> bool:
         """Return whether a module has hooks that autograd calls only with a gradient of its input."""
         return any(module._backward_hooks or module._backward_pre_hooks for module in self.stage.function.modules())
-
-    def forget_shapes(self) -> None:
-        """Measure the size of the next graph again, because the shapes may change. No micro-batch may be in flight."""
-        self._graph_bytes = None
 
     def mark_weights(self) -> None:
         """Note that the current weights are those of the engine, if writes of other code will be looked for."""
@@ -497,15 +491,15 @@ class Block:
     @contextlib.contextmanager
     def _counting_graph(self, *inputs: Tensor) -> Iterator[None]:
         """Return a context that counts the bytes of the graph recorded inside. They are measured if unknown."""
-        if self._graph_bytes is None:
+        if self.graph_bytes is None:
             function = self.stage.function
             accounted = [*inputs, *function.parameters(), *function.buffers(), *self.weights.stashed]
             with SavedTensors(accounted) as saved:
                 yield
-            self._graph_bytes = saved.bytes
+            self.graph_bytes = saved.bytes
         else:
             yield
-        self._ledger.add("graph", self._graph_bytes)
+        self._ledger.add("graph", self.graph_bytes)
 
 
 def _apply_hooks(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:

@@ -197,8 +197,7 @@ class Worker:
         assert streams is not None
         version = self._version_for(micro_batch)
         for part in self.parts:
-            goal = target if part is self.parts[-1] else None
-            streams = part.forward(micro_batch, streams, goal, version)
+            streams = part.forward(micro_batch, streams, target, version)
         if self.is_head:
             self.from_above.append(Message(micro_batch, None, (torch.ones_like(streams[0]),)))  # of the loss itself
         return Message(micro_batch, streams)
