@@ -683,7 +683,7 @@ class Pipeline:
             if downwards is not None:
                 self._send(worker.index - 1, downwards, sent)
         else:
-            worker.update()
+            worker.update(prepared=self.common_clip is not None)
         return None
 
     def _send(self, stage: int, message: Message, sent: Sent) -> None:

@@ -151,7 +151,6 @@ class Worker:
         self._method, self._accumulation = method, settings.accumulation
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._states = 0  # number of parameters for which the optimizer has a state
-        self._prepared = False  # whether `.grad` holds the mean gradients of the next update
         self.return_input = return_input
         self.before_update = before_update
         self.after_backward = after_backward
@@ -299,13 +298,16 @@ class Worker:
         if self.before_update is not None:
             with self._noise:  # so that a hook's noise depends neither on other stages nor on a resume
                 self.before_update(self.index, self.version, self.stage)
-        self._prepared = True
 
-    def update(self) -> None:
-        """Execute the update U with the mean of the gradients since the last update."""
-        if not self._prepared:
+    def update(self, *, prepared: bool = False) -> None:
+        """Execute the update U with the mean of the gradients since the last update.
+
+        Args:
+            prepared: Whether `prepare_update` has been called.
+
+        """
+        if not prepared:
             self.prepare_update()
-        self._prepared = False
         with torch.no_grad(), mixed_precision(self.device, None), self._noise:
             if self.optimizer is not None:
                 self.rules.step(self._delays / self._accumulation)
@@ -394,7 +396,6 @@ class Worker:
         if self.optimizer is not None:
             check_optimizer_state(self.optimizer, state["optimizer"], state.get("optimizer_class"))
             self.optimizer.load_state_dict(state["optimizer"])
-        self._prepared = False
         self._forwards = self.observed_staleness = 0
         self.stream.load(state["random"])
         self._delays = 0
