@@ -13,7 +13,7 @@ always the next to be used. `petra_core.weights` selects the weights of a forwar
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,12 +198,13 @@ class Block:
                     self.weights.replace(weights),
                     torch.enable_grad(),
                     refuse_input_writes(self.stage.function, inputs),
-                    self._counting_graph(*inputs, *(weights or {}).values()),
+                    self._measuring(*inputs, *(weights or {}).values()) as measured,
                 ):
                     if isinstance(self.stage, HeadStage):
                         tape = self.stage.record_loss(inputs, target)
                     else:
                         tape = self.stage.record(inputs)
+                self._count_graph(measured)
                 assert tape.outputs is not None
                 outputs = tape.outputs
                 if not isinstance(self.stage, HeadStage):
@@ -286,7 +287,7 @@ class Block:
             torch.enable_grad(),
             self.frozen.freeze(entry.before) as copies,
             replay(entry.random, self._device),
-            self._counting_graph(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
+            self._measuring(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()) as measured,
         ):
             if self.reconstructs:
                 assert outputs is not None  # the stage above sends its input down (`return_input`)
@@ -296,6 +297,7 @@ class Block:
                     entry.tape = self.stage.recompute(entry.kept)
                 entry.tape.outputs = None  # already sent; the graph keeps what it needs
             entry.buffers = copies
+        self._count_graph(measured)
         return entry.tape.inputs
 
     @property
@@ -488,18 +490,18 @@ class Block:
         """Return the autocast context of a forward: that of the settings, or the caller's."""
         return mixed_precision(self._device, autocast_dtype(self._device, self._autocast))
 
-    @contextlib.contextmanager
-    def _counting_graph(self, *inputs: Tensor) -> Iterator[None]:
-        """Return a context that counts the bytes of the graph recorded inside. They are measured if unknown."""
-        if self.graph_bytes is None:
-            function = self.stage.function
-            accounted = [*inputs, *function.parameters(), *function.buffers(), *self.weights.stashed]
-            with SavedTensors(accounted) as saved:
-                yield
-            self.graph_bytes = saved.bytes
-        else:
-            yield
-        self._ledger.add("graph", self.graph_bytes)
+    def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[SavedTensors | None]:
+        """Return a context that measures the bytes of the graph recorded inside, unless they are known."""
+        if self.graph_bytes is not None:
+            return contextlib.nullcontext()
+        function = self.stage.function
+        return SavedTensors([*inputs, *function.parameters(), *function.buffers(), *self.weights.stashed])
+
+    def _count_graph(self, measured: SavedTensors | None) -> None:
+        """Add the bytes of a graph to the ledger, after the context of `_measuring`."""
+        if measured is not None:
+            self.graph_bytes = measured.bytes
+        self._ledger.add("graph", self.graph_bytes or 0)
 
 
 def _apply_hooks(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:

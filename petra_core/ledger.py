@@ -39,7 +39,10 @@ KINDS = (
 
 def payload(tensors: "Iterable[Tensor]") -> int:
     """Return the bytes of the elements of `tensors`."""
-    return sum([tensor.nbytes for tensor in tensors])
+    count = 0
+    for tensor in tensors:
+        count += tensor.nbytes
+    return count
 
 
 def storage_of(tensor: "Tensor") -> int:

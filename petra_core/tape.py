@@ -179,10 +179,11 @@ class ModuleTape(Tape):
         grad_parameters = gradients[len(leaves) :]
         if not input_gradient:
             return None, grad_parameters
-        of_leaves = dict(zip(leaves, gradients, strict=False))
+        rest = iter(gradients)
+        found = [next(rest) if leaf.requires_grad else None for leaf in self.leaves]
         return tuple(
-            torch.zeros_like(leaf) if (grad := of_leaves.get(leaf)) is None else _copy_if_shared(grad, leaf)
-            for leaf in self.leaves
+            torch.zeros_like(leaf) if grad is None else _copy_if_shared(grad, leaf)
+            for leaf, grad in zip(self.leaves, found, strict=True)
         ), grad_parameters
 
 
