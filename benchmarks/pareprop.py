@@ -152,7 +152,7 @@ def peak_of_graphs(footprints: Sequence[Footprint], method: Method) -> int:
     """
     if method.pipelined:
         raise ValueError(
-            f"under {method} several micro-batches are in flight: follow a timeline (petra_core.prediction.peak_memory)"
+            f"under {method} several micro-batches are in flight: follow a timeline (reproduce.modelling.peak_memory)"
         )
     if method.keeps_graph:
         return sum(footprint.lasting for footprint in footprints)

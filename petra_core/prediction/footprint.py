@@ -14,7 +14,7 @@ Rules for delay (`petra_core.delay`) may need more: stashed weights under any me
 prediction instead of each version, buffers in addition to the optimizer's, or weights for one evaluation of one block.
 
 A stage's `Footprint` has the numbers that depend only on the network and the method, not on staleness. Together with
-the timeline of any schedule it determines the peak memory (`petra_core.prediction.peak_memory`).
+the timeline of any schedule it determines the peak memory.
 `petra_core.prediction.memory` computes the footprints of a network.
 """
 

@@ -139,7 +139,7 @@ def measure(
         **settings: `accumulation`, `optimizer`, `autocast` and `repetitions`, as in `time_stages`.
 
     Returns:
-        Costs for `petra_core.prediction.simulation` and `petra_core.prediction.full_speed`.
+        Costs for `petra_core.prediction.simulation`.
 
     Raises:
         TypeError: If a setting is unknown.

@@ -70,13 +70,6 @@ class Link:
         """Return the seconds for which a message of `size` bytes occupies the link, without the latency."""
         return size / self.bandwidth
 
-    def all_reduce(self, size: int, devices: int) -> float:
-        """Return the seconds of a ring all-reduce of `size` bytes over `devices` devices (Patarasuk and Yuan 2009).
-
-        It takes 2 (devices - 1) steps, and each transfers size / devices bytes.
-        """
-        return 2 * (devices - 1) * (self.latency + self.seconds(size) / devices)
-
 
 INSTANT = Link()
 DIRECTIONS = {"F": 1, "B": -1}  # results are sent to the same operation of the stage above or below

@@ -8,9 +8,7 @@ from typing import Any
 import click
 
 from petra_core import methods
-from petra_core.prediction import full_speed
 from petra_core.prediction.partition import Partition
-from petra_core.prediction.peak_memory import find_peaks
 from petra_core.prediction.simulation import Link
 from petra_core.staleness import lockstep
 from reproduce.cells import catalogue, networks, own, timing
@@ -20,7 +18,9 @@ from reproduce.commands.options import Command, Option, options_of, quantity
 from reproduce.commands.train import CONSTANT, cell_by_hand
 from reproduce.commands.train_options import TrainOptions
 from reproduce.distributed.partitioning import format_partition
+from reproduce.modelling import full_speed
 from reproduce.modelling.network import REPETITIONS, TimedNetwork, time_network, timing_cell
+from reproduce.modelling.peak_memory import find_peaks
 from reproduce.running import devices
 
 MEMORY = quantity("memory", "8GB", {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20})

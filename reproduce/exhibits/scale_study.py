@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pandas import DataFrame
 
 from petra_core import methods
-from petra_core.prediction.full_speed import period
 from petra_core.prediction.simulation import INSTANT, Cost, Link, merge_costs
 from petra_core.staleness import lockstep
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
 from reproduce.exhibits.table5 import largest
+from reproduce.modelling.full_speed import period
 from reproduce.modelling.network import read_timed_networks
 from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, GIGABIT, RIVALS, SIMULATED, compare, make_chain
 from reproduce.presentation import facets, plots

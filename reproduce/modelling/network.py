@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, cast
 from petra_core import methods
 from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint, predict_stages
-from petra_core.prediction.full_speed import period
 from petra_core.prediction.partition import Partition, assess, find_partition
 from petra_core.prediction.schedules import make_schedule
 from petra_core.prediction.simulation import Cost, Link, merge_costs, simulate
@@ -27,6 +26,7 @@ from petra_core.shares import even_partition, runs
 from petra_core.staleness import lockstep
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import CellError, MemoryCell, ShapedCell, StageCostCell, TrainedCell
+from reproduce.modelling.full_speed import period
 
 if TYPE_CHECKING:
     import torch

@@ -150,7 +150,15 @@ def _data_parallel(chain: TimedNetwork, devices: int) -> RivalOutcome:
     whole, cost = merge_footprints(keeping.footprints), merge_costs(keeping.costs, [len(keeping.costs)])[0]
 
     def seconds(batch: int, link: Link) -> float:
-        update = cost.update + link.all_reduce(cost.weights, devices)
+        update = cost.update + all_reduce(link, cost.weights, devices)
         return (cost.forward + cost.backward) / devices + update / batch
 
     return _outcome(chain, DATA_PARALLEL, seconds, whole.always + whole.kept + whole.lasting, multiple=devices)
+
+
+def all_reduce(link: Link, size: int, devices: int) -> float:
+    """Return the seconds of a ring all-reduce of `size` bytes over `devices` devices (Patarasuk and Yuan 2009).
+
+    It takes 2 (devices - 1) steps, and each transfers size / devices bytes.
+    """
+    return 2 * (devices - 1) * (link.latency + link.seconds(size) / devices)

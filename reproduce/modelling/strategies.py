@@ -2,7 +2,7 @@
 
 A strategy is a method of this engine, or a synchronous pipeline that trains as backpropagation does. Runs are simulated
 event by event (`petra_core.prediction.simulation`), and bytes are followed through them
-(`petra_core.prediction.peak_memory`).
+(`reproduce.modelling.peak_memory`).
 """
 
 import enum
@@ -14,13 +14,13 @@ from typing import NamedTuple
 from petra_core import methods
 from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint, merge_footprints
-from petra_core.prediction.peak_memory import find_peaks
 from petra_core.prediction.schedules import Schedule, make_schedule
 from petra_core.prediction.simulation import INSTANT, Cost, Link, merge_costs, simulate
 from petra_core.prediction.timeline import Timeline
 from petra_core.shares import runs
 from petra_core.staleness import per_device
 from reproduce.modelling.network import TimedNetwork
+from reproduce.modelling.peak_memory import find_peaks
 from reproduce.modelling.synchronous_schedules import gpipe, one_f_one_b
 
 __all__ = [

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from petra_core import HeadStage, Pipeline, Stage, merge, methods, models
 from petra_core.ledger import KINDS, Ledger, MemoryReport, SavedTensors
 from petra_core.methods import Method
-from petra_core.prediction.memory import predict
+from petra_core.prediction.footprint import merge_footprints
+from petra_core.prediction.memory import footprints, predict
 from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_staleness import random_vector
@@ -163,3 +164,13 @@ def test_prediction_changes_no_weights() -> None:
     for method in methods.PAPER:
         predict(stages, method, x, y, accumulation=2, optimizer=toys.sgd)
     assert_bitwise_equal([stage.state_dict() for stage in stages], before)
+
+
+def test_footprints_of_merged_stages_equal_joined_ones() -> None:
+    blocks = models.revnet(18, num_classes=10, width=2)
+    images, labels = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")
+    for method in (methods.PETRA, methods.DELAYED_GRADIENTS):
+        apart = footprints(blocks, method, images, labels)
+        parts = (blocks[:3], blocks[3:5], blocks[5:])
+        merged = footprints([merge(part) for part in parts], method, images, labels)
+        assert merged == (merge_footprints(apart[:3]), merge_footprints(apart[3:5]), merge_footprints(apart[5:]))

@@ -9,7 +9,6 @@ from click.testing import CliRunner
 
 from petra_core import methods
 from petra_core.prediction.footprint import predict_stages
-from petra_core.prediction.peak_memory import find_peaks
 from petra_core.prediction.simulation import Cost, Link
 from petra_core.settings import Settings
 from reproduce.cells.kinds import CellError
@@ -19,6 +18,7 @@ from reproduce.grids import recipes
 from reproduce.grids.plans import table3
 from reproduce.measures import held_memory, stage_costs
 from reproduce.modelling import network
+from reproduce.modelling.peak_memory import find_peaks
 from tests.reproduce.exhibits.test_table5 import made_up
 
 CELL = dataclasses.replace(

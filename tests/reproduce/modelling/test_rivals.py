@@ -3,11 +3,11 @@
 import pytest
 
 from petra_core import methods
-from petra_core.prediction.full_speed import period
 from petra_core.prediction.schedules import make_schedule
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.staleness import lockstep
 from reproduce.modelling import rivals
+from reproduce.modelling.full_speed import period
 from reproduce.modelling.network import TimedNetwork, convert_costs
 from tests.reproduce.exhibits.test_table5 import cells, made_up
 

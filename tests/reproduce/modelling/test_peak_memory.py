@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from petra_core import merge, methods, models
+from petra_core import methods, models
 from petra_core.methods import Method
-from petra_core.prediction.footprint import Footprint, merge_footprints
+from petra_core.prediction.footprint import Footprint
 from petra_core.prediction.memory import footprints, predict
-from petra_core.prediction.peak_memory import find_peaks
 from petra_core.prediction.schedules import make_schedule
 from petra_core.prediction.simulation import Cost, simulate
+from reproduce.modelling.peak_memory import find_peaks
 
 UNIT = Cost(forward=1, backward=2, update=0.25)
 
@@ -40,16 +40,6 @@ def test_peaks_of_one_stage_per_device_match_prediction(method: Method, k: int) 
     assert [f.always for f in per_stage] == [
         sum(stage.peak[kind] for kind in ("parameters", "buffers", "gradients", "optimizer")) for stage in predicted
     ]
-
-
-def test_footprints_of_merged_stages_equal_joined_ones() -> None:
-    blocks = models.revnet(18, num_classes=10, width=2)
-    images, labels = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")
-    for method in (methods.PETRA, methods.DELAYED_GRADIENTS):
-        apart = footprints(blocks, method, images, labels)
-        parts = (blocks[:3], blocks[3:5], blocks[5:])
-        merged = footprints([merge(part) for part in parts], method, images, labels)
-        assert merged == (merge_footprints(apart[:3]), merge_footprints(apart[3:5]), merge_footprints(apart[5:]))
 
 
 def test_receiving_device_holds_waiting_messages() -> None:
