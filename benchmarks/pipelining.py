@@ -36,8 +36,8 @@ from benchmarks.tick import sgd
 from petra_core import Pipeline, Stage, merge, methods, models
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
+from petra_core.prediction.measuring import StageAlone, feeds
 from petra_core.prediction.partition import find_partition
-from petra_core.prediction.stage_alone import StageAlone, feeds
 from petra_core.tape import as_streams, as_value
 from reproduce.records.benchmarks import Benchmark, Comparison
 

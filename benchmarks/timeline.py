@@ -31,9 +31,9 @@ from benchmarks.tick import sgd
 from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
+from petra_core.prediction.measuring import StageAlone, TurnSeconds, feeds
 from petra_core.prediction.schedules import make_schedule
 from petra_core.prediction.simulation import Cost, Link, simulate
-from petra_core.prediction.stage_alone import StageAlone, TurnSeconds, feeds
 from petra_core.prediction.timeline import Event, Timeline
 from petra_core.prediction.tracing import gather_events, make_timeline, tracing
 from reproduce.records.benchmarks import Benchmark, Comparison
@@ -71,7 +71,8 @@ def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[
             if not method.pipelined:
                 dist.barrier()
         per_stage = zip(stages_alone[method], zip(*rounds, strict=True), strict=True)
-        return [_cost(stage, timed) for stage, timed in per_stage]
+        # Means include other load of the machine, as does the engine's total time.
+        return [stage.cost(timed, statistics.fmean) for stage, timed in per_stage]
 
     def train(method: Method, micro_batches: int) -> float:
         return seconds_together(pipelines[method], images, labels, micro_batches)
@@ -115,18 +116,6 @@ def _turns(stages: Sequence[StageAlone], method: Method) -> list[TurnSeconds]:
     forwards = [stage.forward() for stage in stages]
     backwards = [stage.backward() for stage in reversed(stages)]
     return [TurnSeconds(forward, *rest) for forward, rest in zip(forwards, reversed(backwards), strict=True)]
-
-
-def _cost(stage: StageAlone, turns: Sequence[TurnSeconds]) -> Cost:
-    """Average the cost of a stage. Means include other load of the machine, as does the engine's total time."""
-    updates = [turn.update for turn in turns if turn.update is not None]
-    return Cost(
-        statistics.fmean(turn.forward for turn in turns),
-        statistics.fmean(turn.backward for turn in turns),
-        statistics.fmean(updates),
-        stage.bytes_up,
-        stage.bytes_down,
-    )
 
 
 def seconds_together(pipeline: Pipeline, images: Tensor, labels: Tensor, micro_batches: int) -> float:

@@ -1,66 +1,211 @@
 """Time the stages of a network on this machine, and balance them over devices.
 
-Each stage is timed in isolation with the work that its device has in every tick of a full pipeline
-(`petra_core.prediction.stage_alone`). The results are medians over turns after a warm-up (caches, kernel selection, the
-optimizer's state). A median is robust against single turns that another process disturbed, but not against a machine
-that is always busy.
+The time of one stage cannot be measured in a pipeline in one process, because the stages share caches and threads.
+Timing only its module would miss the engine's overhead and the second evaluation that some methods need. So every stage
+is run in isolation by the engine's worker (`StageAlone`), with the work that its device does in every tick of a full
+pipeline. The worker gets the messages of the neighbours: an input from below, and a gradient from above for the oldest
+micro-batch, as soon as `waiting` micro-batches are between forward and backward.
 
-The stages are copied one at a time, so their weights, buffers and optimizers are not changed, and torch's global
-generators are restored.
+    turn   F of a new micro-batch,  B of the oldest (with its reconstruction),  U after every k backwards
+
+The number of waiting micro-batches affects the cost of a turn only through the versions of the weights. With k = 1, one
+waiting micro-batch is enough: every forward is then one update older than its backward.
+
+The costs of stages are medians over turns after a warm-up (caches, kernel selection, the optimizer's state). A median
+is robust against single turns that another process disturbed, but not against a machine that is always busy. The stages
+are copied one at a time, so their weights, buffers and optimizers are not changed, and torch's global generators are
+restored.
 """
 
 import copy
 import statistics
-from collections.abc import Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from petra_core.errors import check_int
 from petra_core.ledger import payload
+from petra_core.messages import Message
 from petra_core.methods import REVERSIBLE_BACKPROPAGATION, Method
 from petra_core.optimizers import OptimizerFactory
 from petra_core.prediction.memory import predict
 from petra_core.prediction.partition import Partition, find_partition
 from petra_core.prediction.simulation import Cost
-from petra_core.prediction.stage_alone import StageAlone, feeds
-from petra_core.stages import Stage
-from petra_core.tape import Value
-from petra_core.targets import Target
-from petra_core.worker import devices_of
+from petra_core.settings import Settings
+from petra_core.stages import HeadStage, Stage
+from petra_core.tape import Streams, Value, as_streams, as_value, detach
+from petra_core.targets import Target, flatten
+from petra_core.worker import Worker, devices_of
 
-__all__ = ["StageTimes", "balance", "measure", "time_stages"]
+__all__ = ["Feed", "StageAlone", "TurnSeconds", "balance", "feeds", "measure", "time_stages"]
 
+GRADIENT_SCALE = 1e-3  # scale of gradients from above; avoids denormal numbers and diverging weights
 WARM_UP = 2  # turns that are not timed
 
 
+Result = TypeVar("Result")
+
+
 @dataclass(frozen=True)
-class StageTimes:
-    """Seconds of the timed turns of one stage, and the bytes that it sends.
+class Feed:
+    """Tensors that the neighbours send to a stage with every micro-batch.
 
     Attributes:
-        forward: Seconds of each forward.
-        backward: Seconds of each backward, including the evaluation that reconstructs the graph if there is one.
-        update: Seconds of each optimizer step. Only every k-th turn has one.
-        up: Bytes of a message to the stage above.
-        down: Bytes of a message to the stage below.
-        weights: Bytes of the parameters.
+        inputs: Outputs of the stage below.
+        target: Target of the loss, only for the head.
+        return_input: Whether the stage below inverts, so that the input must be returned to it.
 
     """
 
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-    update: tuple[float, ...]
-    up: int
-    down: int
-    weights: int
+    inputs: Streams
+    target: Target
+    return_input: bool
 
-    @property
-    def cost(self) -> Cost:
-        """Cost of the stage, with the medians of the seconds."""
-        forward, backward, update = map(statistics.median, (self.forward, self.backward, self.update))
-        return Cost(forward, backward, update, self.up, self.down, self.weights)
+
+class TurnSeconds(NamedTuple):
+    """Seconds of the actions of one turn.
+
+    Attributes:
+        forward: Seconds of the forward.
+        backward: Seconds of the backward.
+        update: Seconds of the update, or None if no update was due.
+
+    """
+
+    forward: float
+    backward: float
+    update: float | None
+
+
+@torch.no_grad()
+def feeds(stages: Sequence[Stage], method: Method, inputs: Value, target: Target) -> list[Feed]:
+    """Return the feed of each stage from one forward of `inputs` through the network.
+
+    The forward updates running statistics once.
+    """
+    per_stage = []
+    streams = as_streams(inputs)
+    for index, (stage, device) in enumerate(zip(stages, devices_of(stages), strict=True)):
+        last = stage.parts()[-1]
+        below_inverts = index > 0 and method.reconstructs and stages[index - 1].parts()[-1].invertible
+        per_stage.append(Feed(streams, target if isinstance(last, HeadStage) else None, below_inverts))
+        streams = detach(as_streams(stage(as_value(tuple(stream.to(device) for stream in streams)))))
+    return per_stage
+
+
+class StageAlone:
+    """Worker of one stage, with a substitute for its neighbours.
+
+    Args:
+        stage: The stage.
+        index: Index of the stage.
+        method: Training method.
+        feed: Tensors that the neighbours send.
+        waiting: Number of micro-batches between forward and backward in the steady state, 0 for the head.
+        accumulation: Number of backwards per update, k.
+        optimizer: Factory of the optimizer.
+        autocast: Dtype of automatic mixed precision, or None.
+
+    Attributes:
+        worker: The engine's worker.
+        bytes_up: Payload of a message to the stage above, in bytes.
+        bytes_down: Payload of a message to the stage below, in bytes.
+
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        index: int,
+        method: Method,
+        feed: Feed,
+        *,
+        waiting: int,
+        accumulation: int = 1,
+        optimizer: OptimizerFactory | None = None,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        self.worker = Worker(
+            *(stage, index, devices_of([stage])[0]),
+            Settings(method=method, accumulation=accumulation, seed=0, autocast=autocast),
+            optimizer,
+            return_input=feed.return_input,
+        )
+        self.bytes_up = self.bytes_down = 0
+        self._feed = feed
+        self._accumulation = accumulation
+        self._forwards = self._backwards = 0
+        self._sent: deque[Message] = deque()  # sent upwards; the stage above holds them until it returns them
+        self._gradients: Streams | None = None
+        for _ in range(waiting):
+            self.forward()
+
+    def turn(self) -> TurnSeconds:
+        """Run one turn: the forward of a new micro-batch, the backward of the oldest and, if due, an update."""
+        forward = self.forward()
+        backward, update = self.backward()
+        return TurnSeconds(forward, backward, update)
+
+    def forward(self) -> float:
+        """Run the forward of a new micro-batch and return its seconds, without the time to receive messages."""
+        self.worker.receive(Message(self._forwards, self._feed.inputs))
+        if self.worker.is_head:
+            keys, tensors = flatten(self._feed.target)
+            self.worker.receive_target(keys, Message(self._forwards, tensors))
+        seconds, message = self._time(self.worker.forward, self._forwards)
+        self._forwards += 1
+        if not self.worker.is_head:
+            self._sent.append(message)
+            self.bytes_up = message.bytes()
+        return seconds
+
+    def backward(self) -> tuple[float, float | None]:
+        """Run the backward of the oldest micro-batch and, if due, an update, and return their seconds."""
+        if not self.worker.is_head:
+            self._receive_from_above()
+        seconds, message = self._time(self.worker.backward, self._backwards)
+        self._backwards += 1
+        self.bytes_down = message.bytes() if message is not None else 0
+        due = self._backwards % self._accumulation == 0
+        return seconds, self._time(self.worker.update)[0] if due else None
+
+    def cost(
+        self, turns: Sequence[TurnSeconds], average: Callable[[Iterable[float]], float] = statistics.median
+    ) -> Cost:
+        """Return the cost of the stage, with the average of the seconds of timed turns, at least one with an update."""
+        return Cost(
+            average(turn.forward for turn in turns),
+            average(turn.backward for turn in turns),
+            average(turn.update for turn in turns if turn.update is not None),
+            self.bytes_up,
+            self.bytes_down,
+            payload(self.worker.stage.parameters()),
+        )
+
+    def _receive_from_above(self) -> None:
+        sent = self._sent.popleft()
+        assert sent.streams is not None
+        if self._gradients is None:
+            self._gradients = tuple(
+                GRADIENT_SCALE * torch.randn_like(stream) if stream.is_floating_point() else torch.zeros_like(stream)
+                for stream in sent.streams
+            )
+        outputs = sent.streams if self.worker.parts[-1].reconstructs else None
+        self.worker.receive(Message(sent.micro_batch, outputs, self._gradients))
+
+    def _time(self, action: Callable[..., Result], *arguments: int) -> tuple[float, Result]:
+        """Return the seconds of an action of the worker, and its result."""
+        device = self.worker.device
+        synchronize = torch.get_device_module(device).synchronize
+        synchronize(device)
+        start = time.perf_counter()
+        result = action(*arguments)
+        synchronize(device)
+        return time.perf_counter() - start, result
 
 
 def time_stages(
@@ -73,8 +218,8 @@ def time_stages(
     optimizer: OptimizerFactory | None = None,
     autocast: torch.dtype | None = None,
     repetitions: int = 5,
-) -> Iterator[StageTimes]:
-    """Time one stage after the other, as `method` would run it on a separate device, and yield the times.
+) -> Iterator[tuple[StageAlone, list[TurnSeconds]]]:
+    """Time one stage after the other, as `method` would run it on a separate device.
 
     Args:
         stages: Stages of a pipeline; they are not changed.
@@ -85,6 +230,9 @@ def time_stages(
         optimizer: As in `Pipeline`; None times no updates.
         autocast: As in `Pipeline`.
         repetitions: Number of timed turns of each stage, at least k.
+
+    Yields:
+        Each stage as it was run, and its timed turns, at least k.
 
     Raises:
         ValueError: If k or the repetitions are below 1, or the method overlaps stages.
@@ -116,14 +264,7 @@ def time_stages(
             for _ in range(max(WARM_UP, accumulation)):
                 alone.turn()
             turns = [alone.turn() for _ in range(max(repetitions, accumulation))]  # only every k-th turn has an update
-        yield StageTimes(
-            forward=tuple(turn.forward for turn in turns),
-            backward=tuple(turn.backward for turn in turns),
-            update=tuple(turn.update for turn in turns if turn.update is not None),
-            up=alone.bytes_up,
-            down=alone.bytes_down,
-            weights=payload(stage.parameters()),
-        )
+        yield alone, turns
 
 
 def measure(
@@ -146,7 +287,7 @@ def measure(
         ValueError: If k or the repetitions are below 1, or the method overlaps stages.
 
     """
-    return tuple(stage.cost for stage in time_stages(stages, method, inputs, target, **settings))
+    return tuple(alone.cost(turns) for alone, turns in time_stages(stages, method, inputs, target, **settings))
 
 
 def balance(

@@ -12,12 +12,11 @@ measured quantities are:
                   downwards: bytes of messages waiting between two steps, divided by their number, which follows from
                   the staleness; with one micro-batch at a time, the maximum that a stage has received.
     FLOPs         torch's counter over the k turns of one update of the first inner stage, run in isolation in its
-                  steady state (`petra_core.prediction.stage_alone`)
+                  steady state (`petra_core.prediction.measuring`)
     time          ticks in lockstep, units (`reproduce.published.units`), and median seconds of the first inner
                   stage's forward, backward and update
 """
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,8 +27,8 @@ from torch.utils.module_tracker import ModuleTracker
 from petra_core import Pipeline, methods
 from petra_core.ledger import MemoryReport
 from petra_core.methods import Method
+from petra_core.prediction.measuring import Feed, StageAlone, feeds
 from petra_core.prediction.memory import predict
-from petra_core.prediction.stage_alone import Feed, StageAlone, feeds
 from petra_core.stages import Stage
 from petra_core.tape import as_value
 from reproduce.cells.kinds import Cell, ComplexityCell
@@ -91,11 +90,7 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
         # The mean over the k turns of an update. With stashed weights, turns before an update can cost less.
         "stage_flops": int(turns_counter.get_total_flops()) / cell.accumulation,
         "stage_forward_flops": int(forward_counter.get_total_flops()),
-        "seconds": {
-            "forward": statistics.median(turn.forward for turn in turns),
-            "backward": statistics.median(turn.backward for turn in turns),
-            "update": statistics.median(turn.update for turn in turns if turn.update is not None),
-        },
+        "seconds": {name: getattr(alone.cost(turns), name) for name in ("forward", "backward", "update")},
         "ticks_per_micro_batch": 1.0 if method.pipelined else 2.0 * len(stages) - 1,
         "units_overlapped": units_per_micro_batch(method, len(stages), overlap=True),
         "units_in_turn": units_per_micro_batch(method, len(stages), overlap=False),

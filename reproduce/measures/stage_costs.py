@@ -13,7 +13,7 @@ import torch
 
 from petra_core import methods
 from petra_core.prediction import measuring
-from petra_core.prediction.measuring import StageTimes
+from petra_core.prediction.measuring import StageAlone, TurnSeconds
 from petra_core.stages import Stage
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import Cell, StageCostCell
@@ -74,20 +74,20 @@ def time_stages(
         rows = []
         for index, stage in enumerate(stages):
             begin(index, len(stages))
-            rows.append(_row(index, stage, next(times)))
+            rows.append(_row(index, stage, *next(times)))
     return rows
 
 
-def _row(index: int, stage: Stage, times: StageTimes) -> dict[str, Any]:
+def _row(index: int, stage: Stage, alone: StageAlone, turns: Sequence[TurnSeconds]) -> dict[str, Any]:
+    medians, lowest, highest = (alone.cost(turns, average) for average in (statistics.median, min, max))
     return {
         "stage": index,
         "invertible": stage.invertible,
-        "parameters": times.weights,
-        "bytes_up": times.up,
-        "bytes_down": times.down,
-        **{name: _seconds(getattr(times, name)) for name in ("forward", "backward", "update")},
+        "parameters": medians.weights,
+        "bytes_up": medians.up,
+        "bytes_down": medians.down,
+        **{
+            name: {"median": getattr(medians, name), "lowest": getattr(lowest, name), "highest": getattr(highest, name)}
+            for name in ("forward", "backward", "update")
+        },
     }
-
-
-def _seconds(times: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(times), "lowest": min(times), "highest": max(times)}

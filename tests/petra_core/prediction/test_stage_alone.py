@@ -5,7 +5,7 @@ import torch
 
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
-from petra_core.prediction.stage_alone import StageAlone, TurnSeconds, feeds
+from petra_core.prediction.measuring import StageAlone, TurnSeconds, feeds
 from petra_core.stages import Stage
 from tests import toys
 

@@ -8,7 +8,7 @@ import torch
 
 from petra_core import models
 from petra_core.prediction import measuring
-from petra_core.prediction.stage_alone import StageAlone
+from petra_core.prediction.measuring import StageAlone
 from reproduce.cells.kinds import StageCostCell
 from reproduce.grids.plans import PLANS
 from reproduce.measures import stage_costs
