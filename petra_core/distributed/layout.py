@@ -48,13 +48,11 @@ def layout_of(tensors: Streams | None) -> tuple[TensorLayout, ...] | None:
     return None if tensors is None else tuple(map(TensorLayout.of_tensor, tensors))
 
 
-def dense(tensors: Streams | None, device: torch.device) -> Streams | None:
+def dense(tensors: Streams, device: torch.device) -> Streams:
     """Return the tensors on `device`, each dense in memory.
 
     A tensor that is already dense keeps its strides; one with gaps is copied.
     """
-    if tensors is None:
-        return None
     return tuple(
         tensor if torch.empty_like(tensor, device="meta").stride() == tensor.stride() else tensor.contiguous()
         for tensor in (tensor.detach().to(device).resolve_conj().resolve_neg() for tensor in tensors)

@@ -8,11 +8,15 @@ which proves that the send has completed. Over Gloo receives are posted early, s
 receiver computes: the receives of a step at its beginning, and one forward receive for the next step. `Receiver.close`
 and `Sender.close` complete the last of these.
 
+An evaluation sends one message and closes, so each of its messages has a header. It has a separate sender and receiver,
+whose tag keeps receives posted for training from matching its messages.
+
 Internal to `petra_core.distributed`.
 """
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,9 +27,7 @@ from petra_core.distributed.transfers import NO_MICRO_BATCH, Neighbour, Transfer
 from petra_core.messages import Message
 from petra_core.tape import Streams
 
-__all__ = ["Receiver", "Sender"]
-
-EVALUATION_TAG = 1  # tag of evaluation messages, so that receives posted for training do not match them
+__all__ = ["Border", "Receiver", "Sender"]
 
 
 @dataclass
@@ -50,14 +52,17 @@ class Sender:
     Args:
         neighbour: Neighbour.
         comm_device: Device from which messages are sent.
+        ahead: Whether the neighbour's receiver is ahead, as its argument says.
 
     Attributes:
+        neighbour: Neighbour.
         layouts: Layouts of all messages, or None before the first message and before the first one after `close`.
 
     """
 
-    def __init__(self, neighbour: Neighbour, comm_device: torch.device) -> None:
-        self._neighbour, self._comm_device = neighbour, comm_device
+    def __init__(self, neighbour: Neighbour, comm_device: torch.device, *, ahead: bool = False) -> None:
+        self.neighbour, self._comm_device = neighbour, comm_device
+        self._ahead = ahead and comm_device.type == "cpu"
         self.layouts: Layouts | None = None
         self._sending: deque[Transfer] = deque()
 
@@ -68,44 +73,33 @@ class Sender:
             ChannelError: If the layout differs, or the neighbour has died.
 
         """
-        streams, gradients = dense(message.streams, self._comm_device), dense(message.gradients, self._comm_device)
-        layouts: Layouts = (layout_of(streams), layout_of(gradients))
+        message = message.with_tensors(dense(message.tensors, self._comm_device))
+        layouts: Layouts = (layout_of(message.streams), layout_of(message.gradients))
         if self.layouts is None:
             self.layouts = layouts
-            self._sending.append(self._neighbour.send(header_of(layouts), message.micro_batch))
+            self._sending.append(self.neighbour.send(header_of(layouts), message.micro_batch))
         elif layouts != self.layouts:
             raise ChannelError(
-                f"the message of micro-batch {message.micro_batch} from stage {self._neighbour.own_stage} to stage "
-                f"{self._neighbour.stage} has the layout {layouts}, earlier messages had {self.layouts}; drain the "
+                f"the message of micro-batch {message.micro_batch} from stage {self.neighbour.own_stage} to stage "
+                f"{self.neighbour.stage} has the layout {layouts}, earlier messages had {self.layouts}; drain the "
                 f"pipeline before micro-batches of other shapes or dtypes"
             )
-        for tensor in (*(streams or ()), *(gradients or ())):
-            self._sending.append(self._neighbour.send(flat(tensor), message.micro_batch))
+        for tensor in message.tensors:
+            self._sending.append(self.neighbour.send(flat(tensor), message.micro_batch))
 
     def release(self, last: int) -> None:
         """Release the messages of all micro-batches up to `last`, which are known to have arrived."""
         while self._sending and self._sending[0].micro_batch <= last:
             self._sending.popleft().wait()
 
-    def send_evaluation(self, streams: Streams) -> None:
-        """Send an evaluation message with its layout, and wait until it has arrived."""
-        whole = dense(streams, self._comm_device)
-        assert whole is not None
-        sent = [self._neighbour.send(header_of((layout_of(whole), None)), NO_MICRO_BATCH, EVALUATION_TAG)]
-        sent += [self._neighbour.send(flat(stream), NO_MICRO_BATCH, EVALUATION_TAG) for stream in whole]
-        for transfer in sent:
-            transfer.wait()
-
-    def close(self, *, ahead: bool) -> None:
+    def close(self) -> None:
         """Wait until all messages have arrived. The next message may have another layout.
 
-        Args:
-            ahead: Whether the neighbour has posted a receive for the next step, which a dummy message then completes.
-
+        A dummy message completes the receive that the neighbour may have posted for the next step.
         """
-        if ahead and self.layouts is not None:
+        if self._ahead and self.layouts is not None:
             for layout in (layout for side in self.layouts for layout in side or ()):
-                self._sending.append(self._neighbour.send(flat(layout.empty(self._comm_device)), NO_MICRO_BATCH))
+                self._sending.append(self.neighbour.send(flat(layout.empty(self._comm_device)), NO_MICRO_BATCH))
         while self._sending:
             self._sending.popleft().wait()
         self.layouts = None
@@ -118,12 +112,19 @@ class Receiver:
         neighbour: Neighbour.
         comm_device: Device on which messages arrive.
         answers: For gradients, the sender of the corresponding streams. None for streams from below.
+        ahead: Whether to post the receive of the next step if receives are posted early. Gradients do not need it: they
+            arrive at least a step early.
+
+    Attributes:
+        neighbour: Neighbour.
 
     """
 
-    def __init__(self, neighbour: Neighbour, comm_device: torch.device, answers: Sender | None = None) -> None:
-        self._neighbour, self._comm_device, self._answers = neighbour, comm_device, answers
-        self._posts_early = comm_device.type == "cpu"
+    def __init__(
+        self, neighbour: Neighbour, comm_device: torch.device, answers: Sender | None = None, *, ahead: bool = False
+    ) -> None:
+        self.neighbour, self._comm_device, self._answers = neighbour, comm_device, answers
+        self._posts_early, self._posts_ahead = comm_device.type == "cpu", ahead
         self._layouts: Layouts | None = None
         self._pending: deque[_Pending] = deque()
         self._ahead: _Pending | None = None  # the receive posted for the next step
@@ -162,14 +163,6 @@ class Receiver:
             messages.append(Message(pending.micro_batch, pending.streams, pending.gradients))
         return messages
 
-    def take_evaluation(self) -> Streams:
-        """Receive an evaluation message, which comes with its layout, and return its streams."""
-        layouts = self._header(NO_MICRO_BATCH, EVALUATION_TAG)
-        streams = tuple(layout.empty(self._comm_device) for layout in layouts[0] or ())
-        for transfer in [self._neighbour.receive(flat(stream), NO_MICRO_BATCH, EVALUATION_TAG) for stream in streams]:
-            transfer.wait()
-        return streams
-
     def close(self) -> None:
         """Receive all expected messages, and the dummy message for the receive that was posted for the next step.
 
@@ -180,9 +173,9 @@ class Receiver:
             self._ahead.wait()
         self._ahead = self._layouts = None
 
-    def _header(self, micro_batch: int, tag: int = 0) -> Layouts:
+    def _header(self, micro_batch: int) -> Layouts:
         header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device=CPU)
-        self._neighbour.receive(header, micro_batch, tag).wait()
+        self.neighbour.receive(header, micro_batch).wait()
         return layouts_in(header)
 
     def _check_layouts(self, layouts: Layouts) -> Layouts:
@@ -196,7 +189,7 @@ class Receiver:
         for side in layouts if sent is not None else ():
             if side is not None and [(t.dtype, t.shape) for t in side] != [(t.dtype, t.shape) for t in sent or ()]:
                 raise ChannelError(
-                    f"{self._neighbour.describe_own()} sends {self._neighbour} streams of the layout {sent}, but "
+                    f"{self.neighbour.describe_own()} sends {self.neighbour} streams of the layout {sent}, but "
                     f"receives gradients of the layout {side}; build the same network in all processes"
                 )
         return layouts
@@ -208,10 +201,23 @@ class Receiver:
             None if side is None else tuple(layout.empty(self._comm_device) for layout in side) for side in layouts
         )
         tensors: tuple[Tensor, ...] = (*(pending.streams or ()), *(pending.gradients or ()))
-        pending.transfers = [self._neighbour.receive(flat(tensor), pending.micro_batch) for tensor in tensors]
+        pending.transfers = [self.neighbour.receive(flat(tensor), pending.micro_batch) for tensor in tensors]
 
     def _post_ahead(self, layouts: Layouts) -> None:
-        """Post the forward receive of the next step. Gradients do not need it: they arrive at least a step early."""
-        if self._answers is None and self._ahead is None:
+        """Post the receive of the next step, if this receiver does so and has not yet."""
+        if self._posts_ahead and self._ahead is None:
             self._ahead = _Pending(NO_MICRO_BATCH)
             self._post(self._ahead, layouts)
+
+
+class Border(NamedTuple):
+    """Connection to the rank that has the stage just below or above the stages of this rank.
+
+    Attributes:
+        sender: Sender of messages to this rank.
+        receiver: Receiver of its messages.
+
+    """
+
+    sender: Sender
+    receiver: Receiver

@@ -24,6 +24,8 @@ bitwise equal to those of one process. Messages keep the strides that their tens
 select the kernel, and different kernels round differently.
 """
 
+import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -32,12 +34,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from petra_core.distributed.agreement import agree, describe_micro_batch, describe_optimizer, describe_stage
-from petra_core.distributed.gathering import gather
-from petra_core.distributed.groups import CPU, TIMEOUT, new_group
-from petra_core.distributed.layout import HEADER_BYTES, dense, flat, header_of, layout_of, layouts_in
-from petra_core.distributed.neighbours import Receiver, Sender
-from petra_core.distributed.transfers import NO_MICRO_BATCH, Neighbour
+from petra_core.distributed.agreement import agree, describe_micro_batch, describe_optimizer, describe_stage, exchange
+from petra_core.distributed.groups import CPU, TIMEOUT, ChannelError, new_group
+from petra_core.distributed.layout import HEADER_BYTES, TensorLayout, dense, flat, header_of, layout_of, layouts_in
+from petra_core.distributed.neighbours import Border, Receiver, Sender
+from petra_core.distributed.transfers import EVALUATION_TAG, NO_MICRO_BATCH, Neighbour
 from petra_core.messages import Channel, Message
 from petra_core.optimizers import OptimizerFactory
 from petra_core.shares import stage_ranges
@@ -100,29 +101,28 @@ class ProcessChannel(Channel):
         super().__init__(stage_ranges(partition, sum(partition))[place], sum(partition))
         self._top = len(ranks) - 1
         self._is_top = place == self._top
-        self._from_below: Receiver | None = None
-        self._to_below: Sender | None = None
-        self._from_above: Receiver | None = None
-        self._to_above: Sender | None = None
-        senders, receivers = [], []
+        self._below: Border | None = None
+        self._above: Border | None = None
+        self._evaluations_from_below: Receiver | None = None
+        self._evaluations_to_above: Sender | None = None
         if place > 0:
             border = (place - 1, self.stages.start - 1, self.stages.start, timeout)
-            below, back = Neighbour(*border, upwards), Neighbour(*border, downwards)
-            self._from_below, self._to_below = Receiver(below, comm_device), Sender(back, comm_device)
-            receivers, senders = [below], [back]
+            from_below = Receiver(Neighbour(*border, upwards), comm_device, ahead=True)
+            self._below = Border(Sender(Neighbour(*border, downwards), comm_device), from_below)
+            self._evaluations_from_below = Receiver(Neighbour(*border, upwards, EVALUATION_TAG), comm_device)
         if place < self._top:
             border = (place + 1, self.stages.stop, self.stages.stop - 1, timeout)
-            above, back = Neighbour(*border, upwards), Neighbour(*border, downwards)
-            self._to_above = Sender(above, comm_device)
-            self._from_above = Receiver(back, comm_device, self._to_above)
-            senders, receivers = [*senders, above], [*receivers, back]
-        self._handshake(senders, receivers)
+            to_above = Sender(Neighbour(*border, upwards), comm_device, ahead=True)
+            self._above = Border(to_above, Receiver(Neighbour(*border, downwards), comm_device, to_above))
+            self._evaluations_to_above = Sender(Neighbour(*border, upwards, EVALUATION_TAG), comm_device)
+        self._handshake()
 
-    def _handshake(self, senders: Sequence[Neighbour], receivers: Sequence[Neighbour]) -> None:
+    def _handshake(self) -> None:
         """Connect to the neighbours, in both directions concurrently."""
         hello = torch.zeros(1, device=self._comm_device)
-        transfers = [neighbour.send(hello, NO_MICRO_BATCH) for neighbour in senders]
-        transfers += [neighbour.receive(torch.empty_like(hello), NO_MICRO_BATCH) for neighbour in receivers]
+        borders = [border for border in (self._below, self._above) if border is not None]
+        transfers = [border.sender.neighbour.send(hello, NO_MICRO_BATCH) for border in borders]
+        transfers += [border.receiver.neighbour.receive(torch.empty_like(hello), NO_MICRO_BATCH) for border in borders]
         for transfer in transfers:
             transfer.wait()
 
@@ -154,37 +154,60 @@ class ProcessChannel(Channel):
         )
 
     def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return gather(self._group, tensors)
+        """Return the tensors of all ranks: first names and layouts are exchanged, then one tensor after the other.
+
+        If several ranks have the same name, the tensor of the lowest of these ranks is returned.
+
+        Raises:
+            ChannelError: If a rank has died or does not make this call.
+
+        """
+        own = dict(zip(tensors, dense(tuple(tensors.values()), CPU), strict=True))
+        layouts = {name: dataclasses.astuple(TensorLayout.of_tensor(tensor)) for name, tensor in own.items()}
+        gathered: dict[str, Tensor] = {}
+        for source, text in enumerate(exchange(self._group, json.dumps(layouts))):
+            for name, (dtype, shape, strides) in json.loads(text).items():
+                if name in gathered:
+                    continue
+                sends = source == dist.get_rank(self._group)
+                tensor = own[name] if sends else TensorLayout(dtype, tuple(shape), tuple(strides)).empty(CPU)
+                try:
+                    dist.broadcast(flat(tensor), group=self._group, group_src=source)
+                except RuntimeError as error:
+                    raise ChannelError(
+                        f"rank {dist.get_rank()} lost another rank while gathering {name} of rank "
+                        f"{dist.get_global_rank(self._group, source)}: that process has died or timed out ({error})"
+                    ) from error
+                gathered[name] = tensor
+        return gathered
 
     def expect(self, forward: int | None, backward: int | None) -> None:
-        if self._from_below is not None and forward is not None:
-            self._from_below.expect(forward)
-        if self._from_above is not None and backward is not None:
-            self._from_above.expect(backward)
+        if self._below is not None and forward is not None:
+            self._below.receiver.expect(forward)
+        if self._above is not None and backward is not None:
+            self._above.receiver.expect(backward)
 
     def send(self, stage: int, message: Message) -> None:
         """Send a message. Its tensors are kept alive until they have arrived."""
-        sender = self._to_below if stage < self.stages.start else self._to_above
-        assert sender is not None
-        sender.send(message)
+        border = self._below if stage < self.stages.start else self._above
+        assert border is not None
+        border.sender.send(message)
 
     def collect(self, stage: int, action: Action | None) -> list[Message]:
         """Wait for the messages that `stage` needs for an action, or for all expected messages if it is None."""
         messages: list[Message] = []
-        last = None if action is None else action.number
-        if stage == self.stages.start and self._from_below is not None:
-            assert self._to_below is not None
-            if action is None or action.kind is Kind.FORWARD:
-                messages += self._from_below.take(last)
-                for message in messages:  # the rank below has completed all its steps before this one
-                    self._to_below.release(message.micro_batch - 1 - self.staleness[stage - 1])
-        if stage == self.stages.stop - 1 and self._from_above is not None:
-            assert self._to_above is not None
-            if action is None or action.kind in (Kind.RECONSTRUCT, Kind.BACKWARD):  # both need the same message
-                arrived = self._from_above.take(last)
-                for message in arrived:  # the rank above has completed the forward of the same step
-                    self._to_above.release(message.micro_batch + self.staleness[stage + 1])
-                messages += arrived
+        below, above = self._below, self._above
+        kind, last = (None, None) if action is None else action
+        if below is not None and stage == self.stages.start and kind in (None, Kind.FORWARD):
+            messages += below.receiver.take(last)
+            for message in messages:  # the rank below has completed all its steps before this one
+                below.sender.release(message.micro_batch - 1 - self.staleness[stage - 1])
+        # A reconstruction and its backward need the same message.
+        if above is not None and stage == self.stages.stop - 1 and kind in (None, Kind.RECONSTRUCT, Kind.BACKWARD):
+            arrived = above.receiver.take(last)
+            for message in arrived:  # the rank above has completed the forward of the same step
+                above.sender.release(message.micro_batch + self.staleness[stage + 1])
+            messages += arrived
         return messages
 
     def close(self) -> None:
@@ -196,24 +219,26 @@ class ProcessChannel(Channel):
 
     def wait_all(self) -> None:
         """Wait until all sent messages have arrived. Later messages may have another layout."""
-        if self._from_above is not None:  # first, because the neighbours wait for it
-            self._from_above.close()
-        if self._to_above is not None:
-            self._to_above.close(ahead=self._comm_device.type == "cpu")
-        if self._from_below is not None:
-            self._from_below.close()
-        if self._to_below is not None:
-            self._to_below.close(ahead=False)
+        for border in (self._above, self._below):  # the rank above first, because the neighbours wait for it
+            if border is not None:
+                border.receiver.close()
+                border.sender.close()
 
     def evaluation_input(self, streams: Streams) -> Streams:
-        return streams if self._from_below is None else self._from_below.take_evaluation()
+        if self._evaluations_from_below is None:
+            return streams
+        self._evaluations_from_below.expect(NO_MICRO_BATCH)
+        [message] = self._evaluations_from_below.take(NO_MICRO_BATCH)
+        self._evaluations_from_below.close()
+        return message.tensors
 
     def evaluation_output(self, streams: Streams) -> Streams:
         """Send the streams to the rank above, and return the output that the highest rank broadcasts to all."""
-        if self._to_above is not None:
-            self._to_above.send_evaluation(streams)
+        if self._evaluations_to_above is not None:
+            self._evaluations_to_above.send(Message(NO_MICRO_BATCH, streams))
+            self._evaluations_to_above.close()
         # The head's output may have gaps in memory, like a slice; the sent copy is dense.
-        sent = (dense(streams, self._comm_device) or ()) if self._is_top else ()
+        sent = dense(streams, self._comm_device) if self._is_top else ()
         header = header_of((layout_of(sent), None)) if self._is_top else torch.empty(HEADER_BYTES, dtype=torch.uint8)
         dist.broadcast(header, group=self._group, group_src=self._top)
         if not self._is_top:

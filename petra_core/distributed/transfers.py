@@ -24,8 +24,9 @@ from torch import Tensor
 
 from petra_core.distributed.groups import ChannelError
 
-__all__ = ["NO_MICRO_BATCH", "Neighbour", "Transfer"]
+__all__ = ["EVALUATION_TAG", "NO_MICRO_BATCH", "Neighbour", "Transfer"]
 
+EVALUATION_TAG = 1  # tag of evaluation messages, so that receives posted for training do not match them
 NO_MICRO_BATCH = -1  # micro-batch number of messages outside training: evaluation, handshake and shutdown
 
 
@@ -39,6 +40,7 @@ class Neighbour:
         own_stage: This rank's stage at the boundary.
         timeout: Timeout of a transfer.
         group: Process group of the direction.
+        tag: Tag of the messages. Messages of different tags may overtake each other.
 
     """
 
@@ -47,28 +49,29 @@ class Neighbour:
     own_stage: int
     timeout: timedelta
     group: dist.ProcessGroup
+    tag: int = 0
 
-    def send(self, tensor: Tensor, micro_batch: int, tag: int = 0) -> "Transfer":
+    def send(self, tensor: Tensor, micro_batch: int) -> "Transfer":
         """Start to send a dense one-dimensional tensor.
 
         Raises:
             ChannelError: If the neighbour has died.
 
         """
-        return self._start(partial(dist.isend, tensor, group_dst=self.place, tag=tag), tensor, micro_batch)
+        return self._start(partial(dist.isend, tensor, group_dst=self.place), tensor, micro_batch)
 
-    def receive(self, tensor: Tensor, micro_batch: int, tag: int = 0) -> "Transfer":
-        """Start to receive a tensor. Tensors with equal tags arrive in the order in which they were sent.
+    def receive(self, tensor: Tensor, micro_batch: int) -> "Transfer":
+        """Start to receive a tensor. Tensors arrive in the order in which they were sent.
 
         Raises:
             ChannelError: If the neighbour has died.
 
         """
-        return self._start(partial(dist.irecv, tensor, group_src=self.place, tag=tag), tensor, micro_batch)
+        return self._start(partial(dist.irecv, tensor, group_src=self.place), tensor, micro_batch)
 
     def _start(self, operation: Callable[..., Any], tensor: Tensor, micro_batch: int) -> "Transfer":
         try:
-            work = operation(group=self.group)
+            work = operation(group=self.group, tag=self.tag)
         except RuntimeError as error:
             raise self.lost(micro_batch, error) from error
         return Transfer(self, tensor, micro_batch, work)

@@ -222,8 +222,9 @@ def send_many(rank: int) -> None:
         channel = ProcessChannel((2, 1))
         pipeline = make(3, method, 1, channel)
         toys.train(pipeline, toys.batches(20), drain=False)
-        sender = channel._to_above if rank == 0 else channel._to_below
-        assert sender is not None
+        border = channel._above if rank == 0 else channel._below
+        assert border is not None
+        sender = border.sender
         under_way = {transfer.micro_batch for transfer in sender._sending}
         assert len(under_way) <= (3 if method.pipelined else 1), "of 20"
         sending = list(sender._sending)

@@ -28,7 +28,7 @@ IMAGES = torch.arange(48.0).view(2, 2, 3, 4)
 )
 def test_received_tensor_equals_sent_tensor(tensor: Tensor, keeps_strides: bool) -> None:
     """A received tensor has the values, dtype and strides of the sent one."""
-    [sent] = dense((tensor,), CPU) or ()
+    [sent] = dense((tensor,), CPU)
     assert (sent.stride() == tensor.stride()) is keeps_strides
     streams, gradients = layouts_in(header_of((layout_of((sent,)), None)))
     assert streams is not None

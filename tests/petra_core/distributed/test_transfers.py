@@ -60,13 +60,13 @@ def on_a_gpu(rank: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "new_group", new_group)
-        patch.setattr(ProcessChannel, "_handshake", lambda channel, senders, receivers: None)
+        patch.setattr(ProcessChannel, "_handshake", lambda channel: None)
         channels = [ProcessChannel((1, 1), comm_device=torch.device(wire)) for wire in ("cuda", "cpu")]
     assert backends == [*["cpu:gloo,cuda:nccl"] * 2, *["gloo"] * 2], "upwards and downwards"
     for channel, early in zip(channels, (False, True), strict=True):
-        receiver = channel._from_below or channel._from_above
-        assert receiver is not None
-        assert receiver._posts_early is early
+        border = channel._below or channel._above
+        assert border is not None
+        assert border.receiver._posts_early is early
 
 
 @pytest.mark.slow
@@ -110,11 +110,11 @@ class Failing:
 def second_row(rank: int) -> None:
     if rank:
         channel = ProcessChannel((1, 1), ranks=[1, 2], timeout=timedelta(seconds=9))
-        receiver = channel._from_below or channel._from_above
-        assert receiver is not None
+        border = channel._below or channel._above
+        assert border is not None
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(dist, "irecv", lambda *_, **__: Failing())
-            transfer = receiver._neighbour.receive(torch.zeros(1), 5)
+            transfer = border.receiver.neighbour.receive(torch.zeros(1), 5)
         words = (
             rf"on rank {rank} lost stage {2 - rank} on rank {3 - rank} while waiting for .* micro-batch 5: .* for 9 s"
         )
