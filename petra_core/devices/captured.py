@@ -36,6 +36,7 @@ The recorder is an argument: `cuda` in production, an interpreter of single oper
 
 import contextlib
 import gc
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -116,9 +117,8 @@ class CapturedSteps:
         self._recordings: dict[int, Callable[[], None]] = {}
         self._snapshots: dict[int, Callable[[], None]] = {}  # by recording: sets Python's state after a step
         self._loss: Tensor | None = None  # static buffer of the loss
-        self._enters: Streams = ()  # static buffers of the caller's micro-batch and its target
+        self._enters: tuple[Streams, Streams] = (), ()  # static buffers of the caller's micro-batch and its target
         self._target_keys: Keys = None  # structure of that target
-        self._inputs = 1  # number of tensors of that micro-batch, without the target
         self._batch: Batch | None = None  # makes the micro-batches of recorded steps
         if pipelined:
             pipeline.stagger()
@@ -150,7 +150,7 @@ class CapturedSteps:
 
         """
         self._target_keys, goals = flatten(target)
-        self._enter((*as_streams(inputs), *goals), len(goals))
+        self._enter(as_streams(inputs), goals)
         return self.step_from(self._read_batch)
 
     def step_from(self, batch: Batch) -> Tensor | None:
@@ -231,21 +231,23 @@ class CapturedSteps:
         """
         self.run_by_python(phase, lambda: self._record_as(phase, lambda: self.step_in_buffers(self._executor)))
 
-    def _enter(self, given: Streams, targets: int) -> None:
+    def _enter(self, streams: Streams, goals: Streams) -> None:
         """Copy the caller's micro-batch to the static buffers from which steps read it."""
         pipeline = self._pipeline
+        given = (*streams, *goals)
         check_shapes(pipeline.shapes, pipeline.micro_batches, given)
-        if not self._enters:
+        if not self._enters[0]:
             device = pipeline.workers[0].device
-            self._enters = tuple(torch.empty_like(tensor, device=device) for tensor in given)
-            self._inputs = len(given) - targets
-        for buffer, tensor in zip(self._enters, given, strict=True):
+            buffers = tuple(torch.empty_like(tensor, device=device) for tensor in given)
+            self._enters = buffers[: len(streams)], buffers[len(streams) :]
+        for buffer, tensor in zip(itertools.chain(*self._enters), given, strict=True):
             # A non-blocking copy from pinned memory could still be running when the caller overwrites that memory.
             buffer.copy_(tensor, non_blocking=not tensor.is_pinned())
 
     def _read_batch(self) -> tuple[Value, Target]:
         """Return the micro-batch that `_enter` has copied."""
-        return self._enters[: self._inputs], unflatten(self._target_keys, self._enters[self._inputs :])
+        streams, goals = self._enters
+        return streams, unflatten(self._target_keys, goals)
 
     def record_work(self, phase: int, work: Callable[[], None]) -> None:
         """Record work that does the same as the step of a phase that Python has run. This also runs the work."""
@@ -265,8 +267,7 @@ class CapturedSteps:
         """Run a step with `executor`, and copy all tensors that outlive it to their static buffers."""
         assert self._batch is not None
         inputs, target = self._batch()
-        together = executor.step() if isinstance(executor, OverStreams) else contextlib.nullcontext()
-        with self._moving_results(executor), together:
+        with self._moving_results(executor), fork(executor.streams):
             loss = self._pipeline.step(inputs, target)
         assert loss is not None
         self._loss = self._buffers.keep_fixed("loss", loss)
@@ -446,21 +447,17 @@ class OverStreams(SequentialExecutor):
     """
 
     def __init__(self, streams: Sequence[torch.cuda.Stream], staleness: Sequence[int]) -> None:
-        self._streams = streams
+        self.streams = streams
         self._last = len(staleness) - 1
         self._waits_below, self._waits_above = waiting(staleness)
         self._forwards: dict[int, torch.cuda.Event] = {}  # by stage: end of its F in this step
         self._backwards: dict[int, torch.cuda.Event] = {}  # by stage: end of its B
 
-    def step(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a step, in which all streams work concurrently."""
-        return fork(self._streams)
-
     def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
         stage = worker.index
         apart = action.kind is Kind.FORWARD and worker.forward_apart
         branch = 2 * (self._last - stage) - apart
-        stream = self._streams[branch % len(self._streams)]
+        stream = self.streams[branch % len(self.streams)]
         with torch.cuda.stream(stream):
             if action.kind is Kind.FORWARD and stage in self._waits_below:
                 stream.wait_event(self._forwards[stage - 1])
@@ -478,13 +475,12 @@ class OverStreams(SequentialExecutor):
 
 @contextlib.contextmanager
 def fork(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
-    """Fork streams from the caller's stream at the beginning of a context, and join them at its end."""
-    caller = torch.cuda.current_stream(streams[0].device)
+    """Fork streams, if any, from the caller's stream at the beginning of a context, and join them at its end."""
     for stream in streams:
-        stream.wait_stream(caller)
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
     yield
     for stream in streams:
-        caller.wait_stream(stream)
+        torch.cuda.current_stream(stream.device).wait_stream(stream)
 
 
 def waiting(staleness: Sequence[int]) -> tuple[set[int], set[int]]:

@@ -5,8 +5,9 @@ Other executors run some actions concurrently (`petra_core.devices`), or record 
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from petra_core.messages import Message
@@ -20,7 +21,14 @@ Act = Callable[[Worker, Action, Sent], Tensor | None]
 
 
 class SequentialExecutor:
-    """An executor that runs one action after the other."""
+    """An executor that runs one action after the other.
+
+    Attributes:
+        streams: CUDA streams in which actions run, if not in the caller's.
+
+    """
+
+    streams: Sequence[torch.cuda.Stream] = ()
 
     def together(self) -> contextlib.AbstractContextManager[None]:
         """Return a context for actions that may run concurrently. All have finished when the context ends."""

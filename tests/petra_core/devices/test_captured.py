@@ -632,7 +632,7 @@ def test_recordings_of_a_device_share_streams(monkeypatch: pytest.MonkeyPatch) -
     assert len(cuda.made) == 4
     executor = captured.cuda(full_on("cuda:1"))._executor
     assert isinstance(executor, OverStreams)
-    assert len(executor._streams) == 2 * 4 - 1  # one for each branch
+    assert len(executor.streams) == 2 * 4 - 1  # one for each branch
 
 
 def test_empty_graph_raises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -654,7 +654,7 @@ def test_forward_overlaps_backward_and_update_waits(
     head, middle, stem = reversed(toys.pipeline(toys.network(3)).workers)
     streams: Any = [FakeStream(cuda, name) for name in "abcde"]
     executor = OverStreams(streams, (4, 2, 0))
-    with executor.step():
+    with captured.fork(executor.streams):
         for worker in (head, middle, stem):
             forward_and_backward(executor, worker)
     caller = "caller on cuda:1"
@@ -681,7 +681,7 @@ def test_branch_waits_for_message_of_same_step(
     workers = toys.pipeline(toys.network(3)).workers
     streams: Any = [FakeStream(cuda, name) for name in "abcde"]
     executor = OverStreams(streams, (1, 1, 0))
-    with executor.step():
+    with captured.fork(executor.streams):
         for worker in workers:
             executor.run(lambda *_: None, worker, Action(Kind.FORWARD, 0), [])
         for worker in reversed(workers):
