@@ -8,8 +8,9 @@ This module is internal.
 """
 
 import difflib
-from collections.abc import Iterator
 from dataclasses import dataclass
+
+from petra_core.errors import check_int
 
 STEMS = ("cifar", "imagenet32", "imagenet")
 
@@ -36,74 +37,49 @@ class Block:
         """True if output and input have the same shape, so that the block can be inverted."""
         return self.stride == 1 and self.in_channels == self.out_channels
 
-
-@dataclass(frozen=True)
-class Architecture:
-    """Layout of a network.
-
-    Attributes:
-        groups: Number of blocks in each of the four groups.
-        bottleneck: Whether the blocks are bottlenecks or basic blocks.
-
-    """
-
-    groups: tuple[int, ...]
-    bottleneck: bool
-
     @property
-    def expansion(self) -> int:
-        """Ratio of a block's output channels to its inner channels."""
-        return 4 if self.bottleneck else 1
-
-    def out_channels(self, width: int) -> int:
-        """Return the number of channels after the last block."""
-        return (width << (len(self.groups) - 1)) * self.expansion
-
-    def blocks(self, width: int) -> Iterator[Block]:
-        """Yield the blocks in order, for a stem with `width` output channels."""
-        channels = width
-        for group, count in enumerate(self.groups):
-            inner = width << group
-            for position in range(count):
-                stride = 2 if group > 0 and position == 0 else 1
-                yield Block(channels, inner, inner * self.expansion, stride)
-                channels = inner * self.expansion
+    def bottleneck(self) -> bool:
+        """True for a bottleneck block, False for a basic block."""
+        return self.inner_channels != self.out_channels
 
 
-ARCHITECTURES = {
-    18: Architecture((2, 2, 2, 2), bottleneck=False),
-    34: Architecture((3, 4, 6, 3), bottleneck=False),
-    50: Architecture((3, 4, 6, 3), bottleneck=True),
-}
+#: Number of blocks in each of the four groups, by depth.
+GROUPS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
+EXPANSION = {18: 1, 34: 1, 50: 4}  # ratio of a block's output channels to its inner channels
 
 
-def architecture(family: str, depth: int) -> Architecture:
-    """Return the layout of a network of this depth.
+def residual_blocks(family: str, depth: int, *, num_classes: int, stem: str, width: int) -> list[Block]:
+    """Check the arguments of a network and return the shapes of its blocks in order.
 
     Args:
-        family: Name of the network family, for the error message.
+        family: Name of the network family, for error messages.
         depth: 18, 34 or 50.
+        num_classes: Number of logits, at least 2.
+        stem: One of `STEMS`.
+        width: Output channels of the stem.
 
     Raises:
-        ValueError: If the depth is unknown.
+        ValueError: If `depth` or `stem` is unknown, `num_classes` is below 2 or `width` is below 1. The message about a
+            stem suggests the closest names.
+        TypeError: If `width` or `num_classes` is not an int.
 
     """
-    if depth not in ARCHITECTURES:
-        depths = ", ".join(map(str, ARCHITECTURES))
+    if depth not in GROUPS:
+        depths = ", ".join(map(str, GROUPS))
         raise ValueError(
             f"there is no {family} of depth {depth!r}; use one of {depths}, or models.chain() for any number of blocks"
         )
-    return ARCHITECTURES[depth]
-
-
-def check_stem(stem: str) -> str:
-    """Return `stem` if it is one of `STEMS`.
-
-    Raises:
-        ValueError: If the stem is unknown. The message suggests the closest names.
-
-    """
+    check_int("width", width, 1)
+    check_int("num_classes", num_classes, 2)
     if stem not in STEMS:
         near = difflib.get_close_matches(str(stem).lower(), STEMS, n=2) or STEMS
         raise ValueError(f"there is no stem {stem!r}; did you mean {' or '.join(map(repr, near))}?")
-    return stem
+    blocks: list[Block] = []
+    channels = width
+    for group, count in enumerate(GROUPS[depth]):
+        inner = width << group
+        for position in range(count):
+            stride = 2 if group > 0 and position == 0 else 1
+            blocks.append(Block(channels, inner, inner * EXPANSION[depth], stride))
+            channels = blocks[-1].out_channels
+    return blocks

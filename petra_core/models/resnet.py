@@ -8,8 +8,7 @@ families differ only in their architecture. Small images get the usual 3x3 stem 
 
 from torch import nn
 
-from petra_core.errors import check_int
-from petra_core.models.architecture import Block, architecture, check_stem
+from petra_core.models.architecture import Block, residual_blocks
 from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.revnet import IMAGE_CHANNELS
 from petra_core.stages import BufferedStage, HeadStage, Stage
@@ -23,7 +22,7 @@ def _stem(stem: str, width: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(IMAGE_CHANNELS, width, 3, padding=1, bias=False), *norm_relu)
 
 
-def _block(block: Block, *, bottleneck: bool) -> nn.Module:
+def _block(block: Block) -> nn.Module:
     # Imported here because importing torchvision takes longer than importing torch, and only a ResNet needs it.
     from torchvision.models.resnet import BasicBlock, Bottleneck
 
@@ -31,7 +30,7 @@ def _block(block: Block, *, bottleneck: bool) -> nn.Module:
     if not block.keeps_shape:
         conv = PointwiseConv2d(block.in_channels, block.out_channels, block.stride, bias=False)
         downsample = nn.Sequential(conv, nn.BatchNorm2d(block.out_channels))
-    kind: type[nn.Module] = Bottleneck if bottleneck else BasicBlock
+    kind: type[nn.Module] = Bottleneck if block.bottleneck else BasicBlock
     return kind(block.in_channels, block.inner_channels, block.stride, downsample)
 
 
@@ -52,9 +51,6 @@ def resnet(depth: int, *, num_classes: int, stem: str = "cifar", width: int = 64
         TypeError: If `width` or `num_classes` is not an int.
 
     """
-    layout = architecture("ResNet", depth)
-    check_int("width", width, 1)
-    check_int("num_classes", num_classes, 2)
-    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(layout.out_channels(width), num_classes))
-    blocks = (_block(block, bottleneck=layout.bottleneck) for block in layout.blocks(width))
-    return [BufferedStage(_stem(check_stem(stem), width)), *map(BufferedStage, blocks), HeadStage(head)]
+    blocks = residual_blocks("ResNet", depth, num_classes=num_classes, stem=stem, width=width)
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(blocks[-1].out_channels, num_classes))
+    return [BufferedStage(_stem(stem, width)), *(BufferedStage(_block(block)) for block in blocks), HeadStage(head)]

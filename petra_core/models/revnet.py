@@ -18,8 +18,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from petra_core.errors import check_int
-from petra_core.models.architecture import Block, architecture, check_stem
+from petra_core.models.architecture import Block, residual_blocks
 from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.streams import ConcatStreams, SplitStreams
 from petra_core.stages import BufferedStage, HeadStage, ReversibleStage, Stage
@@ -126,17 +125,15 @@ def revnet(depth: int, *, num_classes: int, stem: str = "cifar", width: int = 64
         TypeError: If `width` or `num_classes` is not an int.
 
     """
-    layout = architecture("RevNet", depth)
-    check_int("width", width, 1)
-    check_int("num_classes", num_classes, 2)
-    large = check_stem(stem) == "imagenet"
+    blocks = residual_blocks("RevNet", depth, num_classes=num_classes, stem=stem, width=width)
+    large = stem == "imagenet"
     stages: list[Stage] = [split_stem(IMAGE_CHANNELS, width, *((7, 2) if large else (3, 1)), pool=large)]
-    for block in layout.blocks(width):
+    for block in blocks:
         if block.keeps_shape:
-            residual = bottleneck_residual(block) if layout.bottleneck else basic_residual(block.out_channels)
+            residual = bottleneck_residual(block) if block.bottleneck else basic_residual(block.out_channels)
             stages.append(ReversibleStage(residual))
         else:
-            transition = BottleneckTransition if layout.bottleneck else BasicTransition
+            transition = BottleneckTransition if block.bottleneck else BasicTransition
             stages.append(BufferedStage(transition(block)))
-    stages.append(streams_head(layout.out_channels(width), num_classes))
+    stages.append(streams_head(blocks[-1].out_channels, num_classes))
     return stages

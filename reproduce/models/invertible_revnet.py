@@ -26,7 +26,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from petra_core.models.architecture import Block, architecture, check_stem
+from petra_core.models.architecture import Block, residual_blocks
 from petra_core.models.revnet import (
     IMAGE_CHANNELS,
     bottleneck_residual,
@@ -83,20 +83,20 @@ def invertible_revnet(depth: int, *, num_classes: int, stem: str = "cifar", widt
         TypeError: If `width` or `num_classes` is not an int.
 
     """
-    layout = architecture("invertible RevNet", depth)
+    blocks = residual_blocks("invertible RevNet", depth, num_classes=num_classes, stem=stem, width=width)
     with torch.device("meta"):
         published = revnet(depth, num_classes=num_classes, stem=stem, width=width)
-    large = check_stem(stem) == "imagenet"
+    large = stem == "imagenet"
     stages: list[Stage] = [split_stem(IMAGE_CHANNELS, width, *((7, 2) if large else (3, 1)), pool=large)]
     channels = width
-    for block, place in zip(layout.blocks(width), published[1:-1], strict=True):
+    for block, place in zip(blocks, published[1:-1], strict=True):
         before: list[Stage] = []
         if block.stride > 1:
             before.append(PixelUnshuffleStage(FACTOR))
             channels *= FACTOR**2
         inner = _inner_channels(channels, sum(parameter.numel() for parameter in place.parameters()))
         stages.append(merge([*before, ReversibleStage(bottleneck_residual(Block(channels, inner, channels, 1)))]))
-    features = 2 * layout.out_channels(width)
+    features = 2 * blocks[-1].out_channels
     pooled = nn.Sequential(ConcatStreams(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), AverageChannels(features))
     stages.append(HeadStage(nn.Sequential(*pooled, nn.Linear(features, num_classes))))
     return stages
