@@ -35,7 +35,7 @@ from petra_core.prediction.measuring import StageAlone, TurnSeconds, feeds
 from petra_core.prediction.schedules import make_schedule
 from petra_core.prediction.simulation import Cost, Link, simulate
 from petra_core.prediction.timeline import Event, Timeline
-from petra_core.prediction.tracing import gather_events, make_timeline, tracing
+from reproduce.distributed.tracing import gather_events, make_timeline, tracing
 from reproduce.records.benchmarks import Benchmark, Comparison
 
 TITLE = "The timeline model against the engine"

@@ -1,7 +1,6 @@
 """Execute the actions of a step, one after the other.
 
-Other executors run some actions concurrently (`petra_core.devices`), or record when actions run
-(`petra_core.prediction.tracing`).
+Other executors run some actions concurrently (`petra_core.devices`), or record when actions run.
 """
 
 import contextlib

@@ -4,8 +4,7 @@ The time of a pipelined run is often estimated as the number of ticks times the 
 waiting and the transfer of messages, which determine whether a schedule is useful. Here each device executes its
 operations in order, each as soon as the device is free and its inputs have arrived. A link transfers one message at a
 time in each direction. This simulates any schedule: those of the engine (`petra_core.prediction.schedules`) and
-synchronous ones. The result is a `Timeline` like the trace of a real run (`petra_core.prediction.tracing`), so the two
-can be compared.
+synchronous ones. The result is a `Timeline` like the trace of a real run, so the two can be compared.
 
 Times are in seconds, sizes in bytes.
 """

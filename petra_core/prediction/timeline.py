@@ -1,7 +1,8 @@
 """Timelines: begin and end of each operation on each device, measured or simulated.
 
-`petra_core.prediction.tracing` measures the timeline of a run; `petra_core.prediction.simulation` computes one from
-costs and links. Both can be drawn, exported (`Timeline.chrome_trace`) and compared. Times are in seconds.
+`petra_core.prediction.simulation` computes a timeline from costs and links. The events of a run, which an executor can
+record (`petra_core.devices.execution`), make one too. Both can be drawn, exported (`Timeline.chrome_trace`) and
+compared. Times are in seconds.
 """
 
 from dataclasses import dataclass

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from petra_core import Pipeline
-from petra_core.prediction.tracing import Trace, gather_events, make_timeline, tracing
 from reproduce.distributed.group import Group
+from reproduce.distributed.tracing import Trace, gather_events, make_timeline, tracing
 from reproduce.records.storage import write_json
 
 

@@ -26,7 +26,6 @@ from petra_core.inspection.evaluations import INSPECTED
 from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.models.revnet import revnet
-from petra_core.prediction.tracing import tracing
 from petra_core.staleness import Action, Kind, forward_lags
 from tests import toys
 from tests.compare import assert_bitwise_equal
@@ -391,7 +390,8 @@ def test_other_shapes_and_outside_steps_raise() -> None:
     words = f"is at micro-batch {2 * MANY + 1}, drained at 0, and the last recorded step left it at {2 * MANY}, drained"
     with pytest.raises(RuntimeError, match=words):
         ticks.step(*data[0])
-    with tracing(pipeline), pytest.raises(ValueError, match="take them off"):
+    pipeline.executor = Noting(SharedMemoryRecorder())
+    with pytest.raises(ValueError, match="take them off"):
         CapturedSteps(pipeline, SharedMemoryRecorder())
 
 

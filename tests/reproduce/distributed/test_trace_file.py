@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from petra_core import checkpoint
-from petra_core.prediction.tracing import TracingExecutor
 from reproduce.commands.cli import main
 from reproduce.distributed import trace_file
 from reproduce.distributed.group import SINGLE_PROCESS
 from reproduce.distributed.trace_file import TraceFile
+from reproduce.distributed.tracing import TracingExecutor
 from reproduce.records.storage import StorageFullError
 from tests import toys
 from tests.compare import assert_bitwise_equal

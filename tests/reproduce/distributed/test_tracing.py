@@ -10,8 +10,8 @@ from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.messages import Message
 from petra_core.methods import Method
-from petra_core.prediction.tracing import WAIT, gather_events, make_timeline, tracing
 from petra_core.tape import Tape
+from reproduce.distributed.tracing import WAIT, gather_events, make_timeline, tracing
 from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.distributed.test_distributed import in_processes
