@@ -32,8 +32,7 @@ from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.prediction.measuring import StageAlone, TurnSeconds, feeds
-from petra_core.prediction.schedules import make_schedule
-from petra_core.prediction.simulation import Cost, Link, simulate
+from petra_core.prediction.simulation import Cost, Link, make_schedule, simulate
 from petra_core.prediction.timeline import Event, Timeline
 from reproduce.distributed.tracing import gather_events, make_timeline, tracing
 from reproduce.records.benchmarks import Benchmark, Comparison

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from petra_core.models import sequential
 from petra_core.optimizers import OptimizerFactory
 from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
+from petra_core.staleness import Action, Kind, backward_actions
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 
@@ -22,6 +23,18 @@ EXACT = (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION)
 HELD_BETWEEN_STEPS = ("inputs", "side_bits", "stashed_weights", "messages", "graph")
 
 Data = Sequence[tuple[Tensor, Tensor]]
+
+
+def program(
+    method: Method, staleness: Sequence[int], stage: int, micro_batches: int, accumulation: int = 1
+) -> Iterator[Action]:
+    """Yield all actions of one stage, including those that drain the pipeline after the last micro-batch."""
+    for step in range(micro_batches + staleness[stage]):
+        if step < micro_batches:
+            yield Action(Kind.FORWARD, step)
+        number = step - staleness[stage]
+        if 0 <= number < micro_batches:
+            yield from backward_actions(method, number, accumulation, head=stage == len(staleness) - 1)
 
 
 def plain_model(stages: Sequence[Stage]) -> tuple[torch.nn.Sequential, Callable[[Tensor, Tensor], Tensor]]:

@@ -3,22 +3,25 @@
 The time of a pipelined run is often estimated as the number of ticks times the time of the slowest stage. This ignores
 waiting and the transfer of messages, which determine whether a schedule is useful. Here each device executes its
 operations in order, each as soon as the device is free and its inputs have arrived. A link transfers one message at a
-time in each direction. This simulates any schedule: those of the engine (`petra_core.prediction.schedules`) and
-synchronous ones. The result is a `Timeline` like the trace of a real run, so the two can be compared.
+time in each direction. This simulates any schedule: those of the engine (`make_schedule`) and synchronous ones. The
+result is a `Timeline` like the trace of a real run, so the two can be compared.
 
-Times are in seconds, sizes in bytes.
+Stages and micro-batches are numbered from 0. Times are in seconds, sizes in bytes.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from petra_core.errors import ScheduleError
-from petra_core.prediction.schedules import Schedule
+from petra_core.methods import Method
 from petra_core.prediction.timeline import Event, Name, Timeline
 from petra_core.shares import stage_ranges
+from petra_core.staleness import Action, Kind, backward_actions, resolve
 
-__all__ = ["INSTANT", "Cost", "Link", "merge_costs", "simulate"]
+__all__ = ["INSTANT", "Cost", "Link", "Schedule", "make_schedule", "merge_costs", "simulate"]
+
+Schedule = list[list[Name]]  # by device, in the order of execution
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,56 @@ def merge_costs(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
             sum(costs[stage].weights for stage in part),
         )
         for part in stage_ranges(partition, len(costs))
+    ]
+
+
+def make_schedule(
+    method: Method,
+    partition: Sequence[int],
+    micro_batches: int,
+    accumulation: int = 1,
+    staleness: Sequence[int] | None = None,
+) -> Schedule:
+    """Return the operations of each device when the engine runs a method over several processes.
+
+    Args:
+        method: Training method.
+        partition: Number of stages of each device. The sum is J.
+        micro_batches: Number of micro-batches.
+        accumulation: Number of micro-batches per update, k.
+        staleness: Staleness of each stage. None for lockstep, or for zero if the method is not pipelined.
+
+    Raises:
+        ValueError: If the staleness does not match the method or the partition, or the method overlaps: a simulated
+            device runs one operation at a time.
+
+    """
+    if method.overlapped:
+        raise ValueError(
+            f"{method} overlaps the work of stages on one device, and here a device does one thing at a time; "
+            f"REVERSIBLE_BACKPROPAGATION is the same work in order"
+        )
+    stages = sum(partition)
+    vector = resolve(method, stages, accumulation, staleness)
+
+    def step_actions(own: range, step: int) -> Iterator[tuple[int, Action]]:
+        """Yield the actions of a device in a step with their stages: forwards upwards, then backwards downwards."""
+        if step < micro_batches:
+            yield from ((stage, Action(Kind.FORWARD, step)) for stage in own)
+        for stage in reversed(own):
+            number = step - vector[stage]
+            if 0 <= number < micro_batches:
+                for action in backward_actions(method, number, accumulation, head=stage == stages - 1):
+                    yield stage, action
+
+    return [
+        [
+            (action.kind.value, stage, action.number)
+            for step in range(micro_batches + vector[0])
+            for stage, action in step_actions(own, step)
+            if action.kind is not Kind.RECONSTRUCT  # its cost is part of the backward
+        ]
+        for own in stage_ranges(partition, stages)
     ]
 
 

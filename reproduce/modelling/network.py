@@ -18,8 +18,7 @@ from petra_core import methods
 from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint, predict_stages
 from petra_core.prediction.partition import Partition, assess, find_partition
-from petra_core.prediction.schedules import make_schedule
-from petra_core.prediction.simulation import Cost, Link, merge_costs, simulate
+from petra_core.prediction.simulation import Cost, Link, make_schedule, merge_costs, simulate
 from petra_core.prediction.timeline import Timeline
 from petra_core.settings import Settings
 from petra_core.shares import even_partition, runs

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from petra_core import methods
 from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint, merge_footprints
-from petra_core.prediction.schedules import Schedule, make_schedule
-from petra_core.prediction.simulation import INSTANT, Cost, Link, merge_costs, simulate
+from petra_core.prediction.simulation import INSTANT, Cost, Link, Schedule, make_schedule, merge_costs, simulate
 from petra_core.prediction.timeline import Timeline
 from petra_core.shares import runs
 from petra_core.staleness import per_device

@@ -14,7 +14,7 @@ micro-batches are numbered from 0.
 """
 
 from petra_core.errors import check_int
-from petra_core.prediction.schedules import Schedule
+from petra_core.prediction.simulation import Schedule
 from petra_core.prediction.timeline import Name
 
 __all__ = ["CHUNKS", "gpipe", "interleaved", "one_f_one_b", "zero_bubble"]

@@ -1,8 +1,7 @@
 """Calculate the time of a micro-batch in the units of Table 1."""
 
 from petra_core.methods import Method
-from petra_core.prediction.schedules import program
-from petra_core.staleness import Kind, resolve
+from petra_core.staleness import Kind, backward_actions
 
 __all__ = ["UNITS", "units_per_micro_batch"]
 
@@ -37,10 +36,9 @@ def units_per_micro_batch(method: Method, stages: int, *, overlap: bool) -> int:
 
     """
     evaluations = 2 if method.reconstructs and method.stashes_weights else 1
-    staleness = resolve(method, stages, 1, (0,) * stages)
     forwards, backwards, reconstructions = [], [], []
     for stage in range(stages):
-        kinds = [action.kind for action in program(method, staleness, stage, micro_batches=1)]
+        kinds = [action.kind for action in backward_actions(method, 0, 1, head=stage == stages - 1)]
         forwards.append(UNITS[Kind.FORWARD])
         backwards.append(UNITS[Kind.BACKWARD])
         reconstructions.append(evaluations * UNITS[Kind.RECONSTRUCT] * kinds.count(Kind.RECONSTRUCT))

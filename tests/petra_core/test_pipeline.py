@@ -15,11 +15,11 @@ from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, Rever
 from petra_core.delay import Rate
 from petra_core.inspection.values import PendingLosses
 from petra_core.methods import Method
-from petra_core.prediction.schedules import program
 from petra_core.tape import as_streams, as_value
 from petra_core.worker import devices_of
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
+from tests.properties import program
 
 pytestmark = pytest.mark.convolutions
 

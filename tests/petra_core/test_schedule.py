@@ -4,8 +4,8 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.prediction.schedules import program
 from petra_core.staleness import Action, Kind, format_actions, lockstep, one_f_one_b
+from tests.properties import program
 
 LOCKSTEP = (
     "F0 F1 F2 F3 F4 R0 B0 U0 R1 B1 U1 R2 B2 U2 R3 B3 U3 R4 B4 U4",

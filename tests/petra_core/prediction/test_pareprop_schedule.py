@@ -9,7 +9,7 @@ from petra_core import Pipeline, methods
 from petra_core.ledger import Ledger
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
 from petra_core.prediction.memory import footprints
-from petra_core.prediction.schedules import make_schedule
+from petra_core.prediction.simulation import make_schedule
 from petra_core.staleness import format_actions
 from tests import toys
 from tests.petra_core.prediction.test_memory import NETWORKS, batch

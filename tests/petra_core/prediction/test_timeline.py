@@ -6,8 +6,7 @@ import pytest
 
 from petra_core import methods
 from petra_core.errors import ScheduleError
-from petra_core.prediction.schedules import make_schedule
-from petra_core.prediction.simulation import Cost, Link, merge_costs, simulate
+from petra_core.prediction.simulation import Cost, Link, make_schedule, merge_costs, simulate
 from petra_core.prediction.timeline import Event, Timeline
 from petra_core.staleness import lockstep, one_f_one_b
 

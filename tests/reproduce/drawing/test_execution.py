@@ -7,10 +7,10 @@ import pytest
 
 from petra_core import methods
 from petra_core.errors import ScheduleError
-from petra_core.prediction.schedules import program
 from petra_core.staleness import Action, Kind, lockstep, one_f_one_b
 from reproduce.drawing.__main__ import main
 from reproduce.drawing.execution import execute, lay_out
+from tests.properties import program
 
 
 @pytest.mark.parametrize("staleness", [lockstep(4), one_f_one_b(4), (2, 2, 1, 0)], ids=str)

@@ -5,8 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from petra_core import methods
-from petra_core.prediction.schedules import make_schedule
-from petra_core.prediction.simulation import Cost, simulate
+from petra_core.prediction.simulation import Cost, make_schedule, simulate
 from petra_core.prediction.timeline import Event, Timeline
 from reproduce.drawing.gantt import to_svg
 

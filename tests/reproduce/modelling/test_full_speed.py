@@ -5,8 +5,7 @@ import random
 import pytest
 
 from petra_core import methods
-from petra_core.prediction.schedules import make_schedule
-from petra_core.prediction.simulation import Cost, Link, simulate
+from petra_core.prediction.simulation import Cost, Link, make_schedule, simulate
 from petra_core.staleness import lockstep, one_f_one_b
 from reproduce.modelling.full_speed import TOLERANCE, hidden_latency, period, smallest_staleness
 

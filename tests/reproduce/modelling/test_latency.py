@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from petra_core import methods
-from petra_core.prediction.schedules import make_schedule
-from petra_core.prediction.simulation import Cost, Link, merge_costs, simulate
+from petra_core.prediction.simulation import Cost, Link, make_schedule, merge_costs, simulate
 from petra_core.staleness import lockstep, one_f_one_b
 from reproduce.cells.kinds import StageCostCell
 from reproduce.modelling import full_speed

@@ -7,8 +7,7 @@ from petra_core import methods, models
 from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint
 from petra_core.prediction.memory import footprints, predict
-from petra_core.prediction.schedules import make_schedule
-from petra_core.prediction.simulation import Cost, simulate
+from petra_core.prediction.simulation import Cost, make_schedule, simulate
 from reproduce.modelling.peak_memory import find_peaks
 
 UNIT = Cost(forward=1, backward=2, update=0.25)

@@ -3,8 +3,7 @@
 import pytest
 
 from petra_core import methods
-from petra_core.prediction.schedules import make_schedule
-from petra_core.prediction.simulation import Cost, Link, simulate
+from petra_core.prediction.simulation import Cost, Link, make_schedule, simulate
 from petra_core.staleness import lockstep
 from reproduce.modelling import rivals
 from reproduce.modelling.full_speed import period

@@ -6,8 +6,7 @@ import pytest
 
 from petra_core import methods
 from petra_core.prediction.footprint import Footprint
-from petra_core.prediction.schedules import Schedule
-from petra_core.prediction.simulation import Cost, simulate
+from petra_core.prediction.simulation import Cost, Schedule, simulate
 from reproduce.modelling.peak_memory import find_peaks
 from reproduce.modelling.synchronous_schedules import gpipe, interleaved, one_f_one_b, zero_bubble
 from tests.petra_core.prediction.test_timeline import picture
