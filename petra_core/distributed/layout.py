@@ -10,7 +10,7 @@ Internal to `petra_core.distributed`.
 """
 
 import json
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,7 @@ HEADER_BYTES = 1024
 DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
-@dataclass(frozen=True)
-class TensorLayout:
+class TensorLayout(NamedTuple):
     """Dtype, shape and strides of a tensor."""
 
     dtype: str
@@ -71,8 +70,7 @@ def header_of(layouts: Layouts) -> Tensor:
         ValueError: If they do not fit into HEADER_BYTES.
 
     """
-    sides = [None if side is None else [[t.dtype, t.shape, t.strides] for t in side] for side in layouts]
-    text = json.dumps(sides).encode()
+    text = json.dumps(layouts).encode()
     if len(text) > HEADER_BYTES:
         raise ValueError(
             f"the layout of a message takes {len(text)} bytes, expected at most {HEADER_BYTES}; let the stage below "

@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from petra_core.distributed.groups import CPU, ChannelError
 from petra_core.distributed.layout import HEADER_BYTES, Layouts, dense, flat, header_of, layout_of, layouts_in
 from petra_core.distributed.transfers import NO_MICRO_BATCH, Neighbour, Transfer
 from petra_core.messages import Message
-from petra_core.tape import Streams
 
 __all__ = ["Border", "Receiver", "Sender"]
 
@@ -35,15 +33,15 @@ class _Pending:
     """Message in flight."""
 
     micro_batch: int
-    streams: Streams | None = None
-    gradients: Streams | None = None
-    transfers: list[Transfer] | None = None  # None until the receive is posted
+    message: Message | None = None  # None until the receive is posted
+    transfer: Transfer | None = None
 
-    def wait(self) -> None:
-        assert self.transfers is not None
-        for transfer in self.transfers:
-            transfer.wait()
-        self.transfers = []
+    def wait(self) -> Message:
+        """Wait until the message has arrived, and return it."""
+        assert self.message is not None
+        assert self.transfer is not None
+        self.transfer.wait()
+        return Message(self.micro_batch, self.message.streams, self.message.gradients)
 
 
 class Sender:
@@ -75,17 +73,17 @@ class Sender:
         """
         message = message.with_tensors(dense(message.tensors, self._comm_device))
         layouts: Layouts = (layout_of(message.streams), layout_of(message.gradients))
+        sent = [*map(flat, message.tensors)]
         if self.layouts is None:
             self.layouts = layouts
-            self._sending.append(self.neighbour.send(header_of(layouts), message.micro_batch))
+            sent.insert(0, header_of(layouts))
         elif layouts != self.layouts:
             raise ChannelError(
                 f"the message of micro-batch {message.micro_batch} from stage {self.neighbour.own_stage} to stage "
                 f"{self.neighbour.stage} has the layout {layouts}, earlier messages had {self.layouts}; drain the "
                 f"pipeline before micro-batches of other shapes or dtypes"
             )
-        for tensor in message.tensors:
-            self._sending.append(self.neighbour.send(flat(tensor), message.micro_batch))
+        self._sending.append(self.neighbour.send(sent, message.micro_batch))
 
     def release(self, last: int) -> None:
         """Release the messages of all micro-batches up to `last`, which are known to have arrived."""
@@ -98,8 +96,8 @@ class Sender:
         A dummy message completes the receive that the neighbour may have posted for the next step.
         """
         if self._ahead and self.layouts is not None:
-            for layout in (layout for side in self.layouts for layout in side or ()):
-                self._sending.append(self.neighbour.send(flat(layout.empty(self._comm_device)), NO_MICRO_BATCH))
+            dummies = [flat(layout.empty(self._comm_device)) for side in self.layouts for layout in side or ()]
+            self._sending.append(self.neighbour.send(dummies, NO_MICRO_BATCH))
         while self._sending:
             self._sending.popleft().wait()
         self.layouts = None
@@ -158,9 +156,8 @@ class Receiver:
                 for later in self._pending:
                     self._post(later, self._layouts)
                 self._post_ahead(self._layouts)
-            pending.wait()
+            messages.append(pending.wait())
             self._pending.popleft()
-            messages.append(Message(pending.micro_batch, pending.streams, pending.gradients))
         return messages
 
     def close(self) -> None:
@@ -175,7 +172,7 @@ class Receiver:
 
     def _header(self, micro_batch: int) -> Layouts:
         header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device=CPU)
-        self.neighbour.receive(header, micro_batch).wait()
+        self.neighbour.receive([header], micro_batch).wait()
         return layouts_in(header)
 
     def _check_layouts(self, layouts: Layouts) -> Layouts:
@@ -195,13 +192,13 @@ class Receiver:
         return layouts
 
     def _post(self, pending: _Pending, layouts: Layouts) -> None:
-        if pending.transfers is not None:
+        if pending.transfer is not None:
             return
-        pending.streams, pending.gradients = (
+        streams, gradients = (
             None if side is None else tuple(layout.empty(self._comm_device) for layout in side) for side in layouts
         )
-        tensors: tuple[Tensor, ...] = (*(pending.streams or ()), *(pending.gradients or ()))
-        pending.transfers = [self.neighbour.receive(flat(tensor), pending.micro_batch) for tensor in tensors]
+        pending.message = Message(pending.micro_batch, streams, gradients)
+        pending.transfer = self.neighbour.receive([*map(flat, pending.message.tensors)], pending.micro_batch)
 
     def _post_ahead(self, layouts: Layouts) -> None:
         """Post the receive of the next step, if this receiver does so and has not yet."""

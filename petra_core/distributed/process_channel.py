@@ -24,7 +24,6 @@ bitwise equal to those of one process. Messages keep the strides that their tens
 select the kernel, and different kernels round differently.
 """
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -121,8 +120,8 @@ class ProcessChannel(Channel):
         """Connect to the neighbours, in both directions concurrently."""
         hello = torch.zeros(1, device=self._comm_device)
         borders = [border for border in (self._below, self._above) if border is not None]
-        transfers = [border.sender.neighbour.send(hello, NO_MICRO_BATCH) for border in borders]
-        transfers += [border.receiver.neighbour.receive(torch.empty_like(hello), NO_MICRO_BATCH) for border in borders]
+        transfers = [border.sender.neighbour.send([hello], NO_MICRO_BATCH) for border in borders]
+        transfers += [border.receiver.neighbour.receive([hello.clone()], NO_MICRO_BATCH) for border in borders]
         for transfer in transfers:
             transfer.wait()
 
@@ -163,7 +162,7 @@ class ProcessChannel(Channel):
 
         """
         own = dict(zip(tensors, dense(tuple(tensors.values()), CPU), strict=True))
-        layouts = {name: dataclasses.astuple(TensorLayout.of_tensor(tensor)) for name, tensor in own.items()}
+        layouts = {name: TensorLayout.of_tensor(tensor) for name, tensor in own.items()}
         gathered: dict[str, Tensor] = {}
         for source, text in enumerate(exchange(self._group, json.dumps(layouts))):
             for name, (dtype, shape, strides) in json.loads(text).items():

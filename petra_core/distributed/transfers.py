@@ -1,4 +1,4 @@
-"""Transfer one tensor between two neighbouring ranks with torch.distributed.
+"""Transfer tensors between two neighbouring ranks with torch.distributed.
 
 A rank waits only for the message that its next action needs, and never for a message that it has sent. With a barrier
 after every step, each step would take as long as the slowest forward plus the slowest backward. Therefore every
@@ -13,7 +13,7 @@ The tests cover Gloo. NCCL has not been run, for lack of a machine with several 
 Internal to `petra_core.distributed`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -51,30 +51,30 @@ class Neighbour:
     group: dist.ProcessGroup
     tag: int = 0
 
-    def send(self, tensor: Tensor, micro_batch: int) -> "Transfer":
-        """Start to send a dense one-dimensional tensor.
+    def send(self, tensors: Sequence[Tensor], micro_batch: int) -> "Transfer":
+        """Start to send dense one-dimensional tensors.
 
         Raises:
             ChannelError: If the neighbour has died.
 
         """
-        return self._start(partial(dist.isend, tensor, group_dst=self.place), tensor, micro_batch)
+        return self._start(partial(dist.isend, group_dst=self.place), tensors, micro_batch)
 
-    def receive(self, tensor: Tensor, micro_batch: int) -> "Transfer":
-        """Start to receive a tensor. Tensors arrive in the order in which they were sent.
+    def receive(self, tensors: Sequence[Tensor], micro_batch: int) -> "Transfer":
+        """Start to receive tensors. They arrive in the order in which they were sent.
 
         Raises:
             ChannelError: If the neighbour has died.
 
         """
-        return self._start(partial(dist.irecv, tensor, group_src=self.place), tensor, micro_batch)
+        return self._start(partial(dist.irecv, group_src=self.place), tensors, micro_batch)
 
-    def _start(self, operation: Callable[..., Any], tensor: Tensor, micro_batch: int) -> "Transfer":
+    def _start(self, operation: Callable[..., Any], tensors: Sequence[Tensor], micro_batch: int) -> "Transfer":
         try:
-            work = operation(group=self.group, tag=self.tag)
+            works = [operation(tensor, group=self.group, tag=self.tag) for tensor in tensors]
         except RuntimeError as error:
             raise self.lost(micro_batch, error) from error
-        return Transfer(self, tensor, micro_batch, work)
+        return Transfer(self, tensors, micro_batch, works)
 
     def lost(self, micro_batch: int, error: RuntimeError) -> ChannelError:
         """Return the error of a failed transfer, which names both stages, their ranks and the message."""
@@ -94,20 +94,20 @@ class Neighbour:
 
 @dataclass(eq=False)
 class Transfer:
-    """Transfer in flight, to or from a neighbour.
+    """Tensors in flight, to or from a neighbour.
 
     Attributes:
         neighbour: Neighbour.
-        tensor: Tensor to transfer. Do not read or write it before `wait` has returned.
+        tensors: Tensors to transfer. Do not read or write them before `wait` has returned.
         micro_batch: Number of the micro-batch of the message.
-        work: Handle of torch.distributed.
+        works: Handles of torch.distributed.
 
     """
 
     neighbour: Neighbour
-    tensor: Tensor
+    tensors: Sequence[Tensor]
     micro_batch: int
-    work: Any
+    works: Sequence[Any]
 
     def wait(self) -> None:
         """Wait until the transfer has completed. With Gloo this may be called only once.
@@ -119,6 +119,7 @@ class Transfer:
 
         """
         try:
-            self.work.wait()
+            for work in self.works:
+                work.wait()
         except RuntimeError as error:
             raise self.neighbour.lost(self.micro_batch, error) from error

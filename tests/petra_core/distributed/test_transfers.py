@@ -114,7 +114,7 @@ def second_row(rank: int) -> None:
         assert border is not None
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(dist, "irecv", lambda *_, **__: Failing())
-            transfer = border.receiver.neighbour.receive(torch.zeros(1), 5)
+            transfer = border.receiver.neighbour.receive([torch.zeros(1)], 5)
         words = (
             rf"on rank {rank} lost stage {2 - rank} on rank {3 - rank} while waiting for .* micro-batch 5: .* for 9 s"
         )
