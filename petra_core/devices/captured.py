@@ -98,6 +98,7 @@ class CapturedSteps:
 
     Attributes:
         period: Number of recordings. Step n uses recording n modulo `period`.
+        executor: Executor of the actions of a recorded step.
 
     Raises:
         UnrecordableError: If the method, the optimizer, a hook, a trace or several processes prevent recording.
@@ -112,7 +113,7 @@ class CapturedSteps:
         staleness = pipeline.staleness
         self._rehearsals = staleness[0] + self.period if pipelined else max(INSPECTED, k + 1)  # that remain
         self._record = record
-        self._executor = executor or SequentialExecutor()
+        self.executor = executor or SequentialExecutor()
         self._buffers = StaticBuffers(self.period)
         self._recordings: dict[int, Callable[[], None]] = {}
         self._snapshots: dict[int, Callable[[], None]] = {}  # by recording: sets Python's state after a step
@@ -229,7 +230,7 @@ class CapturedSteps:
             phase: Number of the step modulo `period`.
 
         """
-        self.run_by_python(phase, lambda: self._record_as(phase, lambda: self.step_in_buffers(self._executor)))
+        self.run_by_python(phase, lambda: self._record_as(phase, lambda: self.step_in_buffers(self.executor)))
 
     def _enter(self, streams: Streams, goals: Streams) -> None:
         """Copy the caller's micro-batch to the static buffers from which steps read it."""

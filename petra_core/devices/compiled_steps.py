@@ -75,9 +75,8 @@ class CompiledSteps(CapturedSteps):
         pipeline: As for `CapturedSteps`.
         record: As for `CapturedSteps`.
         compiler: Compiles the function of a branch.
-        streams: CUDA streams for the branches of a step, which then must not wait for one another. Without streams the
-            branches run one after the other.
-        executor: As for `CapturedSteps`, for steps that cannot be compiled.
+        executor: As for `CapturedSteps`. Its streams are those of the branches of a step, which then must not wait for
+            one another. Without streams the branches run one after the other.
 
     Attributes:
         uncompiled: Why the plain step is recorded; None while nothing has failed.
@@ -91,11 +90,10 @@ class CompiledSteps(CapturedSteps):
         pipeline: Pipeline,
         record: Record,
         compiler: Compiler = inductor,
-        streams: Sequence["torch.cuda.Stream"] = (),
         executor: SequentialExecutor | None = None,
     ) -> None:
         super().__init__(pipeline, record, executor)
-        self._compiler, self._streams = compiler, streams
+        self._compiler = compiler
         self._stages_work_alone = _stages_work_alone(pipeline)
         self._compiled: dict[Hashable, Function] = {}
         self._calls: dict[int, list[tuple[Function, BranchFunction]]] = {}  # by recording
@@ -140,14 +138,15 @@ class CompiledSteps(CapturedSteps):
     @torch.no_grad()
     def _run(self, calls: Sequence[tuple[Function, BranchFunction]]) -> None:
         """Call the functions of a step, each in the stream of its branch, after those whose results it reads."""
-        if not self._streams:
+        streams = self.executor.streams
+        if not streams:
             for function, branch in calls:
                 _call(function, branch)
             return
         ends: dict[Hashable, torch.cuda.Event] = {}
-        with fork(self._streams):
+        with fork(streams):
             for place, (function, branch) in enumerate(calls):
-                stream = self._streams[place % len(self._streams)]
+                stream = streams[place % len(streams)]
                 with torch.cuda.stream(stream):
                     for source in branch.after:
                         stream.wait_event(ends[source])
@@ -173,8 +172,8 @@ def cuda(pipeline: Pipeline, compiler: Compiler = inductor) -> CompiledSteps:
 
     """
     device = cuda_device(pipeline)
-    if not _stages_work_alone(pipeline):
-        return CompiledSteps(pipeline, recorder(device), compiler)
-    streams = [get_stream(device, 1 + n) for n in range(2 * len(pipeline.stages) - 1)]
-    executor = OverStreams(streams, pipeline.staleness)
-    return CompiledSteps(pipeline, recorder(device), compiler, streams, executor)
+    executor = None
+    if _stages_work_alone(pipeline):
+        streams = [get_stream(device, 1 + n) for n in range(2 * len(pipeline.stages) - 1)]
+        executor = OverStreams(streams, pipeline.staleness)
+    return CompiledSteps(pipeline, recorder(device), compiler, executor)

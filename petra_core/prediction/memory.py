@@ -15,10 +15,9 @@ In two cases the prediction is not exact, and a warning is issued:
     LSTM                               its kernel saves a workspace of unknown size, so the prediction is too small
 """
 
-import contextlib
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -62,11 +61,17 @@ def footprints(
         for part in stage.parts():
             streams = tuple(_imitate(mode, stream, where) for stream in streams)
             fake = _imitate_block(mode, part, where)
-            with _evaluation_of(index):
+            try:
                 block, streams = _of_block(fake, method, mode, streams, target, autocast)
                 of_optimizer = _optimizer_bytes(fake, optimizer, index, _name_of(part, stage))
-                block = replace(block, optimizer=of_optimizer)
-            blocks.append(block)
+            except Exception as error:
+                error.add_note(
+                    f"stage {index} was evaluated with fake tensors, which have shapes and no values, to predict its "
+                    f"memory. The memory of a function that reads values of tensors, as in `if x.sum() > 0`, cannot be "
+                    f"predicted: read Pipeline.memory() of a run"
+                )
+                raise
+            blocks.append(replace(block, optimizer=of_optimizer))
         whole = merge_footprints(blocks)
         if method.overlapped and not isinstance(stage.parts()[-1], HeadStage):  # R makes the graphs of all blocks
             whole = replace(whole, passing=sum(block.passing for block in blocks))
@@ -145,20 +150,6 @@ def _imitate_block(mode: FakeTensorMode, block: Stage, device: torch.device) -> 
     attributes = (value for module in block.modules() for value in vars(module).values() if isinstance(value, Tensor))
     tensors = chain(block.parameters(), block.buffers(), attributes)
     return copy.deepcopy(block, {id(tensor): _imitate(mode, tensor, device) for tensor in tensors})
-
-
-@contextlib.contextmanager
-def _evaluation_of(index: int) -> Iterator[None]:
-    """Add a note about fake tensors to errors inside the context."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(
-            f"stage {index} was evaluated with fake tensors, which have shapes and no values, to predict its memory. "
-            f"The memory of a function that reads values of tensors, as in `if x.sum() > 0`, cannot be predicted: read "
-            f"Pipeline.memory() of a run"
-        )
-        raise
 
 
 ATEN = torch.ops.aten

@@ -625,12 +625,12 @@ def test_recordings_of_a_device_share_streams(monkeypatch: pytest.MonkeyPatch) -
     """Recordings share streams, because cuBLAS keeps memory for each stream, even after the graph is deleted."""
     cuda = FakeCuda(monkeypatch)
     ticks = captured.cuda(full_on("cuda:1", method=methods.BACKPROPAGATION), streams=4)
-    assert type(ticks._executor) is SequentialExecutor  # no two actions can overlap, so forks and joins only cost time
+    assert type(ticks.executor) is SequentialExecutor  # no two actions can overlap, so forks and joins only cost time
     assert not cuda.made
     for streams in (2, 1, 3):
         captured.cuda(full_on("cuda:1"), streams=streams)._record(lambda: None)
     assert len(cuda.made) == 4
-    executor = captured.cuda(full_on("cuda:1"))._executor
+    executor = captured.cuda(full_on("cuda:1")).executor
     assert isinstance(executor, OverStreams)
     assert len(executor.streams) == 2 * 4 - 1  # one for each branch
 
