@@ -278,7 +278,7 @@ class CapturedSteps:
         """Copy the results of every action inside the context to their static buffers, in the streams of `executor`."""
         pipeline = self._pipeline
         before = pipeline.executor
-        pipeline.executor = _BufferingExecutor(executor, self._move_results)
+        pipeline.executor, executor.after_action = executor, self._move_results
         # Merged blocks are left out: most of their sums stay within the stage.
         combining = [
             (worker, worker.stage)
@@ -290,7 +290,7 @@ class CapturedSteps:
         try:
             yield
         finally:
-            pipeline.executor = before
+            pipeline.executor, executor.after_action = before, None
             for _, stage in combining:
                 stage.combine = combine_streams
 
@@ -336,26 +336,6 @@ class CapturedSteps:
             (to, message.with_tensors(buffers.keep((stage, action.kind), message.tensors, needed)))
             for to, message in new
         ]
-
-
-class _BufferingExecutor(SequentialExecutor):
-    """Executor that calls `move` after each action of another executor."""
-
-    def __init__(self, executor: SequentialExecutor, move: Callable[[Worker, Action, Sent], Sent]) -> None:
-        self._executor = executor
-        self._move_results = move
-
-    def together(self) -> contextlib.AbstractContextManager[None]:
-        return self._executor.together()
-
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
-        def run_and_move(worker: Worker, action: Action, sent: Sent) -> Tensor | None:
-            new: Sent = []
-            result = act(worker, action, new)
-            sent += self._move_results(worker, action, new)
-            return result
-
-        return self._executor.run(run_and_move, worker, action, sent)
 
 
 def _position(pipeline: Pipeline) -> tuple[int, int]:

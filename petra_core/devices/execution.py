@@ -24,10 +24,13 @@ class SequentialExecutor:
 
     Attributes:
         streams: CUDA streams in which actions run, if not in the caller's.
+        after_action: Function that is called as (worker, action, sent) after each action, and returns the messages to
+            send instead; None for no function.
 
     """
 
     streams: Sequence[torch.cuda.Stream] = ()
+    after_action: Callable[[Worker, Action, Sent], Sent] | None = None
 
     def together(self) -> contextlib.AbstractContextManager[None]:
         """Return a context for actions that may run concurrently. All have finished when the context ends."""
@@ -47,7 +50,12 @@ class SequentialExecutor:
 
         """
         try:
-            return act(worker, action, sent)
+            if self.after_action is None:
+                return act(worker, action, sent)
+            new: Sent = []
+            result = act(worker, action, new)
+            sent += self.after_action(worker, action, new)
+            return result
         except Exception as error:
             error.add_note(f"in {action.kind.name.lower()} {action.number} of stage {worker.index}")
             raise
