@@ -132,9 +132,8 @@ class Receiver:
         pending, self._ahead = self._ahead or _Pending(micro_batch), None
         pending.micro_batch = micro_batch
         self._pending.append(pending)
-        if self._posts_early and self._layouts is not None:
-            self._post(pending, self._layouts)
-            self._post_ahead(self._layouts)
+        if self._layouts is not None:
+            self._post_early(self._layouts)
 
     def take(self, last: int | None) -> list[Message]:
         """Wait for expected messages and return them.
@@ -150,12 +149,9 @@ class Receiver:
         while self._pending and (last is None or self._pending[0].micro_batch <= last):
             pending = self._pending[0]
             if self._layouts is None:
-                self._layouts = self._check_layouts(self._header(pending.micro_batch))
+                self._layouts = self._receive_layouts(pending.micro_batch)
             self._post(pending, self._layouts)
-            if self._posts_early:
-                for later in self._pending:
-                    self._post(later, self._layouts)
-                self._post_ahead(self._layouts)
+            self._post_early(self._layouts)
             messages.append(pending.wait())
             self._pending.popleft()
         return messages
@@ -170,18 +166,16 @@ class Receiver:
             self._ahead.wait()
         self._ahead = self._layouts = None
 
-    def _header(self, micro_batch: int) -> Layouts:
-        header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device=CPU)
-        self.neighbour.receive([header], micro_batch).wait()
-        return layouts_in(header)
-
-    def _check_layouts(self, layouts: Layouts) -> Layouts:
-        """Return the layouts that the neighbour announced, if gradients have the dtypes and shapes of their streams.
+    def _receive_layouts(self, micro_batch: int) -> Layouts:
+        """Receive the header that announces the layouts of all messages, and return them.
 
         Raises:
-            ChannelError: If they differ.
+            ChannelError: If gradients have other dtypes and shapes than their streams.
 
         """
+        header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device=CPU)
+        self.neighbour.receive([header], micro_batch).wait()
+        layouts = layouts_in(header)
         sent = None if self._answers is None or self._answers.layouts is None else self._answers.layouts[0]
         for side in layouts if sent is not None else ():
             if side is not None and [(t.dtype, t.shape) for t in side] != [(t.dtype, t.shape) for t in sent or ()]:
@@ -200,8 +194,12 @@ class Receiver:
         pending.message = Message(pending.micro_batch, streams, gradients)
         pending.transfer = self.neighbour.receive([*map(flat, pending.message.tensors)], pending.micro_batch)
 
-    def _post_ahead(self, layouts: Layouts) -> None:
-        """Post the receive of the next step, if this receiver does so and has not yet."""
+    def _post_early(self, layouts: Layouts) -> None:
+        """Post the receives of all expected messages and that of the next step, if receives are posted early."""
+        if not self._posts_early:
+            return
+        for pending in self._pending:
+            self._post(pending, layouts)
         if self._posts_ahead and self._ahead is None:
             self._ahead = _Pending(NO_MICRO_BATCH)
             self._post(self._ahead, layouts)
