@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from petra_core import CheckpointError, checkpoint
-from petra_core.distributed.replicas import Replicas
 from petra_core.messages import Channel
 from petra_core.stages import Stage
+from reproduce.distributed.replicas import Replicas
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 

@@ -41,13 +41,13 @@ from torch import Tensor
 from petra_core import checkpoint
 from petra_core.distributed import ProcessChannel
 from petra_core.distributed.groups import CPU, ChannelError, backend
-from petra_core.distributed.replicas import Replicas
 from petra_core.stages import Stage
 from reproduce.cells import own
 from reproduce.cells.kinds import TrainedCell
 from reproduce.distributed.group import Group, UnsupportedError, stage_name
 from reproduce.distributed.launch import launch_secret, rendezvous_store
 from reproduce.distributed.partitioning import format_partition
+from reproduce.distributed.replicas import Replicas
 from reproduce.distributed.sharded import ShardedCheckpoint, encode
 from reproduce.records import provenance
 from reproduce.records.record import Record

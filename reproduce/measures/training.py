@@ -5,7 +5,7 @@ A pipeline is not empty between epochs, and draining it would change the method.
 pipeline, the position in the data and the sums of the current epoch. A run that was killed anywhere and then resumed
 ends with bitwise equal weights and metrics (except measured times).
 
-With R data-parallel replicas (`petra_core.distributed.replicas`), replica r uses batch R·m + r of the epoch's order as
+With R data-parallel replicas (`reproduce.distributed.replicas`), replica r uses batch R·m + r of the epoch's order as
 its micro-batch m. So no sample is used twice, and the last batches of an epoch are dropped if R does not divide their
 number. All counts of micro-batches are those of one replica. Test batches are distributed in the same way, and the
 saved model has the mean running statistics.

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from petra_core import CheckpointError, Pipeline, checkpoint
-from petra_core.distributed.replicas import Replicas
 from petra_core.inspection.values import PendingLosses
 from petra_core.methods import PAPER
 from petra_core.models import sequential
 from reproduce.cells import networks
 from reproduce.data.sources import open_data
 from reproduce.distributed.group import SINGLE_PROCESS, UnsupportedError
+from reproduce.distributed.replicas import Replicas
 from reproduce.distributed.trace_file import TraceFile
 from reproduce.measures import training
 from reproduce.measures.context import Context, Observer, Stopped

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from petra_core import HeadStage, Pipeline, Stage, methods
 from petra_core.distributed import ProcessChannel
-from petra_core.distributed.replicas import Replicas
 from petra_core.methods import Method
 from petra_core.models import sequential
+from reproduce.distributed.replicas import Replicas
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.petra_core.distributed.test_distributed import in_processes, of_process
