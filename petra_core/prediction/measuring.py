@@ -199,13 +199,16 @@ class StageAlone:
 
     def _time(self, action: Callable[..., Result], *arguments: int) -> tuple[float, Result]:
         """Return the seconds of an action of the worker, and its result."""
-        device = self.worker.device
-        synchronize = torch.get_device_module(device).synchronize
-        synchronize(device)
+        _synchronize(self.worker.device)
         start = time.perf_counter()
         result = action(*arguments)
-        synchronize(device)
+        _synchronize(self.worker.device)
         return time.perf_counter() - start, result
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def time_stages(
