@@ -29,7 +29,6 @@ from reproduce.models.transformer import (
     PatchEmbedding,
     PositionEmbedding,
     block_functions,
-    drop_rates,
     initialise,
     join_heads,
     pooled_head,
@@ -104,18 +103,17 @@ class StageTransition(nn.Module):
         width: Channels C of each input stream.
         heads: Number of heads of the block; divides 2C.
         key_stride: Stride of the pooling of keys and values.
-        drop_path: Rate of stochastic depth of attention and MLP.
 
     """
 
-    def __init__(self, width: int, heads: int, key_stride: int, drop_path: float) -> None:
+    def __init__(self, width: int, heads: int, key_stride: int) -> None:
         super().__init__()
         wide = 2 * width
         lateral = {"expand": nn.Linear(wide, 2 * wide), "gelu": nn.GELU(), "contract": nn.Linear(2 * wide, wide)}
         self.fuse = ConcatStreams(-1)
         self.lateral = nn.Sequential(OrderedDict(norm=nn.LayerNorm(wide), **lateral))
         attention = PoolingAttention(wide, heads, key_stride, query_stride=2)
-        self.attention, self.mlp = block_functions(wide, attention, drop_path=drop_path)
+        self.attention, self.mlp = block_functions(wide, attention)
         self.duplicate = DuplicateStreams()
 
     def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -131,8 +129,6 @@ def revmvit(
     num_classes: int,
     image_size: int = 224,
     patch: int = 4,
-    in_channels: int = 3,
-    drop_path: float = 0.0,
     split_blocks: bool = False,
 ) -> list[Stage]:
     """Build a RevMViT.
@@ -143,13 +139,11 @@ def revmvit(
         image_size: Height and width of the images in pixels.
         patch: Distance between patches in pixels; divides `image_size`. Neighbouring patches overlap by patch - 1
             pixels.
-        in_channels: Channels of the images.
-        drop_path: Rate of stochastic depth of the last block. The rates grow linearly from 0 at the first block.
         split_blocks: Whether attention and MLP of a reversible block are separate stages.
 
     Returns:
         The J = 2 + blocks stages (18 for base), plus one per reversible block with `split_blocks`. They take images
-        [B, in_channels, image_size, image_size].
+        [B, 3, image_size, image_size].
 
     Raises:
         ValueError: If the size is unknown, `patch` does not divide `image_size` or a number is out of range.
@@ -157,11 +151,10 @@ def revmvit(
 
     """
     size = find_size("RevMViT", SIZES, size)
-    rates = iter(drop_rates(drop_path, sum(size.depths)))
     grid = patch_grid(image_size, patch)
     width, heads = size.width, size.heads
     stem = nn.Sequential(
-        PatchEmbedding(in_channels, width, image_size, patch, overlap=patch - 1),
+        PatchEmbedding(width, image_size, patch, overlap=patch - 1),
         PositionEmbedding((grid, grid), width),
         DuplicateStreams(),
     )
@@ -170,11 +163,8 @@ def revmvit(
         stride = max(1, FIRST_STRIDE >> group)
         if group > 0:
             heads *= 2
-            stages.append(BufferedStage(StageTransition(width, heads, stride, next(rates))))
+            stages.append(BufferedStage(StageTransition(width, heads, stride)))
             width *= 2
-        blocks = []
-        for _ in range(depth - (group > 0)):
-            attention = PoolingAttention(width, heads, stride)
-            blocks.append(block_functions(width, attention, drop_path=next(rates)))
+        blocks = [block_functions(width, PoolingAttention(width, heads, stride)) for _ in range(depth - (group > 0))]
         stages += reversible_blocks(blocks, split=split_blocks)
     return initialise([*stages, pooled_head(width, num_classes)])

@@ -118,7 +118,7 @@ def revroberta(
         norm=nn.LayerNorm(width),
         decoder=nn.Linear(width, vocabulary),
     )
-    blocks = (flat_block(size, dropout=dropout, drop_path=0.0) for _ in range(size.depth))
+    blocks = (flat_block(size, dropout=dropout) for _ in range(size.depth))
     return initialise(
         [
             BufferedStage(stem),

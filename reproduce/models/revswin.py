@@ -24,7 +24,6 @@ from reproduce.models.transformer import (
     EMBEDDING_DEVIATION,
     PatchEmbedding,
     block_functions,
-    drop_rates,
     initialise,
     pooled_head,
     reversible_blocks,
@@ -127,8 +126,6 @@ def revswin(
     image_size: int = 224,
     patch: int = 4,
     window: int = 7,
-    in_channels: int = 3,
-    drop_path: float = 0.0,
     split_blocks: bool = False,
 ) -> list[Stage]:
     """Build a RevSwin.
@@ -139,13 +136,11 @@ def revswin(
         image_size: Height and width of the images in pixels.
         patch: Height and width of a patch in pixels; divides `image_size`.
         window: Height and width of a window in tokens; divides every larger grid.
-        in_channels: Channels of the images.
-        drop_path: Rate of stochastic depth of the last block. The rates grow linearly from 0 at the first block.
         split_blocks: Whether attention and MLP of a block are separate stages.
 
     Returns:
         The J = 2 + blocks + groups - 1 stages (17 for tiny, 29 for small), plus one per block with `split_blocks`. They
-        take images [B, in_channels, image_size, image_size].
+        take images [B, 3, image_size, image_size].
 
     Raises:
         ValueError: If the size is unknown, `patch` or `window` does not divide the image or the grid, or a number is
@@ -154,10 +149,9 @@ def revswin(
 
     """
     size = find_size("RevSwin", SIZES, size)
-    rates = iter(drop_rates(drop_path, sum(size.depths)))
     grids = window_grids(patch_grid(image_size, patch), window, len(size.depths))
     width, heads = size.width, size.heads
-    stem = [PatchEmbedding(in_channels, width, image_size, patch), nn.LayerNorm(width), DuplicateStreams()]
+    stem = [PatchEmbedding(width, image_size, patch), nn.LayerNorm(width), DuplicateStreams()]
     stages: list[Stage] = [BufferedStage(nn.Sequential(*stem))]
     for group, (depth, (grid, group_window)) in enumerate(zip(size.depths, grids, strict=True)):
         if group > 0:
@@ -167,6 +161,6 @@ def revswin(
         for block in range(depth):
             shift = group_window // 2 if block % 2 and group_window < grid else 0  # a single window is not shifted
             attention = WindowAttention(width, heads, grid, group_window, shift)
-            blocks.append(block_functions(width, attention, drop_path=next(rates)))
+            blocks.append(block_functions(width, attention))
         stages += reversible_blocks(blocks, split=split_blocks)
     return initialise([*stages, pooled_head(width, num_classes)])

@@ -21,7 +21,6 @@ from reproduce.models.transformer import (
     PositionEmbedding,
     SelfAttention,
     block_functions,
-    drop_rates,
     initialise,
     pooled_head,
     reversible_blocks,
@@ -30,10 +29,10 @@ from reproduce.models.transformer import (
 __all__ = ["SIZES", "revvit"]
 
 
-def flat_block(size: TransformerSize, *, dropout: float, drop_path: float) -> tuple[nn.Module, nn.Module]:
+def flat_block(size: TransformerSize, *, dropout: float) -> tuple[nn.Module, nn.Module]:
     """Return the functions (F, G) of a block on tokens [B, T, C]."""
     attention = SelfAttention(size.width, size.heads, dropout)
-    return block_functions(size.width, attention, dropout=dropout, drop_path=drop_path, mlp_ratio=size.mlp_ratio)
+    return block_functions(size.width, attention, dropout=dropout, mlp_ratio=size.mlp_ratio)
 
 
 def revvit(
@@ -42,9 +41,7 @@ def revvit(
     num_classes: int,
     image_size: int = 224,
     patch: int = 16,
-    in_channels: int = 3,
     dropout: float = 0.0,
-    drop_path: float = 0.0,
     split_blocks: bool = False,
 ) -> list[Stage]:
     """Build a RevViT.
@@ -54,14 +51,12 @@ def revvit(
         num_classes: Number of logits, at least 2.
         image_size: Height and width of the images in pixels.
         patch: Height and width of a patch in pixels; divides `image_size`.
-        in_channels: Channels of the images.
         dropout: Dropout rate after the embedding, of attention probabilities and after every residual function.
-        drop_path: Rate of stochastic depth of the last block. The rates grow linearly from 0 at the first block.
         split_blocks: Whether attention and MLP of a block are separate stages.
 
     Returns:
         The J = depth + 2 stages, 2 depth + 2 with `split_blocks`. They take images
-        [B, in_channels, image_size, image_size].
+        [B, 3, image_size, image_size].
 
     Raises:
         ValueError: If the size is unknown, `patch` does not divide `image_size` or a number is out of range.
@@ -72,13 +67,13 @@ def revvit(
     check_number("dropout", dropout, below=1.0)
     grid = patch_grid(image_size, patch)
     stem = nn.Sequential(
-        PatchEmbedding(in_channels, size.width, image_size, patch),
+        PatchEmbedding(size.width, image_size, patch),
         PositionEmbedding((grid, grid), size.width),
         nn.Flatten(1, 2),  # [B, T, C]
         *([nn.Dropout(dropout)] if dropout else []),
         DuplicateStreams(),
     )
-    blocks = (flat_block(size, dropout=dropout, drop_path=rate) for rate in drop_rates(drop_path, size.depth))
+    blocks = (flat_block(size, dropout=dropout) for _ in range(size.depth))
     return initialise(
         [
             BufferedStage(stem),

@@ -31,19 +31,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from petra_core.errors import check_int, check_number
+from petra_core.errors import check_int
+from petra_core.models.revnet import IMAGE_CHANNELS
 from petra_core.models.streams import ConcatStreams
 from petra_core.stages import HeadStage, ReversibleStage, Stage, merge
 from reproduce.models.sizes import MLP_RATIO, patch_grid
 
 __all__ = [
-    "DropPath",
     "Mlp",
     "PatchEmbedding",
     "PositionEmbedding",
     "SelfAttention",
     "block_functions",
-    "drop_rates",
     "initialise",
     "join_heads",
     "pooled_head",
@@ -101,62 +100,22 @@ class Mlp(nn.Sequential):
         super().__init__(OrderedDict(layers))
 
 
-class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016), which drops a residual function for some samples and scales up the others.
-
-    The samples are drawn from torch's generator of the input's device. The engine restores the generator's state for a
-    reconstruction, which therefore drops the same samples.
-
-    Args:
-        rate: Probability that a sample is dropped.
-
-    """
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = check_number("the rate of stochastic depth", rate, below=1.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [B, ...] to [B, ...]. In evaluation mode this is the identity."""
-        if not self.training:
-            return x
-        kept = x.new_empty(len(x), *[1] * (x.dim() - 1)).bernoulli_(1 - self.rate)  # [B, 1, ...]
-        return x * kept / (1 - self.rate)
-
-    def extra_repr(self) -> str:
-        return f"rate={self.rate}"
-
-
-def pre_norm(width: int, function: nn.Module, *, dropout: float = 0.0, drop_path: float = 0.0) -> nn.Sequential:
-    """Return F or G of a block: LayerNorm, the function, and dropout and stochastic depth if their rates exceed 0."""
+def pre_norm(width: int, function: nn.Module, *, dropout: float = 0.0) -> nn.Sequential:
+    """Return F or G of a block: LayerNorm, the function, and dropout if its rate exceeds 0."""
     layers = OrderedDict[str, nn.Module](norm=nn.LayerNorm(width), function=function)
     if dropout:
         layers["dropout"] = nn.Dropout(dropout)
-    if drop_path:
-        layers["drop_path"] = DropPath(drop_path)
     return nn.Sequential(layers)
 
 
 def block_functions(
-    width: int, attention: nn.Module, *, dropout: float = 0.0, drop_path: float = 0.0, mlp_ratio: int = MLP_RATIO
+    width: int, attention: nn.Module, *, dropout: float = 0.0, mlp_ratio: int = MLP_RATIO
 ) -> tuple[nn.Sequential, nn.Sequential]:
     """Return the functions (F, G) of a block: the given attention, and an MLP."""
     return (
-        pre_norm(width, attention, dropout=dropout, drop_path=drop_path),
-        pre_norm(width, Mlp(width, mlp_ratio), dropout=dropout, drop_path=drop_path),
+        pre_norm(width, attention, dropout=dropout),
+        pre_norm(width, Mlp(width, mlp_ratio), dropout=dropout),
     )
-
-
-def drop_rates(last: float, depth: int) -> list[float]:
-    """Return the rates of stochastic depth of `depth` blocks, linear from 0 at the first to `last` at the last.
-
-    Raises:
-        ValueError: If `last` is not in [0, 1).
-        TypeError: If `last` is not a number.
-
-    """
-    last = check_number("drop_path", last, below=1.0)
-    return [last * index / max(1, depth - 1) for index in range(depth)]
 
 
 def reversible_blocks(blocks: Iterable[tuple[nn.Module, nn.Module]], *, split: bool) -> list[Stage]:
@@ -169,10 +128,9 @@ def reversible_blocks(blocks: Iterable[tuple[nn.Module, nn.Module]], *, split: b
 
 
 class PatchEmbedding(nn.Module):
-    """Embedding of image patches by a convolution: [B, in_channels, S, S] -> [B, S / patch, S / patch, C].
+    """Embedding of image patches by a convolution: [B, 3, S, S] -> [B, S / patch, S / patch, C].
 
     Args:
-        in_channels: Channels of the images.
         width: Channels C of a token.
         image_size: Height and width S of the images in pixels.
         patch: Distance between patches in pixels.
@@ -180,17 +138,17 @@ class PatchEmbedding(nn.Module):
 
     """
 
-    def __init__(self, in_channels: int, width: int, image_size: int, patch: int, overlap: int = 0) -> None:
+    def __init__(self, width: int, image_size: int, patch: int, overlap: int = 0) -> None:
         super().__init__()
         patch_grid(image_size, patch)
-        self.shape = (check_int("in_channels", in_channels, 1), image_size, image_size)
-        self.convolution = nn.Conv2d(in_channels, width, patch + overlap, stride=patch, padding=overlap)
+        self.shape = (IMAGE_CHANNELS, image_size, image_size)
+        self.convolution = nn.Conv2d(IMAGE_CHANNELS, width, patch + overlap, stride=patch, padding=overlap)
 
     def forward(self, images: Tensor) -> Tensor:
         if images.shape[1:] != self.shape:
             raise ValueError(
                 f"the network was built for images [batch, {', '.join(map(str, self.shape))}], got "
-                f"{list(images.shape)}; build it with the image_size and in_channels of these images"
+                f"{list(images.shape)}; build it with the image_size of these images"
             )
         tokens: Tensor = self.convolution(images)  # [B, C, H, W]
         return tokens.permute(0, 2, 3, 1)  # [B, H, W, C]

@@ -78,7 +78,6 @@ def vit(
     num_classes: int,
     image_size: int = 224,
     patch: int = 16,
-    in_channels: int = 3,
     dropout: float = 0.0,
     bdia: bool = False,
     bits: int | None = BITS,
@@ -90,13 +89,12 @@ def vit(
         num_classes: Number of logits, at least 2.
         image_size: Height and width of the images in pixels.
         patch: Height and width of a patch in pixels; divides `image_size`.
-        in_channels: Channels of the images.
         dropout: Dropout rate after the embedding, of attention probabilities, and after attention and MLP.
         bdia: Whether the blocks after the first are bitwise invertible.
         bits: Fractional bits of BDIA's fixed-point representation. None selects its float form.
 
     Returns:
-        The J = depth + 1 stages, for images [B, in_channels, image_size, image_size].
+        The J = depth + 1 stages, for images [B, 3, image_size, image_size].
 
     Raises:
         ValueError: If the size is unknown, `patch` does not divide `image_size` or a number is out of range.
@@ -106,7 +104,7 @@ def vit(
     size = find_size("ViT", SIZES, size)
     grid = patch_grid(image_size, patch)
     embedding = nn.Sequential(
-        PatchEmbedding(in_channels, size.width, image_size, patch),
+        PatchEmbedding(size.width, image_size, patch),
         PositionEmbedding((grid, grid), size.width),
         nn.Flatten(1, 2),  # [B, T, C]
     )
