@@ -18,6 +18,7 @@ from petra_core import CheckpointError, checkpoint
 from petra_core.messages import Channel
 from petra_core.stages import Stage
 from reproduce.distributed.replicas import Replicas
+from reproduce.distributed.sharded import ShardedCheckpoint
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
 
@@ -107,8 +108,6 @@ class Group:
         with explain_full_disk(f"to write {record.checkpoint}"):
             checkpoint.save(record.checkpoint, {**common, "workers": list(workers)})
         if record.shards.exists():  # if several processes began the run
-            from reproduce.distributed.sharded import ShardedCheckpoint
-
             ShardedCheckpoint(record.shards).remove()
 
     def check_same_position(self, position: str) -> None:
@@ -157,8 +156,6 @@ def load(record: Record, own_stages: range, replica: int = 0) -> tuple[dict[str,
 
 
 def _load(record: Record, own_stages: range, replica: int) -> tuple[dict[str, Any], list[Any]] | None:
-    from reproduce.distributed.sharded import ShardedCheckpoint  # torch.distributed.checkpoint takes a second to import
-
     shards = ShardedCheckpoint(record.shards)
     if shards.exists:
         [common] = shards.load(["common"]).values()

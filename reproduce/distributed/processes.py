@@ -48,7 +48,7 @@ from reproduce.distributed.group import Group, UnsupportedError, stage_name
 from reproduce.distributed.launch import launch_secret, rendezvous_store
 from reproduce.distributed.partitioning import format_partition
 from reproduce.distributed.replicas import Replicas
-from reproduce.distributed.sharded import ShardedCheckpoint, encode
+from reproduce.distributed.sharded import ShardedCheckpoint
 from reproduce.records import provenance
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
@@ -303,7 +303,9 @@ class DistributedGroup(Group):
 
     def gather_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         first = self.replicas.index == 0
-        mine = _tensor(encode(dict(state) if first else {}))
+        stream = io.BytesIO()
+        torch.save(dict(state) if first else {}, stream)
+        mine = _tensor(stream.getvalue())
         sizes = _everybodys(len(mine))
         if not self.is_leader:
             dist.send(mine, dst=0)
