@@ -27,8 +27,6 @@ from reproduce.cells.base import CellError, near_matches
 if TYPE_CHECKING:
     from petra_core.stages import Stage
 
-__all__ = ["STEM", "WIDTH", "build", "check", "check_samples", "is_own", "micro_batch", "slug", "source"]
-
 #: The settings of a cell that the function decides, with the only value that they have for it.
 STEM, WIDTH = "own", 1
 

@@ -23,19 +23,6 @@ from reproduce.models.sizes import HierarchicalSize
 if TYPE_CHECKING:  # that module imports this one
     from reproduce.cells.kinds import NetworkCell, TrainedCell
 
-__all__ = [
-    "LOCKSTEP",
-    "ONE_F_ONE_B",
-    "blocks",
-    "canonical",
-    "check",
-    "covering",
-    "of_system",
-    "slack",
-    "title",
-    "vector",
-]
-
 LOCKSTEP, ONE_F_ONE_B = "lockstep", "1f1b"
 
 

@@ -18,8 +18,6 @@ from torch.nn import functional as F
 from reproduce.data.crops import choose_mirrored, choose_padded_crops
 from reproduce.data.loader import PADDING, Batch, InMemory, Loader
 
-__all__ = ["ResidentBatches"]
-
 
 class ResidentBatches:
     """Batches of a loader whose source is `InMemory`, made from buffers at constant addresses.

@@ -22,8 +22,6 @@ from petra_core.models.resnet import resnet
 from petra_core.models.revnet import IMAGE_CHANNELS
 from petra_core.stages import BufferedStage, HeadStage, Stage
 
-__all__ = ["AUXILIARIES", "BLOCKS", "auxiliary", "local_resnet"]
-
 BLOCKS = (8, 16)
 #: Hidden channels of auxiliary networks for blocks of width 64, by kind and number of blocks; "linear" has none.
 AUXILIARIES = {"cnn": {8: 32, 16: 16}, "mlp": {8: 1024, 16: 512}, "linear": {8: 1, 16: 1}}

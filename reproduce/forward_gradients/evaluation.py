@@ -13,8 +13,6 @@ from petra_core.stages import Stage
 from reproduce.forward_gradients.layers import Layer, observing
 from reproduce.forward_gradients.settings import EPS, Guess, Scaling, Target
 
-__all__ = ["BlockEvaluation", "Guessed", "LocalBlock", "dot", "factors", "trainable"]
-
 
 def factors(product: Tensor, squared: Tensor, scaling: Scaling) -> Tensor:
     """Return the factor of each guess, [n].

@@ -18,8 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-__all__ = ["NORMS", "Layer", "Observed", "layers_of", "observing", "shares", "shift"]
-
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 

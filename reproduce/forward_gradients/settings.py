@@ -25,8 +25,6 @@ trained only if the guess is their gradient.
 import enum
 from dataclasses import dataclass
 
-__all__ = ["AXES", "EPS", "Derivative", "ForwardGradient", "Guess", "Scaling", "Space", "Target"]
-
 EPS = 1e-16  # value of the released code; it matters only if a sample's ||G_n|| is below about 1e-8
 
 

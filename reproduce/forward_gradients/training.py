@@ -36,8 +36,6 @@ from reproduce.forward_gradients.evaluation import BlockEvaluation, Guessed, Loc
 from reproduce.forward_gradients.layers import Layer, layers_of, shares, shift
 from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Space, Target
 
-__all__ = ["ForwardGradients"]
-
 STATE_FORMAT = "forward gradients 1"
 Auxiliary = Callable[[int], nn.Module]
 

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from petra_core import BufferedStage, HeadStage, Pipeline, methods
 from petra_core.methods import Method
 
-__all__ = ["are_stable", "largest"]
-
 PERIODS = 8  # of the oscillation at the border, after which growth and decay can be distinguished
 
 

@@ -21,8 +21,6 @@ from reproduce.modelling import formula
 from reproduce.published import Row
 from reproduce.records.results import Run
 
-__all__ = ["FORMULAS", "PUBLISHED_NAMES", "Measured", "formulas", "read_measured"]
-
 #: Names of the engine's methods in the published file, which lacks one of them.
 PUBLISHED_NAMES = {
     methods.BACKPROPAGATION: "backpropagation",

@@ -8,8 +8,6 @@ from reproduce.distributed.partitioning import format_partition
 from reproduce.modelling import work
 from reproduce.modelling.full_speed import hidden_latency
 
-__all__ = ["describe"]
-
 
 def describe(cell: TrainedCell, processes: int) -> str:
     """Describe the effect of one stage per process on a training at the default timing; empty for other timings.

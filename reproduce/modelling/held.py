@@ -15,8 +15,6 @@ from reproduce.modelling.buffer_rules import (
 )
 from reproduce.records.frames import Frames, RunSet
 
-__all__ = ["COUNTED", "by_kind", "held", "with_rules"]
-
 COUNTED = ("parameters", "buffers", "inputs", "stashed_weights")  # kinds that the rules count
 
 

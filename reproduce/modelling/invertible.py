@@ -13,8 +13,6 @@ from petra_core.settings import Settings
 from reproduce.grids.plans import table3
 from reproduce.modelling.network import predict_footprints
 
-__all__ = ["DEPTHS", "predict_bytes"]
-
 DEPTHS = (18, 50)
 
 

@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     from reproduce.records.frames import RunSet
     from reproduce.records.results import Run
 
-__all__ = [
-    "TimedNetwork",
-    "balance",
-    "convert_costs",
-    "predict_footprints",
-    "read_timed_networks",
-    "time_network",
-    "timing_cell",
-]
-
 REPETITIONS = 5  # timed repetitions of each stage
 
 

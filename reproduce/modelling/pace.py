@@ -14,8 +14,6 @@ import numpy as np
 from petra_core.errors import check_int
 from petra_core.prediction.simulation import INSTANT, Cost, Link
 
-__all__ = ["pace"]
-
 
 def pace(costs: Sequence[Cost], link: Link = INSTANT, *, accumulation: int = 1, fall: int = 2) -> float:
     """Return the seconds per micro-batch of a pipelined method in the full pipeline, with one stage per device.

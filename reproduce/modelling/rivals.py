@@ -14,8 +14,6 @@ from reproduce.modelling.pace import pace
 from reproduce.modelling.strategies import PIPELINES, Sharing, Strategy, evaluate, merge_stages, run_batch
 from reproduce.modelling.synchronous_schedules import CHUNKS, interleaved, zero_bubble
 
-__all__ = ["BATCH", "DATA_PARALLEL", "GIGABIT", "RIVALS", "SIMULATED", "RivalOutcome", "compare", "make_chain"]
-
 BATCH = max(recipes.ACCUMULATIONS)  # micro-batches per update
 GIGABIT = 1e9 / 8  # bytes
 SIMULATED = {

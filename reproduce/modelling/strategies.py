@@ -22,22 +22,6 @@ from reproduce.modelling.network import TimedNetwork
 from reproduce.modelling.peak_memory import find_peaks
 from reproduce.modelling.synchronous_schedules import gpipe, one_f_one_b
 
-__all__ = [
-    "DEVICES",
-    "PIPELINES",
-    "STRATEGIES",
-    "Arrangement",
-    "Outcome",
-    "Sharing",
-    "Strategy",
-    "arrange",
-    "evaluate",
-    "evaluate_best",
-    "find_front",
-    "merge_stages",
-    "run_full",
-]
-
 DEVICES = 10  # of the paper's speed-ups
 
 

@@ -17,8 +17,6 @@ from petra_core.errors import check_int
 from petra_core.prediction.simulation import Schedule
 from petra_core.prediction.timeline import Name
 
-__all__ = ["CHUNKS", "gpipe", "interleaved", "one_f_one_b", "zero_bubble"]
-
 CHUNKS = 2  # stages per device in `interleaved`
 
 

@@ -15,8 +15,6 @@ from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import CellError, TrainedCell
 from reproduce.cells.timing import blocks
 
-__all__ = ["choose_sizes", "costs_of_stages", "predict_costs"]
-
 #: Settings of a cell that determine its network and its micro-batches.
 NETWORK = ("model", "stem", "width", "image_size", "coupling", "dataset", "batch_size")
 

@@ -28,8 +28,6 @@ from petra_core.errors import check_int
 from petra_core.stages import Stage, two_streams
 from petra_core.tape import CouplingTape, Streams, Tape, Value, as_streams, combine_streams, detach, leaf
 
-__all__ = ["BITS", "BdiaStage", "EulerStep", "FirstStep", "Quantise", "pack", "unpack"]
-
 BITS = 9  # l
 
 

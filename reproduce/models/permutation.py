@@ -23,8 +23,6 @@ from petra_core.errors import check_int
 from petra_core.stages import Stage
 from petra_core.tape import Streams, Tape, Value, as_streams, as_value, detach
 
-__all__ = ["PixelUnshuffleStage"]
-
 
 class _PermutationTape(Tape):
     """Tape without a graph. The backward applies the inverse permutation to the gradient."""

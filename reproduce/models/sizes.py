@@ -10,18 +10,6 @@ from typing import TypeVar
 
 from petra_core.errors import check_int
 
-__all__ = [
-    "REVMVIT",
-    "REVROBERTA",
-    "REVSWIN",
-    "REVVIT",
-    "HierarchicalSize",
-    "TransformerSize",
-    "find_size",
-    "patch_grid",
-    "window_grids",
-]
-
 S = TypeVar("S")
 MLP_RATIO = 4  # the usual ratio of an MLP's hidden features to its input features
 

@@ -37,20 +37,6 @@ from petra_core.models.streams import ConcatStreams
 from petra_core.stages import HeadStage, ReversibleStage, Stage, merge
 from reproduce.models.sizes import MLP_RATIO, patch_grid
 
-__all__ = [
-    "Mlp",
-    "PatchEmbedding",
-    "PositionEmbedding",
-    "SelfAttention",
-    "block_functions",
-    "initialise",
-    "join_heads",
-    "pooled_head",
-    "pre_norm",
-    "reversible_blocks",
-    "split_heads",
-]
-
 EMBEDDING_DEVIATION = 0.02
 
 

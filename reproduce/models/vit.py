@@ -29,8 +29,6 @@ from reproduce.models.transformer import (
     pre_norm,
 )
 
-__all__ = ["gpt", "vit"]
-
 
 class Increment(nn.Module):
     """Increment h of a pre-LayerNorm block: y + MLP(x + y) with y = attention(x), [B, T, C] -> [B, T, C]."""

@@ -11,20 +11,6 @@ from reproduce.cells import networks
 from reproduce.cells.kinds import TrainedCell
 from reproduce.records.frames import RunSet, average_over_micro_batches
 
-__all__ = [
-    "BETWEEN",
-    "CLOSENESS",
-    "DELAYED",
-    "METHOD",
-    "comparisons",
-    "gains",
-    "in_parts",
-    "kinds",
-    "kinds_of",
-    "over_stages",
-    "profiles",
-]
-
 METHOD, DELAYED, BETWEEN = "method/end_to_end", "delayed/end_to_end", "method/delayed"
 #: Measures of closeness, with the sign of a gain. A norm ratio is not one: a gradient of the right length may be wrong.
 CLOSENESS = {"cosine": 1, "relative_error": -1}
