@@ -44,8 +44,8 @@ from petra_core.prediction.memory import footprints
 from petra_core.settings import Settings
 from reproduce.cells import transformers
 from reproduce.measures.synthetic import SGD
-from reproduce.models.revroberta import SIZES as TEXT_SIZES
 from reproduce.models.revroberta import revroberta
+from reproduce.models.sizes import REVROBERTA
 from reproduce.published import pareprop_row
 from reproduce.records.benchmarks import (
     ALLOCATED,
@@ -104,7 +104,7 @@ class ParepropRun:
             name = self.network.partition("_")[2]
             return revroberta(name, vocabulary=TOKENS, length=self.length, dropout=0.0)
         if self.network not in transformers.MODELS:
-            names = [*transformers.MODELS, *(f"revroberta_{name}" for name in TEXT_SIZES)]
+            names = [*transformers.MODELS, *(f"revroberta_{name}" for name in REVROBERTA)]
             raise ValueError(f"there is no network {self.network!r}; there are {', '.join(dict.fromkeys(names))}")
         stem = transformers.default_stem(self.network, self.size)
         return transformers.build(self.network, stem, transformers.MODELS[self.network].width, self.size, CLASSES)

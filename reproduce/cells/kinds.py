@@ -19,29 +19,11 @@ from petra_core import delay, methods
 from petra_core.update_rule import UpdateRule, check_rules
 from reproduce.cells import catalogue, own, transformers
 from reproduce.cells import timing as timings
-from reproduce.cells.base import Cell, CellError, check_choice, near_matches
+from reproduce.cells.base import Cell as Cell
+from reproduce.cells.base import CellError as CellError
+from reproduce.cells.base import check_choice, near_matches
 from reproduce.cells.setting import DATA, GUESSES, HOW, METHOD, NETWORK, RECIPE, setting
 from reproduce.forward_gradients import settings as forward
-
-__all__ = [
-    "REMOVED",
-    "Cell",
-    "CellError",
-    "ComplexityCell",
-    "ForwardGradientCell",
-    "GradientsCell",
-    "MeasuredCell",
-    "MemoryCell",
-    "NetworkCell",
-    "ReconstructionCell",
-    "ShapedCell",
-    "StageCostCell",
-    "TrainedCell",
-    "TrainingCell",
-    "delay_rules",
-    "from_dict",
-    "near_matches",
-]
 
 MAX_ACCUMULATION = 32  # largest k of the paper's sweep
 PRECISIONS = ("float32", "tf32", "bf16")

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from reproduce.commands.options import FOLDER
-from reproduce.records.record import DEFAULT_ROOT, RecordError, check_free
+from reproduce.records.record import DEFAULT_ROOT, check_free
+from reproduce.records.run import RecordError
 
 RECORDS = click.option(
     "--records", "root", type=FOLDER, default=DEFAULT_ROOT, show_default=True, help="Folder of records."

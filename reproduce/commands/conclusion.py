@@ -13,7 +13,8 @@ from reproduce.commands import summary
 from reproduce.commands.common import print_lines
 from reproduce.grids.scales import Scale
 from reproduce.records.broken import near_chance
-from reproduce.records.record import DEFAULT_ROOT, DIVERGED, OUT_OF_MEMORY, Status
+from reproduce.records.record import DEFAULT_ROOT
+from reproduce.records.run import DIVERGED, OUT_OF_MEMORY, Status
 from reproduce.running.runner import GridOutcome
 from reproduce.text import count
 

@@ -22,7 +22,8 @@ from reproduce.distributed.trace_file import TraceFile
 from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.records.broken import near_chance
 from reproduce.records.locks import LockedError, LockLostError, holder
-from reproduce.records.record import Record, RecordError, State, Status
+from reproduce.records.record import Record
+from reproduce.records.run import RecordError, State, Status
 from reproduce.records.storage import StorageError
 from reproduce.running import devices
 from reproduce.running.execution import execute

@@ -13,7 +13,7 @@ from petra_core import methods
 from reproduce.cells import rates
 from reproduce.cells.kinds import Cell, ForwardGradientCell, TrainedCell, TrainingCell
 from reproduce.cells.setting import settings_of
-from reproduce.records.record import State, Status
+from reproduce.records.run import State, Status
 
 #: Settings that the rows and columns of a table contain, or that follow from them. The others are the recipe.
 IN_TABLE = ("model", "stem", "width", "method", "accumulation", "seed", "learning_rate")

@@ -11,8 +11,7 @@ from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans import PLANS
 from reproduce.presentation.tables import amount, number, table, words
 from reproduce.records.frames import Frames, settings_key
-from reproduce.records.record import Status
-from reproduce.records.results import Run
+from reproduce.records.run import Run, Status
 from reproduce.text import conjunction
 
 HOUR = 3600

@@ -15,7 +15,7 @@ from reproduce.presentation.content import Finding
 from reproduce.presentation.tables import mean, number, table, words
 from reproduce.records.broken import RULE
 from reproduce.records.frames import RunSet, settings_key
-from reproduce.records.record import Status
+from reproduce.records.run import Status
 from reproduce.text import conjunction, count
 
 INTRODUCTION = (

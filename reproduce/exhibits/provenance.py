@@ -20,8 +20,8 @@ from reproduce.presentation.content import Entry, Finding, Listing, Role, Table,
 from reproduce.presentation.tables import entry, named_columns, table, words
 from reproduce.records.frames import Frames
 from reproduce.records.lost_commits import LOST
-from reproduce.records.record import Status
-from reproduce.records.results import Results, Run, meaning
+from reproduce.records.results import Results, meaning
+from reproduce.records.run import Run, Status
 from reproduce.text import count, some
 
 LISTED = 3  # number of cells in a finding; the list of cells contains all

@@ -10,8 +10,9 @@ and `reproduce.grids.grid` combines them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
-from reproduce.records.record import State, Status
+from reproduce.cells.base import near_matches
+from reproduce.cells.kinds import Cell, CellError, TrainedCell
+from reproduce.records.run import State, Status
 
 
 @dataclass(frozen=True)

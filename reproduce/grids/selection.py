@@ -11,7 +11,8 @@ from typing import Any
 
 from reproduce.cells import catalogue
 from reproduce.cells import timing as timings
-from reproduce.cells.kinds import Cell, CellError, TrainedCell, near_matches
+from reproduce.cells.base import near_matches
+from reproduce.cells.kinds import Cell, CellError, TrainedCell
 from reproduce.cells.setting import WHICH, setting
 from reproduce.grids.plans import IN_ORDER, PLANS
 

@@ -19,7 +19,7 @@ from reproduce.cells.kinds import ComplexityCell
 from reproduce.grids.plans.table1 import FIRST_INNER
 from reproduce.modelling import formula
 from reproduce.published import Row
-from reproduce.records.results import Run
+from reproduce.records.run import Run
 
 #: Names of the engine's methods in the published file, which lacks one of them.
 PUBLISHED_NAMES = {

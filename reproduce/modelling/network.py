@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
 
     from reproduce.records.frames import RunSet
-    from reproduce.records.results import Run
+    from reproduce.records.run import Run
 
 REPETITIONS = 5  # timed repetitions of each stage
 

@@ -23,8 +23,7 @@ from torch.nn import functional as F
 
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
 from petra_core.stages import BufferedStage, Stage
-from reproduce.models.sizes import REVMVIT as SIZES
-from reproduce.models.sizes import HierarchicalSize, find_size, patch_grid
+from reproduce.models.sizes import REVMVIT, HierarchicalSize, find_size, patch_grid
 from reproduce.models.transformer import (
     PatchEmbedding,
     PositionEmbedding,
@@ -35,8 +34,6 @@ from reproduce.models.transformer import (
     reversible_blocks,
     split_heads,
 )
-
-__all__ = ["SIZES", "revmvit"]
 
 FIRST_STRIDE = 4  # stride of keys and values in the first group
 
@@ -134,7 +131,7 @@ def revmvit(
     """Build a RevMViT.
 
     Args:
-        size: Name of a size in `SIZES`, or a `HierarchicalSize`.
+        size: Name of a size in `reproduce.models.sizes.REVMVIT`, or a `HierarchicalSize`.
         num_classes: Number of logits, at least 2.
         image_size: Height and width of the images in pixels.
         patch: Distance between patches in pixels; divides `image_size`. Neighbouring patches overlap by patch - 1
@@ -150,7 +147,7 @@ def revmvit(
         TypeError: If a number has the wrong type.
 
     """
-    size = find_size("RevMViT", SIZES, size)
+    size = find_size("RevMViT", REVMVIT, size)
     grid = patch_grid(image_size, patch)
     width, heads = size.width, size.heads
     stem = nn.Sequential(

@@ -21,11 +21,8 @@ from petra_core.errors import check_int, check_number
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
 from petra_core.stages import BufferedStage, HeadStage, Stage
 from reproduce.models.revvit import flat_block
-from reproduce.models.sizes import REVROBERTA as SIZES
-from reproduce.models.sizes import TransformerSize, find_size
+from reproduce.models.sizes import REVROBERTA, TransformerSize, find_size
 from reproduce.models.transformer import initialise, reversible_blocks
-
-__all__ = ["IGNORED", "SIZES", "VOCABULARY", "masked_cross_entropy", "revroberta"]
 
 VOCABULARY = 50_265  # size in the published models: GPT-2's byte pairs and a few special tokens
 IGNORED = -100  # target of a position without loss: the default `ignore_index` of PyTorch
@@ -89,7 +86,7 @@ def revroberta(
     """Build a reversible RoBERTa for masked language modelling.
 
     Args:
-        size: Name of a size in `SIZES`, or a `TransformerSize`.
+        size: Name of a size in `reproduce.models.sizes.REVROBERTA`, or a `TransformerSize`.
         vocabulary: Number of tokens in the vocabulary.
         length: Maximum sequence length.
         dropout: Dropout rate after the embedding, of attention probabilities and after every residual function.
@@ -104,7 +101,7 @@ def revroberta(
         TypeError: If a number has the wrong type.
 
     """
-    size = find_size("RevRoBERTa", SIZES, size)
+    size = find_size("RevRoBERTa", REVROBERTA, size)
     check_number("dropout", dropout, below=1.0)
     width = size.width
     stem = nn.Sequential(

@@ -18,8 +18,7 @@ from torch.nn import functional as F
 
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
 from petra_core.stages import BufferedStage, Stage
-from reproduce.models.sizes import REVSWIN as SIZES
-from reproduce.models.sizes import HierarchicalSize, find_size, patch_grid, window_grids
+from reproduce.models.sizes import REVSWIN, HierarchicalSize, find_size, patch_grid, window_grids
 from reproduce.models.transformer import (
     EMBEDDING_DEVIATION,
     PatchEmbedding,
@@ -28,8 +27,6 @@ from reproduce.models.transformer import (
     pooled_head,
     reversible_blocks,
 )
-
-__all__ = ["SIZES", "revswin"]
 
 
 class WindowAttention(nn.Module):
@@ -131,7 +128,7 @@ def revswin(
     """Build a RevSwin.
 
     Args:
-        size: Name of a size in `SIZES`, or a `HierarchicalSize`.
+        size: Name of a size in `reproduce.models.sizes.REVSWIN`, or a `HierarchicalSize`.
         num_classes: Number of logits, at least 2.
         image_size: Height and width of the images in pixels.
         patch: Height and width of a patch in pixels; divides `image_size`.
@@ -148,7 +145,7 @@ def revswin(
         TypeError: If a number has the wrong type.
 
     """
-    size = find_size("RevSwin", SIZES, size)
+    size = find_size("RevSwin", REVSWIN, size)
     grids = window_grids(patch_grid(image_size, patch), window, len(size.depths))
     width, heads = size.width, size.heads
     stem = [PatchEmbedding(width, image_size, patch), nn.LayerNorm(width), DuplicateStreams()]

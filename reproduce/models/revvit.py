@@ -14,8 +14,7 @@ from torch import nn
 from petra_core.errors import check_number
 from petra_core.models.streams import DuplicateStreams
 from petra_core.stages import BufferedStage, Stage
-from reproduce.models.sizes import REVVIT as SIZES
-from reproduce.models.sizes import TransformerSize, find_size, patch_grid
+from reproduce.models.sizes import REVVIT, TransformerSize, find_size, patch_grid
 from reproduce.models.transformer import (
     PatchEmbedding,
     PositionEmbedding,
@@ -25,8 +24,6 @@ from reproduce.models.transformer import (
     pooled_head,
     reversible_blocks,
 )
-
-__all__ = ["SIZES", "revvit"]
 
 
 def flat_block(size: TransformerSize, *, dropout: float) -> tuple[nn.Module, nn.Module]:
@@ -47,7 +44,7 @@ def revvit(
     """Build a RevViT.
 
     Args:
-        size: Name of a size in `SIZES`, or a `TransformerSize`.
+        size: Name of a size in `reproduce.models.sizes.REVVIT`, or a `TransformerSize`.
         num_classes: Number of logits, at least 2.
         image_size: Height and width of the images in pixels.
         patch: Height and width of a patch in pixels; divides `image_size`.
@@ -63,7 +60,7 @@ def revvit(
         TypeError: If a number has the wrong type.
 
     """
-    size = find_size("RevViT", SIZES, size)
+    size = find_size("RevViT", REVVIT, size)
     check_number("dropout", dropout, below=1.0)
     grid = patch_grid(image_size, patch)
     stem = nn.Sequential(

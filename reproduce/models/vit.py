@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from petra_core.errors import check_int, check_number
 from petra_core.stages import BufferedStage, HeadStage, Stage
 from reproduce.models.bdia import BITS, BdiaStage, EulerStep, FirstStep, Quantise
-from reproduce.models.sizes import REVVIT as SIZES
-from reproduce.models.sizes import TransformerSize, find_size, patch_grid
+from reproduce.models.sizes import REVVIT, TransformerSize, find_size, patch_grid
 from reproduce.models.transformer import (
     Mlp,
     PatchEmbedding,
@@ -99,7 +98,7 @@ def vit(
         TypeError: If a number has the wrong type.
 
     """
-    size = find_size("ViT", SIZES, size)
+    size = find_size("ViT", REVVIT, size)
     grid = patch_grid(image_size, patch)
     embedding = nn.Sequential(
         PatchEmbedding(size.width, image_size, patch),
@@ -138,7 +137,7 @@ def gpt(
         TypeError: If a number has the wrong type.
 
     """
-    size = find_size("GPT", SIZES, size)
+    size = find_size("GPT", REVVIT, size)
     attention = partial(SelfAttention, size.width, size.heads, dropout, causal=True)
     layers = [nn.LayerNorm(size.width), nn.Linear(size.width, check_int("vocabulary", vocabulary, 2))]
     head = HeadStage(nn.Sequential(Latest(), *layers), loss=next_token_loss)

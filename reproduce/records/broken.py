@@ -8,8 +8,7 @@ learned after it. So the accuracy at the end decides.
 
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import Cell, TrainedCell
-from reproduce.records.record import DIVERGED, Status
-from reproduce.records.results import Run
+from reproduce.records.run import DIVERGED, Run, Status
 
 RULE = "A run counts as broken if a loss was not finite, or if its test accuracy is at most twice that of a guess."
 

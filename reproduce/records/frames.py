@@ -42,8 +42,8 @@ from reproduce.cells.setting import settings_of
 from reproduce.presentation.statistics import ResidualStudy, pool
 from reproduce.records.broken import broken
 from reproduce.records.lost_commits import LOST
-from reproduce.records.record import State, Status
-from reproduce.records.results import Results, Run
+from reproduce.records.results import Results
+from reproduce.records.run import Run, State, Status
 from reproduce.records.storage import check_own, explain_full_disk
 from reproduce.text import conjunction, count
 

@@ -37,8 +37,9 @@ from reproduce.records import benchmarks, volumes
 from reproduce.records.benchmarks import BenchmarkError
 from reproduce.records.locks import LockedError, LockLostError, hold, holder
 from reproduce.records.reading import read_file
-from reproduce.records.record import FILES, LEFTOVER, Record, RecordError, Run, Status, scan
+from reproduce.records.record import FILES, LEFTOVER, Record, scan
 from reproduce.records.results import check
+from reproduce.records.run import RecordError, Run, Status
 from reproduce.records.storage import StorageFullError, explain_full_disk, write_atomically
 
 LAST = ("checkpoint.pt", "checkpoint")

@@ -35,33 +35,9 @@ from reproduce.records import locks, reading, volumes
 from reproduce.records.locks import Hold, LockedError, LockLostError, hold
 from reproduce.records.provenance import patch_bytes
 from reproduce.records.reading import parse_json
-from reproduce.records.run import (
-    DIVERGED,
-    OUT_OF_MEMORY,
-    SCHEMA,
-    RecordError,
-    Run,
-    State,
-    Status,
-    check_schema,
-    state_of,
-    unreadable,
-)
+from reproduce.records.run import SCHEMA, RecordError, Run, State, Status, check_schema, state_of, unreadable
 from reproduce.records.storage import append_line, write_atomically, write_json
 from reproduce.text import some
-
-__all__ = [
-    "DEFAULT_ROOT",
-    "DIVERGED",
-    "OUT_OF_MEMORY",
-    "Record",
-    "RecordError",
-    "Run",
-    "Scan",
-    "State",
-    "Status",
-    "scan",
-]
 
 DEFAULT_ROOT = Path("reports") / "records"
 PATCH = re.compile(r"diff-[1-9]\d{0,5}\.patch")  # what code.json may name: a file of the record and no other

@@ -30,9 +30,8 @@ from reproduce.records.reading import (
     text,
     whole,
 )
-from reproduce.records.record import RecordError, Run, State, Status, scan
-
-__all__ = ["Results", "Run", "check", "meaning", "read"]
+from reproduce.records.record import scan
+from reproduce.records.run import RecordError, Run, State, Status
 
 _MEDIAN = object_of({"median": amount}, scalar)
 #: Values that the tables show of every finished cell of a kind. A record without one would break the report.

@@ -10,7 +10,7 @@ from reproduce.exhibits.cost import cost_of
 from reproduce.presentation.statements import ClaimVerdict
 from reproduce.presentation.statistics import MARGIN_POINTS
 from reproduce.records.frames import Frames
-from reproduce.records.record import Status
+from reproduce.records.run import Status
 from reproduce.text import conjunction, count
 
 __all__ = ["Reproducibility", "count_verdicts", "reproducibility"]

@@ -22,7 +22,8 @@ from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import MEMORY_FORMAT, Context
 from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
-from reproduce.records.record import DIVERGED, OUT_OF_MEMORY, Record, RecordError, State
+from reproduce.records.record import Record
+from reproduce.records.run import DIVERGED, OUT_OF_MEMORY, RecordError, State
 from reproduce.text import conjunction
 
 #: Kind of a cell -> the function that runs it: (cell, record, context) -> values of the result.

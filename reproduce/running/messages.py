@@ -9,7 +9,7 @@ DiskFull, DeviceLost        the end of a cell and of its worker
 
 from dataclasses import dataclass
 
-from reproduce.records.record import State
+from reproduce.records.run import State
 
 
 @dataclass(frozen=True)

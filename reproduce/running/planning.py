@@ -14,8 +14,9 @@ from reproduce.cells.kinds import Cell
 from reproduce.grids.plans import PLANS
 from reproduce.records import provenance, speed
 from reproduce.records.locks import Holder, holder
-from reproduce.records.record import Record, RecordError, State, Status, scan
+from reproduce.records.record import Record, scan
 from reproduce.records.results import meaning
+from reproduce.records.run import RecordError, State, Status
 from reproduce.records.speed import Device, Speeds
 from reproduce.running import devices
 from reproduce.running.grid_options import GridOptions

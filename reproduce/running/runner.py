@@ -24,7 +24,8 @@ from pathlib import Path
 
 from reproduce.cells.kinds import Cell
 from reproduce.records.locks import LockedError, LockLostError
-from reproduce.records.record import Record, RecordError, State, Status
+from reproduce.records.record import Record
+from reproduce.records.run import RecordError, State, Status
 from reproduce.records.storage import StorageError
 from reproduce.running import worker
 from reproduce.running.grid_options import GridOptions

@@ -23,7 +23,8 @@ from reproduce.data.errors import DataError
 from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.records.locks import STALE_SECONDS, Holder, LockedError, LockLostError, holder
-from reproduce.records.record import Record, RecordError
+from reproduce.records.record import Record
+from reproduce.records.run import RecordError
 from reproduce.records.storage import StorageError, StorageFullError
 from reproduce.running import devices
 from reproduce.running.execution import execute

@@ -13,12 +13,9 @@ from petra_core import ReversibleStage, Stage, merge, models
 from petra_core.models import sequential
 from reproduce.models.revmvit import Pooling, PoolingAttention, revmvit
 from reproduce.models.revroberta import IGNORED, VOCABULARY, masked_cross_entropy, revroberta
-from reproduce.models.revroberta import SIZES as ROBERTA
-from reproduce.models.revswin import SIZES as SWIN
 from reproduce.models.revswin import PatchMerging, WindowAttention, revswin
-from reproduce.models.revvit import SIZES as VIT
 from reproduce.models.revvit import revvit
-from reproduce.models.sizes import HierarchicalSize, TransformerSize
+from reproduce.models.sizes import REVROBERTA, REVSWIN, REVVIT, HierarchicalSize, TransformerSize
 from reproduce.models.transformer import Mlp, SelfAttention, pre_norm
 from reproduce.models.vit import gpt
 from tests.compare import assert_bitwise_equal, assert_close
@@ -175,24 +172,24 @@ def on_meta(family: Callable[..., list[Stage]], size: str, **options: object) ->
 def test_sizes_match_published_networks() -> None:
     """Parameters and stages of every size match torchvision or the published numbers."""
     for size, plain in (("base", "vit_b_16"), ("large", "vit_l_16")):
-        stages, width = on_meta(revvit, size, num_classes=1000), VIT[size].width
+        stages, width = on_meta(revvit, size, num_classes=1000), REVVIT[size].width
         with torch.device("meta"):
             expected = count([getattr(torchvision.models, plain)()])
         # There is no class token and no position for it. The head's LayerNorm and linear layer read two streams.
         assert count(stages) == expected - 2 * width + 2 * width + 1000 * width
-        assert len(stages) == VIT[size].depth + 2
+        assert len(stages) == REVVIT[size].depth + 2
     for size, plain in (("tiny", "swin_t"), ("small", "swin_s"), ("base", "swin_b")):
-        stages, width = on_meta(revswin, size, num_classes=1000), SWIN[size].width
+        stages, width = on_meta(revswin, size, num_classes=1000), REVSWIN[size].width
         with torch.device("meta"):
             expected = count([getattr(torchvision.models, plain)()])
         mergings = sum(8 * c**2 + 8 * c for c in (width, 2 * width, 4 * width))  # these and the head read two streams
         assert count(stages) == expected + mergings + (2 + 1000) * 8 * width
-        assert len(stages) == sum(SWIN[size].depths) + 5
+        assert len(stages) == sum(REVSWIN[size].depths) + 5
     stages = on_meta(revmvit, "base", num_classes=1000)
     assert count(stages) / 1e6 == pytest.approx(39.7, abs=0.05)  # Rev-MViT-B: 39 (Mangalam et al. 2022)
     assert len(stages) == 18
     for size, published in (("base", 125), ("large", 355)):
-        width = ROBERTA[size].width
+        width = REVROBERTA[size].width
         parameters = count(on_meta(revroberta, size)) - VOCABULARY * width  # RoBERTa ties the decoder
         fusion = 4 * width + width**2  # the LayerNorm and the dense layer read two streams
         assert (parameters - fusion) / 1e6 == pytest.approx(published, abs=0.5)
