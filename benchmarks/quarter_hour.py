@@ -317,7 +317,7 @@ class QuarterHour:
 
     def _too_long(self, record: Record) -> str:
         """Return why a training cell cannot finish in time, if its first epochs show that."""
-        if not record.path.exists() or len(lines := record.metrics()) < WATCHED:
+        if not record.path.exists() or len(lines := record.read().metrics) < WATCHED:
             return ""
         epochs = record.cell.to_dict()["epochs"] - len(lines)
         seconds = epochs * statistics.median(line["train_seconds"] + line["evaluation_seconds"] for line in lines)

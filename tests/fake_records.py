@@ -89,7 +89,7 @@ def unpack(run: Run[Cell], folder: Path) -> None:
 
 def finish(record: Record, accuracy: float, **changes: Any) -> None:
     """Add a result to a training record with all epochs. `changes` modify the result."""
-    lines = record.metrics()
+    lines = record.read().metrics
     best = max(lines, key=lambda line: line["test_accuracy"])
     record.finish(
         {

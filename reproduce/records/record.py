@@ -202,42 +202,6 @@ class Record:
             volumes.check(self.cell, self.root, known)
         return own
 
-    def result(self) -> dict[str, Any] | None:
-        """Return the values of the result, or None before the cell has one.
-
-        Raises:
-            RecordError: As for `read`.
-
-        """
-        return self.read().result or None
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the finished epochs in order, without a last line that a stop cut off.
-
-        Raises:
-            RecordError: As for `read`.
-
-        """
-        return list(self.read().metrics)
-
-    def environments(self) -> list[dict[str, Any]]:
-        """Return the environments that the cell ran in, in order.
-
-        Raises:
-            RecordError: As for `read`.
-
-        """
-        return list(self.read().environments)
-
-    def codes(self) -> list[dict[str, Any]]:
-        """Return the versions of the code that ran, in order. `diff` names a patch.
-
-        Raises:
-            RecordError: As for `read`.
-
-        """
-        return list(self.read().codes)
-
     def _own_run(self) -> Run[Cell]:
         """Return the run in the folder."""
         file = self.path / "result.json"

@@ -100,7 +100,7 @@ def _other_threads(record: Record, environment: Mapping[str, Any]) -> str:
     now = environment["threads"]
     if environment["device"] != "cpu" or not record.resumable:
         return ""
-    on_cpu = (entry for entry in record.environments() if entry.get("device") == "cpu")
+    on_cpu = (entry for entry in record.read().environments if entry.get("device") == "cpu")
     had = list(dict.fromkeys(entry["threads"] for entry in on_cpu if "threads" in entry))
     if not set(had) - {now}:
         return ""
@@ -112,16 +112,16 @@ def _other_threads(record: Record, environment: Mapping[str, Any]) -> str:
 
 def _changes(record: Record, environment: Mapping[str, Any], code: Mapping[str, Any]) -> Iterator[str]:
     """Yield warnings if a cell is resumed with another machine, software, settings or code."""
-    had, codes = record.environments(), record.codes()
-    if not record.resumable or not had or not codes:
+    begun = record.read()
+    if not record.resumable or not begun.environments or not begun.codes:
         return
-    before = had[-1]
+    before = begun.environments[-1]
     names = [name for name in {**before, **environment} if name != "threads"]
     other = [f"{name} {before.get(name)!r}, now {environment.get(name)!r}" for name in names]
     other = [words for name, words in zip(names, other, strict=True) if before.get(name) != environment.get(name)]
     if other:
         yield f"WARNING: {record.path} continues in another environment ({'; '.join(other)}): its bits may differ"
-    if (last := codes[-1].get("commit")) != code.get("commit") or not code.get("clean", True):
+    if (last := begun.codes[-1].get("commit")) != code.get("commit") or not code.get("clean", True):
         yield f"NOTE: {record.path} was begun by commit {last} and continues with {_code_name(code)}"
 
 

@@ -214,7 +214,7 @@ def test_own_network_resumes_only_with_same_file(
         execute(stopped, Context())
     file.write_text(SOURCE, encoding="utf-8")
     execute(stopped, Context())
-    first, second = whole.result(), stopped.result()
+    first, second = whole.read().result, stopped.read().result
     assert first is not None
     assert second is not None
     assert first["network"] == own.source(own_cell.model)
@@ -249,7 +249,7 @@ def test_accuracy_of_own_text_network_is_that_of_its_predictions(
     text = cell(f"{module}:of_text", dataset="pydoc", image_size=256, method=methods.BACKPROPAGATION.name)
     record = Record(tmp_path / "text", text)
     execute(record, Context())
-    result = record.result()
+    result = record.read().result
     assert result is not None
     # A bigram model of English knows the byte after a space or vowel better than by chance of 1 in 256.
     assert result["test_accuracy"] > 10

@@ -157,7 +157,7 @@ def test_train_writes_record_and_refuses_other_cell(tmp_path):
     record = Record.load(output)
     assert record.cell.scale == "custom"
     assert record.state().status is Status.DONE
-    assert f"test accuracy {record.result()['test_accuracy']:.2f} %" in result.stdout
+    assert f"test accuracy {record.read().result['test_accuracy']:.2f} %" in result.stdout
     assert torch.load(output / "model.pt", weights_only=True)
     EventFiles(events / "of stages").epoch({"epoch": 1, "loss": 2.5, "measured": {"cosine": [0.1, 0.2]}, "best": None})
     accumulator = EventAccumulator(str(events / "of stages"))
@@ -166,7 +166,7 @@ def test_train_writes_record_and_refuses_other_cell(tmp_path):
     accumulator = EventAccumulator(str(events))
     accumulator.Reload()
     accuracies = [event.value for event in accumulator.Scalars("test_accuracy")]
-    assert accuracies == pytest.approx([line["test_accuracy"] for line in record.metrics()])
+    assert accuracies == pytest.approx([line["test_accuracy"] for line in record.read().metrics])
     assert "finished already" not in result.output
     before = {file.name: file.read_bytes() for file in output.iterdir()}
     nothing = ("--trace", tmp_path / "trace.json", "--tensorboard", tmp_path / "more")

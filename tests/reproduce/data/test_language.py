@@ -134,7 +134,7 @@ def test_non_finite_evaluation_marks_run_as_diverged(
     monkeypatch.setattr(Pipeline, "evaluate", lambda pipeline, inputs: evaluate(pipeline, inputs) * float("nan"))
     record = train(tmp_path)
     assert (record.state().status, record.state().reason) == (Status.FAILED, "diverged")
-    assert "samples of the test set are not finite after epoch 1" in record.result()["detail"]
+    assert "samples of the test set are not finite after epoch 1" in record.read().result["detail"]
 
 
 def test_run_resumes_only_with_the_same_text(short: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_run_resumes_only_with_the_same_text(short: Corpus, tmp_path: Path, monk
         with pytest.raises(Exception, match="was trained on other files of pydoc than the current ones"):
             train(tmp_path)
     record = train(tmp_path)
-    result, last = record.result(), record.metrics()[-1]
+    result, last = record.read().result, record.read().metrics[-1]
     assert result is not None
     for measure in ("test_accuracy", "test_bits_per_byte"):
         assert result[measure] == last[measure]
@@ -154,7 +154,7 @@ def test_run_resumes_only_with_the_same_text(short: Corpus, tmp_path: Path, monk
 
 def test_measures_count_masked_bytes_only(short: Corpus, tmp_path: Path) -> None:
     """For an untrained network both measures can be computed directly, position by position."""
-    metrics = train(tmp_path, replace(CELL, learning_rate=0.0, epochs=1)).metrics()[-1]
+    metrics = train(tmp_path, replace(CELL, learning_rate=0.0, epochs=1)).read().metrics[-1]
     torch.manual_seed(derive_seed(CELL.seed, INITIALISATION))
     model = sequential(networks.build(CELL, 256))
     ((inputs, targets),) = Evaluation(Text(short.test, 16, CPU), 512)
@@ -171,8 +171,8 @@ def test_measures_count_masked_bytes_only(short: Corpus, tmp_path: Path) -> None
 def test_repetitive_text_is_learned(short: Corpus, tmp_path: Path) -> None:
     """Training on a repetitive text lowers the bits per byte."""
     record = train(tmp_path, replace(CELL, width=24, method="BACKPROPAGATION", accumulation=1, epochs=5))
-    first, *_, last = record.metrics()
-    result = record.result()
+    first, *_, last = record.read().metrics
+    result = record.read().result
     assert result is not None
     assert last["test_bits_per_byte"] < first["test_bits_per_byte"] - 0.1
     assert last["test_bits_per_byte"] < 5  # a guess among all bytes would need 8

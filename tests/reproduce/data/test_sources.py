@@ -175,7 +175,7 @@ def test_run_resumes_only_with_same_files_and_records_them(root, tmp_path):
     file.write_text(file.read_text().replace("a test", "in other words"))
     checkpoint = record.checkpoint.read_bytes()
     assert execute(record, Context(options=options)).status is Status.DONE
-    provenance = record.result()["data"]
+    provenance = record.read().result["data"]
     assert (provenance["dataset"], provenance["official"], provenance["reason"]) == ("cifar10", False, "in other words")
     assert set(provenance["files"]) == {"train.beton", "test.beton"}
     (record.path / "result.json").unlink()

@@ -105,7 +105,7 @@ def test_killed_process_restarts_all_to_the_same_weights(
     [message] = [line for line in text.splitlines() if "lost" in line and "all restart" not in line]
     assert message.startswith(f"rank {1 - victim}: ")
     assert_same(tmp_path, alone)
-    [environment] = Record.load(tmp_path).environments()
+    [environment] = Record.load(tmp_path).read().environments
     assert (environment["processes"], environment["partition"], environment["threads"]) == (2, [2, 4], 1)
 
 

@@ -67,7 +67,7 @@ def test_figure4_change_is_a_difference_of_differences(tmp_path: Path) -> None:
 def test_final_accuracy_averages_last_ten_epochs_after_drop(tmp_path: Path) -> None:
     """The accuracy is averaged over the last ten epochs if there are ten after the last drop."""
     record = fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), tmp_path, 94.0)
-    last = [line["test_accuracy"] for line in record.metrics()][-10:]
+    last = [line["test_accuracy"] for line in record.read().metrics][-10:]
     table = sections.table(section(tmp_path), "figure4-paper-cifar10")
     assert sections.entries(table, "1")["", "PETRA, %"].raw == pytest.approx(estimate(last).mean)
     assert "averaged over the last 10 epochs" in table.caption

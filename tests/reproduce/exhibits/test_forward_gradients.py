@@ -31,7 +31,7 @@ def write(root: Path, local: float, noise: float = 40.0) -> None:
             if usual and cell.guess in ("local", "gaussian"):
                 reached = local + cell.seed if cell.guess == "local" else noise + 0.5 * cell.seed**2
                 record = fake_records.train(cell, root, reached, epochs=2)
-                last = record.metrics()[-1] | {"epoch": 3, "test_accuracy": reached, "probes": 9}
+                last = record.read().metrics[-1] | {"epoch": 3, "test_accuracy": reached, "probes": 9}
                 record.append(last | {"measured": {"guess_cosine": [0.01 * block for block in range(7)] + [None]}})
                 fake_records.finish(record, reached)
 

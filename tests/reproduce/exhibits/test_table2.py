@@ -61,7 +61,7 @@ def test_published_value_is_compared_at_best_k(tmp_path: Path) -> None:
 
 
 def _best(root: Path, cell: TrainingCell) -> float:
-    result = fake_records.Record.for_cell(cell, root).result()
+    result = fake_records.Record.for_cell(cell, root).read().result
     assert result is not None
     return float(result["best_test_accuracy"])
 

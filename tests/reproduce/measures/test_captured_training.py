@@ -52,8 +52,8 @@ def test_captured_training_equals_plain_up_to_rounding(tmp_path: Path, recorded_
     plain, other = weights(tmp_path / "plain"), weights(tmp_path / "other")
     for name, tensor in plain.items():
         torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=2e-4, msg=name)  # after 99 steps
-    assert [entry.get("cuda_graphs") for entry in otherwise.environments()] == [STREAMS]
-    assert [entry.get("cuda_graphs") for entry in plainly.environments()] == [None]
+    assert [entry.get("cuda_graphs") for entry in otherwise.read().environments] == [STREAMS]
+    assert [entry.get("cuda_graphs") for entry in plainly.read().environments] == [None]
 
 
 def test_stop_between_captured_steps_changes_no_bit(tmp_path: Path, recorded_steps: list[CapturedSteps]) -> None:

@@ -30,7 +30,7 @@ def test_complexity_cell_runs_and_requires_a_chain(tmp_path: Path) -> None:
     assert len({cell.identity for cell in chains(depth=2, accumulations=(1, 3))}) == 12, "all methods at every k"
     cell = fake_records.complexity_cell(methods.PETRA)
     assert str(execute(Record.for_cell(cell, tmp_path), Context())) == "done"
-    result = Record.for_cell(cell, tmp_path).result()
+    result = Record.for_cell(cell, tmp_path).read().result
     assert result is not None
     assert result["stages"] == 5
     with pytest.raises(CellError, match="chain of equal stages, such as chain4; got 'revnet18'"):

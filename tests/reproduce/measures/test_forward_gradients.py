@@ -39,17 +39,17 @@ def test_training_learns_and_records_cosines_of_blocks(tmp_path: Path, model: st
     """With an exact guess, the method equals that of the pipeline, from the same initial weights."""
     exact = dataclasses.replace(TINY, model=model, guess="global", learning_rate=0.05)
     record, _ = run(exact, tmp_path / "exact")
-    lines = record.metrics()
+    lines = record.read().metrics
     for line in lines:
         assert line["probes"] == 11
         assert line["measured"]["guess_cosine"] == [*[pytest.approx(1.0, abs=1e-4)] * (BLOCK_MODELS[model] - 1), None]
     assert lines[-1]["train_loss"] < lines[0]["train_loss"]
     plain = {field.name: getattr(exact, field.name) for field in dataclasses.fields(TrainingCell)}
     other, _ = run(TrainingCell(**plain | {"method": "BACKPROPAGATION"}), tmp_path / "plain")
-    losses = [[line["train_loss"] for line in one.metrics()] for one in (record, other)]
+    losses = [[line["train_loss"] for line in one.read().metrics] for one in (record, other)]
     assert losses[0][0] == pytest.approx(losses[1][0], rel=0.02)
-    assert record.result()["parameters"] == other.result()["parameters"]
-    assert len(record.result()["stages"]) == BLOCK_MODELS[model]
+    assert record.read().result["parameters"] == other.read().result["parameters"]
+    assert len(record.read().result["stages"]) == BLOCK_MODELS[model]
 
 
 def test_local_guesses_align_with_target_and_noise_does_not(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_local_guesses_align_with_target_and_noise_does_not(tmp_path: Path) -> N
     for guess in ("local", "gaussian"):
         short = {"epochs": 2, "drops": (), "learning_rate": 0.02}
         cell = dataclasses.replace(TINY, width=4, batch_size=32, guess=guess, **short)
-        cosine[guess] = run(cell, tmp_path / guess)[0].metrics()[-1]["measured"]["guess_cosine"][-2]
+        cosine[guess] = run(cell, tmp_path / guess)[0].read().metrics[-1]["measured"]["guess_cosine"][-2]
     assert cosine["local"] > 0.1 > abs(cosine["gaussian"])
-    jvp = run(dataclasses.replace(TINY, derivative="jvp", epochs=1, drops=()), tmp_path / "jvp")[0].metrics()[-1]
+    jvp = run(dataclasses.replace(TINY, derivative="jvp", epochs=1, drops=()), tmp_path / "jvp")[0].read().metrics[-1]
     assert jvp["measured"]["guess_cosine"] == [None] * 8  # in forward mode the target's length is unknown
 
 

@@ -37,7 +37,7 @@ def result(wanted: MemoryCell, root: Path) -> dict[str, Any]:
     record = Record.for_cell(wanted, root)
     state = execute(record, Context())
     assert state.status is Status.DONE, state
-    values = record.result()
+    values = record.read().result
     assert values is not None
     return values
 

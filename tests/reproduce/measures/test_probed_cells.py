@@ -49,7 +49,7 @@ def test_probed_training_equals_training_cell_bitwise(cell, tmp_path):
 def test_gradient_measures_are_in_every_epoch(tmp_path):
     """Every epoch's metrics contain the gradient measures of the micro-batches that returned in it."""
     record, _ = run(CELLS["gradients"], tmp_path)
-    metrics = record.metrics()
+    metrics = record.read().metrics
     # Of 33 micro-batches (11 per epoch), 0 to 14 return to stage 0 while new ones enter, 18 ticks after their entry.
     assert [line["probes"] for line in metrics] == [0, 1, 3]  # 0 in tick 18; then 4, 8 and 12
     assert [[probe["micro_batch"] for probe in line["measured_at"]] for line in metrics] == [[], [0], [4, 8, 12]]
@@ -66,7 +66,7 @@ def test_gradient_measures_are_in_every_epoch(tmp_path):
 def test_reconstruction_errors_are_in_every_epoch(tmp_path):
     """The metrics of an epoch contain the reconstruction errors of the inverted stages."""
     record, _ = run(CELLS["reconstruction"], tmp_path)
-    last = record.metrics()[-1]
+    last = record.read().metrics[-1]
     assert last["probes"] > 0
     value = last["measured"]
     assert value["training/input"][0] is value["rounding/input"][6] is None
@@ -99,7 +99,7 @@ def test_diverging_probed_run_records_earlier_measures(kind, tmp_path):
     )
     record, state = run(cell, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
-    lines = [json.dumps(without_times(line), allow_nan=False) for line in record.metrics()]
+    lines = [json.dumps(without_times(line), allow_nan=False) for line in record.read().metrics]
     assert len(lines) == state.epochs_done < cell.epochs
 
 
@@ -120,5 +120,5 @@ def test_probe_interval_is_in_identity_and_useless_probes_fail():
 def test_probe_uses_the_autocast_dtype_of_training(tmp_path):
     """In bfloat16 the method's gradient at the head equals the delayed one: the copy rounds in the same way."""
     record, _ = run(CELLS["bf16"], tmp_path)
-    error = record.metrics()[-1]["measured"]["method/delayed/relative_error"][6]
+    error = record.read().metrics[-1]["measured"]["method/delayed/relative_error"][6]
     assert error < 1e-3 < torch.finfo(torch.bfloat16).eps

@@ -174,7 +174,7 @@ def test_non_finite_running_statistics_are_a_divergence(
     monkeypatch.setattr(Pipeline, "drain", broken)
     record, state = run(CHAIN, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
-    assert f"{statistic} of stage 4 is not finite" in str(record.result())
+    assert f"{statistic} of stage 4 is not finite" in str(record.read().result)
 
 
 @pytest.mark.parametrize("rows", [1, 360])
@@ -190,7 +190,7 @@ def test_non_finite_outputs_are_a_divergence(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Pipeline, "evaluate", overflowing)
     record, state = run(CHAIN, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
-    assert f"the outputs for {rows} samples of the test set are not finite after epoch 1" in str(record.result())
+    assert f"the outputs for {rows} samples of the test set are not finite after epoch 1" in str(record.read().result)
 
 
 def test_infinite_mask_buffer_is_accepted() -> None:

@@ -28,7 +28,7 @@ def test_every_stage_of_a_network_is_timed(tmp_path: Path) -> None:
         measure(CELL, Record.for_cell(CELL, tmp_path), Context(should_stop=lambda: True))
     state = execute(Record.for_cell(CELL, tmp_path), Context())
     assert str(state) == "done"
-    result = Record.for_cell(CELL, tmp_path).result()
+    result = Record.for_cell(CELL, tmp_path).read().result
     assert result is not None
     stages = models.revnet(18, num_classes=10, width=CELL.width)
     assert [row["invertible"] for row in result["stages"]] == [stage.invertible for stage in stages]

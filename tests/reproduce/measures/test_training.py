@@ -126,7 +126,7 @@ def test_cell_trains_to_a_result(tmp_path):
     cell = dataclasses.replace(SMALL, batch_size=16, width=4, method="BACKPROPAGATION", epochs=2, drops=())
     record, state = run(cell, tmp_path)
     assert state.status is Status.DONE
-    result, metrics = record.result(), record.metrics()
+    result, metrics = record.read().result, record.read().metrics
     assert [line["epoch"] for line in metrics] == [1, 2]
     assert result["test_accuracy"] == metrics[-1]["test_accuracy"] > 80
     assert result["micro_batches"] == 2 * 89
@@ -141,7 +141,7 @@ def test_observed_staleness_is_that_of_the_timing(tmp_path):
     """The observed staleness of every block equals that of the timing."""
     cell = dataclasses.replace(CHAIN, method="PETRA", timing="1f1b", stages=(2, 3, 2))
     record, _ = run(cell, tmp_path)
-    assert record.result()["staleness"] == record.result()["observed_staleness"] == [2, 2, 1, 1, 1, 0, 0]
+    assert record.read().result["staleness"] == record.read().result["observed_staleness"] == [2, 2, 1, 1, 1, 0, 0]
 
 
 def test_saved_model_has_recorded_accuracy(tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ def test_saved_model_has_recorded_accuracy(tmp_path, monkeypatch):
     (batch,) = open_data(SMALL, torch.device("cpu")).test
     with torch.no_grad():
         predicted = plain.eval()(batch[0]).argmax(1)
-    assert 100 * (predicted == batch[1]).double().mean().item() == pytest.approx(record.result()["test_accuracy"])
+    assert 100 * (predicted == batch[1]).double().mean().item() == pytest.approx(record.read().result["test_accuracy"])
     monkeypatch.setattr(training, "Trainer", None)
     assert run(SMALL, tmp_path)[1].status is Status.DONE
 
@@ -275,9 +275,9 @@ def test_pipeline_is_full_between_epochs_and_drained_at_end(tmp_path, monkeypatc
     monkeypatch.setattr(Pipeline, "evaluate", spy)
     record, _ = run(SMALL, tmp_path)
     assert in_flight == [11, 18, 0]
-    assert all(line["train_loss"] is not None for line in record.metrics())
+    assert all(line["train_loss"] is not None for line in record.read().metrics)
     record, _ = run(dataclasses.replace(SMALL, batch_size=300), tmp_path / "short")  # 4 micro-batches per epoch
-    assert all(line["train_loss"] is not None for line in record.metrics()), "each is known in the same step"
+    assert all(line["train_loss"] is not None for line in record.read().metrics), "each is known in the same step"
 
 
 def test_methods_share_initial_weights_and_data_order(tmp_path, monkeypatch):
@@ -303,7 +303,7 @@ def test_bf16_gives_another_result(tmp_path, whole):
     """Training in bf16 finishes with other losses than in float32."""
     record, state = run(dataclasses.replace(CHAIN, precision="bf16"), tmp_path)
     assert state.status is Status.DONE
-    assert record.metrics()[0]["train_loss"] != whole(CHAIN)[0][0]["train_loss"]
+    assert record.read().metrics[0]["train_loss"] != whole(CHAIN)[0][0]["train_loss"]
 
 
 def test_divergence_records_stage_and_keeps_last_checkpoint(tmp_path, monkeypatch):
@@ -312,7 +312,7 @@ def test_divergence_records_stage_and_keeps_last_checkpoint(tmp_path, monkeypatc
     record, state = run(cell, tmp_path / "whole")
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
     assert state.result["data"]["dataset"] == "digits", "a failure says of which data, too"
-    result = record.result()
+    result = record.read().result
     assert result["micro_batch"] > 0
     assert 0 <= result["stage"] < 10
     assert f"micro-batch {result['micro_batch']}" in result["detail"]
@@ -324,8 +324,8 @@ def test_divergence_records_stage_and_keeps_last_checkpoint(tmp_path, monkeypatc
     # As on a GPU, where losses are checked in groups: the mean of an epoch with such a loss is not a number.
     monkeypatch.setattr(PendingLosses, "add", lambda losses, *given, **_: losses._waiting.append(given))
     record, state = run(cell, tmp_path / "late")
-    assert (state.status, state.reason, record.result()["stage"]) == (Status.FAILED, "diverged", None)
-    assert "the stage in which it originated is unknown" in record.result()["detail"]
+    assert (state.status, state.reason, record.read().result["stage"]) == (Status.FAILED, "diverged", None)
+    assert "the stage in which it originated is unknown" in record.read().result["detail"]
 
 
 def test_non_finite_final_weights_are_a_divergence(tmp_path, monkeypatch):
@@ -340,7 +340,7 @@ def test_non_finite_final_weights_are_a_divergence(tmp_path, monkeypatch):
     monkeypatch.setattr(Pipeline, "drain", broken)
     record, state = run(CHAIN, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
-    assert record.result()["stage"] == 4
+    assert record.read().result["stage"] == 4
 
 
 def test_replicas_without_processes_and_captured_traces_fail(tmp_path):
@@ -371,13 +371,13 @@ def test_out_of_memory_is_recorded_and_other_errors_raised(tmp_path, monkeypatch
     monkeypatch.setattr(Pipeline, "step", fail)
     record, state = run(CHAIN, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "out of memory")
-    assert str(error) in record.result()["detail"]
+    assert str(error) in record.read().result["detail"]
 
     cause, error = error, torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")
     error.__context__ = cause  # as at the end of a capture
     record.retry()
     assert run(CHAIN, tmp_path)[1].reason == "out of memory"
-    assert str(cause) in record.result()["detail"]
+    assert str(cause) in record.read().result["detail"]
 
     error = RuntimeError("something else")
     record.retry()
@@ -477,7 +477,9 @@ EXACT = dataclasses.replace(CHAIN, method="BACKPROPAGATION")
 def test_learning_rate_warms_up_and_drops(tmp_path):
     """The recorded learning rates follow the warm-up and the drops."""
     record, _ = run(dataclasses.replace(EXACT, warmup_epochs=1.0, drops=(2,)), tmp_path)
-    rates = [line["learning_rate"] / EXACT.learning_rate for line in record.metrics()]  # rates of the last micro-batch
+    rates = [
+        line["learning_rate"] / EXACT.learning_rate for line in record.read().metrics
+    ]  # rates of the last micro-batch
     assert rates == pytest.approx([(BATCHES - 1) / BATCHES, 1.0, EXACT.drop_factor])
 
 
@@ -491,7 +493,7 @@ def test_training_loss_is_the_mean_over_micro_batches(tmp_path):
 
     record, _ = run(EXACT, tmp_path, observer=Keep())
     means = [sum(losses[at : at + BATCHES]) / BATCHES for at in range(0, len(losses), BATCHES)]
-    assert [line["train_loss"] for line in record.metrics()] == pytest.approx(means)
+    assert [line["train_loss"] for line in record.read().metrics] == pytest.approx(means)
 
 
 def test_best_accuracy_is_after_last_drop_and_times_are_summed(tmp_path, monkeypatch):
@@ -499,10 +501,10 @@ def test_best_accuracy_is_after_last_drop_and_times_are_summed(tmp_path, monkeyp
     reached = iter([90.0, 60.0, 50.0])
     monkeypatch.setattr(training.Trainer, "_evaluate", lambda _: {"test_accuracy": next(reached)})
     record, _ = run(dataclasses.replace(EXACT, drops=(1,)), tmp_path)
-    result = record.result()
+    result = record.read().result
     assert (result["test_accuracy"], result["best_test_accuracy"], result["best_epoch"]) == (50.0, 60.0, 2)
     for name in ("train_seconds", "evaluation_seconds"):
-        assert result[name] == pytest.approx(sum(line[name] for line in record.metrics()))
+        assert result[name] == pytest.approx(sum(line[name] for line in record.read().metrics))
 
 
 def test_time_before_a_stop_counts(tmp_path, monkeypatch):
@@ -512,7 +514,7 @@ def test_time_before_a_stop_counts(tmp_path, monkeypatch):
     run(EXACT, tmp_path / "whole")
     stop_after(BATCHES - 1, tmp_path / "pieces", EXACT)
     run(EXACT, tmp_path / "pieces")
-    whole, pieces = (Record(tmp_path / name, EXACT).metrics()[0]["train_seconds"] for name in ("whole", "pieces"))
+    whole, pieces = (Record(tmp_path / name, EXACT).read().metrics[0]["train_seconds"] for name in ("whole", "pieces"))
     assert pieces == pytest.approx(whole, abs=3)
 
 

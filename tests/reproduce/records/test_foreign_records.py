@@ -491,4 +491,4 @@ def test_patch_is_stored_byte_for_byte(tmp_path: Path) -> None:
     for _ in range(2):
         record.begin(fake_records.ENVIRONMENT, fake_records.DIRTY, data.decode("utf-8", "surrogateescape"))
     assert (record.path / "diff-1.patch").read_bytes() == data
-    assert len(record.codes()) == 1
+    assert len(record.read().codes) == 1

@@ -181,12 +181,12 @@ def test_runs_differing_only_in_times_are_the_same(there, here):
     """Two results that differ only in their times are the same."""
     train(CELL, there, 95.0)
     train(CELL, here, 95.0)
-    ours = Record.for_cell(CELL, here).metrics()
+    ours = Record.for_cell(CELL, here).read().metrics
     folder = in_folder(Record.for_cell(CELL, there)).path
     for name in ("result.json", "metrics.jsonl"):
         text = (folder / name).read_text()
         (folder / name).write_text(text.replace("900.0", "123.4").replace(": 1.5,", ": 9.5,"))
-    assert Record.for_cell(CELL, there).metrics() != ours
+    assert Record.for_cell(CELL, there).read().metrics != ours
     assert decisions(there, here) == [Decision.SAME]
 
 
@@ -306,7 +306,7 @@ def test_record_appearing_during_copy_is_compared_again(there, here, monkeypatch
 
     monkeypatch.setattr(merging.shutil, "copy2", meanwhile)
     assert decisions(there, here) == [Decision.KEPT]
-    assert Record.for_cell(CELL, here).result()["test_accuracy"] == 96.0
+    assert Record.for_cell(CELL, here).read().result["test_accuracy"] == 96.0
     assert not Record.for_cell(CELL, here).path.exists()
 
 

@@ -52,8 +52,8 @@ def test_record_states_over_its_lifetime(record):
     record.append({"epoch": 2, "test_accuracy": 0.5})
     record.finish({"test_accuracy": 0.5})
     assert record.state().status is Status.DONE
-    assert record.result()["test_accuracy"] == 0.5
-    assert [line["epoch"] for line in record.metrics()] == [0, 1, 2]
+    assert record.read().result["test_accuracy"] == 0.5
+    assert [line["epoch"] for line in record.read().metrics] == [0, 1, 2]
     assert not record.checkpoint.exists()
 
 
@@ -89,12 +89,12 @@ def test_failure_has_a_reason_and_keeps_the_checkpoint(record):
 def test_environments_and_codes_are_stored_once(record):
     """Equal environments and code versions are stored once, each with its patch."""
     begun(record).begin(ENVIRONMENT, CODE)
-    assert record.environments() == [ENVIRONMENT]
-    assert record.codes() == [CODE]
+    assert record.read().environments == (ENVIRONMENT,)
+    assert record.read().codes == (CODE,)
     record.begin(ENVIRONMENT | {"threads": 2}, {"commit": "abc", "clean": False}, "--- a\n+++ b\n")
     record.begin(ENVIRONMENT | {"threads": 2}, {"commit": "abc", "clean": False}, "--- a\n+++ b\n")
-    assert record.environments() == [ENVIRONMENT, ENVIRONMENT | {"threads": 2}]
-    assert record.codes() == [CODE, {"commit": "abc", "clean": False, "diff": "diff-2.patch"}]
+    assert record.read().environments == (ENVIRONMENT, ENVIRONMENT | {"threads": 2})
+    assert record.read().codes == (CODE, {"commit": "abc", "clean": False, "diff": "diff-2.patch"})
     assert (record.path / "diff-2.patch").read_text() == "--- a\n+++ b\n"
 
 
@@ -118,7 +118,7 @@ def test_metrics_are_truncated_to_the_checkpoint(record):
     assert str(record.state()) == "2 of 3 epochs"
     record.keep_metrics(2)
     record.append({"epoch": 2, "test_accuracy": 0.5})
-    assert [line["epoch"] for line in record.metrics()] == [0, 1, 2]
+    assert [line["epoch"] for line in record.read().metrics] == [0, 1, 2]
     record.keep_metrics(1)
     assert file.read_bytes() == before
     with pytest.raises(RecordError, match="has 1 lines, but the checkpoint was saved after 2"):

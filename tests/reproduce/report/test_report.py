@@ -151,7 +151,7 @@ def test_accuracies_are_those_of_the_records(records: Path, tree: Element) -> No
 
     def values(method: methods.Method) -> dict[int, float]:
         cells = {seed: recipes.cell("smoke", "revnet18", method, 4, seed) for seed in (0, 1)}
-        results = {seed: Record.for_cell(cell, records).result() for seed, cell in cells.items()}
+        results = {seed: Record.for_cell(cell, records).read().result for seed, cell in cells.items()}
         return {seed: result["test_accuracy"] for seed, result in results.items() if result}
 
     petra, reference = values(methods.PETRA), values(methods.BACKPROPAGATION)

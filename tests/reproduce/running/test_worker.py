@@ -108,7 +108,7 @@ def test_worker_ends_after_device_error_only(tmp_path, monkeypatch, message):
 def test_record_states_how_many_workers_shared_a_gpu(tmp_path):
     reports(CELLS[:1], tmp_path, sharing=4)
     reports(CELLS[1:2], tmp_path)
-    environments = [Record.for_cell(cell, tmp_path).environments() for cell in CELLS[:2]]
+    environments = [Record.for_cell(cell, tmp_path).read().environments for cell in CELLS[:2]]
     assert [entry.get("sharing") for (entry,) in environments] == [4, None]
 
 
