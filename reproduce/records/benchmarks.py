@@ -24,6 +24,7 @@ from reproduce.records.reading import (
     CODE,
     ENVIRONMENT,
     SETTING,
+    Check,
     amount,
     list_of,
     or_null,
@@ -354,15 +355,12 @@ def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
     )
 
 
-def _plain_title(value: Any) -> bool:
-    """Return whether a drawing can show the text: matplotlib reads text between two `$` as a formula."""
-    return isinstance(value, str) and "$" not in value
-
-
+#: Text that a drawing can show: matplotlib reads text between two `$` as a formula.
+_PLAIN_TITLE = Check("another value", lambda value: isinstance(value, str) and "$" not in value)
 _SERIES = {
-    **dict.fromkeys(("group", "name", "quantity", "unit"), _plain_title),
+    **dict.fromkeys(("group", "name", "quantity", "unit"), _PLAIN_TITLE),
     "values": list_of(amount),
-    "at": or_null(lambda value: amount(value) and value > 0),  # axes are logarithmic
+    "at": or_null(Check("another value", lambda value: amount(value) and value > 0)),  # axes are logarithmic
 }
 
 

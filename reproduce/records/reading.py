@@ -11,6 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,93 +115,63 @@ def short(value: Any) -> str:
 
 # --- shapes of values
 
-Check = Callable[[Any], bool]
+
+@dataclass(frozen=True)
+class Check:
+    """A check of a value.
+
+    Attributes:
+        expected: Description of the accepted values, for errors.
+        accepts: Function that returns whether a value is accepted.
+
+    """
+
+    expected: str
+    accepts: Callable[[Any], bool]
+
+    def __call__(self, value: Any) -> bool:
+        return self.accepts(value)
 
 
-def number(value: Any) -> bool:
-    """Return whether a value is a number, and not a boolean."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def whole(value: Any) -> bool:
-    """Return whether a value is a whole number of at least 0."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def percent(value: Any) -> bool:
-    """Return whether a value is a number from 0 to 100."""
-    return number(value) and 0 <= value <= 100
-
-
-def amount(value: Any) -> bool:
-    """Return whether a value is a number of at least 0."""
-    return number(value) and value >= 0
-
-
-def text(value: Any) -> bool:
-    """Return whether a value is a text."""
-    return isinstance(value, str)
-
-
-def truth(value: Any) -> bool:
-    """Return whether a value is true or false."""
-    return isinstance(value, bool)
-
-
-def scalar(value: Any) -> bool:
-    """Return whether a value is a text, a number, true, false or null."""
-    return value is None or isinstance(value, str | int | float | bool)
-
-
-#: Descriptions of the checks for errors.
-DESCRIBED: dict[Check, str] = {
-    number: "a number",
-    whole: "a whole number of at least 0",
-    percent: "a number from 0 to 100",
-    amount: "a number of at least 0",
-    text: "a text",
-    truth: "true or false",
-    scalar: "a text, a number, true, false or null",
-}
-
-
-def _name_expected(check: Check) -> str:
-    return DESCRIBED.get(check, "another value")
-
-
-def _check_of(check: Check, words: str) -> Check:
-    DESCRIBED[check] = words
-    return check
+number = Check("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool))
+amount = Check("a number of at least 0", lambda value: number(value) and value >= 0)
+percent = Check("a number from 0 to 100", lambda value: number(value) and 0 <= value <= 100)
+whole = Check("a whole number of at least 0", lambda value: isinstance(value, int) and amount(value))
+text = Check("a text", lambda value: isinstance(value, str))
+truth = Check("true or false", lambda value: isinstance(value, bool))
+scalar = Check(
+    "a text, a number, true, false or null", lambda value: value is None or isinstance(value, str | int | float | bool)
+)
 
 
 def or_null(check: Check) -> Check:
     """Return a check that also accepts null."""
-    return _check_of(lambda value: value is None or check(value), f"null or {_name_expected(check)}")
+    return Check(f"null or {check.expected}", lambda value: value is None or check(value))
 
 
 def list_of(check: Check) -> Check:
     """Return a check for a list whose entries all pass `check`."""
-    whole_list: Check = lambda value: isinstance(value, list) and all(map(check, value))  # noqa: E731  # a closure
-    return _check_of(whole_list, f"a list in which each entry is {_name_expected(check)}")
+    words = f"a list in which each entry is {check.expected}"
+    return Check(words, lambda value: isinstance(value, list) and all(map(check, value)))
 
 
 def dict_of(check: Check) -> Check:
     """Return a check for an object whose values all pass `check`."""
-    whole_object: Check = lambda value: isinstance(value, dict) and all(map(check, value.values()))  # noqa: E731  # closure
-    return _check_of(whole_object, f"a JSON object in which each value is {_name_expected(check)}")
+    words = f"a JSON object in which each value is {check.expected}"
+    return Check(words, lambda value: isinstance(value, dict) and all(map(check, value.values())))
 
 
-def object_of(shape: Mapping[str, Check], others: Check = lambda _: True) -> Check:
+def object_of(shape: Mapping[str, Check], others: Callable[[Any], bool] = lambda _: True) -> Check:
     """Return a check for an object with all names of `shape`. `others` checks the values of other names."""
 
-    def check(value: Any) -> bool:
+    def accepts(value: Any) -> bool:
         return (
             isinstance(value, dict)
             and shape.keys() <= value.keys()
             and all(shape.get(name, others)(entry) for name, entry in value.items())
         )
 
-    return _check_of(check, f"a JSON object with {', '.join(shape)}")
+    return Check(f"a JSON object with {', '.join(shape)}", accepts)
 
 
 def problem(values: Mapping[str, Any], shape: Mapping[str, Check], needed: Mapping[str, Check] | None = None) -> str:
@@ -220,7 +191,7 @@ def problem(values: Mapping[str, Any], shape: Mapping[str, Check], needed: Mappi
         return f"it lacks {', '.join(lacking)}"
     for name, check in {**shape, **(needed or {})}.items():
         if name in values and not check(values[name]):
-            return f"{name} is {short(values[name])}, expected {_name_expected(check)}"
+            return f"{name} is {short(values[name])}, expected {check.expected}"
     return ""
 
 
@@ -235,7 +206,7 @@ ENVIRONMENT: Mapping[str, Check] = {
     "platform": text,
     "packages": dict_of(text),
 }
-SETTING: Check = lambda value: scalar(value) or list_of(scalar)(value) or dict_of(scalar)(value)  # noqa: E731  # a shape
+SETTING = Check("another value", lambda value: scalar(value) or list_of(scalar)(value) or dict_of(scalar)(value))
 CODE: Mapping[str, Check] = {
     **dict.fromkeys(("version", "commit"), or_null(text)),
     "clean": truth,
