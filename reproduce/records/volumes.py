@@ -117,20 +117,21 @@ class Volume:
         provenance = _provenance(self.path.with_name(PROVENANCE)) if blocks else {}
         return [self._run(block, provenance) for block in blocks]
 
-    def problems(self, others: Iterable[Run[Cell]] = ()) -> Iterator[RecordError]:
+    def problems(self, others: Iterable[Run[Cell]]) -> Iterator[RecordError]:
         """Yield an error for each damaged line and each incomplete block, unless it belongs to one of `others`."""
         for number in self.damaged:
             message = f"line {number} is damaged: it is not a line of a record"
             yield RecordError(self.path, message, record=self.path.name)
-        parts = [block for blocks in self.blocks.values() for block in blocks if not block.whole]
-        known = {name for run in others for name in _names(run)} if parts else set()
-        yield from (self.error(block) for block in parts if block.run not in known)
+        yield from self.incomplete([block for blocks in self.blocks.values() for block in blocks], others)
 
-    def error(self, block: RecordLines) -> RecordError:
-        """Return the error for an incomplete block."""
-        name = block.name
-        message = f"the lines of {name}, run {block.run}, were edited or are incomplete"
-        return RecordError(self.path, message, record=name)
+    def incomplete(self, blocks: Iterable[RecordLines], others: Iterable[Run[Cell]]) -> Iterator[RecordError]:
+        """Yield an error for each incomplete one of these blocks, unless it belongs to one of `others`."""
+        parts = [block for block in blocks if not block.whole]
+        known = {name for run in others for name in _names(run)} if parts else set()
+        for block in parts:
+            if block.run not in known:
+                message = f"the lines of {block.name}, run {block.run}, were edited or are incomplete"
+                yield RecordError(self.path, message, record=block.name)
 
     def _run(self, block: RecordLines, provenance: Mapping[str, _Entry]) -> Run[Cell]:
         name = block.name
@@ -288,11 +289,8 @@ def check(cell: Cell, root: Path, known: Iterable[Run[Cell]] = ()) -> None:
 
     """
     volume = read(path_of(cell, root))
-    parts = [block for block in volume.blocks.get(cell.identity, ()) if not block.whole]
-    names = {name for run in known for name in _names(run)} if parts else set()
-    for block in parts:
-        if block.run not in names:
-            raise volume.error(block)
+    for error in volume.incomplete(volume.blocks.get(cell.identity, ()), known):
+        raise error
 
 
 def publish(run: Run[Cell], root: Path) -> RecordError | None:
