@@ -10,12 +10,14 @@ is handwritten digits, with minutes for all cells; after the drop of the learnin
 delays no longer matter.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 from petra_core import methods
 from reproduce.cells import catalogue
-from reproduce.cells.kinds import TrainingCell
+from reproduce.cells.kinds import ShapedCell, TrainingCell
 from reproduce.cells.rates import learning_rate
+
+ShapedCellT = TypeVar("ShapedCellT", bound=ShapedCell)
 
 ACCUMULATIONS = (2, 1, 4, 8, 16, 32)  # the paper's; 2 comes first, because the authors' command lines use it
 DATASETS = ("cifar10", "imagenet32", "imagenet")  # of Table 2
@@ -85,6 +87,15 @@ def settings(
 def cell(scale: str, /, *arguments: Any, **changes: Any) -> TrainingCell:
     """Return the cell that trains with `settings(...)` and records the accuracy."""
     return TrainingCell(**settings(scale, *arguments, **changes))
+
+
+def measured(
+    kind: type[ShapedCellT], scale: str, dataset: str, model: str, method: methods.Method, **settings: Any
+) -> ShapedCellT:
+    """Return the cell of a kind that measures a residual network on images like those of a data set."""
+    images = catalogue.by_name(dataset)
+    shape: dict[str, Any] = {"dataset": images.name, "image_size": images.image_size, "stem": images.stem}
+    return kind(scale=scale, model=model, method=method.name, seed=0, **shape, **settings)
 
 
 def seeds(scale: str, dataset: str = "cifar10") -> tuple[int, ...]:

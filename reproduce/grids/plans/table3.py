@@ -1,8 +1,8 @@
 """Table 3: the four configurations of buffers, with measured memory."""
 
 from petra_core import methods
-from reproduce.cells import catalogue
 from reproduce.cells.kinds import Cell, MemoryCell
+from reproduce.grids import recipes
 from reproduce.grids.plans.table4 import METHODS
 
 BATCH, ACCUMULATION = 64, 1  # the published table's
@@ -44,16 +44,6 @@ def held(
     scale: str, dataset: str, model: str, method: methods.Method, batch_size: int = BATCH, *, width: int = 64
 ) -> MemoryCell:
     """Return one configuration of one network and shape."""
-    images = catalogue.by_name(dataset)
-    return MemoryCell(
-        scale=scale,
-        dataset=dataset,
-        image_size=images.image_size,
-        model=model,
-        stem=images.stem,
-        width=width,
-        method=method.name,
-        accumulation=ACCUMULATION,
-        batch_size=batch_size,
-        seed=0,
+    return recipes.measured(
+        MemoryCell, scale, dataset, model, method, width=width, accumulation=ACCUMULATION, batch_size=batch_size
     )

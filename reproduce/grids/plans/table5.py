@@ -2,8 +2,8 @@
 
 from petra_core import methods
 from reproduce.cells import catalogue
-from reproduce.cells.catalogue import Dataset
 from reproduce.cells.kinds import Cell, StageCostCell
+from reproduce.grids import recipes
 
 MODELS = ("revnet18", "revnet34", "revnet50")
 PAPER_WIDTH = 64
@@ -20,21 +20,10 @@ def cells(scale: str) -> list[Cell]:
     if scale not in SETTINGS:
         return []
     width, batch_size, repetitions, models = SETTINGS[scale]
-    return [plan_cell(scale, catalogue.CIFAR10, model, width, batch_size, repetitions) for model in models]
+    return [plan_cell(scale, catalogue.CIFAR10.name, model, width, batch_size, repetitions) for model in models]
 
 
-def plan_cell(scale: str, images: Dataset, model: str, width: int, batch_size: int, repetitions: int) -> StageCostCell:
+def plan_cell(scale: str, dataset: str, model: str, width: int, batch_size: int, repetitions: int) -> StageCostCell:
     """Return the cell that times every stage of a residual network on such images under PETRA."""
-    return StageCostCell(
-        scale=scale,
-        dataset=images.name,
-        image_size=images.image_size,
-        model=model,
-        stem=images.stem,
-        width=width,
-        method=methods.PETRA.name,
-        accumulation=1,
-        batch_size=batch_size,
-        seed=0,
-        repetitions=repetitions,
-    )
+    settings = {"width": width, "accumulation": 1, "batch_size": batch_size, "repetitions": repetitions}
+    return recipes.measured(StageCostCell, scale, dataset, model, methods.PETRA, **settings)

@@ -1,6 +1,5 @@
 """The trade-off: accuracy of every method in one setting, and stage times of its network in that setting."""
 
-from reproduce.cells import catalogue
 from reproduce.cells.kinds import Cell, TrainingCell
 from reproduce.grids.plans import accuracy, table5
 
@@ -20,6 +19,5 @@ def cells(scale: str) -> list[Cell]:
         if isinstance(cell, TrainingCell) and (cell.model, cell.accumulation) == (NETWORK, ACCUMULATION[scale])
     ]
     one = trained[0]
-    images = catalogue.by_name(one.dataset)
-    timed = table5.plan_cell(scale, images, one.model, one.width, one.batch_size, REPETITIONS[scale])
+    timed = table5.plan_cell(scale, one.dataset, one.model, one.width, one.batch_size, REPETITIONS[scale])
     return [timed, *trained]
