@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from petra_core.errors import check_int, check_number
 from petra_core.stages import BufferedStage, HeadStage, Stage
 from reproduce.models.bdia import BITS, BdiaStage, EulerStep, FirstStep, Quantise
+from reproduce.models.revroberta import TokenEmbedding, masked_cross_entropy
 from reproduce.models.sizes import REVVIT, TransformerSize, find_size, patch_grid
 from reproduce.models.transformer import (
     Mlp,
@@ -48,25 +48,6 @@ class Latest(nn.Module):
 
     def forward(self, value: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         return value if isinstance(value, Tensor) else value[0]
-
-
-class Tokens(nn.Module):
-    """Embedding of token ids [B, T] with learned positions, [B, T, C]."""
-
-    def __init__(self, vocabulary: int, width: int, length: int) -> None:
-        super().__init__()
-        self.length = check_int("length", length, 1)
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.position = PositionEmbedding((length,), width)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        if tokens.shape[1:] != (self.length,):
-            raise ValueError(
-                f"the network takes tokens [batch, {self.length}], got {list(tokens.shape)}; cut or pad the sequences, "
-                f"or build it with this length"
-            )
-        result: Tensor = self.position(self.embedding(tokens))
-        return result
 
 
 def vit(
@@ -124,13 +105,13 @@ def gpt(
     Args:
         size: Name of a size in `reproduce.models.sizes.REVVIT`, or a `TransformerSize` with a depth of at least 1.
         vocabulary: Number of tokens in the vocabulary, at least 2.
-        length: Number of tokens in a sequence.
+        length: Maximum number of tokens in a sequence.
         dropout: See `vit`.
         bdia: See `vit`.
         bits: See `vit`.
 
     Returns:
-        The J = depth + 1 stages. They take token ids [B, length] and targets [B, length] (`next_token_loss`).
+        The J = depth + 1 stages. They take token ids [B, length] and their targets [B, length], the next tokens.
 
     Raises:
         ValueError: If the size is unknown or a number is out of range.
@@ -138,15 +119,11 @@ def gpt(
 
     """
     size = find_size("GPT", REVVIT, size)
+    embedding = TokenEmbedding(vocabulary, size.width, length)
     attention = partial(SelfAttention, size.width, size.heads, dropout, causal=True)
-    layers = [nn.LayerNorm(size.width), nn.Linear(size.width, check_int("vocabulary", vocabulary, 2))]
-    head = HeadStage(nn.Sequential(Latest(), *layers), loss=next_token_loss)
-    return _stages(size, Tokens(vocabulary, size.width, length), attention, head, dropout, bits, bdia=bdia)
-
-
-def next_token_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Return the mean cross-entropy of logits [B, T, V] and targets [B, T], the next token of each position."""
-    return F.cross_entropy(logits.flatten(0, 1), target.flatten())
+    layers = [nn.LayerNorm(size.width), nn.Linear(size.width, vocabulary)]
+    head = HeadStage(nn.Sequential(Latest(), *layers), loss=masked_cross_entropy)
+    return _stages(size, embedding, attention, head, dropout, bits, bdia=bdia)
 
 
 def _stages(
