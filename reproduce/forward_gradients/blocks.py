@@ -66,9 +66,7 @@ def local_resnet(blocks: int, *, num_classes: int, width: int = WIDTH) -> list[S
     return stages
 
 
-def auxiliary(
-    kind: str, blocks: int, *, num_classes: int, width: int = WIDTH, hidden: int | None = None
-) -> Callable[[int], nn.Module]:
+def auxiliary(kind: str, blocks: int, *, num_classes: int, width: int = WIDTH) -> Callable[[int], nn.Module]:
     """Return a function that builds the auxiliary network of a block.
 
     Args:
@@ -76,15 +74,14 @@ def auxiliary(
             to 2x2) or "linear" (BatchNorm, pooling and one linear layer).
         blocks: Number of blocks of the network, 8 or 16.
         num_classes: Number of logits, at least 2.
-        width: Width of the network, as in `local_resnet`. The default number of hidden channels scales with it.
-        hidden: Number of hidden channels; not allowed for "linear". None selects the paper's (at width 64 and 8 or 16
-            blocks, 32 or 16 for "cnn" and 1024 or 512 for "mlp").
+        width: Width of the network, as in `local_resnet`. The number of hidden channels scales with it: at width 64
+            and 8 or 16 blocks it is the paper's, 32 or 16 for "cnn" and 1024 or 512 for "mlp".
 
     Returns:
         A function from the index of a block to a new network, which maps [B, C, H, W] to [B, num_classes].
 
     Raises:
-        ValueError: If `kind` or `blocks` is unknown, a number is too small or `hidden` is given for "linear".
+        ValueError: If `kind` or `blocks` is unknown, or a number is too small.
         TypeError: If a number is not an int.
 
     """
@@ -94,13 +91,11 @@ def auxiliary(
     _check_blocks(blocks)
     check_int("num_classes", num_classes, 2)
     check_int("width", width, 1)
-    if kind == "linear" and hidden is not None:
-        raise ValueError(f"a linear auxiliary network has no hidden channels, got hidden={hidden!r}")
-    inner = max(1, AUXILIARIES[kind][blocks] * width // WIDTH) if hidden is None else check_int("hidden", hidden, 1)
+    hidden = max(1, AUXILIARIES[kind][blocks] * width // WIDTH)
 
     def network(block: int) -> nn.Module:
         channels = _channels(block, blocks, width)
-        made = {"cnn": _cnn, "mlp": _mlp, "linear": _linear}[kind](channels, inner, num_classes)
+        made = {"cnn": _cnn, "mlp": _mlp, "linear": _linear}[kind](channels, hidden, num_classes)
         return initialise(made)
 
     return network

@@ -402,9 +402,9 @@ def test_networks_have_shapes_of_the_paper_and_learn(count: int, kind: str) -> N
         assert made(0).get_parameter(hidden).shape[0] == blocks.AUXILIARIES[kind][count]
     torch.manual_seed(0)
     trainer = ForwardGradients(
-        blocks.local_resnet(count, num_classes=10, width=4),
+        blocks.local_resnet(count, num_classes=10, width=16),
         ForwardGradient(space=Space.ACTIVATIONS),
-        auxiliary=blocks.auxiliary(kind, count, num_classes=10, width=4, hidden=None if kind == "linear" else 8),
+        auxiliary=blocks.auxiliary(kind, count, num_classes=10, width=16),
         optimizer=optimizers.sgd(0.02),
         seed=0,
     )
@@ -448,8 +448,6 @@ def test_invalid_forward_gradient_settings_raise() -> None:
         ForwardGradients(stages, ForwardGradient(), auxiliary=auxiliary())
     with pytest.raises(ValueError, match="'cn'; did you mean 'cnn'"):
         blocks.auxiliary("cn", 8, num_classes=10)
-    with pytest.raises(ValueError, match="no hidden channels, got hidden=64"):
-        blocks.auxiliary("linear", 8, num_classes=10, hidden=64)
     with pytest.raises(ValueError, match="blocks must be 8 or 16, got 4"):
         blocks.local_resnet(4, num_classes=10)
     two = [toys.stem(2), HeadStage(nn.Flatten())]
