@@ -17,15 +17,20 @@ from petra_core.errors import check_int, check_number
 from reproduce.cells.kinds import TrainedCell
 
 REFERENCE_BATCH = 256  # samples per update at which the reference learning rate holds (Goyal et al. 2017)
+#: The usual rate for 256 samples per update: the paper's for SGD, DeiT's for AdamW and NAdam (Touvron et al. 2021).
+REFERENCES = {"sgd": 0.1, "adamw": 2.5e-4, "nadam": 2.5e-4}
 
 
-def learning_rate(batch_size: int, accumulation: int = 1, *, reference: float = 0.1) -> float:
-    """Return the paper's learning rate after warm-up: reference * batch_size * k / 256.
+def learning_rate(
+    batch_size: int, accumulation: int = 1, *, optimizer: str = "sgd", reference: float | None = None
+) -> float:
+    """Return the learning rate after warm-up, for SGD the paper's: reference * batch_size * k / 256.
 
     Args:
         batch_size: Samples per micro-batch.
         accumulation: Micro-batches per update, k.
-        reference: Learning rate for 256 samples per update.
+        optimizer: Name of the optimizer.
+        reference: Learning rate for 256 samples per update; None for the optimizer's usual one.
 
     Raises:
         ValueError: If a number is out of range.
@@ -33,7 +38,8 @@ def learning_rate(batch_size: int, accumulation: int = 1, *, reference: float = 
 
     """
     samples = check_int("batch_size", batch_size, 1) * check_int("accumulation", accumulation, 1)
-    return check_number("reference", reference) * samples / REFERENCE_BATCH
+    usual = REFERENCES[optimizer] if reference is None else check_number("reference", reference)
+    return usual * _growth(optimizer, samples / REFERENCE_BATCH)
 
 
 @dataclass(frozen=True)
@@ -68,21 +74,6 @@ class LearningRateSchedule:
         if iteration < self.warmup_iterations:
             return self.base * iteration / self.warmup_iterations
         return self.base * self.factor ** sum(iteration >= drop for drop in self.drops)
-
-
-#: The usual rate for 256 samples per update: the paper's for SGD, DeiT's for AdamW and NAdam (Touvron et al. 2021).
-REFERENCES = {"sgd": 0.1, "adamw": 2.5e-4, "nadam": 2.5e-4}
-
-
-def rate(optimizer: str, batch_size: int, accumulation: int) -> float:
-    """Return the usual learning rate for updates of `accumulation` micro-batches of `batch_size` samples.
-
-    Raises:
-        ValueError: A number is out of range.
-
-    """
-    share = learning_rate(batch_size, accumulation, reference=1.0)  # fraction of 256 samples; checks the numbers
-    return REFERENCES[optimizer] * _growth(optimizer, share)
 
 
 def reference_of(cell: TrainedCell) -> float:

@@ -121,7 +121,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
     try:
         samples = values["batch_size"] * max(values["replicas"], 1)  # the cell refuses a wrong number
         optimizer = values["optimizer"] if values["optimizer"] in OPTIMIZERS else DEFAULTS.optimizer  # also this
-        usual = rates.rate(optimizer, samples, values["accumulation"])
+        usual = rates.learning_rate(samples, values["accumulation"], optimizer=optimizer)
         if given_rate is None or math.isclose(given_rate, usual, rel_tol=SAME_RATE):
             values["learning_rate"] = usual
     except ValueError as error:

@@ -172,7 +172,7 @@ def _trial(
     if settings.get("correction") == delay.Rate.name:
         settings["correction_value"] = settings["epochs"] / 3
     if settings.get("optimizer", "sgd") != "sgd":
-        settings["learning_rate"] = rates.rate(settings["optimizer"], settings["batch_size"], k)
+        settings["learning_rate"] = rates.learning_rate(settings["batch_size"], k, optimizer=settings["optimizer"])
     settings["learning_rate"] *= rate
     if scale == "small" and network == "chain16" and method is methods.PETRA and (k, rate) == (1, 1.0):
         return Trial(ReconstructionCell(**settings, probe_every=PROBE_EVERY), mitigation, rate)

@@ -182,9 +182,7 @@ def plan_mitigations() -> Iterator[Cell]:
                     if mitigation.fits(method):
                         usual = recipes.settings("small", NETWORK, method)
                         optimizer = mitigation.changes.get("optimizer", "sgd")
-                        base = usual["learning_rate"]
-                        if optimizer != "sgd":
-                            base = rates.rate(optimizer, usual["batch_size"], 1)
+                        base = rates.learning_rate(usual["batch_size"], optimizer=optimizer)
                         yield plan_cell(method, point, 1, seed, **mitigation.changes | {"learning_rate": base * rate})
 
 

@@ -15,11 +15,11 @@ def test_rate_scales_with_samples_per_update() -> None:
     """Four times the samples per update give four times the rate for SGD and twice the rate for AdamW."""
     for optimizer, expected, words in (("sgd", 0.4, "0.1·batch·k/256"), ("adamw", 5e-4, "0.00025·√(batch·k/256)")):
         reference = rates.REFERENCES[optimizer]
-        assert rates.rate(optimizer, 64, 4) == reference
-        assert rates.rate(optimizer, 64, 16) == pytest.approx(expected)
+        assert learning_rate(64, 4, optimizer=optimizer) == reference
+        assert learning_rate(64, 16, optimizer=optimizer) == pytest.approx(expected)
         assert rates.describe_rule(optimizer, reference) == words
         with pytest.raises(ValueError, match="batch_size"):
-            rates.rate(optimizer, 0, 1)
+            learning_rate(0, 1, optimizer=optimizer)
 
 
 def test_reference_rate_does_not_depend_on_k() -> None:
