@@ -11,7 +11,7 @@ from petra_core.staleness import per_device
 from reproduce.grids import recipes
 from reproduce.modelling.network import TimedNetwork
 from reproduce.modelling.pace import pace
-from reproduce.modelling.strategies import PIPELINES, Sharing, Strategy, evaluate, merge_stages, run_batch
+from reproduce.modelling.strategies import PIPELINES, Sharing, Strategy, evaluate, merge_stages
 from reproduce.modelling.synchronous_schedules import CHUNKS, interleaved, zero_bubble
 
 BATCH = max(recipes.ACCUMULATIONS)  # micro-batches per update
@@ -117,17 +117,12 @@ def _round_up(number: int, multiple: int) -> int:
 
 def _synchronous(chain: TimedNetwork, rival: Strategy, sizes: tuple[int, ...]) -> RivalOutcome:
     multiple = len(sizes) if rival is INTERLEAVED else 1
-    usual = _round_up(BATCH, multiple)
-    outcome = evaluate(chain, rival, sizes, usual, INSTANT)
+    peak = evaluate(chain, rival, sizes, _round_up(BATCH, multiple)).peak
 
     def seconds(batch: int, link: Link) -> float:
-        if (batch, link) == (usual, INSTANT):
-            return outcome.seconds
-        network = chain.under(rival.method, batch)
-        costs = merge_costs(network.costs, sizes) if rival.sharing is Sharing.EVERYTHING else network.costs
-        return run_batch(rival, costs, batch, link).seconds / batch  # as in `evaluate`, which takes memory as well
+        return evaluate(chain, rival, sizes, batch, link).seconds
 
-    return _outcome(chain, rival.title, seconds, outcome.peak, multiple=multiple)
+    return _outcome(chain, rival.title, seconds, peak, multiple=multiple)
 
 
 def _evaluate_pipelined(chain: TimedNetwork, rival: Strategy, sizes: tuple[int, ...]) -> RivalOutcome:

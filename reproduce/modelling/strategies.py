@@ -112,7 +112,7 @@ def evaluate(
         (costs, footprints), sizes = merge_stages(network, sizes), (1,) * len(sizes)
     staleness = (0,) * len(costs)
     if strategy.schedule is not None:
-        timeline = run_batch(strategy, costs, accumulation, link)
+        timeline = simulate(strategy.schedule(len(costs), accumulation), costs, link)
         seconds = timeline.seconds / accumulation
     else:
         if strategy.method.pipelined:
@@ -127,20 +127,6 @@ def merge_stages(network: TimedNetwork, sizes: Sequence[int]) -> tuple[tuple[Cos
     footprints = network.footprints
     merged = (merge_footprints(footprints[part.start : part.stop]) for part in runs(sizes))
     return tuple(merge_costs(network.costs, sizes)), tuple(merged)
-
-
-def run_batch(strategy: Strategy, costs: Sequence[Cost], accumulation: int, link: Link = INSTANT) -> Timeline:
-    """Simulate a batch of a synchronous pipeline.
-
-    Args:
-        strategy: Strategy with a schedule.
-        costs: Cost of each stage under the strategy's method.
-        accumulation: Number of micro-batches per update, k.
-        link: Link between any two devices.
-
-    """
-    assert strategy.schedule is not None
-    return simulate(strategy.schedule(len(costs), accumulation), costs, link)
 
 
 def run_full(
