@@ -1,6 +1,7 @@
 """Describe a training with one stage per process: its lower staleness, and the latency that it can still hide."""
 
 from petra_core import methods
+from petra_core.prediction.simulation import merge_costs
 from petra_core.staleness import one_f_one_b
 from reproduce.cells import timing
 from reproduce.cells.kinds import TrainedCell
@@ -28,7 +29,7 @@ def describe(cell: TrainedCell, processes: int) -> str:
     if vector[0] <= processes - 1:
         return ""
     sizes = work.choose_sizes(cell, processes)
-    costs = work.costs_of_stages(cell, sizes)
+    costs = merge_costs(work.predict_costs(cell), sizes)
     latency = hidden_latency(costs, one_f_one_b(processes))
     turn = max(cost.forward + cost.backward for cost in costs)
     options = f"--timing {timing.ONE_F_ONE_B}" + (f" --stages {format_partition(sizes)}" if set(sizes) != {1} else "")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from petra_core.prediction.partition import find_partition
-from petra_core.prediction.simulation import Cost, merge_costs
+from petra_core.prediction.simulation import Cost
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import CellError, TrainedCell
 from reproduce.cells.timing import blocks
@@ -41,11 +41,6 @@ def choose_sizes(cell: TrainedCell, stages: int) -> tuple[int, ...]:
     if stages == count:
         return (1,) * count
     return find_partition([cost.forward + cost.backward for cost in predict_costs(cell)], stages).sizes
-
-
-def costs_of_stages(cell: TrainedCell, partition: tuple[int, ...]) -> list[Cost]:
-    """Return the predicted cost of each stage of a cell, for stages of `partition` blocks."""
-    return merge_costs(predict_costs(cell), partition)
 
 
 def predict_costs(cell: TrainedCell) -> tuple[Cost, ...]:

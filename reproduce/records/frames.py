@@ -54,17 +54,8 @@ RUNS = (
     *("reference_rate", "staleness", "arithmetic", "settings", "recipe", "text"),
     *("status", "state", "reason", "detail", "broken", "epochs_done"),
     *("test_accuracy", "best_test_accuracy", "final_accuracy", "test_bits_per_byte", "train_loss", "final_loss"),
-    *(
-        "peak_bytes",
-        "engine",
-        "train_seconds",
-        "images_per_second",
-        "micro_batches",
-        "gpus",
-        "machine",
-        "traceable",
-        "study",
-    ),
+    *("peak_bytes", "engine", "train_seconds", "images_per_second", "micro_batches"),
+    *("gpus", "machine", "traceable", "study"),
 )
 LINES = ("cell", "seed", "epoch", "point", "weight", "stage", "measure", "value")
 PARTS = ("cell", "stage", "kind", "of", "value")

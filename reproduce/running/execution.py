@@ -116,9 +116,11 @@ def _changes(record: Record, environment: Mapping[str, Any], code: Mapping[str, 
     if not record.resumable or not begun.environments or not begun.codes:
         return
     before = begun.environments[-1]
-    names = [name for name in {**before, **environment} if name != "threads"]
-    other = [f"{name} {before.get(name)!r}, now {environment.get(name)!r}" for name in names]
-    other = [words for name, words in zip(names, other, strict=True) if before.get(name) != environment.get(name)]
+    other = [
+        f"{name} {before.get(name)!r}, now {environment.get(name)!r}"
+        for name in {**before, **environment}
+        if name != "threads" and before.get(name) != environment.get(name)
+    ]
     if other:
         yield f"WARNING: {record.path} continues in another environment ({'; '.join(other)}): its bits may differ"
     if (last := begun.codes[-1].get("commit")) != code.get("commit") or not code.get("clean", True):
