@@ -19,10 +19,14 @@ from reproduce.commands.records import records
 from reproduce.commands.report import report
 from reproduce.commands.run import run
 from reproduce.commands.train import train
+from reproduce.records.storage import StorageError
 
 
-class _AnyLocale(click.Group):
-    """Group commands for any terminal: print characters that the locale lacks as question marks, and obey NO_COLOR."""
+class _Commands(click.Group):
+    """Group commands for any terminal: print characters that the locale lacks as question marks, and obey NO_COLOR.
+
+    A file that cannot be written ends a command with a message.
+    """
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):
@@ -33,8 +37,14 @@ class _AnyLocale(click.Group):
             settings["color"] = False
         return super().main(*arguments, **settings)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except StorageError as error:
+            raise click.ClickException(error.strerror or str(error)) from error
 
-@click.group(cls=_AnyLocale, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(petra_core.__version__)
 def main() -> None:
     """Reproduce PETRA (arXiv 2406.02052) and the methods it competes with."""

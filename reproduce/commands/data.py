@@ -251,10 +251,8 @@ def progress_bar(what: str, total: int, unit: str) -> Iterator[Progress]:
 def _errors() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:  # the reader of stdout has closed it, which click handles
+    except (BrokenPipeError, StorageError):  # click and the group of all commands handle them
         raise
-    except StorageError as error:
-        raise click.ClickException(error.strerror or str(error)) from error
     except (DataError, OSError) as error:  # an unwritable folder, for example
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:

@@ -82,15 +82,12 @@ def merge(sources: Sequence[Path], root: Path, replace: bool, dry_run: bool, ver
             raise click.UsageError(f"{root} is the target folder; name the sources")
         if not dry_run:
             check_writable(root, "--records")
-        try:
-            merges = [merging.merge(folder, root, replace=replace, dry_run=planned) for folder in folders]
-            for decision, path, detail in chain(*merges or [merging.publish_finished(root, dry_run=dry_run)]):
-                decisions[decision] += 1
-                if decision.to_be_told or verbose:
-                    line = f"{decision.name} {path}{f': {detail}' if detail else ''}"
-                    click.echo(reading.printable(line), err=decision.bad)
-        except StorageError as error:
-            raise click.ClickException(error.strerror or str(error)) from error
+        merges = [merging.merge(folder, root, replace=replace, dry_run=planned) for folder in folders]
+        for decision, path, detail in chain(*merges or [merging.publish_finished(root, dry_run=dry_run)]):
+            decisions[decision] += 1
+            if decision.to_be_told or verbose:
+                line = f"{decision.name} {path}{f': {detail}' if detail else ''}"
+                click.echo(reading.printable(line), err=decision.bad)
     done = "would be " if dry_run else ""
     for decision in Decision:
         if decisions[decision]:
@@ -119,8 +116,8 @@ def _folder_of(source: Path) -> Iterator[Path]:
                 assert archive.fileobj is not None
                 while archive.fileobj.read(BLOCK):  # to the checksum, which is at the end of a compressed file
                     pass
-        except StorageError as error:
-            raise click.ClickException(error.strerror or str(error)) from error
+        except StorageError:
+            raise
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
             raise click.UsageError(f"{source} cannot be unpacked: {error}; check that the copy is complete") from error
         if not (folder := Path(unpacked) / "records").is_dir():
@@ -141,11 +138,8 @@ def export(folder: Path, root: Path) -> None:
     check_writable(folder, "FOLDER")
     from reproduce.records.frames import Frames  # pandas takes half a second to import
 
-    try:
-        for table in Frames(contents).export(folder):
-            click.echo(f"wrote {table}")
-    except StorageError as error:
-        raise click.ClickException(error.strerror or str(error)) from error
+    for table in Frames(contents).export(folder):
+        click.echo(f"wrote {table}")
     _end(contents.runs, (*contents.problems, *contents.benchmark_problems))
 
 

@@ -7,7 +7,7 @@ from click.core import ParameterSource
 
 from reproduce.commands.common import CORES, RECORDS, check_writable
 from reproduce.commands.options import FILE
-from reproduce.records.storage import StorageError, StorageFullError
+from reproduce.records.storage import StorageFullError
 
 
 @click.command()
@@ -43,8 +43,6 @@ def report(context: click.Context, root: Path, output: Path, jobs: int, readme: 
         build(root, output, jobs=jobs, readme=readme)
     except StorageFullError as error:
         raise click.ClickException(f"no space left to write {output}; an existing page is unchanged") from error
-    except StorageError as error:
-        raise click.ClickException(error.strerror or str(error)) from error
     except ReadmeError as error:
         raise click.UsageError(f"--readme: {error}") from error
     click.echo(f"wrote {output}; open {output.resolve().as_uri()}")
