@@ -36,13 +36,8 @@ class _Trainer(Trainer):
     pipeline: ForwardGradients
 
     def _engine(self, stages: list[Stage]) -> ForwardGradients:
-        cell, context = self._cell, self._context
-        if (
-            context.group.size > 1
-            or context.options.cuda_graphs
-            or context.options.compiled
-            or context.trace is not None
-        ):
+        cell, context, options = self._cell, self._context, self._context.options
+        if context.group.size > 1 or context.trace is not None or options.cuda_graphs or options.compiled:
             raise UnsupportedError(
                 "forward gradients only support one process without CUDA graphs, compilation and traces: leave out "
                 "--processes, --cuda-graphs, --compile and --trace"

@@ -117,13 +117,8 @@ def _check_optimizer(own: Mapping[str, Any], saved: Any, stage: str, *, updates:
                 raise CheckpointError(f"{stage}: the optimizer has {name} {theirs[name]!r}, the cell {value!r}")
         if list(theirs.get("params", ())) != list(group["params"]):
             raise CheckpointError(f"{stage}: the optimizer has other parameters")
-        if (
-            updates
-            and group.get("momentum")
-            and not all(
-                isinstance(saved["state"].get(number, {}).get("momentum_buffer"), Tensor) for number in group["params"]
-            )
-        ):
+        momenta = [saved["state"].get(number, {}).get("momentum_buffer") for number in group["params"]]
+        if updates and group.get("momentum") and not all(isinstance(momentum, Tensor) for momentum in momenta):
             raise CheckpointError(f"{stage}: the optimizer lacks the momentum of a parameter after {updates} updates")
     for entries in saved["state"].values():
         for name, value in entries.items():
