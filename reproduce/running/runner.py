@@ -27,20 +27,9 @@ from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record
 from reproduce.records.run import RecordError, State, Status
 from reproduce.records.storage import StorageError
-from reproduce.running import worker
+from reproduce.running import messages, worker
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.interrupts import Interrupt, ignore_signals
-from reproduce.running.messages import (
-    DeviceLost,
-    DiskFull,
-    Finished,
-    Message,
-    Notice,
-    OfCell,
-    Problem,
-    Progress,
-    Waiting,
-)
 from reproduce.running.progress import GridBar
 from reproduce.running.worker import REPORT_SECONDS
 
@@ -222,7 +211,7 @@ class _Listener:
                 assert isinstance(ready, Connection)
                 number, process = workers[ready]
                 try:
-                    message: Message = ready.recv()
+                    message: messages.Message = ready.recv()
                 except (EOFError, OSError):  # OSError if the worker died in the middle of a message
                     process.join()
                     del workers[ready]
@@ -234,33 +223,33 @@ class _Listener:
                     _note_death(process, self._running.pop(number, None), self._outcome, self._bar)
                     continue
                 self._last_sign[number] = time.monotonic()
-                if isinstance(message, OfCell):  # otherwise it is a sign of life, which has been noted
+                if isinstance(message, messages.OfCell):  # otherwise it is a sign of life, which has been noted
                     self.handle(number, message)
 
-    def handle(self, number: int, message: OfCell) -> None:
+    def handle(self, number: int, message: messages.OfCell) -> None:
         """Process what worker `number` sends about a cell."""
         cell = self._cells[message.index]
-        if isinstance(message, Finished | Problem):
+        if isinstance(message, messages.Finished | messages.Problem):
             self._running.pop(number, None)
         match message:
-            case Progress(share=share):
+            case messages.Progress(share=share):
                 self._running[number] = cell
                 self._bar.show(number, cell.slug, share)
-            case Finished(state=state):
+            case messages.Finished(state=state):
                 if not self._outcome.states[cell].final:  # otherwise another worker has reported it already
                     self._outcome.states[cell] = state
                     self._bar.finish(cell.slug, state.reached, worker=number)
-            case Notice(text=text):
+            case messages.Notice(text=text):
                 self._notice(text)
-            case Waiting(text=text):
+            case messages.Waiting(text=text):
                 if cell not in self._running.values():  # otherwise it waits for another worker of this grid
                     self._notice(text)
-            case Problem(text=text):
+            case messages.Problem(text=text):
                 self._note_problem(cell, text)
-                if isinstance(message, DeviceLost):
+                if isinstance(message, messages.DeviceLost):
                     self._ended.add(number)
                     self._harmful.add(message.index)
-                elif isinstance(message, DiskFull):
+                elif isinstance(message, messages.DiskFull):
                     self._stop.value = True
 
     def _look_for_silent(self, workers: dict[Connection, tuple[int, BaseProcess]]) -> None:

@@ -26,27 +26,16 @@ from reproduce.records.locks import STALE_SECONDS, Holder, LockedError, LockLost
 from reproduce.records.record import Record
 from reproduce.records.run import RecordError
 from reproduce.records.storage import StorageError, StorageFullError
-from reproduce.running import devices
+from reproduce.running import devices, messages
 from reproduce.running.execution import execute
 from reproduce.running.grid_options import GridOptions
-from reproduce.running.messages import (
-    Alive,
-    DeviceLost,
-    DiskFull,
-    Finished,
-    Message,
-    Notice,
-    Problem,
-    Progress,
-    Waiting,
-)
 
 POLL_SECONDS = 0.5  # interval at which a worker checks cells that other processes hold
 REPORT_SECONDS = 0.2  # interval at which a worker reports its progress
 ALIVE_SECONDS = 5.0  # interval at which a worker sends a sign of life, even if a cell has no ticks
 WAITING_SECONDS = 10.0  # time that a worker waits for other processes before it reports that it waits
 
-Report = Callable[[Message], None]
+Report = Callable[[messages.Message], None]
 
 
 class _Reporter(Observer):
@@ -57,16 +46,16 @@ class _Reporter(Observer):
         self._last = 0.0
 
     def begin(self) -> None:
-        self._report(Progress(self._index, 0.0))
+        self._report(messages.Progress(self._index, 0.0))
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
         now = time.monotonic()
         if now - self._last >= REPORT_SECONDS:
             self._last = now
-            self._report(Progress(self._index, done / total))
+            self._report(messages.Progress(self._index, done / total))
 
     def notice(self, text: str) -> None:
-        self._report(Notice(self._index, text))
+        self._report(messages.Notice(self._index, text))
 
 
 def main(
@@ -89,7 +78,7 @@ def main(
 
     lock = threading.Lock()
 
-    def report(message: Message) -> None:
+    def report(message: messages.Message) -> None:
         with lock, contextlib.suppress(OSError):  # the parent died, which `should_stop` detects
             pipe.send(message)
 
@@ -97,7 +86,7 @@ def main(
 
     def give_signs_of_life() -> None:
         while not ended.wait(ALIVE_SECONDS):
-            report(Alive())
+            report(messages.Alive())
 
     alive = threading.Thread(target=give_signs_of_life, daemon=True)
     alive.start()
@@ -144,11 +133,11 @@ def work(
             except Stopped:
                 return
             except StorageFullError as error:
-                report(DiskFull(index, str(error)))
+                report(messages.DiskFull(index, str(error)))
                 return
             except torch.AcceleratorError:
                 # After most of these errors, every later CUDA call of this process fails with the same error.
-                report(DeviceLost(index, traceback.format_exc()))
+                report(messages.DeviceLost(index, traceback.format_exc()))
                 return
         if len(held) == len(left):
             waiting = waiting or time.monotonic()
@@ -166,7 +155,7 @@ def _report_holders(cells: Sequence[Cell], held: Sequence[int], root: Path, repo
         if (owner := holder(folder)) is not None:
             since = time.strftime("%Y-%m-%d %H:%M", time.localtime(owner.touched))
             text = f"{cells[index].slug} is held by {owner.words}, which {_touch(owner, since)}"
-            report(Waiting(index, text))
+            report(messages.Waiting(index, text))
 
 
 def _touch(owner: Holder, since: str) -> str:
@@ -184,16 +173,16 @@ def _attempt(cell: Cell, options: GridOptions, context: Context, report: Report,
             from reproduce.data.sources import check  # not needed if there is nothing to train
 
             check(cell, options.data_root)
-        report(Finished(index, execute(record, context)))
+        report(messages.Finished(index, execute(record, context)))
     except LockedError:
         return False
     except LockLostError as error:
-        report(Notice(index, str(error)))
+        report(messages.Notice(index, str(error)))
         return False
     except (Stopped, StorageFullError, torch.AcceleratorError):
         raise
     except (RecordError, CheckpointError, DataError, StorageError, UnsupportedError) as error:
-        report(Problem(index, (isinstance(error, StorageError) and error.strerror) or str(error)))
+        report(messages.Problem(index, (isinstance(error, StorageError) and error.strerror) or str(error)))
     except Exception:  # an unknown problem of one cell must not end the others
-        report(Problem(index, traceback.format_exc()))
+        report(messages.Problem(index, traceback.format_exc()))
     return True
