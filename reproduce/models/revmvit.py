@@ -23,17 +23,8 @@ from torch.nn import functional as F
 
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
 from petra_core.stages import BufferedStage, Stage
+from reproduce.models import transformer
 from reproduce.models.sizes import REVMVIT, HierarchicalSize, find_size, patch_grid
-from reproduce.models.transformer import (
-    PatchEmbedding,
-    PositionEmbedding,
-    block_functions,
-    initialise,
-    join_heads,
-    pooled_head,
-    reversible_blocks,
-    split_heads,
-)
 
 FIRST_STRIDE = 4  # stride of keys and values in the first group
 
@@ -87,9 +78,9 @@ class PoolingAttention(nn.Module):
         """Map [B, H, W, C] to [B, H', W', C], the grid of the pooled queries."""
         q, k, v = self.qkv(x).chunk(3, dim=-1)  # [B, H, W, C] each
         q = self.pool_q(q)
-        queries, keys, values = (split_heads(x, self.heads) for x in (q, self.pool_k(k), self.pool_v(v)))
+        queries, keys, values = (transformer.split_heads(x, self.heads) for x in (q, self.pool_k(k), self.pool_v(v)))
         out = F.scaled_dot_product_attention(queries, keys, values)  # [B, heads, T, C / heads]
-        result: Tensor = self.project(join_heads(out).view(q.shape))
+        result: Tensor = self.project(transformer.join_heads(out).view(q.shape))
         return result
 
 
@@ -110,7 +101,7 @@ class StageTransition(nn.Module):
         self.fuse = ConcatStreams(-1)
         self.lateral = nn.Sequential(OrderedDict(norm=nn.LayerNorm(wide), **lateral))
         attention = PoolingAttention(wide, heads, key_stride, query_stride=2)
-        self.attention, self.mlp = block_functions(wide, attention)
+        self.attention, self.mlp = transformer.block_functions(wide, attention)
         self.duplicate = DuplicateStreams()
 
     def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -151,8 +142,8 @@ def revmvit(
     grid = patch_grid(image_size, patch)
     width, heads = size.width, size.heads
     stem = nn.Sequential(
-        PatchEmbedding(width, image_size, patch, overlap=patch - 1),
-        PositionEmbedding((grid, grid), width),
+        transformer.PatchEmbedding(width, image_size, patch, overlap=patch - 1),
+        transformer.PositionEmbedding((grid, grid), width),
         DuplicateStreams(),
     )
     stages: list[Stage] = [BufferedStage(stem)]
@@ -162,6 +153,9 @@ def revmvit(
             heads *= 2
             stages.append(BufferedStage(StageTransition(width, heads, stride)))
             width *= 2
-        blocks = [block_functions(width, PoolingAttention(width, heads, stride)) for _ in range(depth - (group > 0))]
-        stages += reversible_blocks(blocks, split=split_blocks)
-    return initialise([*stages, pooled_head(width, num_classes)])
+        blocks = [
+            transformer.block_functions(width, PoolingAttention(width, heads, stride))
+            for _ in range(depth - (group > 0))
+        ]
+        stages += transformer.reversible_blocks(blocks, split=split_blocks)
+    return transformer.initialise([*stages, transformer.pooled_head(width, num_classes)])

@@ -18,15 +18,8 @@ from torch.nn import functional as F
 
 from petra_core.models.streams import ConcatStreams, DuplicateStreams
 from petra_core.stages import BufferedStage, Stage
+from reproduce.models import transformer
 from reproduce.models.sizes import REVSWIN, HierarchicalSize, find_size, patch_grid, window_grids
-from reproduce.models.transformer import (
-    EMBEDDING_DEVIATION,
-    PatchEmbedding,
-    block_functions,
-    initialise,
-    pooled_head,
-    reversible_blocks,
-)
 
 
 class WindowAttention(nn.Module):
@@ -51,7 +44,7 @@ class WindowAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
         self.bias = nn.Parameter(torch.empty((2 * window - 1) ** 2, heads))  # one row per relative position
-        nn.init.trunc_normal_(self.bias, std=EMBEDDING_DEVIATION)
+        nn.init.trunc_normal_(self.bias, std=transformer.EMBEDDING_DEVIATION)
         # Not in the state dict, since both can be computed from the sizes.
         self.register_buffer("relative_position", _relative_position(window), persistent=False)
         self.register_buffer("separate", _separate(grid, window, shift) if shift else None, persistent=False)
@@ -148,7 +141,7 @@ def revswin(
     size = find_size("RevSwin", REVSWIN, size)
     grids = window_grids(patch_grid(image_size, patch), window, len(size.depths))
     width, heads = size.width, size.heads
-    stem = [PatchEmbedding(width, image_size, patch), nn.LayerNorm(width), DuplicateStreams()]
+    stem = [transformer.PatchEmbedding(width, image_size, patch), nn.LayerNorm(width), DuplicateStreams()]
     stages: list[Stage] = [BufferedStage(nn.Sequential(*stem))]
     for group, (depth, (grid, group_window)) in enumerate(zip(size.depths, grids, strict=True)):
         if group > 0:
@@ -158,6 +151,6 @@ def revswin(
         for block in range(depth):
             shift = group_window // 2 if block % 2 and group_window < grid else 0  # a single window is not shifted
             attention = WindowAttention(width, heads, grid, group_window, shift)
-            blocks.append(block_functions(width, attention))
-        stages += reversible_blocks(blocks, split=split_blocks)
-    return initialise([*stages, pooled_head(width, num_classes)])
+            blocks.append(transformer.block_functions(width, attention))
+        stages += transformer.reversible_blocks(blocks, split=split_blocks)
+    return transformer.initialise([*stages, transformer.pooled_head(width, num_classes)])

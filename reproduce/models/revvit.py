@@ -14,22 +14,14 @@ from torch import nn
 from petra_core.errors import check_number
 from petra_core.models.streams import DuplicateStreams
 from petra_core.stages import BufferedStage, Stage
+from reproduce.models import transformer
 from reproduce.models.sizes import REVVIT, TransformerSize, find_size, patch_grid
-from reproduce.models.transformer import (
-    PatchEmbedding,
-    PositionEmbedding,
-    SelfAttention,
-    block_functions,
-    initialise,
-    pooled_head,
-    reversible_blocks,
-)
 
 
 def flat_block(size: TransformerSize, *, dropout: float) -> tuple[nn.Module, nn.Module]:
     """Return the functions (F, G) of a block on tokens [B, T, C]."""
-    attention = SelfAttention(size.width, size.heads, dropout)
-    return block_functions(size.width, attention, dropout=dropout, mlp_ratio=size.mlp_ratio)
+    attention = transformer.SelfAttention(size.width, size.heads, dropout)
+    return transformer.block_functions(size.width, attention, dropout=dropout, mlp_ratio=size.mlp_ratio)
 
 
 def revvit(
@@ -64,17 +56,17 @@ def revvit(
     check_number("dropout", dropout, below=1.0)
     grid = patch_grid(image_size, patch)
     stem = nn.Sequential(
-        PatchEmbedding(size.width, image_size, patch),
-        PositionEmbedding((grid, grid), size.width),
+        transformer.PatchEmbedding(size.width, image_size, patch),
+        transformer.PositionEmbedding((grid, grid), size.width),
         nn.Flatten(1, 2),  # [B, T, C]
         *([nn.Dropout(dropout)] if dropout else []),
         DuplicateStreams(),
     )
     blocks = (flat_block(size, dropout=dropout) for _ in range(size.depth))
-    return initialise(
+    return transformer.initialise(
         [
             BufferedStage(stem),
-            *reversible_blocks(blocks, split=split_blocks),
-            pooled_head(size.width, num_classes),
+            *transformer.reversible_blocks(blocks, split=split_blocks),
+            transformer.pooled_head(size.width, num_classes),
         ]
     )

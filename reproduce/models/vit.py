@@ -15,18 +15,10 @@ from torch import Tensor, nn
 
 from petra_core.errors import check_int, check_number
 from petra_core.stages import BufferedStage, HeadStage, Stage
+from reproduce.models import transformer
 from reproduce.models.bdia import BITS, BdiaStage, EulerStep, FirstStep, Quantise
 from reproduce.models.revroberta import TokenEmbedding, masked_cross_entropy
 from reproduce.models.sizes import REVVIT, TransformerSize, find_size, patch_grid
-from reproduce.models.transformer import (
-    Mlp,
-    PatchEmbedding,
-    PositionEmbedding,
-    SelfAttention,
-    TokenMean,
-    initialise,
-    pre_norm,
-)
 
 
 class Increment(nn.Module):
@@ -34,8 +26,8 @@ class Increment(nn.Module):
 
     def __init__(self, size: TransformerSize, attention: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.attention = pre_norm(size.width, attention, dropout=dropout)
-        self.mlp = pre_norm(size.width, Mlp(size.width, size.mlp_ratio), dropout=dropout)
+        self.attention = transformer.pre_norm(size.width, attention, dropout=dropout)
+        self.mlp = transformer.pre_norm(size.width, transformer.Mlp(size.width, size.mlp_ratio), dropout=dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.attention(x)
@@ -82,12 +74,16 @@ def vit(
     size = find_size("ViT", REVVIT, size)
     grid = patch_grid(image_size, patch)
     embedding = nn.Sequential(
-        PatchEmbedding(size.width, image_size, patch),
-        PositionEmbedding((grid, grid), size.width),
+        transformer.PatchEmbedding(size.width, image_size, patch),
+        transformer.PositionEmbedding((grid, grid), size.width),
         nn.Flatten(1, 2),  # [B, T, C]
     )
-    head = [nn.LayerNorm(size.width), TokenMean(), nn.Linear(size.width, check_int("num_classes", num_classes, 2))]
-    attention = partial(SelfAttention, size.width, size.heads, dropout)
+    head = [
+        nn.LayerNorm(size.width),
+        transformer.TokenMean(),
+        nn.Linear(size.width, check_int("num_classes", num_classes, 2)),
+    ]
+    attention = partial(transformer.SelfAttention, size.width, size.heads, dropout)
     return _stages(size, embedding, attention, HeadStage(nn.Sequential(Latest(), *head)), dropout, bits, bdia=bdia)
 
 
@@ -120,7 +116,7 @@ def gpt(
     """
     size = find_size("GPT", REVVIT, size)
     embedding = TokenEmbedding(vocabulary, size.width, length)
-    attention = partial(SelfAttention, size.width, size.heads, dropout, causal=True)
+    attention = partial(transformer.SelfAttention, size.width, size.heads, dropout, causal=True)
     layers = [nn.LayerNorm(size.width), nn.Linear(size.width, vocabulary)]
     head = HeadStage(nn.Sequential(Latest(), *layers), loss=masked_cross_entropy)
     return _stages(size, embedding, attention, head, dropout, bits, bdia=bdia)
@@ -142,4 +138,4 @@ def _stages(
     dropped: nn.Module = nn.Dropout(dropout) if dropout else nn.Identity()
     stages: list[Stage] = [BufferedStage(nn.Sequential(embedding, dropped, *begin))]
     stages += [BdiaStage(h, bits) if bdia else BufferedStage(EulerStep(h)) for h in others]
-    return initialise([*stages, head])
+    return transformer.initialise([*stages, head])
