@@ -174,10 +174,7 @@ class TrainedCell(NetworkCell):
         dataset = _check_dataset(self)
         super()._check()
         dataset.check(
-            image_size=self.image_size,
-            augmentation=self.augmentation,
-            loader=self.loader,
-            batch_size=self.batch_size,
+            image_size=self.image_size, augmentation=self.augmentation, loader=self.loader, batch_size=self.batch_size
         )
         if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
             raise CellError(f"drops must increase between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")

@@ -124,12 +124,7 @@ def _state(dataset: Dataset, root: Path) -> str:
     is_flag=True,
     help="Only list the images instead of copying them (144 GB), for torchvision's loader (imagenet).",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    show_default="number of cores",
-    help="Decoding threads (imagenet).",
-)
+@click.option("--workers", type=click.IntRange(1), show_default="number of cores", help="Decoding threads (imagenet).")
 def prepare_command(
     dataset: Dataset,
     source: Path | None,

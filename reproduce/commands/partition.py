@@ -104,10 +104,7 @@ def partition(
 
         measured = replace(time_network(cell, where, begin), staleness=vector)
         bar.update((bar.length or 0) - bar.pos)
-    plans = {
-        "even": measured.even(processes),
-        "balanced": measured.best(processes, limit),
-    }
+    plans = {"even": measured.even(processes), "balanced": measured.best(processes, limit)}
     click.echo("\n".join(stage_lines(measured)))
     if vector is not None:
         click.echo(f"{timing.title(training.timing, training.stages)}: staleness {', '.join(map(str, vector))}")

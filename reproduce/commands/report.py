@@ -12,13 +12,7 @@ from reproduce.records.storage import StorageFullError
 
 @click.command()
 @RECORDS
-@click.option(
-    "--output",
-    type=FILE,
-    default=Path("reports/index.html"),
-    show_default=True,
-    help="File of the page.",
-)
+@click.option("--output", type=FILE, default=Path("reports/index.html"), show_default=True, help="File of the page.")
 @click.option(
     "--jobs",
     type=click.IntRange(1),

@@ -124,11 +124,7 @@ class ChangedImageError(DataError):
 
 
 def write_beton(
-    path: Path,
-    images: RawImages | JpegFiles,
-    *,
-    workers: int = 1,
-    progress: Callable[[int], object] = lambda _: None,
+    path: Path, images: RawImages | JpegFiles, *, workers: int = 1, progress: Callable[[int], object] = lambda _: None
 ) -> None:
     """Write images and labels to `path` atomically. The file does not depend on the number of workers.
 

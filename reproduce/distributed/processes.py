@@ -236,11 +236,7 @@ class DistributedGroup(Group):
 
     @property
     def environment(self) -> dict[str, Any]:
-        return {
-            "processes": self.size,
-            "partition": list(self._shares),
-            "backend": "nccl" if self._nccl else "gloo",
-        }
+        return {"processes": self.size, "partition": list(self._shares), "backend": "nccl" if self._nccl else "gloo"}
 
     def announce(self, *, go: bool | None) -> None:
         dist.broadcast(torch.tensor([WAIT if go is None else int(go)]), src=0)

@@ -72,12 +72,7 @@ def predict_memory(cell: MemoryCell, device: torch.device | None = None) -> tupl
     with torch.device("meta"):
         stages, batch = networks.build(cell, dataset.num_classes), micro_batch(cell, dataset.num_classes)
     return predict(
-        stages,
-        methods.by_name(cell.method),
-        *batch,
-        accumulation=cell.accumulation,
-        optimizer=SGD,
-        device=device,
+        stages, methods.by_name(cell.method), *batch, accumulation=cell.accumulation, optimizer=SGD, device=device
     )
 
 

@@ -6,13 +6,7 @@ from petra_core import methods
 from petra_core.ledger import KINDS
 from reproduce.cells import catalogue
 from reproduce.grids.plans.table4 import METHODS
-from reproduce.modelling.buffer_rules import (
-    CONSISTENT_RULE,
-    PUBLISHED_RULE,
-    BufferRule,
-    memory,
-    revnet_sizes,
-)
+from reproduce.modelling.buffer_rules import CONSISTENT_RULE, PUBLISHED_RULE, BufferRule, memory, revnet_sizes
 from reproduce.records.frames import Frames, RunSet
 
 COUNTED = ("parameters", "buffers", "inputs", "stashed_weights")  # kinds that the rules count

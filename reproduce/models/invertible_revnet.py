@@ -27,12 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from petra_core.models.architecture import Block, residual_blocks
-from petra_core.models.revnet import (
-    IMAGE_CHANNELS,
-    bottleneck_residual,
-    revnet,
-    split_stem,
-)
+from petra_core.models.revnet import IMAGE_CHANNELS, bottleneck_residual, revnet, split_stem
 from petra_core.models.streams import ConcatStreams
 from petra_core.stages import HeadStage, ReversibleStage, Stage, merge
 from reproduce.models.permutation import PixelUnshuffleStage

@@ -98,10 +98,7 @@ def block_functions(
     width: int, attention: nn.Module, *, dropout: float = 0.0, mlp_ratio: int = MLP_RATIO
 ) -> tuple[nn.Sequential, nn.Sequential]:
     """Return the functions (F, G) of a block: the given attention, and an MLP."""
-    return (
-        pre_norm(width, attention, dropout=dropout),
-        pre_norm(width, Mlp(width, mlp_ratio), dropout=dropout),
-    )
+    return pre_norm(width, attention, dropout=dropout), pre_norm(width, Mlp(width, mlp_ratio), dropout=dropout)
 
 
 def reversible_blocks(blocks: Iterable[tuple[nn.Module, nn.Module]], *, split: bool) -> list[Stage]:

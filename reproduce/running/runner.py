@@ -264,7 +264,7 @@ class _Listener:
             if silent >= SILENT_SECONDS:
                 self._notice(
                     f"worker {number} (process {process.pid}){doing} has given no sign of life for "
-                    f"{SILENT_SECONDS:.0f} s: it may be suspended, or the machine may be out of memory",
+                    f"{SILENT_SECONDS:.0f} s: it may be suspended, or the machine may be out of memory"
                 )
             if self._stop.value and silent >= GRACE_SECONDS:
                 self._bar.notice(f"worker {number} (process {process.pid}){doing} does not respond and is killed")

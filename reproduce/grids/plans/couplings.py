@@ -38,11 +38,7 @@ class Coupling:
 
 
 ADDITIVE = Coupling("additive (RevViT)", "revvit", precisions=PRECISIONS)
-COUPLINGS = (
-    ADDITIVE,
-    Coupling("BDIA", "vit", "bdia"),
-    Coupling("BDIA without quantiser", "vit", "bdia_float"),
-)
+COUPLINGS = (ADDITIVE, Coupling("BDIA", "vit", "bdia"), Coupling("BDIA without quantiser", "vit", "bdia_float"))
 
 
 def cells(scale: str) -> list[Cell]:
