@@ -19,38 +19,29 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from reproduce.models.sizes import (
-    REVMVIT,
-    REVROBERTA,
-    REVSWIN,
-    REVVIT,
-    HierarchicalSize,
-    TransformerSize,
-    patch_grid,
-    window_grids,
-)
+from reproduce.models import sizes
 
 if TYPE_CHECKING:  # torch is slow to import, and names and sizes do not need it
     from petra_core.stages import Stage
 
-Size = TransformerSize | HierarchicalSize
+Size = sizes.TransformerSize | sizes.HierarchicalSize
 
 OWN = "own"  # the model's coupling
 COUPLINGS = (OWN, "bdia", "bdia_float")  # BDIA, bitwise exact, or in floating-point numbers without a quantiser
 TITLES = {"vit": "ViT", "revvit": "RevViT", "revswin": "RevSwin", "revmvit": "RevMViT", "revroberta": "RevRoBERTa"}
 SIZES: dict[str, Mapping[str, Size]] = {
-    "vit": REVVIT,
-    "revvit": REVVIT,
-    "revswin": REVSWIN,
-    "revmvit": REVMVIT,
-    "revroberta": REVROBERTA,
+    "vit": sizes.REVVIT,
+    "revvit": sizes.REVVIT,
+    "revswin": sizes.REVSWIN,
+    "revmvit": sizes.REVMVIT,
+    "revroberta": sizes.REVROBERTA,
 }
 DEPTHS = (2, 12, 24, 48)  # blocks of networks with the width of micro
 #: Sizes of all models by name: the published ones, and those of other depths.
-MODELS: dict[str, Size] = {f"{family}_{name}": size for family, sizes in SIZES.items() for name, size in sizes.items()}
+MODELS: dict[str, Size] = {f"{family}_{name}": size for family, named in SIZES.items() for name, size in named.items()}
 MODELS |= {
-    f"{family}_micro{depth}": dataclasses.replace(sizes["micro"], depth=depth)
-    for family, sizes in (("vit", REVVIT), ("revvit", REVVIT), ("revroberta", REVROBERTA))
+    f"{family}_micro{depth}": dataclasses.replace(named["micro"], depth=depth)
+    for family, named in (("vit", sizes.REVVIT), ("revvit", sizes.REVVIT), ("revroberta", sizes.REVROBERTA))
     for depth in DEPTHS
 }
 WINDOW = 7
@@ -74,7 +65,7 @@ def build(model: str, stem: str, width: int, image_size: int, num_classes: int, 
     check(model, stem, width, image_size)
     check_coupling(model, coupling)
     size = dataclasses.replace(MODELS[model], width=width)
-    if isinstance(size, TransformerSize) and reads_text(model):
+    if isinstance(size, sizes.TransformerSize) and reads_text(model):
         return revroberta(size, vocabulary=num_classes + SPECIAL_TOKENS, length=image_size, dropout=0.0)
     family, patch = model.partition("_")[0], _patch(stem)
     arguments: dict[str, Any] = {"window": _window(image_size // patch)} if family == "revswin" else {}
@@ -98,9 +89,9 @@ def check(model: str, stem: str, width: int, image_size: int) -> None:
         raise ValueError(f"width of {model} (published: {size.width}): {error}") from None
     if patch is None:
         return
-    grid = patch_grid(image_size, patch)
-    if isinstance(size, HierarchicalSize) and model.startswith("revswin"):
-        window_grids(grid, _window(grid), len(size.depths))
+    grid = sizes.patch_grid(image_size, patch)
+    if isinstance(size, sizes.HierarchicalSize) and model.startswith("revswin"):
+        sizes.window_grids(grid, _window(grid), len(size.depths))
 
 
 def check_coupling(model: str, coupling: str) -> None:
