@@ -101,28 +101,21 @@ def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize,
     return tuple(sizes)
 
 
-def memory(
-    sizes: Sequence[StageSize],
-    method: Method,
-    rule: BufferRule,
-    accumulation: int = ACCUMULATION,
-    staleness: Sequence[int] | None = None,
-) -> int:
-    """Return the bytes of all stages under a method, by a rule, with an update after every k backwards.
+def memory(sizes: Sequence[StageSize], method: Method, rule: BufferRule, accumulation: int = ACCUMULATION) -> int:
+    """Return the bytes of all stages under a method in lockstep, by a rule, with an update after every k backwards.
 
     Args:
         sizes: Sizes of the stages.
         method: Training method.
         rule: Rule for counting inputs.
         accumulation: Accumulation k.
-        staleness: Staleness of each stage; None for lockstep, as published.
 
     Returns:
         The number of bytes.
 
     """
-    vector = lockstep(len(sizes)) if staleness is None else staleness
-    return sum(_stage_memory(size, method, rule, accumulation, s) for size, s in zip(sizes, vector, strict=True))
+    staleness = lockstep(len(sizes))
+    return sum(_stage_memory(size, method, rule, accumulation, s) for size, s in zip(sizes, staleness, strict=True))
 
 
 @cache
