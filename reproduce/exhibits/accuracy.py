@@ -80,13 +80,12 @@ def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
     def less_rival(k: int) -> Field:
         return judged_columns("PETRA − it", lambda row: beside[*row, k], digits=1, group=f"k = {k}")
 
-    head = [words("network", lambda row: row[0]), method("method", lambda row: methods.by_name(row[1]))]
+    head = [words("network", lambda row: row[0], heading=True), method("method", lambda row: methods.by_name(row[1]))]
     yield table(
         key=f"accuracy-{key}",
         caption=f"Test accuracy by network, method and k, and differences to backpropagation, points ({setting}).",
         rows=rows,
         fields=[*head, *(field for k in sorted(ks) for field in of_k(k))],
-        grouped=True,
     )
     if any(difference.estimate for difference in beside.values()):
         yield table(
@@ -94,7 +93,6 @@ def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
             caption=f"PETRA − each asynchronous rival, points of accuracy ({setting}).",
             rows=rivals,
             fields=[*head, *map(less_rival, sorted(ks))],
-            grouped=True,
         )
 
 

@@ -54,7 +54,7 @@ def _compare_published(papers: Iterable[tuple[RunSet, SeedSamples]], arithmetic:
         f"{arithmetic}).",
         rows=stated,
         fields=[
-            words("data set", lambda key: catalogue.by_name(key[0]).title),
+            words("data set", lambda key: catalogue.by_name(key[0]).title, heading=True),
             words("network", lambda key: key[1]),
             entry("published", lambda key: published_value(stated[key], "value")),
             mean("ours", lambda key: ours[key]),
@@ -66,7 +66,6 @@ def _compare_published(papers: Iterable[tuple[RunSet, SeedSamples]], arithmetic:
             "Ours have plain attention and the mean of all tokens; a class token, shifted patches and masked attention "
             "with a learned temperature are in code of others that reaches ViT's accuracy.",
         ],
-        grouped=True,
     )
 
 

@@ -136,14 +136,13 @@ def _tabulate_aims(benchmark: Benchmark) -> Table:
         caption=f"{benchmark.title}: measured ratios and values with an aim.",
         rows=benchmark.judge(),
         fields=[
-            words("group", lambda row: row[0].group),
+            words("group", lambda row: row[0].group, heading=True),
             words("of", lambda row: row[0].title),
             words("quantity", lambda row: row[0].quantity),
             entry("median (quartiles)", median),
             number("rounds", lambda row: row[1].n),
             words("aim", aim),
         ],
-        grouped=True,
     )
 
 
@@ -174,12 +173,11 @@ def _side_by_side(benchmark: Benchmark, series: DataFrame) -> Table:
         caption=f"{benchmark.title}: contestants side by side, medians over the rounds.",
         rows=[(group, name) for group in series["group"].unique() for name in names],
         fields=[
-            words("group", lambda row: row[0]),
+            words("group", lambda row: row[0], heading=True),
             words("contestant", lambda row: row[1]),
             *([words("version", lambda row: benchmark.setting[row[1]])] if any(named) else []),
             *map(column, sorted(series["quantity"].unique(), key=lambda name: not name.endswith((", ms", ", MB")))),
         ],
-        grouped=True,
     )
 
 

@@ -142,7 +142,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         text = "; ".join(f"{mitigation}: {value:.2g}" for value, mitigation in exactness)
         yield Finding(f"Corrections: relative error of the inputs that PETRA reconstructs at the bottom: {text}.")
     place = [
-        words("mitigation", lambda place: place[3]),
+        words("mitigation", lambda place: place[3], heading=True),
         words("network", lambda place: place[0]),
         number("k", lambda place: place[1]),
         method("method", lambda place: methods.by_name(place[2])),
@@ -164,7 +164,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             "relative: to the method without a mitigation. They are as the engine of each run counted them; since "
             "version 0.2 the engine holds one message more per pair of stages in lockstep.",
         ),
-        grouped=True,
     )
     if best:
         yield table(
@@ -186,7 +185,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
                 "highest of them was best, a better one may lie beyond; a small lead is a choice by chance, also of "
                 "the method without a mitigation.",
             ),
-            grouped=True,
         )
     if any(sample.values for sample in after.values()):
         lasting = run_set.describe(all_runs[all_runs["epochs"] > shortest], length=False, rate=False)
@@ -196,7 +194,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             f"mitigation and backpropagation at the recipe's ({lasting}; k = 1).",
             rows=[place for place in after if place[-2] == PETRA.name],
             fields=[
-                words(f"mitigation{CHOSEN}", lambda place: place[-1]),
+                words(f"mitigation{CHOSEN}", lambda place: place[-1], heading=True),
                 number("epochs", lambda place: place[2]),
                 mean("accuracy, %", after.get),
                 *_differences(longer),
@@ -206,7 +204,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
                 f"seed {CHOICE} among others: these seeds had a part in the choice, and PETRA without a mitigation has "
                 "the recipe's.",
             ),
-            grouped=True,
         )
 
 

@@ -68,14 +68,13 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         f"{run_set.example.accumulation}).",
         rows=[(title, blocks) for title in dict.fromkeys(titles) for blocks in BLOCKS],
         fields=[
-            words("coupling", lambda place: place[0]),
+            words("coupling", lambda place: place[0], heading=True),
             number("blocks", lambda place: place[1]),
             *error_columns(errors),
             mean("accuracy, %", accuracy.get),
             words("broken runs", lambda place: "; ".join(list_broken(accuracy[place]))),
         ],
         notes=[RULE, NOTE, "In bf16 the functions are in bfloat16 by autocast, the streams in float32."],
-        grouped=True,
     )
 
 

@@ -89,7 +89,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"Accuracy, differences in points, and errors against depth ({setting}).",
         rows=places,
         fields=[
-            words("k", lambda place: f"k = {place[0]}"),
+            words("k", lambda place: f"k = {place[0]}", heading=True),
             number("J", lambda place: place[1]),
             *map(accuracy_column, COMPARED),
             *map(step_columns, STEPS),
@@ -97,7 +97,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             *error_columns(errors),
         ],
         notes=[NOTE],
-        grouped=True,
     )
     cases = [
         (f"{short_title(m)} at J = {stages} with k = {k}", accuracy[k, stages, m.name], accuracy[k, stages, EXACT.name])

@@ -89,13 +89,12 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"Gradient quality per stage (scale “{run_set.scale}”); last, the mean of the stages below the head.",
         rows=sorted(places, key=lambda place: list(seeds_of).index(place[0])),
         fields=[
-            words("study", lambda place: f"{place[0]}: {seeds_of[place[0]]}"),
+            words("study", lambda place: f"{place[0]}: {seeds_of[place[0]]}", heading=True),
             number("stage", lambda place: Entry("mean", 1e3) if place[1] == "mean" else place[1]),
             words("kind", lambda place: place[2] or none("of all above")),
             *quality(rows, PLACE, {**stages, **overall}),
         ],
         notes=[f"{CLOSER} {KINDS_NOTE}"],
-        grouped=True,
     )
 
 

@@ -69,12 +69,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"Gradient quality over training (scale “{run_set.scale}”), means over the stages below the head.",
         rows=values[PLACE].drop_duplicates().itertuples(index=False, name=None),
         fields=[
-            words("study", lambda part: f"{part[0]}: {seeds_of[part[0]]}"),
+            words("study", lambda part: f"{part[0]}: {seeds_of[part[0]]}", heading=True),
             entry("epochs", lambda part: Entry(f"{part[1]:.3g} to {part[2]:.3g}", part[1])),
             *quality(values, PLACE, closer),
         ],
         notes=[CLOSER],
-        grouped=True,
     )
 
 

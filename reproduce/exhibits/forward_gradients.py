@@ -96,7 +96,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"Targets, guesses and spaces, and what they cost ({run_set.describe(width=False)}).",
         rows=sorted(accuracy, key=lambda place: place[1] == FORWARD_GRADIENT),
         fields=[
-            words("network", lambda place: place[0]),
+            words("network", lambda place: place[0], heading=True),
             words("guess", _way),
             words("target", lambda place: place[3]),
             words("space", lambda place: place[5].replace("_", " ")),
@@ -121,7 +121,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             "M/8/16, 100 less the test error. LocalFG (second-hand): a third party's program with 16 blocks, one "
             "coefficient for all layers and the whole batch, effectively unnormalised.",
         ],
-        grouped=True,
     )
 
 

@@ -59,14 +59,13 @@ def whole(_: Frames) -> Iterator[Shown]:
             caption=f"Memory by kind ({SETTING}).",
             rows=gigabytes,
             fields=[
-                words("depth", lambda row: f"RevNet-{row[0]} and invertible RevNet-{row[0]}"),
+                words("depth", lambda row: f"RevNet-{row[0]} and invertible RevNet-{row[0]}", heading=True),
                 words("kind", lambda row: row[1].replace("_", " ")),
                 amount("paper's, GB", lambda row: gigabytes[row][0], 2),
                 amount("invertible, GB", lambda row: gigabytes[row][1], 2),
                 difference("difference", lambda row: gigabytes[row][1] - gigabytes[row][0], 2),
             ],
             notes=["Inputs: of the stem in both networks, of the down-sampling stages in the paper's only."],
-            grouped=True,
         )
     )
     sums = {depth: gigabytes[depth, "sum"] for depth in DEPTHS}
@@ -91,7 +90,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"Accuracy and measured memory of both networks ({setting}).",
         rows=sorted(accuracy, key=lambda place: place[0]),
         fields=[
-            words("k", lambda place: f"k = {place[0]}"),
+            words("k", lambda place: f"k = {place[0]}", heading=True),
             method("method", lambda place: methods.by_name(place[1])),
             words("network", lambda place: titles[place[2]]),
             mean("last epoch, %", accuracy.get),
@@ -99,7 +98,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             amount("peak, MB", peak.get, 1),
         ],
         notes=["Peak: the most bytes that a stage held at one moment, counted by the engine, summed over the stages."],
-        grouped=True,
     )
     if summary := summarize(gaps.values()):
         yield Finding(

@@ -79,7 +79,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"Differences to backpropagation by the length of the training ({setting}).",
         rows=accuracy,
         fields=[
-            words("method", lambda place: place[0].title),
+            words("method", lambda place: place[0].title, heading=True),
             number("epochs", lambda place: place[1]),
             mean("accuracy, %", lambda place: reached[place[0].method.name, place[0].k, place[1]]),
             mean("backpropagation, %", lambda place: reached[EXACT, place[0].k, place[1]]),
@@ -88,7 +88,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             difference_column("difference", loss.get, 4, group="training loss, last epochs"),
             words("the paper's claim", rule.get),
         ],
-        grouped=True,
     )
     if by_rule := "; ".join(filter(None, rule.values())):
         yield Finding(f"Training length: PETRA, k = {PETRA.k}, the paper's claim by the rule: {by_rule}.")

@@ -98,7 +98,7 @@ def _show_record(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
         f"{small if record.environment.get('device') == 'cpu' else ''}",
         rows=[group for group in medians.index if BATCH in group],
         fields=[
-            words("network", lambda group: group.partition(BATCH)[0]),
+            words("network", lambda group: group.partition(BATCH)[0], heading=True),
             number("batch", lambda group: int(group.partition(BATCH)[2])),
             amounts(TITLES, lambda group: medians.loc[group, THROUGHPUT], 1, group="samples/s", without="not timed"),
             difference("measured", gained.get, 1, group=GAIN),
@@ -109,7 +109,6 @@ def _show_record(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
             ),
         ],
         notes=record.notes,
-        grouped=True,
     )
     yield Folded(
         table(

@@ -145,7 +145,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         caption="Primary comparisons: differences in test accuracy over the last epochs, points.",
         rows=known,
         fields=[
-            words("family", lambda comparison: comparison.family),
+            words("family", lambda comparison: comparison.family, heading=True),
             words("comparison", lambda comparison: comparison.title),
             words("question", lambda comparison: comparison.question),
             words("setting", lambda comparison: comparison.setting),
@@ -162,7 +162,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
                 "training loss", lambda comparison: comparison.loss if comparison.accuracy.estimate else None, 4
             ),
         ],
-        grouped=True,
         notes=[
             f"In brackets the runs of each side. Equal: the interval lies within ± {MARGIN_POINTS:g} points. The "
             "intervals are of 95 % each; only p is corrected."

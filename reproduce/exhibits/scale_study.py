@@ -85,7 +85,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         caption=f"Training a chain of 2P blocks on P devices; {modelled}.",
         rows=ways.to_dict("records"),
         fields=[
-            words("P", lambda way: f"P = {way['devices']:,}"),
+            words("P", lambda way: f"P = {way['devices']:,}", heading=True),
             words("way", lambda way: way["title"]),
             efficiency(f"{BATCH} micro-batches", "efficiency", ideal),
             efficiency("4P", "with_4p", ideal),
@@ -103,7 +103,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
             "more than they hold at any one; of the others the most at one moment.",
             timing,
         ],
-        grouped=True,
     )
 
     def seconds(costs: Sequence[Cost], link: Link) -> float:

@@ -248,7 +248,7 @@ def _points(run_set: RunSet, places: list[Place], accuracy: SeedSamples, loss: S
         "of the recipe).",
         rows=places,
         fields=[
-            words("setting", lambda place: f"{place.network}, k = {place.k}, {place.epochs} epochs"),
+            words("setting", lambda place: f"{place.network}, k = {place.k}, {place.epochs} epochs", heading=True),
             number("d₀", lambda place: place.staleness),
             words("timing", lambda place: place.title),
             *(mean(f"{short_title(m)}, %", sample_of(m.name)) for m in (*plan.COMPARED, plan.EXACT)),
@@ -262,7 +262,6 @@ def _points(run_set: RunSet, places: list[Place], accuracy: SeedSamples, loss: S
                 "difference", lambda place: _gap(place, loss, PETRA, EXACT), 4, group="training loss, last epoch"
             ),
         ],
-        grouped=True,
     )
 
 
@@ -365,7 +364,7 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
         "measured stage costs, links take no time.",
         rows=rows,
         fields=[
-            words("devices", lambda row: f"{row.devices} devices"),
+            words("devices", lambda row: f"{row.devices} devices", heading=True),
             words("way", lambda row: row.way),
             number("k", lambda row: row.k),
             words("d₀", lambda row: "1 update" if row.way == TITLES[DOUBLE_BUFFERED] else f"{row.staleness}"),
@@ -388,7 +387,6 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
             "the warm-up of the other methods here, which need not suit it.",
             *machines,
         ],
-        grouped=True,
     )
 
 
@@ -434,13 +432,14 @@ def _mitigations(run_set: RunSet) -> Table:
         f"({run_set.describe(network=True, rate=False)}, k = 1).",
         rows=runs.drop_duplicates(by).sort_values(["optimizer", "reference_rate", "staleness"]).to_dict("records"),
         fields=[
-            words("mitigation", lambda row: "NAdam" if row["optimizer"] == "nadam" else "predicted weights"),
+            words(
+                "mitigation", lambda row: "NAdam" if row["optimizer"] == "nadam" else "predicted weights", heading=True
+            ),
             amount("rate of 256 samples", lambda row: row["reference_rate"], 4),
             number("d₀", lambda row: row["staleness"]),
             words("way", _way),
             mean("accuracy, %", lambda row: reached[tuple(row[name] for name in by)]),
         ],
-        grouped=True,
     )
 
 
@@ -511,13 +510,12 @@ def _latencies(run_set: RunSet, networks: list[TimedNetwork]) -> Table:
         "device, by the latency of a message in the same unit; PETRA, k = 1.",
         rows=rows,
         fields=[
-            words("network", lambda row: row[0]),
+            words("network", lambda row: row[0], heading=True),
             number("devices", lambda row: len(row[2])),
             words("timing", lambda row: "lockstep" if row[3] else "asynchronous 1F1B"),
             number("d₀", lambda row: round((1 + row[3]) * (len(row[2]) - 1))),
             *(amount(f"latency {latency:g}", ticks(latency), 3) for latency in LATENCIES),
         ],
-        grouped=True,
     )
 
 

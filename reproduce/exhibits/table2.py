@@ -74,7 +74,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             f"(scale “paper”, {arithmetic}).",
             rows=lines,
             fields=[
-                words("data set", lambda line: catalogue.by_name(line[0]["dataset"]).title),
+                words("data set", lambda line: catalogue.by_name(line[0]["dataset"]).title, heading=True),
                 words("network", lambda line: _title(line[0]["model"])),
                 words("method", lambda line: methods.by_name(line[0]["method"]).title),
                 entry("parameters, M", lambda line: published_value(line[0], "params_million")),
@@ -94,7 +94,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
                 "Agree: the published value lies in the 95 % interval of our mean, or the whole interval within the "
                 "margin around it. Open: a single run has no interval.",
             ],
-            grouped=True,
         )
         if gaps:
             listed = conjunction([with_sign(gap, 2) for gap in gaps.values()])
@@ -168,7 +167,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"Top-1 accuracy in percent by k ({run_set.describe()}).",
         rows=[(f"{family}{depth}", k) for depth in sweep.depths for family in sweep.families for k in (0, *ks)],
         fields=[
-            words("network", lambda row: title_of(at(*row))),
+            words("network", lambda row: title_of(at(*row)), heading=True),
             number("k", lambda row: at(*row).accumulation),
             number("images per update", lambda row: at(*row).accumulation * at(*row).batch_size),
             mean("backpropagation", lambda row: last(at(*row)), group="last epoch, %"),
@@ -184,7 +183,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             "Of the last epoch, on the same network: with backpropagation at the same k and micro-batches of "
             f"{example.batch_size}, and with {describe_fixed_batch(example)}."
         ],
-        grouped=True,
     )
     if summary := summarize(gap for (*_, to), gap in gaps.items() if to == SAME):
         yield Finding(

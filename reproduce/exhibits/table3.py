@@ -110,7 +110,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         "at the same batch. 1 MB = 10⁶ bytes.",
         rows=runs.itertuples(),
         fields=[
-            words("network", lambda run: run.subject),
+            words("network", lambda run: run.subject, heading=True),
             method("method", lambda run: methods.by_name(run.method)),
             amount(BY_RULE, lambda run: run.published_rule, 1, group="by formula, MB"),
             amount(CONSISTENT, lambda run: run.consistent_rule, 1, group="by formula, MB"),
@@ -131,7 +131,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             "All: each kind of tensors at its largest moment, an upper sum. At one moment: of each stage the most "
             "of all kinds together. Process: what the system says, which knows nothing of tensors; with temporaries.",
         ),
-        grouped=True,
     )
     pairs = runs[runs["method"] == methods.PETRA.name].dropna(subset=["held_saved"])
     for run in pairs.nlargest(1, "held").to_dict("records"):

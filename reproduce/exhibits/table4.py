@@ -71,7 +71,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         "makes a statement about.",
         rows=[(network, method) for network in networks for method in (*METHODS, None)],
         fields=[
-            words("network", lambda row: f"{row[0]}: {networks[row[0]]}"),
+            words("network", lambda row: f"{row[0]}: {networks[row[0]]}", heading=True),
             words("method", lambda row: row[1].title if row[1] else "reconstructed inputs − current weights"),
             words("inputs", lambda row: row[1] and ("reconstructed" if row[1].reconstructs else "kept")),
             words("weights", lambda row: row[1] and ("kept" if row[1].stashes_weights else "current")),
@@ -79,7 +79,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             mean("ours, %", lambda row: accuracy[row[0], row[1].name] if row[1] else None),
             judged_columns("− both kept", difference),
         ],
-        grouped=True,
     )
 
 

@@ -141,7 +141,7 @@ def _arrangements(run_set: RunSet) -> Table:
         f"costs, scale “{run_set.scale}”.",
         rows=[way for network in read_timed_networks(run_set) for way in arrange(network)],
         fields=[
-            words("network", lambda way: way.network.title),
+            words("network", lambda way: way.network.title, heading=True),
             words("way", lambda way: way.name),
             words("stages of each device", lambda way: ", ".join(map(str, way.sizes))),
             number("devices", lambda way: len(way.sizes)),
@@ -155,7 +155,6 @@ def _arrangements(run_set: RunSet) -> Table:
             "Balanced: the cut that makes the slowest device fastest; merged: the stages of a device as one. In "
             "lockstep, which has twice the staleness of asynchronous 1F1B, unless stated."
         ],
-        grouped=True,
     )
 
 

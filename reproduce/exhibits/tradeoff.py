@@ -74,7 +74,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         "interval of the difference excludes 0 and reaches beyond the margin.",
         rows=points.itertuples(),
         fields=[
-            words("devices", lambda point: f"{point.devices} devices"),
+            words("devices", lambda point: f"{point.devices} devices", heading=True),
             words("way", lambda point: point.way),
             mean("accuracy, %", lambda point: accuracy[point.trains_as]),
             amount("fullest device, MB", lambda point: point.megabytes, 1, group="modelled"),
@@ -86,7 +86,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             "Merging the stages of a device into one shortens the delays, needs fewer bytes and changes the accuracy; "
             "those results stand in the table of devices under Staleness.",
         ],
-        grouped=True,
     )
 
 

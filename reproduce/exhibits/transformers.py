@@ -56,14 +56,13 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         caption=f"{measure} ({setting}).",
         rows=sorted(accuracy, key=lambda place: place[0]),
         fields=[
-            words("k", lambda place: f"k = {place[0]}"),
+            words("k", lambda place: f"k = {place[0]}", heading=True),
             method("method", lambda place: methods.by_name(place[1])),
             mean("last epoch, %", accuracy.get),
             judged_columns("to backpropagation", gaps.get),
             *([mean("bits per byte", bits.get)] if dataset.text else []),
         ],
         notes=[_explain_text(run_set)] if dataset.text else [],
-        grouped=True,
     )
     if summary := summarize(gaps.values()):
         yield Finding(f"Transformers: {setting}. Against backpropagation, {summary}.")

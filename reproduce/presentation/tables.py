@@ -47,6 +47,7 @@ class Field:
     heads: Sequence[Column]
     entries: Callable[[Any], Sequence[Entry]]  # computes one entry for each head from a row
     difference: Callable[[Any], object] | None = None  # of a row, for a difference with its verdict
+    heading: bool = False  # whether it is the first column, and an entry becomes a heading above the rows that share it
 
 
 def table(
@@ -56,7 +57,6 @@ def table(
     rows: Iterable[Any],
     fields: Sequence[Field],
     notes: Sequence[str] = (),
-    grouped: bool = False,
 ) -> Table:
     """Return a table (see `reproduce.presentation.content.Table`) with a line for each row and these fields.
 
@@ -74,7 +74,7 @@ def table(
         columns=[head for field in fields for head in field.heads],
         rows=[[made for field in fields for made in field.entries(row)] for row in rows],
         notes=tuple(note for note in dict.fromkeys(notes) if note),
-        grouped=grouped,
+        grouped=fields[0].heading,
     )
 
 
@@ -83,9 +83,13 @@ def entry(name: str, value_of: Of, *, group: str = "", hint: str = "", numeric: 
     return Field([Column(name, numeric, group, hint)], lambda row: [value_of(row)])
 
 
-def words(name: str, value_of: Of, *, group: str = "", hint: str = "") -> Field:
-    """Return a column of text. An `Entry` is used as it is, None is shown as empty, and a bool as yes or no."""
-    return entry(name, lambda row: _words(value_of(row)), group=group, hint=hint, numeric=False)
+def words(name: str, value_of: Of, *, group: str = "", hint: str = "", heading: bool = False) -> Field:
+    """Return a column of text. An `Entry` is used as it is, None is shown as empty, and a bool as yes or no.
+
+    With `heading` it is the first column, and each of its entries becomes a heading above the rows that share it.
+    """
+    column = entry(name, lambda row: _words(value_of(row)), group=group, hint=hint, numeric=False)
+    return replace(column, heading=heading)
 
 
 def named_columns(*names: str) -> Field:
