@@ -19,8 +19,6 @@ from petra_core.shares import runs
 from petra_core.staleness import Action, Kind
 from reproduce.published.units import UNITS
 
-__all__ = ["execute", "lay_out"]
-
 
 def execute(
     method: Method, stages: int, micro_batches: int, accumulation: int = 1, staleness: Sequence[int] | None = None

@@ -12,8 +12,6 @@ from petra_core.prediction.timeline import Event, Timeline
 from petra_core.staleness import Kind
 from reproduce.drawing.svg import LANE, QUIET, RULE, canvas, line, rect, text
 
-__all__ = ["stack", "to_svg"]
-
 # The colours also differ in lightness, for grey prints. Dark text on each has a contrast ratio above 7, except on the
 # updates, which have no text.
 FILL = {Kind.FORWARD: "#a6cee8", Kind.RECONSTRUCT: "#fbdf9d", Kind.BACKWARD: "#79c79a", Kind.UPDATE: "#b3261e"}

@@ -7,8 +7,6 @@ and a white background for dark pages. Screen readers read the title and the des
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
-__all__ = ["INK", "LANE", "QUIET", "RULE", "canvas", "line", "rect", "text"]
-
 INK, QUIET, LANE, RULE = "#1c1c1c", "#5f5f5f", "#f4f4f2", "#d9d9d6"
 
 

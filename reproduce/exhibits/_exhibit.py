@@ -25,8 +25,6 @@ from reproduce.presentation.content import Block, Figure, Finding, Listing, Role
 from reproduce.records.frames import Frames, RunSet
 from reproduce.text import conjunction, count
 
-__all__ = ["Exhibit", "Folded", "Sentence", "Shown", "commands", "result", "run_sets", "section"]
-
 
 @dataclass(frozen=True)
 class Folded:

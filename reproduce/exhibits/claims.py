@@ -30,8 +30,6 @@ from reproduce.records.benchmarks import THROUGHPUT
 from reproduce.records.frames import Frames, RunSet
 from reproduce.text import count
 
-__all__ = ["Evidence", "Judged", "by_exhibit", "judge", "judge_claim", "summarize"]
-
 OWN_SCALE = "paper"
 PARTS = 6  # parts of a training, in each of which a gradient must be the closer one
 DECIMALS = {"points": 1, "%": 1, "GB": 2, "times": 1, "cosine": 3}

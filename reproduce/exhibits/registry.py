@@ -7,8 +7,6 @@ from importlib import import_module
 
 from reproduce.exhibits._exhibit import Exhibit
 
-__all__ = ["EXHIBITS"]
-
 #: Names of modules in this package.
 _MODULES = (
     "primary",

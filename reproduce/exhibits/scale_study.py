@@ -22,8 +22,6 @@ from reproduce.presentation.facets import Look
 from reproduce.presentation.tables import Field, amount, amounts, number, table, words
 from reproduce.records.frames import Frames
 
-__all__ = ["EXHIBIT", "LINKS"]
-
 #: Assumptions for each kind of link, in each direction; not measured.
 LINKS = SIMULATED | {
     "100 Gbit/s": Link(latency=10e-6, bandwidth=100 * GIGABIT),

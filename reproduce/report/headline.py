@@ -36,8 +36,6 @@ from reproduce.records.frames import Frames, RunSet, settings_key
 from reproduce.records.gradients import kinds_of
 from reproduce.text import conjunction, count
 
-__all__ = ["TERMS", "Answer", "Headline", "first_screen"]
-
 #: Terms of the answers and pictures.
 TERMS = (
     "k is the number of micro-batches per update. The staleness of a stage is the number of micro-batches that enter "

@@ -15,19 +15,6 @@ from typing import NamedTuple
 from reproduce.grids.recipes import ACCUMULATIONS
 from reproduce.presentation.content import Block, Column, Entry, Figure, Role, Section, Table
 
-__all__ = [
-    "Picture",
-    "column_groups",
-    "first_blocks",
-    "k_of",
-    "k_of_head",
-    "name_svg",
-    "other_blocks",
-    "picture",
-    "raw_differs",
-    "split",
-]
-
 
 class Picture(NamedTuple):
     """A thumbnail: the first panel, without its axes, of a drawing that is shown elsewhere on the page.
@@ -55,17 +42,11 @@ def picture(section: Section) -> Picture | None:
     return None
 
 
-def first_blocks(section: Section) -> list[Block]:
-    """Return the first picture and the first table."""
-    figure = next((block for block in section.blocks if isinstance(block, Figure)), None)
-    table = next((block for block in section.blocks if isinstance(block, Table)), None)
-    return [block for block in (figure, table) if block is not None]
-
-
-def other_blocks(section: Section) -> list[Block]:
-    """Return all other blocks, in their order."""
-    first = first_blocks(section)
-    return [block for block in section.blocks if not any(block is one for one in first)]
+def arrange(section: Section) -> tuple[list[Block], list[Block]]:
+    """Return the first picture and the first table of a section, and all its other blocks in their order."""
+    firsts = (next((block for block in section.blocks if isinstance(block, kind)), None) for kind in (Figure, Table))
+    shown = [block for block in firsts if block is not None]
+    return shown, [block for block in section.blocks if not any(block is first for first in shown)]
 
 
 def split(table: Table) -> tuple[Table, Table | None]:

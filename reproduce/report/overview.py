@@ -9,8 +9,6 @@ from reproduce import published
 from reproduce.presentation.content import Finding, Role, Section
 from reproduce.records.results import Results
 
-__all__ = ["Chapter", "attention", "label", "newest", "parts", "sentence"]
-
 FIRST = "primary"  # key of the section that comes before all others
 #: Sections on which the others are based. Sections that are neither here nor in the paper are studies.
 GROUND = ("cost", "schedules", "benchmarks", "history", "provenance")

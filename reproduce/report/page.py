@@ -91,11 +91,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["prose"] = _prose
-    environment.filters["label"] = overview.label
-    environment.filters["sentence"] = overview.sentence
     environment.filters["count"] = count
-    environment.filters["commands"] = lambda section: commands(section.key)
-    environment.filters |= {name: getattr(layout, name) for name in layout.__all__}
+    environment.globals |= {"layout": layout, "overview": overview, "commands": commands}
     environment.filters["first_is_code"] = lambda table: any(row[0].code for row in table.rows[:1])
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["figure"] = lambda block: isinstance(block, Figure)

@@ -21,8 +21,6 @@ from reproduce.report.errors import ReadmeError
 from reproduce.report.headline import TERMS, Answer, Headline
 from reproduce.report.reproducibility import count_verdicts
 
-__all__ = ["Contents", "contents", "update"]
-
 PICTURES = "docs/results"
 BEGIN, END = "<!-- {}: written by `python -m reproduce report --readme README.md` -->", "<!-- {}: end -->"
 LINE = 120  # maximum number of characters in a line of text

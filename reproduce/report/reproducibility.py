@@ -13,8 +13,6 @@ from reproduce.records.frames import Frames
 from reproduce.records.run import Status
 from reproduce.text import conjunction, count
 
-__all__ = ["Reproducibility", "count_verdicts", "reproducibility"]
-
 PAPER = "PETRA"
 
 
