@@ -38,6 +38,12 @@ CLOSER = (
 )
 
 
+def count_reconstructing(kinds: str) -> str:
+    """State how many stages of these kinds apply the residual function to a reconstructed input."""
+    amount = kinds.count("R")
+    return f"{amount} of {len(kinds)} stages {'computes' if amount == 1 else 'compute'} with a reconstructed input"
+
+
 def extents(run_set: RunSet, values: DataFrame) -> dict[str, str]:
     """Return the number of seeds with values by study: "3 seeds", or "2 seeds; seed 2: 1 of 3 epochs"."""
     seeds = values.groupby("study", sort=False)["seed"].nunique()

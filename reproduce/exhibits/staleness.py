@@ -67,26 +67,19 @@ class Place(NamedTuple):
     timing: str
     stages: str
     staleness: int
-    devices: int
+    devices: str  # their number, and a mark of the timing
 
     def key(self, method: str) -> tuple[Any, ...]:
         """Return the key of its runs under a method. Backpropagation has no timing."""
         point = (timing.LOCKSTEP, "") if method == EXACT else (self.timing, self.stages)
         return self.network, self.k, self.epochs, method, *point
 
-    @property
-    def title(self) -> str:
-        """The timing in words."""
-        return _timing(self.timing, self.stages)
-
 
 def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the curve, results for numbers of devices, and on demand the rest of the study."""
-    parts = (plan.curve, plan.networks, plan.longer, plan.longest)
-    small = run_set.scale == "small"
-    runs = (
-        _runs(run_set, [cell for part in parts for cell in _select_trained(run_set, part)]) if small else run_set.runs
-    )
+    runs = run_set.runs
+    if run_set.scale == "small":
+        runs = _runs(run_set, plan.curve, plan.networks, plan.longer, plan.longest)
     accuracy = means(runs, OUTCOME, POINT)
     loss = means(runs, "train_loss", POINT)
     places = _places(run_set, runs)
@@ -100,11 +93,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     if rows:
         yield _devices(run_set, rows, timed)
     yield _points(run_set, places, accuracy, loss)
-    if run_set.scale == "small" and rows:
-        yield Folded(_rates(run_set))
-        yield Folded(_mitigations(run_set))
-        yield Folded(_deep(run_set))
-        yield Folded(_stable(run_set))
+    if rows:
+        yield from (Folded(part(run_set)) for part in (_rates, _mitigations, _deep, _stable))
         if networks := read_timed_networks(run_set):
             yield Folded(_latencies(run_set, networks))
         yield Folded(theory())
@@ -171,7 +161,7 @@ def _places(run_set: RunSet, runs: DataFrame) -> list[Place]:
     places = [
         Place(
             *(row["network"], int(row["k"]), int(row["epochs"]), row["timing"], row["stages"], int(row["staleness"])),
-            len(cell.stages) or timing.blocks(cell),
+            number_of_devices(cell),
         )
         for row in rows.to_dict("records")
         if isinstance(cell := cells[row["settings"]], TrainedCell)
@@ -227,13 +217,18 @@ def _label_devices(places: list[Place]) -> facets.Layer:
         names = {0: "1"}
         for place in places:
             if (place.network, place.k) in here:
-                slack = timing.slack(place.timing)
-                mark = "*" if slack == 0 else "" if slack == 1 else "+"
-                names.setdefault(place.staleness, f"{place.devices}{mark}")
+                names.setdefault(place.staleness, place.devices)
         marked = sorted(names)
         panel.axes.set_xticks(marked, [f"{at}\n{names[at]}" for at in marked], fontsize=7.5)
 
     return label
+
+
+def number_of_devices(cell: TrainedCell) -> str:
+    """Return the number of devices with one stage each, with * at asynchronous 1F1B and + with slack."""
+    slack = timing.slack(cell.timing)
+    mark = "*" if slack == 0 else "" if slack == 1 else "+"
+    return f"{len(cell.stages) or timing.blocks(cell)}{mark}"
 
 
 def _points(run_set: RunSet, places: list[Place], accuracy: SeedSamples, loss: SeedSamples) -> Table:
@@ -250,7 +245,7 @@ def _points(run_set: RunSet, places: list[Place], accuracy: SeedSamples, loss: S
         fields=[
             words("setting", lambda place: f"{place.network}, k = {place.k}, {place.epochs} epochs", heading=True),
             number("d₀", lambda place: place.staleness),
-            words("timing", lambda place: place.title),
+            words("timing", lambda place: _timing(place.timing, place.stages)),
             *(mean(f"{short_title(m)}, %", sample_of(m.name)) for m in (*plan.COMPARED, plan.EXACT)),
             judged_columns(
                 "points", lambda place: _gap(place, accuracy, PETRA, EXACT), group="PETRA − backpropagation"
@@ -283,16 +278,21 @@ class Used(NamedTuple):
 
 def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
     """Return PETRA and its rivals on each number of devices; empty if the plan has no such cells."""
-    if run_set.scale != "small" or not (cells := _select_trained(run_set, plan.devices)):
+    runs = _runs(run_set, plan.devices)
+    if run_set.scale != "small" or runs.empty:
         return []
-    runs = _runs(run_set, cells)
     accuracy = means(runs, OUTCOME, ["k", "method", "timing", "stages"])
     network = next((candidate for candidate in timed if candidate.cell.model == plan.NETWORK), None)
-    alone = 0.0
-    if network:
-        alone = evaluate_best(network, Strategy(EXACT, methods.BACKPROPAGATION), 1, 1).seconds
     ways = {way.title: way for way in PIPELINES}
     rows: list[Used] = []
+
+    def model(cost: Outcome | None) -> tuple[float | None, float | None]:
+        """Return the speed relative to one device, and the megabytes of the fullest device."""
+        if network is None or cost is None:
+            return None, None
+        alone = evaluate_best(network, Strategy(EXACT, methods.BACKPROPAGATION), 1, 1)
+        return alone.seconds / cost.seconds, cost.peak / MEGABYTE
+
     for devices, (sizes, most) in plan.DEVICES.items():
         stages = ",".join(map(str, sizes))
         for k in (1, most):
@@ -300,34 +300,16 @@ def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
             for method in plan.RIVALS:
                 if method.double_buffered and k < plan.least_updates(devices):
                     continue
-                cost = None
-                if network:
-                    way = Strategy(method.title, method, sharing=Sharing.STALENESS, slack=0)
-                    cost = evaluate(network, way, sizes or (1,) * devices, k)
+                way = Strategy(method.title, method, sharing=Sharing.STALENESS, slack=0)
+                cost = network and evaluate(network, way, sizes or (1,) * devices, k)
                 title = TITLES.get(method.name, method.title)
                 sample = accuracy[k, method.name, timing.ONE_F_ONE_B, stages]
-                rows.append(_describe_use(devices, title, k, devices - 1, sample, reached, cost, alone))
+                rows.append(Used(devices, title, k, devices - 1, sample, reached, *model(cost)))
         for name, title in SYNCHRONOUS.items():
-            cost = None
-            if network:
-                cost = evaluate_best(network, ways[name], devices, most)
+            cost = network and evaluate_best(network, ways[name], devices, most)
             reached = accuracy[most, EXACT, timing.LOCKSTEP, ""]
-            rows.append(_describe_use(devices, title, most, 0, reached, reached, cost, alone))
+            rows.append(Used(devices, title, most, 0, reached, reached, *model(cost)))
     return rows
-
-
-def _describe_use(
-    devices: int,
-    way: str,
-    k: int,
-    staleness: int,
-    accuracy: SeedSample,
-    exact: SeedSample,
-    cost: Outcome | None,
-    alone: float,
-) -> Used:
-    speed, megabytes = (alone / cost.seconds, cost.peak / MEGABYTE) if cost else (None, None)
-    return Used(devices, way, k, staleness, accuracy, exact, speed, megabytes)
 
 
 def _of_devices(run_set: RunSet, rows: list[Used]) -> Sentence:
@@ -395,12 +377,8 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
 
 def _rates(run_set: RunSet) -> Table:
     """Return a table of PETRA and backpropagation at other learning rates, by point."""
-    cells = [
-        *_select_trained(run_set, plan.swept),
-        *(c for c in _select_trained(run_set, plan.curve) if c.accumulation == 1),
-    ]
-    chosen = [cell for cell in cells if cell.method in (PETRA, EXACT)]
-    runs = _runs(run_set, chosen)
+    runs = _runs(run_set, plan.swept, plan.curve)
+    runs = runs[(runs["k"] == 1) & runs["method"].isin([PETRA, EXACT])]
     usual = recipes.settings("small", plan.NETWORK)["learning_rate"]
     runs = runs.assign(factor=(runs["learning_rate"].astype(float) / usual).round(6))
     reached = means(runs, OUTCOME, ["method", "timing", "stages", "factor"])
@@ -423,7 +401,7 @@ def _rates(run_set: RunSet) -> Table:
 
 def _mitigations(run_set: RunSet) -> Table:
     """Return a table of runs that combine less staleness with the best corrections for it."""
-    runs = _runs(run_set, _select_trained(run_set, plan.plan_mitigations))
+    runs = _runs(run_set, plan.plan_mitigations)
     by = ["forward_weights", "optimizer", "reference_rate", "method", "timing", "stages"]
     reached = means(runs, OUTCOME, by)
     return table(
@@ -445,7 +423,7 @@ def _mitigations(run_set: RunSet) -> Table:
 
 def _deep(run_set: RunSet) -> Table:
     """Return a table of the chain of 50 stages at each timing."""
-    runs = _runs(run_set, _select_trained(run_set, plan.deep))
+    runs = _runs(run_set, plan.deep)
     by = ["method", "timing", "stages"]
     reached, loss = (means(runs, value, by) for value in (OUTCOME, "train_loss"))
     return table(
@@ -463,7 +441,7 @@ def _deep(run_set: RunSet) -> Table:
 
 def _stable(run_set: RunSet) -> Table:
     """Return a table of the largest stable rate, by k and timing."""
-    runs = _runs(run_set, _select_trained(run_set, plan.plan_map))
+    runs = _runs(run_set, plan.plan_map)
     samples = means(runs, "test_accuracy", ["warmup_epochs", "k", "timing", "stages", "reference_rate"])
     rates = sorted(set(runs["reference_rate"]))
     points = [(point.timing, ",".join(map(str, point.stages))) for point in (plan.PAPER, *plan.MAP_POINTS)]
@@ -537,14 +515,9 @@ def theory() -> str:
 # --- common
 
 
-def _select_trained(run_set: RunSet, part: Callable[[], Iterable[Cell]]) -> list[TrainedCell]:
-    """Return the cells of a part of the plan that belong to this run_set."""
-    return [cell for cell in part() if isinstance(cell, TrainedCell) and cell.dataset == run_set.dataset]
-
-
-def _runs(run_set: RunSet, cells: Iterable[Cell]) -> DataFrame:
-    """Return the runs of these cells with any seed."""
-    settings = {settings_key(cell) for cell in cells}
+def _runs(run_set: RunSet, *parts: Callable[[], Iterable[Cell]]) -> DataFrame:
+    """Return the runs of the trained cells of these parts of the plan, with any seed."""
+    settings = {settings_key(cell) for part in parts for cell in part() if isinstance(cell, TrainedCell)}
     runs: DataFrame = run_set.runs[run_set.runs["settings"].isin(settings)]
     return runs
 

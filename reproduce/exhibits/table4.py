@@ -10,6 +10,7 @@ from typing import Any
 from petra_core import methods
 from reproduce import published
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits.gradients import count_reconstructing
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.presentation import facets
 from reproduce.presentation.compare import Difference, format_difference, means
@@ -33,11 +34,7 @@ INTRODUCTION = (
 def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the ablation, and the comparison with the paper's statement."""
     accuracy = means(run_set.runs, "test_accuracy", ["network", "method"])
-    networks = {
-        n: f"{(amount := k.count('R'))} of {len(k)} stages {'computes' if amount == 1 else 'compute'} with a "
-        "reconstructed input"
-        for n, k in kinds_of(run_set).items()
-    }
+    networks = {network: count_reconstructing(kinds) for network, kinds in kinds_of(run_set).items()}
     differences = {(n, m): accuracy[n, m] - accuracy[n, FULL] for n in networks for m in (WEIGHTS, INPUTS, PETRA)}
     halves = {network: accuracy[network, INPUTS] - accuracy[network, WEIGHTS] for network in networks}
     key, recipe = f"table4-{run_set.key}-{run_set.dataset}", run_set.describe(width=False)

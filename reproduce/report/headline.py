@@ -7,7 +7,8 @@ trade-off, so it changes with them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 from pandas import DataFrame, concat
@@ -19,7 +20,9 @@ from reproduce.cells.kinds import TrainedCell
 from reproduce.cells.networks import title_of, title_of_convolutional
 from reproduce.exhibits import length
 from reproduce.exhibits._exhibit import run_sets
+from reproduce.exhibits.gradients import count_reconstructing
 from reproduce.exhibits.primary import Primary, primaries
+from reproduce.exhibits.staleness import number_of_devices
 from reproduce.exhibits.table2 import BEST
 from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
@@ -27,7 +30,7 @@ from reproduce.grids.plans import staleness as plan
 from reproduce.grids.plans.length import NETWORK
 from reproduce.grids.plans.length import PETRA as VARIANT
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
-from reproduce.modelling.strategies import PIPELINES, STRATEGIES, Sharing, Strategy, evaluate_best
+from reproduce.modelling.strategies import STRATEGIES, Sharing, Strategy, evaluate_best
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import Difference, format_difference, means
 from reproduce.presentation.content import MEGABYTE, Figure, in_prose, short_title
@@ -49,6 +52,7 @@ TERMS = (
 
 SCALE = "small"
 HEIGHT, WIDTH = 4.2, 5.2  # of a picture, in inches
+WAYS = {way.title: way for way in STRATEGIES}
 PAPER_WIDTH = 64  # channels of the first blocks of the paper's networks
 BACKPROPAGATION, PETRA, DSP, DELAYED = (
     m.name for m in (methods.BACKPROPAGATION, methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS)
@@ -79,10 +83,12 @@ def first_screen(frames: Frames) -> tuple[list[Answer], list[Headline]]:
     The answers: whether PETRA is as good as backpropagation, what it saves, and when it is worth using. The pictures:
     accuracy against staleness, bytes by method, speed against the number of devices.
     """
-    speeds = _speeds(frames)
-    worth = _worth(frames, speeds) if speeds else ()
-    speed = _write_speed(frames, speeds) if speeds else ()
-    return [*_as_good(frames), *_saves(frames), *worth], [*_accuracy(frames), *_memory(frames), *speed]
+    answers, headlines = [*_as_good(frames)], [*_accuracy(frames)]
+    if (network := _find_timed(frames)) is not None:
+        held, speeds = _held(network), _speeds(network)
+        answers += [_saves(network, held), _worth(frames, speeds)]
+        headlines += [_memory(network, held), _write_speed(network, speeds)]
+    return answers, headlines
 
 
 def _run_set(frames: Frames) -> RunSet | None:
@@ -97,10 +103,11 @@ def _run_set(frames: Frames) -> RunSet | None:
 def _as_good(frames: Frames) -> Iterator[Answer]:
     if (run_set := _run_set(frames)) is None:
         return
-    gaps = {
-        epochs: gap for (variant, epochs), gap in length.gaps(run_set, "final_accuracy").items() if variant == VARIANT
+    known = {
+        epochs: gap
+        for (variant, epochs), gap in length.gaps(run_set, "final_accuracy").items()
+        if variant == VARIANT and gap.estimate
     }
-    known = {epochs: gap for epochs, gap in gaps.items() if gap.estimate}
     if not known:
         return
     certain = {epochs: gap for epochs, gap in known.items() if gap.estimate and gap.estimate.low is not None}
@@ -163,10 +170,11 @@ def _reconstruction(frames: Frames, run_set: RunSet) -> str:
     of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title["PETRA − DSP"]
     text = ""
     if of_delayed.accuracy.estimate:
+        kinds = next(iter(kinds_of(run_set).values()))
         text = (
             f"Delayed gradients keep inputs and weights; after {of_delayed.epochs} epochs PETRA − delayed gradients is "
             f"{format_difference(of_delayed.accuracy, unit='points')}{_after_short_training(frames, run_set)}: "
-            f"{_seen(of_delayed)} on this network, where {_reconstructing(run_set)}."
+            f"{_seen(of_delayed)} on this network, where {count_reconstructing(kinds)}."
         )
     if of_chain.accuracy.estimate:
         cost = format_difference(of_chain.accuracy, unit="points")
@@ -188,13 +196,6 @@ def _after_short_training(frames: Frames, run_set: RunSet) -> str:
     }
     known = {epochs: gap for epochs, gap in gaps.items() if gap.estimate}
     return f" (after {min(known)} epochs {format_difference(known[min(known)])})" if known else ""
-
-
-def _reconstructing(run_set: RunSet) -> str:
-    """State how many stages of the network apply a residual function to a reconstructed input."""
-    kinds = next(iter(kinds_of(run_set).values()))
-    amount = kinds.count("R")
-    return f"{amount} of {len(kinds)} stages {'computes' if amount == 1 else 'compute'} with a reconstructed input"
 
 
 def _seen(comparison: Primary) -> str:
@@ -236,37 +237,28 @@ class Held(NamedTuple):
     total: float
 
 
-def _hold(network: TimedNetwork, method: str, slack: float = 1) -> Held:
-    """Return what a method holds with one stage per device, or on one device if it has no pipeline."""
-    strategy = next(way for way in STRATEGIES if way.schedule is None and way.method.name == method)
+def _hold(network: TimedNetwork, title: str, slack: float = 1) -> Held:
+    """Return what a strategy holds with one stage per device, or on one device if it has no pipeline.
+
+    A synchronous pipeline has many micro-batches per update.
+    """
+    strategy = replace(WAYS[title], slack=slack)
     devices = len(network.costs) if strategy.method.pipelined else 1
-    outcome = evaluate_best(network, replace(strategy, slack=slack), devices, VARIANT.k)
+    outcome = evaluate_best(network, strategy, devices, SPEED_K[-1] if strategy.schedule else VARIANT.k)
     return Held(outcome.peak / MEGABYTE, outcome.total / MEGABYTE)
 
 
-def _hold_synchronously(network: TimedNetwork, title: str) -> Held:
-    """Return what a synchronous pipeline holds on as many devices, with many micro-batches per update."""
-    strategy = next(way for way in PIPELINES if way.title == title)
-    outcome = evaluate_best(network, strategy, len(network.costs), SPEED_K[-1])
-    return Held(outcome.peak / MEGABYTE, outcome.total / MEGABYTE)
-
-
-def _held(frames: Frames) -> dict[str, Held]:
-    """Return bytes by method, as the model of the trade-off predicts them from shapes; empty without its network.
+def _held(network: TimedNetwork) -> dict[str, Held]:
+    """Return bytes by method, as the model of the trade-off predicts them from shapes.
 
     The bytes that runs have counted are not used: a single process orders the actions of its stages differently than
     devices that work at the same time, and so did engines of different versions.
     """
-    if (network := _find_timed(frames)) is None:
-        return {}
-    return {name: _hold(network, name) for name in (BACKPROPAGATION, PETRA, DSP, DELAYED)}
+    return {name: _hold(network, methods.by_name(name).title) for name in (BACKPROPAGATION, PETRA, DSP, DELAYED)}
 
 
-def _saves(frames: Frames) -> Iterator[Answer]:
-    if (network := _find_timed(frames)) is None:
-        return
-    held = _held(frames)
-    ours, rival, exact, sooner = held[PETRA], held[DSP], held[BACKPROPAGATION], _hold(network, PETRA, slack=0)
+def _saves(network: TimedNetwork, held: Mapping[str, Held]) -> Answer:
+    ours, rival, exact, sooner = held[PETRA], held[DSP], held[BACKPROPAGATION], _hold(network, OURS, slack=0)
     saved = [
         f"{100 * (1 - ours.total / held[name].total):.0f} % less than {in_prose(methods.by_name(name))}"
         for name in (DELAYED, DSP)
@@ -275,7 +267,7 @@ def _saves(frames: Frames) -> Iterator[Answer]:
     title = "It saves memory in total, but not on the fullest device." if same else "It saves memory on every device."
     why = ", since a stage that cannot be inverted keeps its inputs under both" * same
     costs = ": pipelining itself costs memory" * (exact.total < ours.total)
-    again = _hold_synchronously(network, CHECKPOINTED)
+    again = _hold(network, CHECKPOINTED)
     text = (
         f"Modelled from shapes with one stage on each of {len(network.costs)} devices, in lockstep: PETRA holds "
         f"{ours.total:.0f} MB on all devices, {conjunction(saved)}. The fullest device holds {ours.fullest:.0f} MB "
@@ -284,7 +276,7 @@ def _saves(frames: Frames) -> Iterator[Answer]:
         f"checkpointing, at k = {SPEED_K[-1]}, holds {again.total:.0f} and {again.fullest:.0f} MB. Backpropagation on "
         f"one device holds {exact.total:.0f} MB{costs}."
     )
-    yield Answer(title, text, "tradeoff")
+    return Answer(title, text, "tradeoff")
 
 
 # --- when is it worth it?
@@ -314,15 +306,12 @@ class Pace(NamedTuple):
 Speeds = dict[tuple[str, int, int], Pace]  # by way of training, k and number of devices
 
 
-def _speeds(frames: Frames) -> Speeds:
-    """Model PETRA with separate and with merged stages, delayed gradients, and 1F1B; empty without timed stages.
+def _speeds(network: TimedNetwork) -> Speeds:
+    """Model PETRA with separate and with merged stages, delayed gradients, and 1F1B.
 
     "Merged" means that all stages of a device form one stage. A synchronous pipeline computes the same either way.
     """
-    if (network := _find_timed(frames)) is None:
-        return {}
-    ways = {way.title: way for way in STRATEGIES}
-    ways[MERGED] = Strategy(MERGED, methods.PETRA, sharing=Sharing.EVERYTHING)
+    ways = WAYS | {MERGED: Strategy(MERGED, methods.PETRA, sharing=Sharing.EVERYTHING)}
     most = len(network.costs)
     alone = evaluate_best(network, ways["Backpropagation"], 1, 1).seconds
     return {
@@ -334,21 +323,17 @@ def _speeds(frames: Frames) -> Speeds:
     }
 
 
-def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
+def _worth(frames: Frames, speeds: Speeds) -> Answer:
     several = sorted({devices for *_, devices in speeds} - {1})
     most = several[-1]
 
-    def ahead(k: int) -> int:
-        """Return the least number of devices from which on PETRA is faster; 0 if it never is."""
-        least = 0
-        for devices in reversed(several):
-            if speeds[OURS, k, devices].speed < FASTER * speeds[PIPELINE, k, devices].speed:
-                break
-            least = devices
-        return least
+    def faster(k: int, devices: int) -> bool:
+        return speeds[OURS, k, devices].speed >= FASTER * speeds[PIPELINE, k, devices].speed
 
-    wins = [f"k = {k} from {count(least, 'device')} on" for k in SPEED_K if (least := ahead(k))]
-    loses = [f"k = {k}" for k in SPEED_K if not ahead(k)]
+    #: By k, the least number of devices from which on PETRA is faster; 0 if it never is.
+    ahead = {k: min(takewhile(partial(faster, k), reversed(several)), default=0) for k in SPEED_K}
+    wins = [f"k = {k} from {count(least, 'device')} on" for k, least in ahead.items() if least]
+    loses = [f"k = {k}" for k, least in ahead.items() if not least]
     wins_text = (
         f"PETRA is at least {100 * (FASTER - 1):.0f} % faster than synchronous 1F1B, which empties at every update, at "
         f"{conjunction(wins)}."
@@ -360,17 +345,17 @@ def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
     plain, apart, merged, checkpointed = (
         {devices: speeds[way, few, devices] for devices in several} for way in (PIPELINE, OURS, MERGED, CHECKPOINTED)
     )
-    faster = [devices for devices in several if plain[devices].speed >= apart[devices].speed]
-    beaten = [str(devices) for devices in faster if plain[devices].bytes < apart[devices].bytes]
-    still = [d for d in beaten if plain[int(d)].bytes < merged[int(d)].bytes]
+    beaten = [d for d in several if plain[d].speed >= apart[d].speed and plain[d].bytes < apart[d].bytes]
+    still = any(plain[devices].bytes < merged[devices].bytes for devices in beaten)
     better = (
         f"If PETRA keeps its stages apart, as in lockstep with the paper's stages, 1F1B is smaller, faster and exact "
-        f"with {conjunction(beaten)} devices at k = {few}."
+        f"with {conjunction([str(devices) for devices in beaten])} devices at k = {few}."
         if beaten
         else ""
     )
     sizes, theirs, again = (
-        conjunction([f"{way[int(d)].bytes / MEGABYTE:.0f}" for d in beaten]) for way in (merged, plain, checkpointed)
+        conjunction([f"{way[devices].bytes / MEGABYTE:.0f}" for devices in beaten])
+        for way in (merged, plain, checkpointed)
     )
     merging = (
         f"With the stages of a device merged into one, which also shortens the delays, PETRA holds {sizes} MB on the "
@@ -387,7 +372,7 @@ def _worth(frames: Frames, speeds: Speeds) -> Iterator[Answer]:
         else "A synchronous pipeline is as fast, and exact."
     )
     text = f"This is modelled from the measured costs of the stages. {wins_text} {lost} {better} {merging} {measured}"
-    yield Answer(title, " ".join(text.split()), "tradeoff")
+    return Answer(title, " ".join(text.split()), "tradeoff")
 
 
 def _state_measured_speeds(frames: Frames) -> str:
@@ -472,9 +457,7 @@ def _numbers_of_devices() -> dict[int, str]:
     named = {0: "1"}
     for cell in _points():
         if vector := timing.vector(cell):
-            slack = timing.slack(cell.timing)
-            mark = "*" if slack == 0 else "" if slack == 1 else "+"
-            named.setdefault(vector[0], f"{len(cell.stages) or timing.blocks(cell)}{mark}")
+            named.setdefault(vector[0], number_of_devices(cell))
     return named
 
 
@@ -486,8 +469,8 @@ def _of_lengths(runs: DataFrame, named: Mapping[int, str]) -> str:
     def gap(epochs: int, staleness: int) -> Difference:
         return reached[PETRA, epochs, staleness] - reached[BACKPROPAGATION, epochs, 0]
 
-    both = [epochs for epochs in sorted({int(epochs) for _, epochs, _ in reached}) if gap(epochs, most).estimate]
-    gaps = {epochs: gap(epochs, most) for epochs in both}
+    lengths = sorted({int(epochs) for _, epochs, _ in reached})
+    gaps = {epochs: at_most for epochs in lengths if (at_most := gap(epochs, most)).estimate}
     known = {
         epochs: gap_at for epochs, gap_at in gaps.items() if gap_at.estimate and gap_at.estimate.low is not None
     } or gaps
@@ -547,12 +530,9 @@ def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -
 FULLEST, OTHERS = "fullest device", "all other devices"
 
 
-def _memory(frames: Frames) -> Iterator[Headline]:
-    if (network := _find_timed(frames)) is None:
-        return
-    held = _held(frames)
+def _memory(network: TimedNetwork, held: Mapping[str, Held]) -> Headline:
     named = {short_title(methods.by_name(name)): amounts for name, amounts in held.items()} | {
-        f"{title.replace(', ', ' with ')}, k = {SPEED_K[-1]}": _hold_synchronously(network, title)
+        f"{title.replace(', ', ' with ')}, k = {SPEED_K[-1]}": _hold(network, title)
         for title in (PIPELINE, CHECKPOINTED)
     }
     bars = [
@@ -562,7 +542,7 @@ def _memory(frames: Frames) -> Iterator[Headline]:
     ]
     ours, rival = held[PETRA], held[DSP]
     title = f"{title_of(network.cell)}: bytes by method"
-    yield Headline(
+    return Headline(
         f"In total PETRA holds {ours.total:.0f} MB and DSP {rival.total:.0f} MB; on the fullest device "
         f"{ours.fullest:.0f} and {rival.fullest:.0f} MB.",
         facets.facet(
@@ -584,9 +564,7 @@ def _memory(frames: Frames) -> Iterator[Headline]:
     )
 
 
-def _write_speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
-    network = _find_timed(frames)
-    assert network is not None  # there are speeds
+def _write_speed(network: TimedNetwork, speeds: Speeds) -> Headline:
     most, low, high = max(devices for *_, devices in speeds), min(SPEED_K), max(SPEED_K)
     ours = [speeds[OURS, k, most].speed for k in SPEED_K]
     ends, keeping = ([speeds[way, k, most].speed for k in (low, high)] for way in (PIPELINE, KEEPING))
@@ -604,7 +582,7 @@ def _write_speed(frames: Frames, speeds: Speeds) -> Iterator[Headline]:
         f"{PIPELINE}, k = {k}": facets.Look(f"{PIPELINE}, k = {k}", "#0072b2", dashes[place], "s")
         for place, k in enumerate(SPEED_K)
     }
-    yield Headline(
+    return Headline(
         f"On {most} devices PETRA is {min(ours):.1f} to {max(ours):.1f} times as fast as one device at k = {low} to "
         f"{high}, delayed gradients {keeping[0]:.1f} to {keeping[1]:.1f} times, synchronous 1F1B {ends[0]:.1f} to "
         f"{ends[1]:.1f} times.",
