@@ -16,6 +16,7 @@ from petra_core import methods
 from reproduce import published
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import run_sets
+from reproduce.exhibits.pareprop import gains_of
 from reproduce.modelling.complexity import Measured, read_measured
 from reproduce.modelling.held import held, with_rules
 from reproduce.modelling.network import read_timed_networks
@@ -26,7 +27,6 @@ from reproduce.presentation.statements import PREDICATES, ClaimVerdict, compare,
 from reproduce.presentation.statistics import Estimate
 from reproduce.published import Claim
 from reproduce.records import gradients
-from reproduce.records.benchmarks import THROUGHPUT
 from reproduce.records.frames import Frames, RunSet
 from reproduce.text import count
 
@@ -321,16 +321,11 @@ def _of_benchmark(_: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evi
     for record in frames.results.benchmarks:
         if record.name.partition("-")[0] != test["benchmark"]:
             continue
-        pair = (methods.PAREPROP.title, methods.REVERSIBLE_BACKPROPAGATION.title, THROUGHPUT)
-        gains = [
-            record.spread(comparison)
-            for comparison in record.comparisons
-            if (comparison.first, comparison.second, comparison.quantity) == pair and record.ratios(comparison)
-        ]
+        gains = gains_of(record).values()
         if not gains:
             continue
-        faster, slower = sum(gain.lower > 1 for gain in gains), sum(gain.upper < 1 for gain in gains)
-        ends = [f"{with_sign(100 * (end(gain.median for gain in gains) - 1), 1)} %" for end in (min, max)]
+        faster, slower = sum(gain.lower > 0 for gain in gains), sum(gain.upper < 0 for gain in gains)
+        ends = [f"{with_sign(end(gain.median for gain in gains), 1)} %" for end in (min, max)]
         device = str(record.environment.get("device", "cpu"))
         where = record.environment.get("processor", "a CPU") if device == "cpu" else device
         holds = True if faster == len(gains) else None if slower < len(gains) / 2 else False

@@ -16,7 +16,8 @@ from reproduce.presentation import facets
 from reproduce.presentation.content import MEGABYTE, Entry, Finding, Role, none, published_entry, short_title, with_sign
 from reproduce.presentation.tables import amounts, difference, entry, number, table, words
 from reproduce.published import Mark, Row, pareprop_row
-from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, THROUGHPUT, Benchmark, spread
+from reproduce.records import benchmarks
+from reproduce.records.benchmarks import ALLOCATED, LARGEST_FOUND, LARGEST_PREDICTED, THROUGHPUT, Benchmark
 from reproduce.records.frames import Frames
 from reproduce.text import count
 
@@ -62,6 +63,16 @@ def _format_published(row: Row | None) -> Entry:
     return published_entry(text, row.mark, value=row.number("gain_percent") if gain else None)
 
 
+def gains_of(record: Benchmark) -> dict[str, benchmarks.Spread]:
+    """Return the gain in throughput over reversible backpropagation in percent, by group (network and batch)."""
+    pair = (PAREPROP.title, REVERSIBLE_BACKPROPAGATION.title, THROUGHPUT)
+    return {
+        comparison.group: benchmarks.spread([100 * (ratio - 1) for ratio in record.ratios(comparison)])
+        for comparison in record.comparisons
+        if (comparison.first, comparison.second, comparison.quantity) == pair
+    }
+
+
 def _show_record(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
     """Yield a figure and two tables of a record.
 
@@ -70,13 +81,8 @@ def _show_record(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
         medians: Rows are groups (network and batch), columns are quantity and contestant.
 
     """
-    pair = (PAREPROP.title, REVERSIBLE_BACKPROPAGATION.title, THROUGHPUT)
-    gains = {  # percent
-        c.group: spread([100 * (ratio - 1) for ratio in record.ratios(c)])
-        for c in record.comparisons
-        if (c.first, c.second, c.quantity) == pair
-    }
-    quartiles = {g: f"{with_sign(spread.lower, 1)} to {with_sign(spread.upper, 1)}" for g, spread in gains.items()}
+    gains = gains_of(record)
+    quartiles = {group: f"{with_sign(gain.lower, 1)} to {with_sign(gain.upper, 1)}" for group, gain in gains.items()}
     gained = {group: gain.median for group, gain in gains.items()}
     device = _device(record)
     small = " On a CPU, at small sizes: not to be compared with the published gains."
