@@ -71,29 +71,23 @@ def _compare_published(papers: Iterable[tuple[RunSet, SeedSamples]], arithmetic:
 
 def _held(frames: Frames) -> Table:
     """Return a table of the published bytes next to those of the benchmark."""
-    rows = published_tables.read("bdia")
     series = frames.series[frames.series["benchmark"] == "bdia"]
-    held = series.pivot_table("value", "contestant", "quantity", aggfunc="median") / MEGABYTE
-    memory = [row for row in rows if row["quantity"] == "memory"]
-
-    def find_held(network: str, quantity: str) -> float | None:
-        return held[quantity].get(network) if quantity in held else None
-
-    def share(network: str) -> float | None:
-        peak, bits = find_held(network, ALLOCATED), find_held(network, SIDE_BITS)
-        return None if peak is None or bits is None else 100 * bits / peak
-
+    medians = series.pivot_table("value", "contestant", "quantity", aggfunc="median").reindex(
+        columns=[ALLOCATED, SIDE_BITS]
+    )
+    peaks, side_bits = medians[ALLOCATED] / MEGABYTE, medians[SIDE_BITS] / MEGABYTE
+    shares = 100 * side_bits / peaks
     return table(
         key="bdia-memory",
         caption="Peak memory at the published size in MB (10⁶ bytes), batch 128: published (second-hand), and what the "
         "allocator gave out during a step of ours (benchmark “bdia”).",
-        rows=memory,
+        rows=[row for row in published_tables.read("bdia") if row["quantity"] == "memory"],
         fields=[
             words("network", lambda row: row["network"]),
             entry("published", lambda row: published_value(row, "value")),
-            amount("ours", lambda row: find_held(row["network"], ALLOCATED), 1, without="not run"),
-            amount("side bits", lambda row: find_held(row["network"], SIDE_BITS), 2, without="not run"),
-            amount("their share, %", lambda row: share(row["network"]), 2, without="not run"),
+            amount("ours", lambda row: peaks.get(row["network"]), 1, without="not run"),
+            amount("side bits", lambda row: side_bits.get(row["network"]), 2, without="not run"),
+            amount("their share, %", lambda row: shares.get(row["network"]), 2, without="not run"),
         ],
         notes=[
             "The allocator's peak and not a prediction: it includes the temporaries of operations. How the published "
