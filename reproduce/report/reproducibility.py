@@ -14,6 +14,15 @@ from reproduce.records.run import Status
 from reproduce.text import conjunction, count
 
 PAPER = "PETRA"
+#: Predicate of one claim and of several claims with a verdict.
+PREDICATES = {
+    ClaimVerdict.AGREE: ("agrees with our runs", "agree with our runs"),
+    ClaimVerdict.DISAGREE: ("disagrees with our runs", "disagree with our runs"),
+    ClaimVerdict.SAME: ("holds at a smaller scale", "hold at a smaller scale"),
+    ClaimVerdict.NOT_SO: ("does not hold at a smaller scale", "do not hold at a smaller scale"),
+    ClaimVerdict.OPEN: ("is open", "are open"),
+    ClaimVerdict.UNKNOWN: ("has no run that bears on it", "have no run that bears on them"),
+}
 
 
 @dataclass(frozen=True)
@@ -41,29 +50,8 @@ class Reproducibility:
 def count_verdicts(judged: Sequence[Judged]) -> str:
     """Count the claims of the paper by verdict, in a sentence."""
     verdicts = Counter(judgement.verdict for judgement in judged if judgement.claim.paper == PAPER)
-    listed = [
-        f"{verdicts[verdict]} {_plural(verdict, verdicts[verdict])}" for verdict in ClaimVerdict if verdicts[verdict]
-    ]
+    listed = [f"{amount} {forms[amount > 1]}" for verdict, forms in PREDICATES.items() if (amount := verdicts[verdict])]
     return f"Of {count(verdicts.total(), 'claim')} of the PETRA paper {conjunction(listed)}."
-
-
-def _plural(verdict: ClaimVerdict, amount: int) -> str:
-    """Return the predicate for a verdict on `amount` claims, in the singular or plural."""
-    if amount == 1:
-        return {
-            ClaimVerdict.AGREE: "agrees with our runs",
-            ClaimVerdict.DISAGREE: "disagrees with our runs",
-            ClaimVerdict.OPEN: "is open",
-            ClaimVerdict.UNKNOWN: "has no run that bears on it",
-        }.get(verdict, verdict.value)
-    return {
-        ClaimVerdict.AGREE: "agree with our runs",
-        ClaimVerdict.DISAGREE: "disagree with our runs",
-        ClaimVerdict.SAME: "hold at a smaller scale",
-        ClaimVerdict.NOT_SO: "do not hold at a smaller scale",
-        ClaimVerdict.OPEN: "are open",
-        ClaimVerdict.UNKNOWN: "have no run that bears on them",
-    }[verdict]
 
 
 def _by_paper(judged: Sequence[Judged]) -> str:
@@ -74,8 +62,7 @@ def _by_paper(judged: Sequence[Judged]) -> str:
 def reproducibility(judged: Sequence[Judged], frames: Frames) -> Reproducibility:
     """Compose the report."""
     of_paper = [judgement for judgement in judged if judgement.claim.paper == PAPER]
-    others = Counter(judgement.claim.paper for judgement in judged if judgement.claim.paper != PAPER)
-    beside = conjunction([f"{amount} of {paper}" for paper, amount in others.items()])
+    beside = _by_paper([judgement for judgement in judged if judgement.claim.paper != PAPER])
     begun = [run for run in frames.results.runs if run.state.status is not Status.NOT_RUN]
     cost, scales = cost_of(begun), Counter(run.cell.scale for run in begun)
     sizes = conjunction([f"{amount:,} at the scale “{scale}”" for scale, amount in scales.most_common()])
