@@ -232,7 +232,7 @@ def facet(
         x = replace(x, log=True, ticks=sorted(set(frame[x.column])) if x.ticks is None else x.ticks)
     looks = {value: look for value, look in looks.items() if (frame[hue] == value).any()}
     chart = _Chart(frame, x, y, hue, looks, panels, beside)
-    with plots.style():
+    with mpl.rc_context(plots.STYLE):
         drawing, grid = chart.make_grid()
         described = [chart.draw(axes, layers, place) for axes, place in zip(grid.flat, chart.places, strict=False)]
         chart.finish_axes(list(grid.flat))

@@ -10,12 +10,10 @@ import io
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
@@ -53,7 +51,8 @@ KIND_COLOURS: dict[str, str] = dict(
     )
 )
 
-_STYLE: dict[Any, Any] = {
+#: Style of the drawings of the suite, for `matplotlib.rc_context`.
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: screen readers and search can read it, and it is small
     "svg.hashsalt": "petra-suite",
     "font.family": "sans-serif",
@@ -87,13 +86,6 @@ _STYLE: dict[Any, Any] = {
     "patch.edgecolor": "white",
     "patch.force_edgecolor": True,
 }
-
-
-@contextmanager
-def style() -> Iterator[None]:
-    """Apply the suite's style to drawings that are made in this context."""
-    with mpl.rc_context(_STYLE):
-        yield
 
 
 #: Colours that a dark page replaces. A drawing outside of a page keeps them.

@@ -3,6 +3,7 @@
 import re
 from xml.etree import ElementTree
 
+import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
 
@@ -11,7 +12,7 @@ from reproduce.presentation import plots
 
 
 def drawing(key: str) -> str:
-    with plots.style():
+    with mpl.rc_context(plots.STYLE):
         figure = Figure(figsize=(3, 2))
         panel = figure.subplots()
         panel.plot([0, 1, 5], [0, 2, 1], "o-", clip_on=True)
@@ -52,7 +53,7 @@ def test_methods_differ_by_colour_and_mostly_by_dashes() -> None:
 
 def test_panels_do_not_overlap_or_leave_the_drawing() -> None:
     """With four panels with long names, nothing leaves the drawing or overlaps a neighbour or the legend."""
-    with plots.style():
+    with mpl.rc_context(plots.STYLE):
         figure = Figure(figsize=(6, 4), dpi=72)
         grid = figure.subplots(2, 2)
         for number, panel in enumerate(grid.flat):
