@@ -11,7 +11,7 @@ from pandas import concat
 from reproduce.exhibits._exhibit import Exhibit, Shown, result
 from reproduce.exhibits.gradients import CLOSER, KINDS_NOTE, LOOKS, MEASURES, STATEMENTS, extents, quality
 from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import measured_samples
+from reproduce.presentation.compare import SeedSamples, measured_samples
 from reproduce.presentation.content import Entry, none
 from reproduce.presentation.tables import number, table, words
 from reproduce.records import gradients
@@ -92,7 +92,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             words("study", lambda place: f"{place[0]}: {seeds_of[place[0]]}", heading=True),
             number("stage", lambda place: Entry("mean", 1e3) if place[1] == "mean" else place[1]),
             words("kind", lambda place: place[2] or none("of all above")),
-            *quality(rows, PLACE, {**stages, **overall}),
+            *quality(rows, PLACE, SeedSamples({**stages, **overall})),
         ],
         notes=[f"{CLOSER} {KINDS_NOTE}"],
     )

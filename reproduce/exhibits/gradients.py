@@ -4,17 +4,16 @@ Both gradients come from the same run, so the difference is taken within it. The
 claim is that the interval of the difference lies above 0.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pandas import DataFrame
 
 from petra_core import methods
 from reproduce import published
-from reproduce.presentation.compare import SeedSample, means, measured_samples
-from reproduce.presentation.content import Column, Entry, estimate, none
+from reproduce.presentation.compare import SeedSamples, means, measured_samples
+from reproduce.presentation.content import Entry
 from reproduce.presentation.facets import METHOD_LOOKS, Look
-from reproduce.presentation.tables import Field, estimate_column
+from reproduce.presentation.tables import Field, entry, estimate_column
 from reproduce.records.frames import RunSet
 from reproduce.records.gradients import BETWEEN, CLOSENESS, DELAYED, METHOD
 from reproduce.text import count
@@ -54,30 +53,23 @@ def extents(run_set: RunSet, values: DataFrame) -> dict[str, str]:
     }
 
 
-def quality(values: DataFrame, by: Sequence[str], gains: Mapping[Any, SeedSample]) -> list[Field]:
+def quality(values: DataFrame, by: Sequence[str], gains: SeedSamples) -> list[Field]:
     """Return columns for rows that are places `by`: the quality of both gradients, and their difference (`gains`)."""
     means_of, seeds = measured_samples(values, "value", [*by, "pair", "measure"]), measured_samples(values, "value", by)
-    fields = [Field([Column("seeds")], lambda place: [Entry(str(n := len(seeds[place].values)), n)])]
-    for measure, group in MEASURES.items():
-        fields += [
-            _mean(means_of, pair, measure, name) for pair, name in ((METHOD, "PETRA/e2e"), (DELAYED, "delayed/e2e"))
-        ]
-        fields += [_closer(gains, measure, group)] * (measure in CLOSENESS)
+
+    def mean(name: str, pair: str, measure: str) -> Field:
+        hint = LOOKS[pair].label
+        return estimate_column(
+            name, lambda place: means_of[*place, pair, measure].estimate, group=MEASURES[measure], hint=hint
+        )
+
+    def closer(measure: str) -> Field:
+        return estimate_column(
+            "PETRA closer by", lambda place: gains[*place, measure].estimate, 4, group=MEASURES[measure], sign=True
+        )
+
+    fields = [entry("seeds", lambda place: Entry(str(n := len(seeds[place].values)), n))]
+    for measure in MEASURES:
+        fields += [mean("PETRA/e2e", METHOD, measure), mean("delayed/e2e", DELAYED, measure)]
+        fields += [closer(measure)] * (measure in CLOSENESS)
     return fields
-
-
-def _mean(samples: Mapping[Any, Any], pair: str, measure: str, name: str) -> Field:
-    hint = LOOKS[pair].label
-    return estimate_column(
-        name, lambda place: samples[*place, pair, measure].estimate, group=MEASURES[measure], hint=hint
-    )
-
-
-def _closer(gains: Mapping[Any, SeedSample], measure: str, group: str) -> Field:
-    def entries(place: Any) -> list[Entry]:
-        gain = gains.get((*place, measure))
-        if gain is None or gain.estimate is None:
-            return [none("not defined")]
-        return [estimate(gain.estimate, 4, sign=True)]
-
-    return Field([Column("PETRA closer by", group=group)], entries)

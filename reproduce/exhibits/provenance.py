@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter, methodcaller
 from typing import Any
 
 from reproduce.cells.kinds import TrainedCell
@@ -17,7 +18,7 @@ from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
 from reproduce.grids.rerun import command
 from reproduce.presentation.content import Entry, Finding, Listing, Role, Table, code, missing
-from reproduce.presentation.tables import entry, named_columns, table, words
+from reproduce.presentation.tables import entry, table, words
 from reproduce.records.frames import Frames
 from reproduce.records.lost_commits import LOST
 from reproduce.records.results import Results, meaning
@@ -53,7 +54,8 @@ def whole(frames: Frames) -> Iterator[Shown]:
         caption="Versions of the code that ran the cells.",
         rows=codes,
         fields=[
-            named_columns("code", "version"),
+            words("code", itemgetter("code")),
+            words("version", methodcaller("get", "version")),
             words("commit", lambda row: code(row["commit"][:10]) if row.get("commit") else missing("not known")),
             words(
                 "tree", lambda row: "clean" if row.get("clean") else missing(row.get("note") or "changed; see below")
@@ -66,7 +68,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         caption="Machines and versions that ran the cells.",
         rows=environments,
         fields=[
-            named_columns(*MACHINE),
+            *(words(name, methodcaller("get", name)) for name in MACHINE),
             words("versions", lambda row: ", ".join(f"{name} {v}" for name, v in row["packages"].items())),
             words("settings", _settings),
         ],

@@ -92,12 +92,6 @@ def words(name: str, value_of: Of, *, group: str = "", hint: str = "", heading: 
     return replace(column, heading=heading)
 
 
-def named_columns(*names: str) -> Field:
-    """Return columns of text from rows that are mappings, each named after its key; missing keys are shown as empty."""
-    heads = [Column(name.replace("_", " "), numeric=False) for name in names]
-    return Field(heads, lambda row: [_words(row.get(name)) for name in names])
-
-
 def method(name: str, value_of: Callable[[Any], Method]) -> Field:
     """Return a column of methods by their short titles, with the full titles as tooltips."""
 
@@ -156,12 +150,20 @@ def difference(name: str, value_of: Of, digits: int, *, group: str = "", hint: s
     return _numbers(name, value_of, format_signed, group, hint)
 
 
-def estimate_column(name: str, value_of: Callable[[Any], Estimate | None], *, group: str = "", hint: str = "") -> Field:
-    """Return a column of means ± half-width of the 95 % interval, to three decimals; None is shown as not defined."""
+def estimate_column(
+    name: str,
+    value_of: Callable[[Any], Estimate | None],
+    digits: int = 3,
+    *,
+    group: str = "",
+    hint: str = "",
+    sign: bool = False,
+) -> Field:
+    """Return a column of means ± half-width of the 95 % interval; None is shown as not defined."""
 
     def make(row: Any) -> Entry:
         value = value_of(row)
-        return none("not defined") if value is None else estimate_entry(value, 3)
+        return none("not defined") if value is None else estimate_entry(value, digits, sign=sign)
 
     return entry(name, make, group=group, hint=hint)
 
@@ -171,16 +173,13 @@ def mean(name: str, value_of: Callable[[Any], SeedSample | None], digits: int = 
 
     Samples without values show the state of their runs. None is shown as empty.
     """
-
-    def make(row: Any) -> Entry:
-        sample = value_of(row)
-        return missing("") if sample is None else mean_entry(sample, digits)
-
-    return entry(name, make, group=group)
+    return entry(name, lambda row: mean_entry(value_of(row), digits), group=group)
 
 
-def mean_entry(sample: SeedSample, digits: int = 2) -> Entry:
+def mean_entry(sample: SeedSample | None, digits: int = 2) -> Entry:
     """Format mean ± half-width of the 95 % interval and the number of seeds; without values, the state of the runs."""
+    if sample is None:
+        return missing("")
     if sample.estimate is None:
         return missing(sample.summary, sample.unfinished)
     made = estimate_entry(sample.estimate, digits)
@@ -192,10 +191,8 @@ def error(name: str, value_of: Callable[[Any], SeedSample | None], *, group: str
 
     def make(row: Any) -> Entry:
         sample = value_of(row)
-        if sample is None:
-            return missing("")
-        if sample.estimate is None:
-            return missing(sample.summary, sample.unfinished)
+        if sample is None or not sample.values:
+            return mean_entry(sample)
         shown_error = relative_error(list(sample.values.values()))
         return replace(shown_error, text=f"{shown_error.text} ({sample.seeds})")
 
