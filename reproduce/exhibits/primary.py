@@ -47,7 +47,7 @@ class Primary:
         family: Name of the comparisons that it is corrected with.
         title: Both sides of the subtraction.
         question: Question that it answers.
-        study: Key of the study in `primary.json`.
+        epochs: Length of the trainings.
         setting: Network and length, in words.
         accuracy: Difference in points.
         loss: Difference in training loss.
@@ -59,17 +59,12 @@ class Primary:
     family: str
     title: str
     question: str
-    study: str
+    epochs: int
     setting: str
     accuracy: Difference
     loss: Difference
     alike: Difference
     corrected: float = 1.0
-
-    @property
-    def epochs(self) -> int:
-        """Length of the trainings."""
-        return int(read_declaration()["studies"][self.study]["epochs"])
 
     @property
     def holds(self) -> bool:
@@ -105,7 +100,7 @@ def _compare(
     cell = from_dict({**base, **second, "seed": 0, "loader": "memory"})
     setting = f"{title_of(cell)}, {count(base['epochs'], 'epoch')}, k = {base['accumulation']}"  # type: ignore[arg-type]  # a cell that trains
     accuracy, loss = (_difference(sides, value) for value in (OUTCOME, rules["loss"]))
-    return Primary(family, title, question, study, setting, accuracy, loss, _difference(alike, OUTCOME))
+    return Primary(family, title, question, base["epochs"], setting, accuracy, loss, _difference(alike, OUTCOME))
 
 
 def _runs(frames: Frames, settings: dict[str, Any], seeds: Collection[int] | None) -> DataFrame:
