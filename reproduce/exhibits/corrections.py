@@ -28,18 +28,7 @@ from reproduce.presentation.compare import (
 )
 from reproduce.presentation.content import MEGABYTE, Entry, Finding
 from reproduce.presentation.statistics import Verdict
-from reproduce.presentation.tables import (
-    Field,
-    amount,
-    entry,
-    error,
-    judged_columns,
-    mean,
-    method,
-    number,
-    table,
-    words,
-)
+from reproduce.presentation.tables import Field, amount, error, judged_columns, mean, method, number, table, words
 from reproduce.records.frames import RunSet, settings_key
 from reproduce.text import conjunction, count
 
@@ -173,7 +162,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             rows=best,
             fields=[
                 *place,
-                entry(f"rate{CHOSEN}", lambda place: _format_rate(best[place])),
+                number(f"rate{CHOSEN}", lambda place: _format_rate(best[place])),
                 amount(f"seed {CHOICE}, %{CHOSEN}", lambda place: best[place].reached, 2),
                 amount("lead", lambda place: best[place].lead, 2, hint=LEAD),
                 mean("other seeds, %", others.get),
