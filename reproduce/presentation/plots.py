@@ -160,11 +160,8 @@ def lay_out(drawing: Drawing, grid: npt.NDArray[Any], widths: Sequence[float]) -
         x = left[: column + 1].sum() + right[:column].sum() + each * sum(widths[:column])
         y = height - over[: line + 1].sum() - under[:line].sum() - tall * (line + 1)
         axes.set_position((x / width, y / height, each * widths[column] / width, tall / height))
-        if (
-            line,
-            column,
-        ) in labels:  # keep their places, since placing them again would place all ticks again
-            below_axis, beside_axis = labels[line, column]
+        if distances := labels.get((line, column)):
+            below_axis, beside_axis = distances  # kept, since placing labels again would place all ticks again
             axes.xaxis.set_label_coords(0.5, -below_axis / tall)
             axes.yaxis.set_label_coords(-beside_axis / (each * widths[column]), 0.5)
 
