@@ -274,13 +274,13 @@ def _of_memory(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Eviden
     """Return the bytes held that the paper's rule counts, or the share saved compared with both buffers."""
     where = test["cells"] | test["terms"][0]["where"]
     runs = _chosen(with_rules(held(run_set, GIGABYTE), GIGABYTE), where)
-    value = runs["counted_saved" if test["measure"] == "counted saving" else "counted"].dropna()
-    if value.empty:
+    measured = "counted_saved" if test["measure"] == "counted saving" else "counted"
+    first = runs.dropna(subset=[measured])[:1]
+    if first.empty:
         return None
-    ours = Estimate(float(value.iloc[0]), None, None, (1,))
-    batch = int(runs.loc[value.index[0], "batch_size"])
-    setting = f"{_setting(run_set, runs.loc[value.index[:1]])}, batch {batch}"
-    return Evidence(run_set.scale, setting, _format_value(claim, ours), (str(runs.loc[value.index[0], "cell"]),), ours)
+    ours = Estimate(float(first[measured].item()), None, None, (1,))
+    setting = f"{_setting(run_set, first)}, batch {first['batch_size'].item()}"
+    return Evidence(run_set.scale, setting, _format_value(claim, ours), (first["cell"].item(),), ours)
 
 
 def _of_speed(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
