@@ -472,15 +472,12 @@ def _latencies(run_set: RunSet, networks: list[TimedNetwork]) -> Table:
         rows.append((title, network.costs, network.best(4).sizes, 0.0))
     rows.append(("two equal stages", (Cost(1.0, 2.0),) * 2, (1, 1), 0.0))
 
-    def ticks(latency: float) -> Callable[[Any], float]:
-        def in_ticks(row: tuple[str, tuple[Cost, ...], tuple[int, ...], float]) -> float:
-            _, costs, sizes, slack = row
-            turns = [cost.forward + cost.backward + cost.update for cost in costs]
-            tick = max(sum(turns[stage] for stage in part) for part in parts_of(sizes))
-            link = Link(latency=latency * tick)
-            return run_full(plan.PETRA, costs, sizes, 1, per_device(sizes, slack), link)[1] / tick
-
-        return in_ticks
+    def in_ticks(latency: float, row: tuple[str, tuple[Cost, ...], tuple[int, ...], float]) -> float:
+        _, costs, sizes, slack = row
+        turns = [cost.forward + cost.backward + cost.update for cost in costs]
+        tick = max(sum(turns[stage] for stage in part) for part in parts_of(sizes))
+        link = Link(latency=latency * tick)
+        return run_full(plan.PETRA, costs, sizes, 1, per_device(sizes, slack), link)[1] / tick
 
     return table(
         key=f"staleness-{run_set.key}-latency",
@@ -492,7 +489,7 @@ def _latencies(run_set: RunSet, networks: list[TimedNetwork]) -> Table:
             number("devices", lambda row: len(row[2])),
             words("timing", lambda row: "lockstep" if row[3] else "asynchronous 1F1B"),
             number("d₀", lambda row: round((1 + row[3]) * (len(row[2]) - 1))),
-            *(amount(f"latency {latency:g}", ticks(latency), 3) for latency in LATENCIES),
+            *(amount(f"latency {latency:g}", partial(in_ticks, latency), 3) for latency in LATENCIES),
         ],
     )
 
