@@ -7,14 +7,14 @@ has no quantiser.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans.bdia import BDIA, BY_SETTINGS, CONTESTANTS, REVVIT, VIT, TransformerContestant
 from reproduce.presentation import facets
-from reproduce.presentation.compare import SeedSamples, format_difference, means
+from reproduce.presentation.compare import format_difference, means
 from reproduce.presentation.content import MEGABYTE, Entry, Table, missing, published_entry, with_sign
 from reproduce.presentation.statements import compare_with_published
 from reproduce.presentation.tables import amount, entry, judged_columns, mean, published_value, table, words
@@ -31,24 +31,20 @@ INTRODUCTION = (
 
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield published values next to ours: accuracy at the published size, and memory as measured by the benchmark."""
-    results = [
-        (run_set, means(_runs(run_set), "test_accuracy", ["contestant"])) for run_set in run_sets(frames, "bdia")
-    ]
-    yield Sentence(_gains(results))
-    papers = [(run_set, accuracy) for run_set, accuracy in results if run_set.scale == "paper"]
-    for arithmetic in dict.fromkeys(run_set.arithmetic for run_set, _ in papers):
-        yield from _compare_published([result for result in papers if result[0].arithmetic == arithmetic], arithmetic)
+    planned = run_sets(frames, "bdia")
+    yield Sentence(_gains(planned))
+    papers = [run_set for run_set in planned if run_set.scale == "paper"]
+    for arithmetic in dict.fromkeys(run_set.arithmetic for run_set in papers):
+        yield _compare_published([run_set for run_set in papers if run_set.arithmetic == arithmetic], arithmetic)
     yield _held(frames)
 
 
-def _compare_published(papers: Iterable[tuple[RunSet, SeedSamples]], arithmetic: str) -> Iterator[Shown]:
-    """Yield the published accuracies next to ours in one arithmetic."""
-    ours = SeedSamples(
-        {(run_set.dataset, title): sample for run_set, accuracy in papers for title, sample in accuracy.items()}
-    )
+def _compare_published(papers: Iterable[RunSet], arithmetic: str) -> Table:
+    """Return a table of the published accuracies next to ours in one arithmetic."""
+    ours = means(concat([_runs(run_set) for run_set in papers]), "test_accuracy", ["dataset", "contestant"])
     rows = published_tables.read("bdia")
     stated = {(row["dataset"], row["network"]): row for row in rows if row["quantity"] == "accuracy"}
-    yield table(
+    return table(
         key="bdia" if arithmetic == "float32" else f"bdia-paper-{arithmetic}",
         caption="Accuracy in percent: published (6 blocks, three runs), and runs of that size (scale “paper”, "
         f"{arithmetic}).",
@@ -138,9 +134,10 @@ def _points_published(contestant: TransformerContestant, stated: Mapping[str, pu
     return published_entry(with_sign(won, 2), row.mark, value=won)
 
 
-def _gains(results: Iterable[tuple[RunSet, SeedSamples]]) -> str:
+def _gains(planned: Iterable[RunSet]) -> str:
     """State the gains of RevViT and BDIA-ViT over ViT, at the largest scale at which all three are finished."""
-    for run_set, accuracy in results:
+    for run_set in planned:
+        accuracy = means(_runs(run_set), "test_accuracy", ["contestant"])
         gains = {c.title: accuracy[c.title] - accuracy[VIT.title] for c in (REVVIT, BDIA)}
         if all(gain.estimate for gain in gains.values()):
             listed = conjunction([f"{title} − ViT is {format_difference(gain)}" for title, gain in gains.items()])
