@@ -190,12 +190,11 @@ def _after_short_training(frames: Frames, run_set: RunSet) -> str:
     runs = _of_staleness(frames, run_set)
     reached = means(runs, "final_accuracy", ["method", "epochs", "staleness"])
     most = max(_numbers_of_devices())
-    gaps = {
-        int(epochs): reached[PETRA, epochs, most] - reached[DELAYED, epochs, most]
-        for epochs in sorted(set(runs["epochs"]))
-    }
-    known = {epochs: gap for epochs, gap in gaps.items() if gap.estimate}
-    return f" (after {min(known)} epochs {format_difference(known[min(known)])})" if known else ""
+    for epochs in sorted(set(runs["epochs"])):
+        gap = reached[PETRA, epochs, most] - reached[DELAYED, epochs, most]
+        if gap.estimate:
+            return f" (after {int(epochs)} epochs {format_difference(gap)})"
+    return ""
 
 
 def _seen(comparison: Primary) -> str:
