@@ -199,18 +199,18 @@ def _shared_spread(studies: Iterable[Any], value: str) -> ResidualSpread | None:
     return next(iter(known.values())).spreads.get(value) if len(known) == 1 else None
 
 
-def interval(rows: DataFrame, value: str) -> tuple[float | None, float | None]:
-    """Return the ends of the 95 % interval of the mean of the rows of one place, for a drawing of runs.
+def interval(rows: DataFrame, value: str) -> tuple[float, float] | None:
+    """Return the ends of the 95 % interval of the mean of the rows of one place, for a drawing of runs; None without.
 
     If the rows have the columns `low` and `high`, these contain the ends.
     """
     if "low" in rows:
-        low, high = (None if not notna(end := rows[name].iloc[0]) else float(end) for name in ("low", "high"))
-        return low, high
+        low, high = rows["low"].iloc[0], rows["high"].iloc[0]
+        return (float(low), float(high)) if notna(low) and notna(high) else None
     sound = "broken" not in rows or not (rows["broken"].fillna("") != "").any()
     spread = _shared_spread(rows["study"], value) if sound and "study" in rows else None
     known = estimate(list(rows[value].astype(float)), spread)
-    return known.low, known.high
+    return None if known.low is None or known.high is None else (known.low, known.high)
 
 
 def measured_samples(values: DataFrame, value: str, by: Sequence[str]) -> SeedSamples:

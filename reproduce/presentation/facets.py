@@ -492,8 +492,7 @@ def _limits_later(axes: Axes) -> Iterator[None]:
 
 def _band(rows: DataFrame, y: str, band: str) -> tuple[float, float] | None:
     """Return the ends of the band at one place; None if a mean has no interval."""
-    low, high = (rows[y].min(), rows[y].max()) if band == "range" else interval(rows, y)
-    return None if low is None or high is None else (float(low), float(high))
+    return (rows[y].min(), rows[y].max()) if band == "range" else interval(rows, y)
 
 
 def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str = "") -> Layer:
