@@ -85,7 +85,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             mean("backpropagation, %", lambda place: reached[EXACT, place[0].k, place[1]]),
             judged_columns("points", accuracy.get, group="accuracy, last epochs"),
             judged_columns("points", best.get, group=f"accuracy, best{CHOSEN}"),
-            difference_column("difference", loss.get, 4, group="training loss, last epochs"),
+            difference_column("difference", lambda place: loss[place], 4, group="training loss, last epochs"),
             words("the paper's claim", rule.get),
         ],
     )

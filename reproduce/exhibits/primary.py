@@ -153,9 +153,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
                 lambda comparison: comparison.alike if comparison.accuracy.mixed else "",
                 group="runs on the same machines only",
             ),
-            difference_column(
-                "training loss", lambda comparison: comparison.loss if comparison.accuracy.estimate else None, 4
-            ),
+            difference_column("training loss", lambda comparison: comparison.loss, 4),
         ],
         notes=[
             f"In brackets the runs of each side. Equal: the interval lies within ± {MARGIN_POINTS:g} points. The "

@@ -219,14 +219,9 @@ def judged_columns(
     return Field([Column(name, group=group), Column("verdict", numeric=False, group=group)], entries, value_of)
 
 
-def difference_column(
-    name: str, value_of: Callable[[Any], Difference | None], digits: int, *, group: str = ""
-) -> Field:
+def difference_column(name: str, value_of: Callable[[Any], Difference], digits: int, *, group: str = "") -> Field:
     """Return a column of differences without a verdict, for a quantity without a margin, such as a loss."""
-    nothing = SeedSample() - SeedSample()
-    return Field(
-        [Column(name, group=group)], lambda row: difference_entries(value_of(row) or nothing, digits)[:1], value_of
-    )
+    return Field([Column(name, group=group)], lambda row: difference_entries(value_of(row), digits)[:1], value_of)
 
 
 def difference_entries(difference: Difference, digits: int = 2) -> list[Entry]:
