@@ -92,11 +92,6 @@ def commands(plan: str) -> list[str]:
     return [f"python -m reproduce run {scale} --exhibits {plan}" for scale in known]
 
 
-def first(sentences: Sequence[Sentence]) -> str:
-    """Return the summary of the largest scale with a value, or otherwise the first one; empty without summaries."""
-    return next((sentence.words for sentence in (*(s for s in sentences if s.known), *sentences)), "")
-
-
 def section(exhibit: Exhibit, frames: Frames) -> Section:
     """Return the section of an exhibit."""
     stream: list[Shown] = [*exhibit.whole(frames)] if exhibit.whole else []
@@ -115,6 +110,7 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
         stream.append(f"Not run at the scale “{scale}”{f' ({conjunction(datasets)})' if datasets else ''}.")
     label = exhibit.title.partition(":")[0]
     sentences = [item for item in stream if isinstance(item, Sentence)]
+    known = [sentence for sentence in sentences if sentence.known]
     summaries = [Finding(f"{label}: {item.words}", item.role) for item in sentences if item.role]
     findings = [*summaries, *(item for item in stream if isinstance(item, Finding))]
     planned = sum(len(run_set.runs) for run_set in planned_sets)
@@ -126,7 +122,7 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
         findings=findings,
         folded=[item.block for item in stream if isinstance(item, Folded)],
         folded_title=exhibit.folded,
-        sentence=first(sentences),
+        sentence=next((sentence.words for sentence in known or sentences), ""),
         count=f"{sum(len(run_set.done) for run_set in planned_sets)} of {count(planned, 'cell')}"
         if planned_sets
         else "",
