@@ -35,8 +35,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the ablation, and the comparison with the paper's statement."""
     accuracy = means(run_set.runs, "test_accuracy", ["network", "method"])
     networks = {network: count_reconstructing(kinds) for network, kinds in kinds_of(run_set).items()}
-    differences = {(n, m): accuracy[n, m] - accuracy[n, FULL] for n in networks for m in (WEIGHTS, INPUTS, PETRA)}
-    halves = {network: accuracy[network, INPUTS] - accuracy[network, WEIGHTS] for network in networks}
     key, recipe = f"table4-{run_set.key}-{run_set.dataset}", run_set.describe(width=False)
     made = {network for network, _ in accuracy if accuracy[network, FULL].values}
     deepest = max(networks, key=lambda network: (network in made, kinds_of(run_set)[network].count("R")))
@@ -60,7 +58,9 @@ def each(run_set: RunSet) -> Iterator[Shown]:
 
     def difference(row: Any) -> Difference | None:
         network, method = row
-        return differences.get((network, method.name)) if method else halves[network]
+        if method is None:
+            return accuracy[network, INPUTS] - accuracy[network, WEIGHTS]
+        return None if method.name == FULL else accuracy[network, method.name] - accuracy[network, FULL]
 
     yield table(
         key=key,
