@@ -73,17 +73,12 @@ def whole(frames: Frames) -> Iterator[Shown]:
         f"{total.states[Status.DONE]:,} finished, {ended} and {total.states[Status.PARTIAL]} were abandoned.",
         known=bool(begun),
     )
-    by_exhibit = {}
-    for plan in PLANS:
-        names = {name for run_set in run_sets(frames, plan) for name in run_set.runs["cell"]}
-        runs = [run for run in begun if run.cell.name in names]
-        if runs:
-            by_exhibit[plan] = cost_of(runs)
-    rows = [*by_exhibit.items(), ("all runs", total)]
+    cells = {plan: {name for run_set in run_sets(frames, plan) for name in run_set.runs["cell"]} for plan in PLANS}
+    by_exhibit = {plan: [run for run in begun if run.cell.name in names] for plan, names in cells.items()}
     yield table(
         key="cost",
         caption="Hours and runs by exhibit; an exhibit that shares its runs with others has them, too.",
-        rows=rows,
+        rows=[*((plan, cost_of(runs)) for plan, runs in by_exhibit.items() if runs), ("all runs", total)],
         fields=[
             words("exhibit", lambda row: row[0].replace("_", " ")),
             amount("core-hours", lambda row: row[1].core_hours, 1),
