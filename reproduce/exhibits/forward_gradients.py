@@ -144,13 +144,12 @@ def _costing(place: tuple[str, ...]) -> str:
     return str(ForwardGradient(**axes))
 
 
-def _gain(place: tuple[str, ...], accuracy: Any, others: Iterable[Guess]) -> Difference:
+def _gain(place: tuple[str, ...], accuracy: dict[Any, SeedSample], others: Iterable[Guess]) -> Difference:
     """Return the gain of a guess over the best of others in otherwise equal settings; empty if none of them has run."""
     places = {(*place[:2], place[3], other.value, *place[5:7]) for other in others}
     known = [sample for p, sample in accuracy.items() if (*p[:2], *p[3:7]) in places and sample.values]
     best = max(known, key=lambda other: fmean(other.values.values()), default=SeedSample())
-    gain: Difference = accuracy[place] - best
-    return gain
+    return accuracy[place] - best
 
 
 def _way(place: tuple[str, ...]) -> str:
