@@ -301,12 +301,12 @@ def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
                 if method.double_buffered and k < plan.least_updates(devices):
                     continue
                 way = Strategy(method.title, method, sharing=Sharing.STALENESS, slack=0)
-                cost = network and evaluate(network, way, sizes or (1,) * devices, k)
+                cost = evaluate(network, way, sizes or (1,) * devices, k) if network else None
                 title = TITLES.get(method.name, method.title)
                 sample = accuracy[k, method.name, timing.ONE_F_ONE_B, stages]
                 rows.append(Used(devices, title, k, devices - 1, sample, reached, *model(cost)))
         for name, title in SYNCHRONOUS.items():
-            cost = network and evaluate_best(network, ways[name], devices, most)
+            cost = evaluate_best(network, ways[name], devices, most) if network else None
             reached = accuracy[most, EXACT, timing.LOCKSTEP, ""]
             rows.append(Used(devices, title, most, 0, reached, reached, *model(cost)))
     return rows
