@@ -11,21 +11,9 @@ from reproduce.cells.networks import title_of
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
 from reproduce.grids.plans.table1 import ACCUMULATIONS, REFERENCE_DEPTH
 from reproduce.modelling.complexity import FORMULAS, Measured, formulas, read_measured
-from reproduce.presentation import facets
+from reproduce.presentation import content, facets
 from reproduce.presentation.compare import NOT_RUN, agreement
-from reproduce.presentation.content import (
-    MEGABYTE,
-    MINUS,
-    NARROW_SPACE,
-    Column,
-    Entry,
-    Finding,
-    Role,
-    missing,
-    none,
-    published_entry,
-)
-from reproduce.presentation.content import number as number_entry
+from reproduce.presentation.content import MEGABYTE, MINUS, NARROW_SPACE, Column, Entry, Finding, Role, missing, none
 from reproduce.presentation.tables import Field, method, number, table
 from reproduce.records.frames import Frames, RunSet
 
@@ -105,7 +93,7 @@ def _beside(group: str, name: str, **columns: Callable[[Measured], Entry]) -> Fi
         formula = line[FORMULAS[name]] if line else ""
         text = formula.replace("*", NARROW_SPACE).replace("-", MINUS)
         return [
-            published_entry(text, line.mark, value=formula) if line else none("not in the paper's table"),
+            content.published_entry(text, line.mark, value=formula) if line else none("not in the paper's table"),
             *(entry_of(m) if m else missing(NOT_RUN) for entry_of in columns.values()),
         ]
 
@@ -113,7 +101,7 @@ def _beside(group: str, name: str, **columns: Callable[[Measured], Entry]) -> Fi
 
 
 def _value(name: str, digits: int = 0) -> Callable[[Measured], Entry]:
-    return lambda m: number_entry(m.values()[name], digits)
+    return lambda m: content.number(m.values()[name], digits)
 
 
 def _flops(m: Measured) -> Entry:

@@ -18,22 +18,9 @@ from typing import Any
 from pandas import isna
 
 from petra_core.methods import Method
+from reproduce.presentation import content
 from reproduce.presentation.compare import CHOSEN, MIXED, NO_PAIR, Difference, SeedSample
-from reproduce.presentation.content import (
-    Column,
-    Entry,
-    Role,
-    Table,
-    missing,
-    none,
-    published_entry,
-    relative_error,
-    short_title,
-    with_sign,
-)
-from reproduce.presentation.content import estimate as estimate_entry
-from reproduce.presentation.content import number as number_entry
-from reproduce.presentation.content import verdict as verdict_entry
+from reproduce.presentation.content import Column, Entry, Role, Table, missing, none
 from reproduce.presentation.statistics import Estimate
 from reproduce.published import Row
 
@@ -96,7 +83,7 @@ def method(name: str, value_of: Callable[[Any], Method]) -> Field:
     """Return a column of methods by their short titles, with the full titles as tooltips."""
 
     def make(row: Any) -> Entry:
-        title, short = value_of(row).title, short_title(value_of(row))
+        title, short = value_of(row).title, content.short_title(value_of(row))
         return Entry(short, hint=title if short != title else "")
 
     return entry(name, make, numeric=False)
@@ -104,12 +91,12 @@ def method(name: str, value_of: Callable[[Any], Method]) -> Field:
 
 def number(name: str, value_of: Of, digits: int = 0, *, group: str = "", hint: str = "") -> Field:
     """Return a column of numbers that are settings: k, J, epochs."""
-    return _numbers(name, value_of, lambda value: number_entry(value, digits, role=Role.PLAIN), group, hint)
+    return _numbers(name, value_of, lambda value: content.number(value, digits, role=Role.PLAIN), group, hint)
 
 
 def amount(name: str, value_of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
     """Return a column of measured or computed numbers; `without` is the text for None and NaN."""
-    return _numbers(name, value_of, lambda value: number_entry(value, digits), group, hint, without)
+    return _numbers(name, value_of, lambda value: content.number(value, digits), group, hint, without)
 
 
 def amounts(
@@ -133,7 +120,7 @@ def amounts(
     heads = [Column(name, group=group) for name in names.values()]
 
     def make(value: float) -> Entry:
-        return missing(without) if isna(value) else number_entry(float(value), digits)
+        return missing(without) if isna(value) else content.number(float(value), digits)
 
     return Field(heads, lambda row: [make(value_of(row)[key]) for key in names])
 
@@ -145,7 +132,7 @@ def difference(name: str, value_of: Of, digits: int, *, group: str = "", hint: s
     """
 
     def format_signed(value: float) -> Entry:
-        return Entry(with_sign(value, digits), value, Role.ALERT if exact and value else Role.OURS)
+        return Entry(content.with_sign(value, digits), value, Role.ALERT if exact and value else Role.OURS)
 
     return _numbers(name, value_of, format_signed, group, hint)
 
@@ -163,7 +150,7 @@ def estimate_column(
 
     def make(row: Any) -> Entry:
         value = value_of(row)
-        return none("not defined") if value is None else estimate_entry(value, digits, sign=sign)
+        return none("not defined") if value is None else content.estimate(value, digits, sign=sign)
 
     return entry(name, make, group=group, hint=hint)
 
@@ -182,7 +169,7 @@ def mean_entry(sample: SeedSample | None, digits: int = 2) -> Entry:
         return missing("")
     if sample.estimate is None:
         return missing(sample.summary, sample.unfinished)
-    made = estimate_entry(sample.estimate, digits)
+    made = content.estimate(sample.estimate, digits)
     return replace(made, text=f"{made.text} ({sample.seeds})", hint=sample.unfinished or made.hint)
 
 
@@ -193,7 +180,7 @@ def error(name: str, value_of: Callable[[Any], SeedSample | None], *, group: str
         sample = value_of(row)
         if sample is None or not sample.values:
             return mean_entry(sample)
-        shown_error = relative_error(list(sample.values.values()))
+        shown_error = content.relative_error(list(sample.values.values()))
         return replace(shown_error, text=f"{shown_error.text} ({sample.seeds})")
 
     return entry(name, make, group=group)
@@ -229,16 +216,16 @@ def difference_entries(difference: Difference, digits: int = 2) -> list[Entry]:
     estimate = difference.estimate
     if estimate is None:
         return [missing(NO_PAIR), missing("")]
-    points = estimate_entry(estimate, digits, sign=True)
+    points = content.estimate(estimate, digits, sign=True)
     broken = f"; {difference.wrecks} broken" * bool(difference.wrecks)
     text = f"{points.text} ({estimate.n}{broken}){MIXED * bool(difference.mixed)}"
     hint = f"sides ran on: {difference.mixed}" if difference.mixed else points.hint
-    return [replace(points, text=text, hint=hint), verdict_entry(difference.verdict)]
+    return [replace(points, text=text, hint=hint), content.verdict(difference.verdict)]
 
 
 def published_value(row: Row, column: str, unit: str = "") -> Entry:
     """Return an entry with the number in a column of a published row, as it was published."""
-    return published_entry(row[column] + unit, row.mark, value=row.number(column))
+    return content.published_entry(row[column] + unit, row.mark, value=row.number(column))
 
 
 def _words(value: object) -> Entry:
