@@ -14,18 +14,8 @@ from reproduce.cells.kinds import ReconstructionCell
 from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, result
 from reproduce.exhibits.reconstruction import TRAINING, errors_at_bottom
 from reproduce.grids.plans.corrections import MITIGATIONS, NOTHING, trials
-from reproduce.presentation import facets
-from reproduce.presentation.compare import (
-    CHOSEN,
-    DONE,
-    Difference,
-    SeedSamples,
-    differences,
-    format_difference,
-    list_differences,
-    means,
-    measured_samples,
-)
+from reproduce.presentation import compare, facets
+from reproduce.presentation.compare import CHOSEN, DONE, Difference, SeedSamples, differences, means, measured_samples
 from reproduce.presentation.content import MEGABYTE, Entry, Finding
 from reproduce.presentation.statistics import Verdict
 from reproduce.presentation.tables import Field, amount, error, judged_columns, mean, method, number, table, words
@@ -258,7 +248,7 @@ def _sentence(scale: str, gaps: Gaps, shortest: int, longer: Gaps) -> Sentence:
     lost = sum(gap.verdict is Verdict.LOWER for gap in tried.values())
     later = _of_petra(longer.plain)
     last = max((place[2] for place in later), default=None)
-    left = list_differences({f"with {p[-1]}": gap for p, gap in later.items() if p[2] == last}, unit="points")
+    left = compare.list_differences({f"with {p[-1]}": gap for p, gap in later.items() if p[2] == last}, unit="points")
     ends = f"after {last} epochs the gain is {conjunction(left)}" if left else "none was followed for longer"
     return result(
         tried,
@@ -287,7 +277,7 @@ def _describe(place: Place, gap: Difference, *, judged: bool = False) -> str:
     """Return a mitigation with its setting and its difference, and with the verdict if it is `judged`."""
     network, k, *epochs, _, mitigation = place
     setting = ", ".join([network, f"k = {k}", *(count(number, "epoch") for number in epochs)])
-    return f"{mitigation} ({setting}: {format_difference(gap)}{f', {gap.verdict.value}' * judged})"
+    return f"{mitigation} ({setting}: {compare.format_difference(gap)}{f', {gap.verdict.value}' * judged})"
 
 
 EXHIBIT = Exhibit("corrections", "Corrections for delay: does anything close the gap?", INTRODUCTION, each)
