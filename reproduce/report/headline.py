@@ -329,7 +329,7 @@ def _worth(frames: Frames, speeds: Speeds) -> Answer:
     def faster(k: int, devices: int) -> bool:
         return speeds[OURS, k, devices].speed >= FASTER * speeds[PIPELINE, k, devices].speed
 
-    #: By k, the least number of devices from which on PETRA is faster; 0 if it never is.
+    # By k, the least number of devices from which on PETRA is faster; 0 if it never is.
     ahead = {k: min(takewhile(partial(faster, k), reversed(several)), default=0) for k in SPEED_K}
     wins = [f"k = {k} from {count(least, 'device')} on" for k, least in ahead.items() if least]
     loses = [f"k = {k}" for k, least in ahead.items() if not least]
@@ -345,23 +345,22 @@ def _worth(frames: Frames, speeds: Speeds) -> Answer:
         {devices: speeds[way, few, devices] for devices in several} for way in (PIPELINE, OURS, MERGED, CHECKPOINTED)
     )
     beaten = [d for d in several if plain[d].speed >= apart[d].speed and plain[d].bytes < apart[d].bytes]
-    still = any(plain[devices].bytes < merged[devices].bytes for devices in beaten)
     better = (
         f"If PETRA keeps its stages apart, as in lockstep with the paper's stages, 1F1B is smaller, faster and exact "
         f"with {conjunction([str(devices) for devices in beaten])} devices at k = {few}."
         if beaten
         else ""
     )
-    sizes, theirs, again = (
-        conjunction([f"{way[devices].bytes / MEGABYTE:.0f}" for devices in beaten])
-        for way in (merged, plain, checkpointed)
-    )
-    merging = (
-        f"With the stages of a device merged into one, which also shortens the delays, PETRA holds {sizes} MB on the "
-        f"fullest device, 1F1B {theirs} MB, and 1F1B with checkpointing {again} MB."
-        if beaten and not still
-        else ""
-    )
+    merging = ""
+    if beaten and all(merged[devices].bytes <= plain[devices].bytes for devices in beaten):
+        sizes, theirs, again = (
+            conjunction([f"{way[devices].bytes / MEGABYTE:.0f}" for devices in beaten])
+            for way in (merged, plain, checkpointed)
+        )
+        merging = (
+            f"With the stages of a device merged into one, which also shortens the delays, PETRA holds {sizes} MB on "
+            f"the fullest device, 1F1B {theirs} MB, and 1F1B with checkpointing {again} MB."
+        )
     measured = _state_measured_speeds(frames)
     title = (
         "In the model it is faster only where few micro-batches make an update."
