@@ -40,3 +40,12 @@ def test_every_kind_of_field_has_head_and_entries() -> None:
     assert [row["gap"].text for row in rows[1:]] == ["not comparable yet", ""]
     assert rows[0]["published"].mark is Mark.PAPER
     assert rows[2]["bytes"].role is Role.MISSING
+
+
+def test_column_of_headings_groups_the_rows() -> None:
+    """Rows that share the entry of a first column of headings stand below it; other tables have one body."""
+    fields = [words("odd", lambda k: bool(k % 2), heading=True), amount("bytes", lambda k: k, 0)]
+    made = table(key="t", caption="A table", rows=[1, 2, 3], fields=fields)
+    assert [(heading, len(rows)) for heading, rows in made.bodies()] == [("yes", 2), ("no", 1)]
+    plain = table(key="t", caption="A table", rows=[1, 2, 3], fields=fields[1:])
+    assert [(heading, len(rows)) for heading, rows in plain.bodies()] == [("", 3)]
