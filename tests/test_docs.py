@@ -85,6 +85,7 @@ def check_module(words: list[str]) -> None:
             "tests.mutants",
             "tests.test_first_run",
             "tests.golden.dump",
+            "tests.petra_core.errors",
             "tests.reproduce.errors",
             "venv",
             f"benchmarks.{ELLIPSIS}",

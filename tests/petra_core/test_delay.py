@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from petra_core import (
     BufferedStage,
-    CheckpointError,
     HeadStage,
     Pipeline,
     ReversibleStage,
@@ -25,10 +24,9 @@ from petra_core import (
     models,
 )
 from petra_core.delay import CORRECTIONS, Correction, PredictedWeights
-from petra_core.devices import captured
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
-from petra_core.optimizers import adamw, nadam, sgd
+from petra_core.optimizers import sgd
 from petra_core.update_rule import StageRules, UpdateRule, describe
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
@@ -38,8 +36,6 @@ from tests.properties import assert_bytes_are_as_predicted, assert_resumes_bitwi
 from tests.reference import RULES, Delay, MethodRule, Named, Sgd, after_step, entries, simulate
 
 TOLERANCE = 1e-12
-DAMPED = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, dampening=0.5)
-MAXIMIZING = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, maximize=True)
 RATE, MOMENTUM, DECAY = 0.03, 0.8, 0.01
 PREDICTED, LINEAR = PredictedWeights(), PredictedWeights(linear=True)
 Rules = list[UpdateRule]
@@ -172,16 +168,6 @@ def test_pipedream_2bw_delays_every_stage_by_one_update(rules: Rules, k: int) ->
     about = ByHand(nesterov=True, delay=rules)
     about.lag = 1
     assert_follows("b r r h", methods.PIPEDREAM_2BW, k, RULES["DELAYED_GRADIENTS"], about, delay=rules)
-
-
-def test_pipedream_2bw_error_names_required_k() -> None:
-    """If k is too small for the depth, the error names the smallest valid k."""
-    stages = toys.network(6)
-    with pytest.raises(ValueError, match=r"10 micro-batches .* k=9: raise k to 10 or more"):
-        Pipeline(stages, methods.PIPEDREAM_2BW, accumulation=9)
-    Pipeline(stages, methods.PIPEDREAM_2BW, accumulation=10)
-    with pytest.raises(ValueError, match=r"got k=32: raise k to 34 or more, or merge stages$"):
-        methods.PIPEDREAM_2BW.check_staleness(34, 32)
 
 
 def test_paci_is_dsp_with_bounded_weight_mismatch() -> None:
@@ -483,15 +469,6 @@ def test_corrections_keep_parameters_outside_optimizer(correction: type[Correcti
         assert torch.equal(parameter, before[name]) == (parameter.dim() < 2)
 
 
-def test_load_rejects_state_with_other_rules() -> None:
-    make = functools.partial(Pipeline, toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=0)
-    plain, other = make(), make(delay=[delay.Compensation()])
-    with pytest.raises(CheckpointError, match=r"has delay 'uncorrected', this pipeline has 'compensation 0\.04'"):
-        other.load_state_dict(plain.state_dict())
-    with pytest.raises(CheckpointError, match=r"has delay 'compensation 0\.04', this pipeline has 'uncorrected'"):
-        plain.load_state_dict(other.state_dict())
-
-
 def compare(rank: int, cases: Sequence[tuple[Method, Rules]], folder: Path) -> None:
     data = toys.batches(17)
     for method, rules in cases:
@@ -534,46 +511,3 @@ def test_bytes_of_pipedream_2bw_are_as_predicted(rules: Rules) -> None:
     stages = models.chain(3, num_classes=10, channels=4)
     batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
     assert_bytes_are_as_predicted(stages, methods.PIPEDREAM_2BW, batch, 8, sgd(0.01), delay=rules)
-
-
-@pytest.mark.parametrize(
-    ("method", "rules", "optimizer", "message"),
-    [
-        (methods.BACKPROPAGATION, [delay.Spike()], sgd(0.1), "BACKPROPAGATION processes .* 'spike' would"),
-        (methods.PAREPROP, [LINEAR], sgd(0.1), "'predicted_linear' would have no effect"),
-        (methods.DELAYED_GRADIENTS, [delay.Average()], sgd(0.1), "DELAYED_GRADIENTS stashes"),
-        (methods.PIPEDREAM_2BW, [PREDICTED], sgd(0.1), "PIPEDREAM_2BW uses the weights before"),
-        (methods.PETRA, [delay.Spike()], adamw(0.1), "'spike' is a rule for SGD with momentum, got AdamW"),
-        (methods.PETRA, [delay.GapAware()], sgd(0.1, momentum=0, nesterov=False), "got SGD without momen"),
-        (methods.PETRA, [delay.Spike()], DAMPED, r"without dampening and maximize, got dampening=0\.5; leave it out"),
-        (methods.PETRA, [delay.GapAware()], MAXIMIZING, "without dampening and maximize, got maximize=True"),
-        (methods.PETRA, [PREDICTED], sgd(0.1, momentum=0, nesterov=False), "or AdamW, got SGD without momentum"),
-        (methods.PETRA, [delay.GapAware()], sgd(0.0), "must be above 0, got 0.0"),
-        (methods.PETRA, [PREDICTED], nadam(0.1), "momentum of SGD, Adam or AdamW, got NAd"),
-        (methods.PETRA, [delay.Rate(), delay.Spike()], sgd(0.1), "'rate' and 'spike' contradict .* both define step"),
-        (methods.PETRA, [PREDICTED, LINEAR], sgd(0.1), "'predicted' and 'predicted_linear' contradict .* forward_weig"),
-        (methods.PETRA, [UpdateRule()], sgd(0.1), "'plain' overrides none of forward_weights, .* no effect"),
-    ],
-    ids=lambda value: None,
-)
-def test_incompatible_rules_raise(method: Method, rules: Rules, optimizer: Any, message: str) -> None:
-    """A rule that does not fit the method, the optimizer or another rule raises ValueError."""
-    with pytest.raises(ValueError, match=message):
-        Pipeline(toys.network(3), method, accumulation=4, optimizer=optimizer, delay=rules)
-
-
-def test_rule_constants_are_validated() -> None:
-    assert delay.Rate(5).value == 5
-    with pytest.raises(ValueError, match="lambda must be above 0, got 0"):
-        delay.Compensation(0)
-    with pytest.raises(ValueError, match=r"below 1, got 1\.5"):
-        delay.Average(1.5)
-    with pytest.raises(ValueError, match="'spike' has no constant to set, got 2"):
-        delay.Spike(2)
-
-
-def test_captured_steps_reject_rules_that_count_updates() -> None:
-    for rule in (delay.Rate(), PREDICTED):
-        p = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd, seed=0, delay=[rule])
-        with pytest.raises(captured.UnrecordableError, match="count of updates"):
-            captured.CapturedSteps(p, lambda work: work)

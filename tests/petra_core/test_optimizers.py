@@ -10,22 +10,6 @@ from petra_core import models
 from petra_core.optimizers import adamw, nadam, set_rate, sgd
 
 
-@pytest.mark.parametrize(
-    ("make", "settings", "error", "message"),
-    [
-        (sgd, {"learning_rate": -1}, ValueError, "learning_rate must be at least 0 and finite, got -1"),
-        (sgd, {"momentum": 1.0}, ValueError, "momentum must be at least 0 and below 1, got 1.0"),
-        (sgd, {"momentum": 0.0}, ValueError, "needs a momentum above 0"),
-        (adamw, {"beta1": 1.0}, ValueError, "beta1"),
-        (adamw, {"weight_decay": -1}, ValueError, "weight_decay"),
-        (nadam, {"momentum_decay": -1}, ValueError, "momentum_decay"),
-    ],
-)
-def test_factories_reject_invalid_settings(make, settings, error, message):
-    with pytest.raises(error, match=message):
-        make(**{"learning_rate": 0.1} | settings)
-
-
 def test_weight_decay_excludes_batchnorm_and_biases():
     """Only the weights of convolutions and linear layers have weight decay."""
     model = models.sequential(models.revnet(18, num_classes=10, width=2))

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, merge, methods
-from petra_core.delay import Rate
+from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, Stage, methods
 from petra_core.inspection.values import PendingLosses
 from petra_core.methods import Method
 from petra_core.tape import as_streams, as_value
@@ -22,8 +21,6 @@ from tests.compare import assert_bitwise_equal, assert_close
 from tests.properties import program
 
 pytestmark = pytest.mark.convolutions
-
-IDENTITY = ReversibleStage(nn.Identity())
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -158,88 +155,6 @@ def test_caller_autocast_equals_autocast_setting(method: Method) -> None:
 
 
 # Bad input
-
-
-def pipeline_of(*stages: Any) -> Pipeline:
-    return Pipeline([toys.stem(2), *stages, toys.head(2)], methods.PETRA)
-
-
-def of_one_block(make: Callable[[list[ReversibleStage]], list[Stage]]) -> Pipeline:
-    block = toys.residual(2)
-    return pipeline_of(*make([ReversibleStage(block), ReversibleStage(block)]))
-
-
-def with_a_dead_residual() -> Pipeline:
-    dead = nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.ReLU())
-    nn.init.zeros_(dead[1].weight)
-    return pipeline_of(ReversibleStage(dead))
-
-
-def with_settings(**settings: Any) -> Pipeline:
-    return Pipeline(toys.network(3), **({"method": methods.PETRA} | settings))
-
-
-def with_an_optimizer_of_all() -> Pipeline:
-    net = toys.network(3)
-    return Pipeline(net, methods.PETRA, optimizer=lambda _: toys.sgd([p for stage in net for p in stage.parameters()]))
-
-
-def with_losses_of_samples() -> object:
-    head = HeadStage(nn.Linear(3, 2), loss=nn.CrossEntropyLoss(reduction="none"))
-    return Pipeline([head], methods.PETRA).step(torch.ones(4, 3), torch.zeros(4, dtype=torch.int64))
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: Pipeline([], methods.PETRA), ValueError, "at least one stage"),
-        (lambda: Pipeline([toys.stem(2)], methods.PETRA), ValueError, "the last stage must be a HeadStage"),
-        (lambda: pipeline_of(toys.head(2)), ValueError, "and only the last"),
-        (lambda: pipeline_of(nn.Linear(2, 2)), TypeError, "stage 1 is a Linear, which is neither invertible nor buff"),
-        (lambda: of_one_block(list), ValueError, r"parameter residual\.0\.weight of stage 2 belongs to stage 1 too"),
-        (
-            lambda: of_one_block(lambda blocks: [merge(blocks)]),
-            ValueError,
-            r"of stage 1 belongs to another of the stages that it was merged from too",
-        ),
-        (
-            lambda: pipeline_of(IDENTITY, *[ReversibleStage(toys.residual(2))] * 2),
-            ValueError,
-            "of stage 3 belongs to st",
-        ),
-        (
-            lambda: pipeline_of(merge([ReversibleStage(toys.residual(2))] * 2)),
-            ValueError,
-            r"of stage 1 belongs to another of the stages that it was merged from too",
-        ),
-        (lambda: with_settings(method="PETRA"), TypeError, "method is 'PETRA', a str; give a value such as methods.P"),
-        (lambda: with_settings(delay="rate"), TypeError, r"delay is 'rate', a str; give a list of rules"),
-        (lambda: with_settings(delay=["rate"]), TypeError, r"delay has 'rate', a str; .*CORRECTIONS\['gap_aware'\]"),
-        (lambda: with_settings(delay=[Rate]), TypeError, r"delay has the class Rate; give an object: Rate\(\)"),
-        (lambda: with_settings(autocast=torch.int8), ValueError, r"autocast must be .* got torch\.int8"),
-        (
-            lambda: with_settings(optimizer=toys.sgd(list(toys.head(2).parameters()))),
-            TypeError,
-            "optimizer is a SGD, expected a function that makes one for each stage",
-        ),
-        (lambda: with_settings(optimizer=lambda q: q), TypeError, "returned a list for stage 0, expected a torch"),
-        (with_an_optimizer_of_all, ValueError, "optimizer of stage 0 has 7 parameters of other stages"),
-        (with_a_dead_residual, ValueError, "the block would stay 0 forever"),
-        (with_losses_of_samples, ValueError, r"a scalar .* got shape \(4,\)"),
-        (lambda: IDENTITY(torch.ones(4, 3)), ValueError, r"takes two streams of the same shape, got 1: \(4, 3\)"),
-        (lambda: IDENTITY((torch.ones(4, 3), torch.ones(4, 2))), ValueError, r"got 2: \(4, 3\), \(4, 2\)"),
-        (
-            lambda: ReversibleStage(nn.Linear(3, 5))((torch.ones(4, 3), torch.ones(4, 3))),
-            ValueError,
-            r"must keep the shape of its input \(4, 3\), got \(4, 5\)",
-        ),
-        (lambda: ReversibleStage(toys.stem(2)), TypeError, "takes a plain module, got the stage BufferedStage"),
-        (lambda: HeadStage(lambda x: x), TypeError, "got function"),
-    ],
-)
-def test_invalid_networks_and_settings_raise(make: Callable[[], object], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        make()
 
 
 def test_batch_of_other_shape_raises() -> None:

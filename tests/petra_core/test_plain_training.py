@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import parametrize
 
 from petra_core import (
     BufferedStage,
@@ -18,8 +17,6 @@ from petra_core import (
     HeadStage,
     Pipeline,
     ReversibleStage,
-    StageError,
-    check,
     methods,
 )
 from petra_core.delay import GapAware
@@ -365,35 +362,6 @@ def test_frozen_mask_may_be_infinite() -> None:
     assert train(network(Masked), methods.PETRA).state_dict()["micro_batches"] == 12
 
 
-class Class(torch.optim.SGD):
-    def __init__(self, params: list[nn.Parameter], lr: float) -> None:
-        super().__init__(params, lr=lr)
-
-
-def step_with_graph() -> None:
-    x, y = batches(1)[0]
-    Pipeline(network(), methods.PETRA, optimizer=sgd).step(x.requires_grad_() * 2, y)
-
-
-def step_in_cached_parametrization() -> None:
-    x, y = batches(1)[0]
-    trained = Pipeline(network(), methods.PETRA, optimizer=sgd)
-    with parametrize.cached():  # type: ignore[no-untyped-call]  # torch gives it no types
-        trained.step(x, y)
-
-
-def hook_on_stage() -> None:
-    stages = network()
-    stages[1].register_forward_hook(lambda *_: None)
-    Pipeline(stages, methods.PETRA, optimizer=sgd)
-
-
-def hook_on_stage_of_a_pipeline() -> None:
-    trained = Pipeline(network(), methods.PETRA, optimizer=sgd)
-    trained.stages[1].register_forward_hook(lambda *_: None)
-    trained.step(*batches(1)[0])
-
-
 def write_in_place(parameter: nn.Parameter) -> None:
     parameter.mul_(0.9)
 
@@ -409,92 +377,6 @@ def train_with_writes(method: Method, write: Callable[[nn.Parameter], None]) -> 
         with torch.no_grad():
             write(next(trained.stages[1].parameters()))
     return trained
-
-
-class Views(nn.Module):
-    """Two parameters, of which the second is the transpose of the first."""
-
-    def __init__(self, function: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        self.one = nn.Parameter(torch.eye(4).double())
-        self.other = nn.Parameter(self.one.data.t())
-
-
-class Growing(nn.Module):
-    """A module with running statistics in a plain attribute."""
-
-    def __init__(self, function: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        self.mean = torch.zeros(4).double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-        return self.function(x)  # type: ignore[no-any-return]  # a module
-
-
-@pytest.mark.parametrize(
-    ("act", "error", "text"),
-    [
-        pytest.param(
-            step_with_graph, ValueError, "has a graph, but no gradient flows out of a pipeline", id="input with a graph"
-        ),
-        pytest.param(
-            step_in_cached_parametrization,
-            RuntimeError,
-            r"cannot train inside torch\.nn\.utils\.parametrize\.cached",
-            id="cached parametrization",
-        ),
-        pytest.param(
-            hook_on_stage,
-            ValueError,
-            r"stage 1 \(ReversibleStage\) has hooks, which are never called",
-            id="hook on a stage",
-        ),
-        pytest.param(
-            hook_on_stage_of_a_pipeline,
-            StageError,
-            "stage 1: has hooks, which are never called",
-            id="hook on a stage of a pipeline",
-        ),
-        pytest.param(
-            lambda: Pipeline(network(Views), methods.PETRA, optimizer=sgd),
-            ValueError,
-            r"parameter residual\.other of stage 1 shares memory with residual\.one of stage 1",
-            id="parameters that share memory",
-        ),
-        pytest.param(
-            lambda: train(network(Growing), methods.PETRA),
-            StageError,
-            "changes the tensor 'mean' of a Growing",
-            id="statistics in an attribute",
-        ),
-        *(
-            pytest.param(
-                functools.partial(train_with_writes, method, write),
-                StageError,
-                "was written between two steps",
-                id=f"{write.__name__} with {method}",
-            )
-            for method in (methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS, methods.PIPEDREAM_2BW)
-            for write in (write_in_place, write_to_data)
-        ),
-        pytest.param(
-            lambda: check(network(), *batches(1)[0], seed=0), TypeError, "takes no seed, got 0", id="seed for check"
-        ),
-        pytest.param(
-            lambda: Pipeline(network(), methods.PETRA, optimizer=Class),
-            TypeError,
-            r"optimizer=Class requires an argument .* functools\.partial\(Class, lr=0\.1\)",
-            id="optimizer class",
-        ),
-    ],
-)
-def test_what_would_not_be_trained_is_refused(act: Callable[[], object], error: type[Exception], text: str) -> None:
-    """The engine refuses a call if it would not train what plain autograd would, and names the remedy."""
-    with pytest.raises(error, match=text):
-        act()
 
 
 @pytest.mark.parametrize("write", [write_in_place, write_to_data])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from petra_core import CheckpointError, methods
+from petra_core import methods
 from petra_core.methods import Method
 from petra_core.models import group
 from petra_core.optimizers import sgd
@@ -141,39 +141,3 @@ def test_vectors_of_known_schedules() -> None:
     assert forward_lags((3, 3, 2, 0)) == (0, 0, 0, 1)
     assert resolve(methods.PETRA, 3, 1) == (4, 2, 0)
     assert resolve(methods.PAREPROP, 3, 1) == (0, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("method", "vector", "message"),
-    [
-        (methods.PETRA, (2, 1), r"one number per stage: expected 3, got 2 in \(2, 1\)"),
-        (methods.PETRA, (1, 2, 0), r"of stage 0 must be at least that of stage 1, 2, .* got 1 in \(1, 2, 0\)"),
-        (methods.PETRA, (2, 1, 1), r"of the head, stage 2, must be 0, got 1 in \(2, 1, 1\)"),
-        (methods.PETRA, (2, 1, -1), r"of stage 2 must be at least that of stage 3, 0|must be at least"),
-        (methods.PETRA, (2, 1.0, 0), r"of stage 1 must be an int, got 1\.0"),
-        (
-            methods.BACKPROPAGATION,
-            (2, 1, 0),
-            "BACKPROPAGATION lets one micro-batch pass .* got 2 at stage 0",
-        ),
-        (methods.PIPEDREAM_2BW, (2, 1, 0), "the 2 micro-batches in flight .* got k=1: raise k to 2 or more"),
-    ],
-)
-def test_invalid_vectors_raise(method: Method, vector: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        toys.pipeline(toys.network(3), method, staleness=vector)
-
-
-def test_per_device_rejects_empty_devices_and_negative_slack() -> None:
-    with pytest.raises(ValueError, match=r"each device has at least one stage, got the sizes \(2, 0\)"):
-        per_device((2, 0))
-    with pytest.raises(ValueError, match=r"slack is at least 0, got -0\.5"):
-        per_device((2, 1), slack=-0.5)
-
-
-def test_load_rejects_other_staleness_and_old_format() -> None:
-    state = toys.pipeline(toys.network(3)).state_dict()
-    with pytest.raises(CheckpointError, match=r"has staleness \[4, 2, 0\], this pipeline has \[2, 1, 0\]"):
-        toys.pipeline(toys.network(3), staleness=one_f_one_b(3)).load_state_dict(state)
-    with pytest.raises(CheckpointError, match=r"saved between two ticks of a clock.* restart it from the"):
-        toys.pipeline(toys.network(3)).load_state_dict({**state, "format": 1})

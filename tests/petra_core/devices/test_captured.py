@@ -346,24 +346,6 @@ def test_step_copies_few_bytes_to_fixed_buffers(method: Method, k: int) -> None:
     assert copied < 0.22 * held.now("messages", "inputs")
 
 
-@pytest.mark.parametrize(
-    ("method", "settings", "message"),
-    [
-        (methods.DELAYED_GRADIENTS, {}, "holds graphs or weights of several micro-batches"),
-        (methods.APPROXIMATE_INPUTS, {}, "holds graphs or weights of several micro-batches"),
-        (methods.PAREPROP, {}, "PAREPROP or a channel is in the way"),
-        (methods.PETRA, {"before_update": lambda *_: None}, "take them off"),
-        (methods.PETRA, {"after_backward": lambda *_: None}, "take them off"),
-        (methods.PETRA, {"optimizer": torch.optim.Adam}, "got Adam"),
-    ],
-)
-def test_unsupported_pipelines_raise(method: Method, settings: Any, message: str) -> None:
-    """Methods, hooks and optimizers that cannot be recorded raise ValueError."""
-    pipeline = Pipeline(toys.network(6), method, **{"optimizer": toys.sgd, **settings})
-    with pytest.raises(ValueError, match=message):
-        CapturedSteps(pipeline, SharedMemoryRecorder())
-
-
 @pytest.mark.parametrize(("method", "seed"), [(methods.PETRA, None), (methods.BACKPROPAGATION, 3)], ids=str)
 def test_random_numbers_raise(method: Method, seed: int | None) -> None:
     """With one micro-batch at a time no state is held between steps: dropout was recorded, with wrong gradients."""

@@ -228,31 +228,3 @@ def test_state_dict_that_does_not_fit_changes_nothing():
         models.load_stages_state_dict(stages, before | {names[0]: [1.0]})
     after = models.stages_state_dict(stages)
     assert all(torch.equal(after[name], before[name]) for name in names)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: models.revnet(19, num_classes=10), "depth 19; use one of 18, 34, 50, or models.chain"),
-        (lambda: models.resnet("18", num_classes=10), "depth '18'"),
-        (lambda: models.revnet(18, num_classes=10, stem="imagenet23"), "'imagenet23'; did you mean 'imagenet32' or"),
-        (lambda: models.resnet(18, num_classes=10, width=0), "width must be at least 1, got 0"),
-        (lambda: models.resnet(18, num_classes=1), "num_classes must be at least 2, got 1"),
-        (lambda: models.chain(-1, num_classes=10), "depth must be at least 0, got -1"),
-        (lambda: models.chain(1, num_classes=1), "num_classes must be at least 2, got 1"),
-        (lambda: models.chain(1, num_classes=10, channels=0), "channels must be at least 1, got 0"),
-        (lambda: models.chain(1, num_classes=10, stem_stride=0), "stem_stride must be at least 1, got 0"),
-        (lambda: models.chain(1, num_classes=10, in_channels=0), "in_channels must be at least 1, got 0"),
-        (
-            lambda: models.group(small_revnet(), [3, 3]),
-            r"of 10 stages must have the sum 10, got \(3, 3\) with the sum 6",
-        ),
-        (lambda: models.group(small_revnet(), [10, 1]), r"got \(10, 1\) with the sum 11"),
-        (lambda: models.group(small_revnet(), [10, 0]), r"at least one stage, got \(10, 0\)"),
-        (lambda: models.SplitStreams()(torch.zeros(2, 5, 3, 3)), r"cannot split 5 channels.*such as 6"),
-        (lambda: models.SplitStreams()(torch.zeros(4)), r"got shape \(4,\)"),
-    ],
-)
-def test_invalid_arguments_raise(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -58,20 +58,6 @@ def test_balanced_cut_has_predicted_bytes_and_keeps_limit() -> None:
     Pipeline(stages, methods.PETRA).step(x, y)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"method": methods.PAREPROP}, "PAREPROP overlaps .* REVERSIBLE_BACKPROPAGATION does the same work in order"),
-        ({"repetitions": 0}, "repetitions must be"),
-        ({"accumulation": 0}, "accumulation"),
-    ],
-)
-def test_measured_rejects_invalid_settings(settings: dict[str, Any], message: str) -> None:
-    stages, x, y = made("cnn")
-    with pytest.raises(ValueError, match=message):
-        prediction.measure(stages, **{"method": methods.PETRA, "inputs": x, "target": y} | settings)
-
-
 def test_package_rejects_unknown_names() -> None:
     with pytest.raises(AttributeError, match="no attribute 'measured'"):
         prediction.measured  # type: ignore[attr-defined]  # noqa: B018  # raises

@@ -33,20 +33,9 @@ def test_plan_is_optimal(seconds: list[int], devices: int, seed: int) -> None:
     assert (limited.slowest, max(limited.bytes)) == min(pair for pair in worst if pair[1] <= limit)
 
 
-def test_plan_reports_measures_and_rejects_bad_input() -> None:
+def test_plan_reports_measures() -> None:
     best_cut = find_partition([1e-3, 4e-3, 1e-3, 2e-3], 2, held=[1_000_000, 0, 2_000_000, 0])
     assert (best_cut.sizes, best_cut.bytes) == ((2, 2), (1_000_000, 2_000_000))
     assert (best_cut.speedup, best_cut.efficiency) == pytest.approx((1.6, 0.8))
     assert str(best_cut).splitlines()[1].split() == ["0", "0..1", "5.000", "100%", "1.0"]
     assert assess([1, 4, 1, 2], (3, 1)).speedup == pytest.approx(8 / 6)
-    for make, message in (
-        (lambda: assess([1, 1], (1, 2)), r"a partition of 2 stages must have the sum 2, got \(1, 2\)"),
-        (lambda: find_partition([1, 1], 3), "each of 3 devices needs a stage, and there are 2"),
-        (lambda: find_partition([1, 1], 1, held=[1]), "of the same stages, got 2 and 1"),
-        (
-            lambda: find_partition([1, 1], 2, held=[7, 1], limit=5),
-            "stays below 5 bytes a device: the largest stage holds 7, all of them 8",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make()

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from petra_core import methods
-from petra_core.errors import ScheduleError
 from petra_core.prediction.simulation import Cost, Link, make_schedule, merge_costs, simulate
 from petra_core.prediction.timeline import Event, Timeline
 from petra_core.staleness import lockstep, one_f_one_b
@@ -82,27 +81,3 @@ def test_timeline_measures_do_not_depend_on_start() -> None:
     for skip, drop in ((3, 0), (0, 3), (0, 5), (2, 12)):
         with pytest.raises(ValueError, match=f"4 minus {skip} at the beginning and {drop} at the end"):
             whole.seconds_per_micro_batch(skip, drop)
-
-
-def test_deadlock_error_names_operations() -> None:
-    schedule = [[("B", 0, 0), ("F", 0, 0)], [("F", 1, 0), ("B", 1, 0)]]
-    message = (
-        "device 0 waits before B0 of stage 0 for F0 of stage 0, B0 of stage 1; device 1 waits before F0 of stage 1"
-    )
-    with pytest.raises(ScheduleError, match=message):
-        simulate(schedule, [UNIT] * 2)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Cost(-1, 1), "forward must not be negative, got -1"),
-        (lambda: Link(bandwidth=0), "bandwidth above 0"),
-        (lambda: make_schedule(methods.PETRA, (1, 1), 4, 2, (2,)), "one number per stage: expected 2"),
-        (lambda: make_schedule(methods.DSP, (2, 0), 4), "at least one stage, got"),
-        (lambda: simulate(make_schedule(methods.DSP, (2, 1), 4), [UNIT] * 2), "of 3 stages needs .* got 2 costs"),
-    ],
-)
-def test_invalid_input_raises(make, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()

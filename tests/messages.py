@@ -1,0 +1,37 @@
+"""Keep golden tables of error messages: text files with a case in a line that begins with `> `, and its message below.
+
+A module that has such a file next to it defines how a case is run. To add a case, add its first line and run the
+module, which rewrites every message. `git diff` then shows each message that has changed.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+MARK = "> "  # before the first line of a case
+
+
+def read(file: Path) -> dict[str, str]:
+    """Return the expected message of every case."""
+    blocks = file.read_text(encoding="utf-8").split(f"\n{MARK}")
+    first, *others = (block.strip().partition("\n") for block in blocks)
+    return {case.removeprefix(MARK): message for case, _, message in (first, *others)}
+
+
+def rewrite(file: Path, message_of: Callable[[str], str]) -> None:
+    """Write the present message of every case."""
+    file.write_text("".join(f"{MARK}{case}\n{message_of(case)}\n" for case in read(file)), encoding="utf-8")
+
+
+def message_of_expression(expression: str, names: Mapping[str, Any]) -> str:
+    """Return the type and the message, on one line, of the error that a Python expression raises.
+
+    Raises:
+        AssertionError: The expression has a value.
+
+    """
+    try:
+        eval(expression, dict(names))
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    raise AssertionError(f"{expression}: raises no error")
