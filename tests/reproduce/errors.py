@@ -2,25 +2,50 @@
 
     python -m tests.reproduce.errors
 
-This rewrites every message of errors.txt; to add a case, add its first line. `git diff` then shows each message that
-has changed. A case is a command line, or `training` or `forward` with changes of the settings of a cell, in JSON.
+A case (see `tests/messages.py`) is a command line, `training` or `forward` with changes of the settings of a cell in
+JSON, or `python` with an expression that uses the names of this module.
 """
 
+# ruff: noqa: F401  # errors.txt uses the imported names
 import contextlib
 import json
 import shlex
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+import torch
 from click.testing import CliRunner
+from torch import nn
 
+from petra_core import BufferedStage, HeadStage, models
 from reproduce.cells.kinds import CellError, from_dict
+from reproduce.cells.rates import LearningRateSchedule
 from reproduce.commands.cli import main
+from reproduce.forward_gradients import blocks
+from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Space
+from reproduce.forward_gradients.training import ForwardGradients
+from reproduce.modelling.formula import evaluate
+from reproduce.modelling.synchronous_schedules import gpipe, interleaved, one_f_one_b
+from reproduce.models.bdia import BdiaStage, Quantise
+from reproduce.models.invertible_revnet import invertible_revnet
+from reproduce.models.permutation import PixelUnshuffleStage
+from reproduce.models.revroberta import revroberta
+from reproduce.models.revswin import revswin
+from reproduce.models.revvit import revvit
+from reproduce.models.sizes import HierarchicalSize, TransformerSize
+from reproduce.models.vit import gpt
+from reproduce.records.benchmarks import Comparison, Goal, Series
+from tests import toys, transformers
+from tests.messages import message_of_expression, rewrite
 from tests.reproduce.cells.test_cells import FORWARD, TRAINING
+from tests.reproduce.data.test_language import CELL as LANGUAGE
+from tests.reproduce.forward_gradients import test_forward_gradients as forward
+from tests.reproduce.measures.test_probed_cells import CELLS as PROBED
+from tests.reproduce.records.test_benchmark_records import benchmark, with_slow
 
 FILE = Path(__file__).with_name("errors.txt")
-MARK = "> "  # before the first line of a case
 #: Functions that start the work of a command.
 WORK = (
     "reproduce.running.runner.run_grid",
@@ -29,13 +54,9 @@ WORK = (
     "reproduce.commands.partition.time_network",
 )
 CELLS = {"training": TRAINING, "forward": FORWARD}
-
-
-def cases() -> dict[str, str]:
-    """Return the expected message of every case."""
-    blocks = FILE.read_text(encoding="utf-8").split(f"\n{MARK}")
-    first, *others = (block.strip().partition("\n") for block in blocks)
-    return {case.removeprefix(MARK): message for case, _, message in (first, *others)}
+ACTIVATIONS = ForwardGradient(space=Space.ACTIVATIONS)
+FORWARD_MODE = ForwardGradient(space=Space.ACTIVATIONS, derivative=Derivative.JVP)
+TWO = torch.randn(3, 2), torch.zeros(3, dtype=torch.int64)  # a micro-batch with two features
 
 
 def message_of(case: str) -> str:
@@ -46,6 +67,8 @@ def message_of(case: str) -> str:
 
     """
     kind, _, changes = case.partition(" ")
+    if kind == "python":
+        return message_of_expression(changes, globals())
     if kind in CELLS:
         try:
             from_dict(CELLS[kind].to_dict() | json.loads(changes))
@@ -68,4 +91,4 @@ def message_of(case: str) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text("".join(f"{MARK}{case}\n{message_of(case)}\n" for case in cases()), encoding="utf-8")
+    rewrite(FILE, message_of)

@@ -2,10 +2,13 @@
 
 import pytest
 
-from tests.reproduce.errors import FILE, cases, message_of
+from tests.messages import read
+from tests.reproduce.errors import FILE, message_of
+
+MESSAGES = read(FILE)
 
 
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", MESSAGES)
 def test_wrong_input_message(case: str) -> None:
     """`python -m tests.reproduce.errors` rewrites the messages if a difference is intended."""
-    assert message_of(case) == cases()[case], f"run `python -m tests.reproduce.errors` and review {FILE.name}"
+    assert message_of(case) == MESSAGES[case], f"run `python -m tests.reproduce.errors` and review {FILE.name}"

@@ -12,7 +12,7 @@ import torch
 from petra_core import Pipeline
 from petra_core.models import sequential
 from reproduce.cells import networks
-from reproduce.cells.kinds import CellError, StageCostCell, TrainingCell
+from reproduce.cells.kinds import StageCostCell, TrainingCell
 from reproduce.data import corpus, text
 from reproduce.data.corpus import Corpus
 from reproduce.data.errors import DataError
@@ -178,18 +178,7 @@ def test_repetitive_text_is_learned(short: Corpus, tmp_path: Path) -> None:
     assert last["test_bits_per_byte"] < 5  # a guess among all bytes would need 8
 
 
-def test_unsuitable_text_settings_are_refused(short: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings that do not suit text raise an error that states the valid values."""
-    for changes, message in (
-        ({"model": "revvit_micro", "stem": "patch2"}, "revvit_micro takes images, but pydoc is text; choose one of "),
-        ({"dataset": "digits", "image_size": 8}, "takes text, but digits has images; choose the data set pydoc"),
-        ({"stem": "patch2"}, "the stem of revroberta_micro, which reads text, must be bytes"),
-        ({"image_size": 4}, "image_size, the bytes of a sequence, must be 8 to 1024 for pydoc, got 4"),
-        ({"width": 7}, "7 channels cannot be divided among 3 heads"),
-    ):
-        with pytest.raises(CellError) as caught:
-            replace(CELL, **changes)
-        assert message in str(caught.value)
+def test_too_large_batch_and_missing_text_are_refused(short: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     message = r"pydoc: batch_size 5000 is larger than this training set \(\d+ samples\)\. .*, or shorter sequences"
     with pytest.raises(DataError, match=message):
         open_data(replace(CELL, batch_size=5000), CPU)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, CheckpointError, HeadStage, NonFiniteError, Stage, optimizers
+from petra_core import BufferedStage, CheckpointError, HeadStage, Stage, optimizers
 from petra_core.models import PointwiseConv2d
 from reproduce.forward_gradients import blocks, training
 from reproduce.forward_gradients.layers import layers_of, observing, shares, shift
@@ -420,43 +420,8 @@ def test_pooling_equals_adaptive_average_pooling() -> None:
         torch.testing.assert_close(blocks._Pool()(images), nn.AdaptiveAvgPool2d(2)(images).flatten(1))
 
 
-def test_invalid_forward_gradient_settings_raise() -> None:
-    """Unsupported settings, layers and inputs raise an error that names them."""
-    with pytest.raises(ValueError, match=r"guess 'global' needs a backward .* 'projection'"):
-        ForwardGradient(guess=Guess.GLOBAL, derivative=Derivative.JVP)
-    with pytest.raises(ValueError, match=r"local guess of the global target.* need auxiliary networks"):
-        ForwardGradients(network(), ForwardGradient())
-    with pytest.raises(ValueError, match="at least two blocks, got one"):
-        ForwardGradients(network()[-1:], ForwardGradient(), auxiliary=auxiliary())
-    stages = [BufferedStage(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))), HeadStage(nn.Linear(2, 2))]
-    forward_mode = ForwardGradient(space=Space.ACTIVATIONS, derivative=Derivative.JVP)
-    with pytest.raises(ValueError, match="forward mode does not support dropout"):
-        ForwardGradients(
-            [*stages[:1], copy.deepcopy(stages[0]), stages[1]], forward_mode, auxiliary=lambda _: nn.Identity()
-        ).step(torch.randn(3, 2), torch.zeros(3, dtype=torch.int64))
+def test_forward_mode_supports_attention() -> None:
     attention = [BufferedStage(SelfAttention(4, 2)) for _ in range(2)]
+    forward_mode = ForwardGradient(space=Space.ACTIVATIONS, derivative=Derivative.JVP)
     seen = ForwardGradients([*attention, HeadStage(nn.Flatten())], forward_mode, auxiliary=lambda _: nn.Flatten())
     assert bool(seen.step(torch.randn(3, 2, 4), torch.zeros(3, dtype=torch.int64)).isfinite())
-    with pytest.raises(TypeError, match=r"block 0 is torch.int64; forward gradients need floating-point"):
-        ForwardGradients(stages, forward_mode, auxiliary=auxiliary()).step(
-            torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
-        )
-    stages = [BufferedStage(nn.Sequential(nn.LayerNorm(2))), HeadStage(nn.Linear(2, 2))]
-    with pytest.raises(
-        ValueError, match=r"module.0 is a LayerNorm with parameters.* 'activations', which supports any"
-    ):
-        ForwardGradients(stages, ForwardGradient(), auxiliary=auxiliary())
-    with pytest.raises(ValueError, match="'cn'; did you mean 'cnn'"):
-        blocks.auxiliary("cn", 8, num_classes=10)
-    with pytest.raises(ValueError, match="blocks must be 8 or 16, got 4"):
-        blocks.local_resnet(4, num_classes=10)
-    two = [toys.stem(2), HeadStage(nn.Flatten())]
-    with pytest.raises(TypeError, match="block 0 returns 2 tensors"):
-        ForwardGradients(
-            [stage.double() for stage in two], ForwardGradient(space=Space.ACTIVATIONS), auxiliary=auxiliary()
-        ).step(*toys.batches(1)[0])
-    broken = network()
-    with torch.no_grad():
-        next(broken[0].parameters()).fill_(torch.nan)
-    with pytest.raises(NonFiniteError, match="loss of micro-batch 0 is nan"):
-        ForwardGradients(broken, ForwardGradient(), auxiliary=auxiliary()).step(*toys.batches(1)[0])

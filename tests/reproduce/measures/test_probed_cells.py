@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from reproduce.cells.kinds import CellError, GradientsCell, ReconstructionCell, TrainedCell, TrainingCell, from_dict
+from reproduce.cells.kinds import GradientsCell, ReconstructionCell, TrainedCell, TrainingCell, from_dict
 from reproduce.records.record import Record, Status
 from tests.reproduce.measures.test_training import SMALL, assert_a_stop_changes_no_bit, outcome, run, without_times
 
@@ -103,18 +103,10 @@ def test_diverging_probed_run_records_earlier_measures(kind, tmp_path):
     assert len(lines) == state.epochs_done < cell.epochs
 
 
-def test_probe_interval_is_in_identity_and_useless_probes_fail():
-    """The probe interval is part of the identity, and a probe that would measure nothing is refused."""
+def test_probe_interval_is_in_identity():
     cell = CELLS["gradients"]
     assert from_dict(json.loads(json.dumps(cell.to_dict()))) == cell
     assert dataclasses.replace(cell, probe_every=5).identity != cell.identity
-    for kind, changes, message in (
-        (GradientsCell, {"method": "BACKPROPAGATION"}, "has no delay.*pipelined"),
-        (ReconstructionCell, {"method": "DSP"}, "DSP reconstructs no inputs; choose PETRA"),
-        (GradientsCell, {"probe_every": 0}, "probe_every must be at least 1, got 0"),
-    ):
-        with pytest.raises(CellError, match=message):
-            from_dict(cell.to_dict() | {"kind": kind.kind, **changes})
 
 
 def test_probe_uses_the_autocast_dtype_of_training(tmp_path):

@@ -80,18 +80,3 @@ def test_stages_are_inverted_up_to_rounding(depth: int) -> None:
                 assert inputs is not None
                 reconstructed = inputs
             assert_close(reconstructed, given, 1e-12)
-
-
-def test_indivisible_image_size_raises() -> None:
-    stages = invertible_revnet(18, num_classes=4, width=1)
-    with pytest.raises(ValueError, match=r"divisible by 2, got \(2, 4, 6, 9\)"):
-        models.sequential(stages)(torch.ones(2, 3, 12, 18))
-
-
-@pytest.mark.parametrize(
-    ("depth", "stem", "message"),
-    [(20, "cifar", "no invertible RevNet of depth 20"), (18, "cifer", "did you mean 'cifar'")],
-)
-def test_unknown_depths_and_stems_are_refused(depth: int, stem: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        invertible_revnet(depth, num_classes=10, stem=stem)

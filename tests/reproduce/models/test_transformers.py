@@ -17,7 +17,6 @@ from reproduce.models.revswin import PatchMerging, WindowAttention, revswin
 from reproduce.models.revvit import revvit
 from reproduce.models.sizes import REVROBERTA, REVSWIN, REVVIT, HierarchicalSize, TransformerSize
 from reproduce.models.transformer import Mlp, SelfAttention, pre_norm
-from reproduce.models.vit import gpt
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.transformers import batches, every_family, network
 
@@ -193,42 +192,3 @@ def test_sizes_match_published_networks() -> None:
         parameters = count(on_meta(revroberta, size)) - VOCABULARY * width  # RoBERTa ties the decoder
         fusion = 4 * width + width**2  # the LayerNorm and the dense layer read two streams
         assert (parameters - fusion) / 1e6 == pytest.approx(published, abs=0.5)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: revvit("smal", num_classes=10), "no RevViT of size 'smal'; did you mean 'small'"),
-        (lambda: gpt("micro", vocabulary=-3, length=4), "vocabulary must be at least 2, got -3"),
-        (lambda: revvit("micro", num_classes=1), "num_classes must be at least 2, got 1"),
-        (lambda: revvit("micro", num_classes=10, image_size=32, patch=5), r"32 pixels .* patches of 5 \(remainder 2\)"),
-        (lambda: revvit("micro", num_classes=10, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
-        (lambda: TransformerSize(width=10, depth=1, heads=3), r"10 channels .* 3 heads \(remainder 1\).* such as 12"),
-        (lambda: HierarchicalSize(width=8, depths=(), heads=1), "at least one group, got none"),
-        (
-            lambda: revswin("tiny", num_classes=10, image_size=32, patch=2),
-            r"the 16 x 16 tokens of group 0 cannot be divided into windows of 7.*multiple of window \* 8",
-        ),
-        (
-            lambda: revswin("tiny", num_classes=10, image_size=24, patch=4, window=3),
-            "the 3 x 3 tokens of group 1 cannot be divided into windows of 3, and halved",
-        ),
-        (
-            lambda: network("RevViT")[0](torch.zeros(1, 3, 8, 8)),
-            r"built for images \[batch, 3, 6, 6\], got \[1, 3, 8, 8\]",
-        ),
-        (
-            lambda: network("RevRoBERTa")[0](torch.zeros(1, 8, dtype=torch.int64)),
-            r"at most 7 tokens\], got torch.int64 \[1, 8\]",
-        ),
-    ],
-)
-def test_invalid_networks_raise(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize("size", [18, HierarchicalSize(width=8, depths=(1,), heads=1)], ids=str)
-def test_size_of_wrong_type_raises(size) -> None:
-    with pytest.raises(TypeError, match=r"the size of a RevViT must be a name or a TransformerSize, got"):
-        revvit(size, num_classes=10)

@@ -90,31 +90,6 @@ def test_ratios_are_per_round_and_compared_with_aims() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Series("track", FAST, RATE, "laps/s", ()), "finite values of at least 0, got .."),
-        (lambda: Series("track", FAST, RATE, "laps/s", (1.0, float("nan"))), "finite values"),
-        (
-            lambda: benchmark(Comparison("track", RATE, FAST, "snail")),
-            "throughput of snail .track. has a goal or comparison",
-        ),
-        (
-            lambda: dataclasses.replace(benchmark(), goals=(Goal("track", MEMORY, SLOW, high=1),)),
-            "memory of slow .track. has a goal or comparison, but was not measured",
-        ),
-        (lambda: benchmark(name="../race"), "letters, digits and hyphens, got '../race'"),
-        (lambda: dataclasses.replace(benchmark(), series=benchmark().series[:1] * 2), "was given twice"),
-        (lambda: with_slow(1, 0, 1), "has the value 0: no ratio"),
-        (lambda: with_slow(1.0), "fast has 3 values and slow 1"),
-    ],
-)
-def test_invalid_benchmark_is_refused(make, message) -> None:
-    """Invalid series, comparisons, goals or names raise a ValueError."""
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"schema": 99}, "format 99, this version reads format 1. It was not changed; update this clone"),
