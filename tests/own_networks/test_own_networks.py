@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 import petra_core
-from petra_core import BufferedStage, Clip, HeadStage, Pipeline, Stage, StageError, methods, models
+from petra_core import Clip, HeadStage, Pipeline, Stage, methods, models
 from petra_core.methods import Method
 from petra_core.stages import in_evaluation_mode
 from petra_core.targets import convert_tensors
 from tests.compare import assert_bitwise_equal, assert_close
-from tests.own_networks import gpt, reversible_gpt, unet, vit
+from tests.own_networks import gpt
 from tests.reference import RULES, ReferencePart, Sgd, entries, simulate
 
 FILES = [file for file in sorted(Path(__file__).parent.glob("*.py")) if not file.stem.startswith(("__", "test_"))]
@@ -151,36 +151,7 @@ def test_loss_falls_with_dropout_and_stochastic_depth(name: str, method: Method)
     assert all(module.training for stage in p.stages for module in stage.modules())
 
 
-@pytest.mark.parametrize("name", ["vit", "reversible_vit"])
-def test_dropout_masks_equal_under_synchronous_methods(name: str) -> None:
-    """With dropout, losses under backpropagation and reversible backpropagation are equal."""
-    losses = []
-    for method in (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION):
-        p = Pipeline(NETWORKS[name].stages(module_function(name, dropout=0.3)), method, optimizer=sgd, seed=0)
-        losses.append([p.step(x, y) for x, y in batches(name, 6)])
-    assert_close(losses[1], losses[0], 1e-10)
-
-
 # --- limits that users meet ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["gpt", "reversible_gpt"])
-@pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.PETRA], ids=str)
-def test_dynamic_padding_trains_as_plain_pytorch(name: str, method: Method) -> None:
-    """Micro-batches of different lengths, with a drain after each, train as plain PyTorch."""
-    plain = module_function(name)
-    model = copy.deepcopy(plain)
-    optimizer = sgd(list(plain.parameters()))
-    p = Pipeline(NETWORKS[name].stages(model), method, optimizer=sgd)
-    for length in (6, 4, 5, 2):
-        x, y = gpt.batch(length)
-        loss = loss_of(name, plain, x, y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        assert_close(p.step(x, y), loss.detach(), 1e-10)
-        p.drain()
-    assert_close(dict(model.state_dict()), dict(plain.state_dict()), 1e-10)
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -200,48 +171,3 @@ def test_tied_embedding_raises_and_remedies_train(method: Method) -> None:
         assert_close(dict(model.state_dict()), dict(start.state_dict()), 1e-10)
     model.top.weight = copy.deepcopy(model.top.weight)
     Pipeline(gpt.stages(model), method, accumulation=8, optimizer=sgd).step(x, y)
-
-
-class Around(nn.Module):
-    """A module that writes its input to a dict, or adds the value that it finds there: a skip outside the pipeline."""
-
-    def __init__(self, module: nn.Module, kept: dict[str, Tensor], *, writes: bool) -> None:
-        super().__init__()
-        self.module, self.kept, self.writes = module, kept, writes
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.writes:
-            self.kept["skip"] = h = self.module(x)
-            return h
-        return self.module(x + self.kept["skip"])
-
-
-@pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_skip_by_attribute_raises(method: Method) -> None:
-    """A skip connection outside the streams raises a StageError that suggests a stream."""
-    model, kept = module_function("vit"), {}
-    stages = vit.stages(model)
-    for index, writes in ((0, True), (2, False)):
-        stages[index] = BufferedStage(Around(stages[index].function, kept, writes=writes))
-    x, y = batches("vit", 1)[0]
-    with pytest.raises(StageError, match="stream"):
-        Pipeline(stages, method, accumulation=8, optimizer=sgd).step(x, y)
-
-
-def test_smaller_last_batch_requires_drain() -> None:
-    p = Pipeline(unet.stages(module_function("unet")), methods.PETRA, optimizer=sgd)
-    x, y = batches("unet", 1)[0]
-    p.step(x, y)
-    with pytest.raises(ValueError, match=r"drain\(\)"):
-        p.step(x[:2], y[:2])
-    p.drain()
-    assert p.step(x[:2], y[:2]) is not None
-
-
-def test_masks_without_context_raise() -> None:
-    """Masks and positions without context=True raise a ValueError that names the option."""
-    stages = reversible_gpt.stages(module_function("reversible_gpt"))
-    for stage in stages[1].parts():
-        stage.context = False  # type: ignore[assignment]  # as if the user had not set it
-    with pytest.raises(ValueError, match="context=True"):
-        Pipeline(stages, methods.PETRA, optimizer=sgd).step(*batches("reversible_gpt", 1)[0])
