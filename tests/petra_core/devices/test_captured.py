@@ -356,7 +356,8 @@ def test_random_numbers_raise(method: Method, seed: int | None) -> None:
         for x, y in toys.batches(2 * MANY):
             ticks.step(x, y)
     assert not recorder.recorded
-    assert pipeline.step(*toys.batches(1)[0]) is not None  # the pipeline continues without recordings
+    # The pipeline continues without recordings. No stage lags behind, so that each step has a loss.
+    assert all(pipeline.step(x, y) is not None for x, y in toys.batches(3))
 
 
 def test_other_shapes_and_outside_steps_raise() -> None:
@@ -449,19 +450,11 @@ def test_worker_state_is_restored_once_when_read() -> None:
     assert_bitwise_equal(comparable(pipeline), comparable(plain))
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_refusal_leaves_the_pipeline_as_plain_steps_need_it(*, late: bool) -> None:
-    """After a refusal, also one when recording would begin, no stage lags behind, so that each step has a loss."""
-    if late:
-        pipeline = toys.pipeline(toys.network(4, dropout=0.5), methods.PETRA, seed=0)
-        ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
-        with pytest.raises(UnrecordableError, match="draw random numbers"):  # noqa: PT012  # after some steps
-            for x, y in toys.batches(2 * MANY):
-                ticks.step(x, y)
-    else:
-        pipeline = made(3, methods.DELAYED_GRADIENTS, 1)
-        with pytest.raises(UnrecordableError):
-            CapturedSteps(pipeline, SharedMemoryRecorder())
+def test_refused_pipeline_has_a_loss_in_each_step() -> None:
+    """After a refusal, no stage lags behind."""
+    pipeline = made(3, methods.DELAYED_GRADIENTS, 1)
+    with pytest.raises(UnrecordableError):
+        CapturedSteps(pipeline, SharedMemoryRecorder())
     assert all(pipeline.step(x, y) is not None for x, y in toys.batches(3))
 
 
