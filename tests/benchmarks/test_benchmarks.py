@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -21,11 +20,8 @@ from benchmarks import (
     inspecting,
     memory,
     overhead,
-    pareprop,
     pipelining,
-    quarter_hour,
     recording,
-    throughput,
     tick,
     timeline,
     timings,
@@ -233,48 +229,6 @@ def test_command_omits_records_folder() -> None:
     """The recorded command line does not contain the option --records."""
     for words in (["--records", "/elsewhere"], ["--records=/elsewhere"]):
         assert command("benchmarks.tick", [*words, "--pairs", "2"]) == "python -m benchmarks.tick --pairs 2"
-
-
-@pytest.mark.parametrize(
-    ("main", "given", "words"),
-    [
-        (memory, "--stages 2 4", "--stages 2: expected at least 3"),
-        (overhead, "--stages 1", "--stages 1: expected at least 2"),
-        (pipelining, "--micro-batches 1", "--micro-batches 1: 1F1B needs at least one for each of the 2"),
-        (pareprop, "--networks revvit_micro foo", "--networks foo: there is no network 'foo'"),
-        (pareprop, "--networks revroberta_foo", "--networks revroberta_foo: "),
-        (pareprop, "--threads 3", "--threads 3: expected an even number"),
-        (peers, "--networks resnet18", "resnet18 has no reversible stage to compare: expected chainN or revnet18"),
-        (tick, "--methods PAREPROP", "PAREPROP is not measured here: expected one of BACKPROPAGATION, "),
-        (memory, "--methods PIPEDREAM_2BW", "PIPEDREAM_2BW is not measured here: expected one of"),
-        (overhead, "--record a_b", "argument --record: the name of a benchmark has letters, digits and hyphens"),
-        (tick, "--against petro", "there is no method 'petro'; did you mean PETRA"),
-        (tick, "--network revnet19", "there is no network 'revnet19': expected revnet18/34/50, resnet18/34/50 or"),
-        (tick, "--network chain0", "there is no network 'chain0'"),
-        (tick, "--device cuda:99", "there is no device 'cuda:99'"),
-        (tick, "--device cpu --precision tf32", "--precision tf32 requires a CUDA device, but --device is cpu"),
-        (tick, "--device cpu --captured 2", "--captured"),
-        (tick, "--captured 2 --methods DSP APPROXIMATE_INPUTS", "ticks of APPROXIMATE_INPUTS cannot be"),
-        (tick, "--captured 2 --against DELAYED_GRADIENTS", "ticks of DELAYED_GRADIENTS cannot be"),
-        (tick, "--pairs 0", "argument --pairs: got 0, expected a whole number of at least 1"),
-        (tick, "--threads -1", "argument --threads: got -1, expected a whole number of at least 1"),
-        (tick, "--captured -1", "argument --captured: got -1, expected a whole number of at least 0"),
-        (timeline, "--seconds -1", "argument --seconds: got -1, expected a number above 0"),
-        (memory, "--budget nan", "argument --budget: got nan, expected a number above 0"),
-        (quarter_hour, "--output hour --seconds some", "argument --seconds: got some, expected a number above 0"),
-        (throughput, "--device cpu --captured 0 2", "--captured makes CUDA graphs, and --device is cpu"),
-        (throughput, "--captured 2 --methods DSP APPROXIMATE_INPUTS", "ticks of APPROXIMATE_INPUTS cannot be"),
-    ],
-)
-def test_invalid_options_are_rejected_before_output(
-    main: ModuleType, given: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Invalid options end a benchmark with an error before it prints any result."""
-    with pytest.raises(SystemExit):
-        main.main(given.split())
-    printed = capsys.readouterr()
-    assert words in printed.err
-    assert printed.out == ""
 
 
 @pytest.mark.parametrize(

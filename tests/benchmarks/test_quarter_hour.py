@@ -319,18 +319,3 @@ def test_dry_run_prints_gpu_plan_without_gpu(tmp_path: Path, capsys: pytest.Capt
         f"{cell}-s{seed}" for seed in (0, 1) for cell in ("petra-k1", "backpropagation-k1", "petra-k1-1f1b")
     ]
     assert names[0].endswith("2b959085d163"), "the cell that has a result"
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--device", "cpu"], "--scale paper requires a GPU"),
-        (["--device", "gpu"], "there is no device 'gpu'"),
-        ([*SMALL, "--seconds", "0"], "argument --seconds: got 0, expected a number above 0"),
-    ],
-)
-def test_invalid_options_are_rejected(tmp_path, capsys, options, words) -> None:
-    with pytest.raises(SystemExit):
-        quarter_hour.main([*options, "--output", str(tmp_path / "hour")])
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "hour").exists()

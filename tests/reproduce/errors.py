@@ -2,19 +2,23 @@
 
     python -m tests.reproduce.errors
 
-A case (see `tests/messages.py`) is a command line, `training` or `forward` with changes of the settings of a cell in
-JSON, or `python` with an expression that uses the names of this module.
+A case (see `tests/messages.py`) is a command line, a module of the benchmarks with options, `training` or `forward`
+with changes of the settings of a cell in JSON, or `python` with an expression that uses the names of this module.
 """
 
 # ruff: noqa: F401  # errors.txt uses the imported names
 import contextlib
+import importlib
 import json
+import re
 import shlex
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
+import click
 import torch
 from click.testing import CliRunner
 from torch import nn
@@ -76,16 +80,21 @@ def message_of(case: str) -> str:
             return str(error)
         raise AssertionError(f"{case}: the settings are accepted")
     started = AssertionError(f"{case}: the command line is accepted")
+    command, words = main, shlex.split(case)
+    if kind.startswith("benchmarks."):
+        script = importlib.import_module(kind)
+        command, words = click.Command(kind, callback=partial(script.main, words[1:])), []
     with contextlib.ExitStack() as stack:
         for work in WORK:
             stack.enter_context(mock.patch(work, side_effect=started))
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(contextlib.chdir(folder))
-        result = CliRunner().invoke(main, shlex.split(case))
+        result = CliRunner().invoke(command, words)
         left = [path.name for path in Path(folder).rglob("*")]
     assert isinstance(result.exception, SystemExit), f"{case}: {result.output} {result.exception!r}"
     assert not left, f"{case}: left {left}"
-    message = (result.stderr.partition("Error: ")[2] or result.stderr).strip()
+    assert not result.stdout or command is main, f"{case}: {result.stdout}"
+    message = re.split("[Ee]rror: ", result.stderr, maxsplit=1)[-1].strip()
     message = message.replace(f"{Path(folder).resolve()}/", "")
     return message if result.exit_code == 2 else f"exit code {result.exit_code}: {message}"
 

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from click.testing import CliRunner
 
-from petra_core import BufferedStage, CheckpointError, HeadStage, ReversibleStage, methods, models
+from petra_core import BufferedStage, CheckpointError, HeadStage, ReversibleStage, methods
 from reproduce.cells import catalogue, networks, own
 from reproduce.cells.kinds import CellError, TrainingCell, from_dict
 from reproduce.commands.cli import main
@@ -145,16 +144,6 @@ def test_build_refuses_invalid_networks(module: str, suffix: str, message: str) 
 def test_stages_option_must_fit_the_function(module: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"has 4 blocks .*got 1,1, which has 2"):
         execute(Record(tmp_path / "record", cell(f"{module}:stages", stages=(1, 1))), Context())
-
-
-def test_from_sequential_refuses_empty_and_other_modules() -> None:
-    """`from_sequential` refuses an empty nn.Sequential and any other module."""
-    with pytest.raises(ValueError, match="at least one child"):
-        models.from_sequential(torch.nn.Sequential())
-    with pytest.raises(
-        TypeError, match=r"takes an nn\.Sequential, got Linear; make stages of the parts of its forward"
-    ):
-        models.from_sequential(torch.nn.Linear(1, 1))  # type: ignore[arg-type]  # refused
 
 
 @pytest.mark.parametrize("command", [["train", "--output", "runs/never"], ["partition", "--processes", "2"]])
