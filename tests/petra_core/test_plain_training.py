@@ -3,6 +3,7 @@
 import contextvars
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from petra_core.models import sequential
 from petra_core.stages import Stage
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_user_modules import batches, network, sgd
+from tests.properties import assert_resumes_bitwise
 
 Wrap = Callable[[nn.Module], nn.Module]
 EXACT = [m for m in methods.ALL if not m.double_buffered]  # at zero staleness
@@ -508,25 +510,9 @@ def test_rules_start_again_with_the_state_of_another_method() -> None:
     assert_close(*models)
 
 
-def assert_resumes(make: Callable[[], Pipeline], *, at: int = 7, steps: int = 20) -> None:
-    """Assert that a training which is saved and resumed at a step has the weights of an uninterrupted one."""
-    whole, first, second = make(), make(), make()
-    data = batches(steps)
-    for x, y in data:
-        whole.step(x, y)
-    for x, y in data[:at]:
-        first.step(x, y)
-    state = first.state_dict()
-    torch.manual_seed(99)  # a stage must not depend on torch's global generator
-    second.load_state_dict(state)
-    for x, y in data[at:]:
-        second.step(x, y)
-    assert_bitwise_equal(second.model.state_dict(), whole.model.state_dict())
-
-
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DELAYED_GRADIENTS, methods.BACKPROPAGATION])
 @pytest.mark.parametrize("place", ["before_update", "step"])
-def test_noise_in_updates_belongs_to_the_stream_of_the_stage(method: Method, place: str) -> None:
+def test_noise_in_updates_belongs_to_the_stream_of_the_stage(method: Method, place: str, tmp_path: Path) -> None:
     """Noise that a hook or an optimizer adds is the same after a resume, as dropout is."""
 
     class Langevin(torch.optim.SGD):
@@ -546,7 +532,7 @@ def test_noise_in_updates_belongs_to_the_stream_of_the_stage(method: Method, pla
             return Pipeline(network(), method, optimizer=functools.partial(Langevin, lr=0.1), seed=0)
         return Pipeline(network(), method, optimizer=sgd, seed=0, before_update=add_noise)
 
-    assert_resumes(make)
+    assert_resumes_bitwise(make, batches(20), 7, tmp_path)
 
 
 class Scheduled(nn.Module):
@@ -564,7 +550,7 @@ class Scheduled(nn.Module):
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.BACKPROPAGATION])
-def test_written_buffers_outside_the_state_are_resumed(method: Method) -> None:
+def test_written_buffers_outside_the_state_are_resumed(method: Method, tmp_path: Path) -> None:
     """A buffer with persistent=False that training writes is saved with the pipeline."""
 
     def anneal(index: int, version: int, stage: Stage) -> None:
@@ -576,7 +562,7 @@ def test_written_buffers_outside_the_state_are_resumed(method: Method) -> None:
         stages[-1] = HeadStage(Scheduled(stages[-1].function)).double()
         return Pipeline(stages, method, optimizer=sgd, before_update=anneal)
 
-    assert_resumes(make)
+    assert_resumes_bitwise(make, batches(20), 7, tmp_path)
 
 
 def normalize_spectrum(function: nn.Module) -> nn.Module:
@@ -584,11 +570,13 @@ def normalize_spectrum(function: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.PIPEDREAM_2BW])
-def test_kept_graphs_are_recorded_again_with_the_buffers_of_their_forwards(method: Method) -> None:
+def test_kept_graphs_are_recorded_again_with_the_buffers_of_their_forwards(method: Method, tmp_path: Path) -> None:
     """Spectral normalisation, which writes the buffer that it reads, resumes with the same bits."""
-    assert_resumes(
-        lambda: Pipeline(network(normalize_spectrum), method, optimizer=sgd, accumulation=accumulation(method))
-    )
+
+    def make() -> Pipeline:
+        return Pipeline(network(normalize_spectrum), method, optimizer=sgd, accumulation=accumulation(method))
+
+    assert_resumes_bitwise(make, batches(20), 7, tmp_path)
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS])

@@ -11,6 +11,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from petra_core.methods import Method
 from petra_core.models import ConcatStreams, DuplicateStreams
 from petra_core.update_rule import UpdateRule, describe
 from tests.compare import assert_bitwise_equal, assert_close
-from tests.properties import plain_gradients
+from tests.properties import assert_resumes_bitwise, plain_gradients
 
 KEEPING = tuple(method for method in methods.ALL if method.keeps_graph)
 RECOMPUTING = tuple(method for method in methods.ALL if not method.keeps_graph)
@@ -232,17 +233,9 @@ def test_checkpointed_stem_and_head_train_as_plain_ones(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS, methods.PETRA], ids=str)
-def test_resume_with_checkpointed_functions_is_bitwise(method: Method) -> None:
-    data = batches(20)
-    whole, stopped, resumed = (made(network(normed(Checkpointed, nn.Dropout(0.2))), method) for _ in range(3))
-    for x, y in data:
-        whole.step(x, y)
-    for x, y in data[:10]:
-        stopped.step(x, y)
-    resumed.load_state_dict(stopped.state_dict())
-    for x, y in data[10:]:
-        resumed.step(x, y)
-    assert_bitwise_equal(resumed.state_dict(), whole.state_dict())
+def test_resume_with_checkpointed_functions_is_bitwise(method: Method, tmp_path: Path) -> None:
+    net = network(normed(Checkpointed, nn.Dropout(0.2)))
+    assert_resumes_bitwise(lambda: made(copy.deepcopy(net), method), batches(20), 10, tmp_path)
 
 
 class Streams(nn.Module):
@@ -282,7 +275,7 @@ class Streams(nn.Module):
     "kind",
     ["view of a parameter", "parameter", "buffer", "memory of an attribute", "both the same", "halves of a tensor"],
 )
-def test_aliased_outputs_train_as_copies(kind: str, method: Method) -> None:
+def test_aliased_outputs_train_as_copies(kind: str, method: Method, tmp_path: Path) -> None:
     """Outputs that share memory with other tensors train bitwise as copies of them, and resume bitwise."""
 
     def net(*, copied: bool) -> list[Stage]:
@@ -291,16 +284,7 @@ def test_aliased_outputs_train_as_copies(kind: str, method: Method) -> None:
 
     assert_same(trained(net(copied=False), method), trained(net(copied=True), method), 0.0)
     assert_same(gradients(net(copied=False), method), plain_gradients(net(copied=True), batches(6)))
-    data = batches(16)
-    whole, stopped, resumed = (made(net(copied=False), method) for _ in range(3))
-    for x, y in data:
-        whole.step(x, y)
-    for x, y in data[:8]:
-        stopped.step(x, y)
-    resumed.load_state_dict(stopped.state_dict())
-    for x, y in data[8:]:
-        resumed.step(x, y)
-    assert_bitwise_equal(resumed.model.state_dict(), whole.model.state_dict())
+    assert_resumes_bitwise(lambda: made(net(copied=False), method), batches(16), 8, tmp_path)
 
 
 class Tracking(nn.Module):
