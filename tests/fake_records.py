@@ -53,12 +53,7 @@ def complexity_cell(method: Method, accumulation: int = 1) -> ComplexityCell:
 
 
 def begin(
-    cell: Cell,
-    root: Path,
-    *,
-    code: dict[str, Any] = CLEAN,
-    patch: str = "",
-    environment: dict[str, Any] | None = None,
+    cell: Cell, root: Path, *, code: dict[str, Any] = CLEAN, patch: str = "", environment: dict[str, Any] | None = None
 ) -> Record:
     """Write a record with a configuration, an environment and code."""
     record = Record.for_cell(cell, root)

@@ -141,7 +141,7 @@ def bound_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def test_no_identifier_is_a_function_word() -> None:
     assert list(bound_names(ast.parse("def f(of):\n    self.said = told = 1\n"))) == [
-        *((1, "f"), (1, "of"), (2, "said"), (2, "told")),
+        *((1, "f"), (1, "of"), (2, "said"), (2, "told"))
     ]
     paths = [path for folder in PYTHON for path in sorted((ROOT / folder).rglob("*.py"))]
     assert len(paths) > 400

@@ -25,9 +25,7 @@ def test_peak_and_marks_count_allocations_inside() -> None:
     assert allocations.peak == 16_000, "the old storage is there until it is copied"
 
 
-def test_backward_temporaries_count_and_nothing_is_printed(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_backward_temporaries_count_and_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     """The peak includes temporaries of a backward, and the profiler prints nothing."""
     with Allocations(torch.device("cpu")) as allocations:
         x = torch.ones(1_000, requires_grad=True)

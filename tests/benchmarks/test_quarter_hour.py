@@ -211,10 +211,7 @@ def test_training_stops_when_time_is_used_up(tmp_path, call, capsys, monkeypatch
 
 def test_failed_steps_do_not_stop_the_others(tmp_path, call, capsys, monkeypatch) -> None:
     """After a failure or timeout of a step, the other steps run, and the exit code is 1."""
-    steps = [
-        noting(tmp_path, "correctness", "sys.exit(3)"),
-        noting(tmp_path, "tick", "time.sleep(600)", seconds=8),
-    ]
+    steps = [noting(tmp_path, "correctness", "sys.exit(3)"), noting(tmp_path, "tick", "time.sleep(600)", seconds=8)]
     assert call(steps, [trained(tmp_path, long(0))], [noting(tmp_path, "later")]) == 1
     output = capsys.readouterr().out
     assert "correctness: FAILED: exit code 3; see logs/correctness.log" in output

@@ -66,12 +66,7 @@ class Slurm:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
-        self._environment = {
-            **os.environ,
-            **environment,
-            "PATH": DAEMON_PATH,
-            "SLURM_CONF": str(folder / "slurm.conf"),
-        }
+        self._environment = {**os.environ, **environment, "PATH": DAEMON_PATH, "SLURM_CONF": str(folder / "slurm.conf")}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         for name in ("state", "spool"):
             (folder / name).mkdir()

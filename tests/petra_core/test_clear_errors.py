@@ -7,11 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import (
-    CheckpointError,
-    NonFiniteError,
-    methods,
-)
+from petra_core import CheckpointError, NonFiniteError, methods
 from petra_core.methods import Method
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_user_modules import batches, made, network, step, trained

@@ -12,17 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import (
-    BufferedStage,
-    HeadStage,
-    Pipeline,
-    ReversibleStage,
-    checkpoint,
-    delay,
-    merge,
-    methods,
-    models,
-)
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, checkpoint, delay, merge, methods, models
 from petra_core.delay import CORRECTIONS, Correction, PredictedWeights
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
@@ -372,11 +362,7 @@ def border(late: int, momentum: float, a: float, b: float, c: float) -> float:
     ids=name_of,
 )
 def test_stability_limit_matches_theory(
-    stages: int,
-    method: Method,
-    momentum: float,
-    rules: Rules,
-    step: Callable[[int], tuple[float, float, float]],
+    stages: int, method: Method, momentum: float, rules: Rules, step: Callable[[int], tuple[float, float, float]]
 ) -> None:
     """Plain delayed SGD on 0.5 h w^2 is stable below 2 sin(pi / (2 (2 tau + 1))) / h; the rest is from eigenvalues."""
     late = 2 * (stages - 1)

@@ -10,16 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import (
-    BufferedStage,
-    HeadStage,
-    NonFiniteError,
-    Pipeline,
-    ReversibleStage,
-    Stage,
-    methods,
-    models,
-)
+from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, methods, models
 from petra_core.devices import overlapped
 from petra_core.devices.execution import Sent, SequentialExecutor
 from petra_core.devices.overlapped import OverlappedExecutor, executor_of
@@ -196,9 +187,7 @@ class FakeStream:
         self.log.append(f"{self.name} waits for {other.name}")
 
 
-def test_gpu_neighbours_use_two_synchronised_streams(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gpu_neighbours_use_two_synchronised_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """The calls to `torch.cuda` are checked, so no GPU is needed."""
     names, current = iter("AB"), [FakeStream("caller")]
     log = FakeStream.log = []

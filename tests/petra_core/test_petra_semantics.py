@@ -20,14 +20,7 @@ from tests.reference import RULES, ReferencePart, Sgd, after_step, entries, simu
 TOLERANCE = 1e-12
 
 # Pattern and its k. A word is a stage and a letter a part of it: b buffered, r reversible, h head.
-NETWORKS = {
-    "b h": 2,
-    "b b h": 1,
-    "b r r r h": 4,
-    "b r r r b r h": 3,
-    "b r r r r r h": 1,
-    "br rr brr rh": 2,
-}
+NETWORKS = {"b h": 2, "b b h": 1, "b r r r h": 4, "b r r r b r h": 3, "b r r r r r h": 1, "br rr brr rh": 2}
 FEATURES, WIDTH, CLASSES, BATCH = 5, 4, 3, 6
 
 

@@ -11,15 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from petra_core import (
-    BufferedStage,
-    CheckpointError,
-    Clip,
-    HeadStage,
-    Pipeline,
-    ReversibleStage,
-    methods,
-)
+from petra_core import BufferedStage, CheckpointError, Clip, HeadStage, Pipeline, ReversibleStage, methods
 from petra_core.delay import GapAware
 from petra_core.methods import Method
 from petra_core.models import sequential

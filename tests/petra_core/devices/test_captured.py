@@ -621,9 +621,7 @@ def test_empty_graph_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "replay" not in cuda.messages
 
 
-def test_forward_overlaps_backward_and_update_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_forward_overlaps_backward_and_update_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward of a stage use separate streams, and the update waits for the forward."""
     cuda = FakeCuda(monkeypatch)
     head, middle, stem = reversed(toys.pipeline(toys.network(3)).workers)
@@ -648,9 +646,7 @@ def forward_and_backward(executor: OverStreams, worker: Any) -> None:
             executor.run(lambda *_: None, worker, Action(kind, 0), [])
 
 
-def test_branch_waits_for_message_of_same_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_branch_waits_for_message_of_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream waits for a neighbouring stage only if it needs a message of the same step."""
     cuda = FakeCuda(monkeypatch)
     workers = toys.pipeline(toys.network(3)).workers

@@ -36,10 +36,7 @@ SECONDS = 300  # a process with a damaged heap may hang; a busy machine needed 8
 
 #: glibc checks the heap at every call and overwrites freed memory: https://sourceware.org/glibc/wiki/MallocDebugging
 HEAP_CHECKS = {"LD_PRELOAD": "libc_malloc_debug.so.0", "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165"}
-INSTRUCTIONS = {
-    "of this processor": {},
-    "AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
-}
+INSTRUCTIONS = {"of this processor": {}, "AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}}
 
 
 def networks() -> list[list[Stage]]:

@@ -96,10 +96,7 @@ def micro_batch(network: str, tokens: int, device: str = "cpu") -> Batch:
     if network in IMAGE_MODELS:
         side = 2 * math.isqrt(tokens)
         return torch.randn(1, 3, side, side, device=device), torch.randint(CLASSES, (1,), device=device)
-    return (
-        torch.randint(CLASSES, (1, tokens), device=device),
-        torch.randint(CLASSES, (1, tokens), device=device),
-    )
+    return (torch.randint(CLASSES, (1, tokens), device=device), torch.randint(CLASSES, (1, tokens), device=device))
 
 
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["float32", "bf16"])

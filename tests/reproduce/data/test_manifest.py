@@ -13,9 +13,7 @@ from reproduce.data.errors import DataError
 from reproduce.data.manifest import Findings, Manifest, Split, Written
 
 FINDINGS = Findings(
-    splits={"train": Split(3, (1, 2)), "test": Split(2, (1, 1))},
-    mean=(0.1, 0.2, 1 / 3),
-    deviation=(0.25, 0.25, 0.5),
+    splits={"train": Split(3, (1, 2)), "test": Split(2, (1, 1))}, mean=(0.1, 0.2, 1 / 3), deviation=(0.25, 0.25, 0.5)
 )
 CONTENTS = {"train.beton": b"training", "test.beton": b"test"}
 

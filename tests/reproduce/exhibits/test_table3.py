@@ -16,12 +16,7 @@ from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.measures.context import Context
 from reproduce.measures.held_memory import measure, predict_memory
-from reproduce.modelling.buffer_rules import (
-    CONSISTENT_RULE,
-    PUBLISHED_RULE,
-    memory,
-    revnet_sizes,
-)
+from reproduce.modelling.buffer_rules import CONSISTENT_RULE, PUBLISHED_RULE, memory, revnet_sizes
 from reproduce.modelling.held import COUNTED
 from reproduce.presentation.content import Entry, ExhibitStatus, Figure, Role, Section
 from reproduce.records import volumes

@@ -81,9 +81,7 @@ def test_resumed_probe_gives_the_same_values(make: Callable[[int], Probe], tmp_p
 
 
 @pytest.mark.parametrize("make", PROBES)
-def test_values_are_means_over_returned_micro_batches(
-    make: Callable[[int], Probe],
-) -> None:
+def test_values_are_means_over_returned_micro_batches(make: Callable[[int], Probe]) -> None:
     """Collected values are means over the micro-batches that returned, each of which is listed by number."""
     data = toys.batches(30)
     every_second, one_by_one = make(2), make(2)

@@ -537,10 +537,7 @@ def test_optimizer_has_the_settings_of_the_cell(changes, expected):
 def test_checkpoint_next_to_a_result_is_removed(tmp_path):
     """The next command that finds it removes it: for the paper's networks it has a gigabyte."""
     record, _ = run(EXACT, Record.for_cell(EXACT, tmp_path).path)
-    for again in (
-        lambda: run(EXACT, record.path),
-        lambda: run_grid([EXACT], GridOptions(root=tmp_path, jobs=1)),
-    ):
+    for again in (lambda: run(EXACT, record.path), lambda: run_grid([EXACT], GridOptions(root=tmp_path, jobs=1))):
         record.checkpoint.write_bytes(b"left by a kill")
         again()
         assert not record.checkpoint.exists()

@@ -9,13 +9,7 @@ VALUES = {"J": 10.0, "j": 3.0, "k": 4.0, "FG": 100.0}
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("FG", 100.0),
-        ("3J", 30.0),
-        ("2(J-j)*FG", 1400.0),
-        ("2 (J - j) / k + 1.5", 5.0),
-    ],
+    ("text", "value"), [("FG", 100.0), ("3J", 30.0), ("2(J-j)*FG", 1400.0), ("2 (J - j) / k + 1.5", 5.0)]
 )
 def test_evaluate_gives_the_value(text: str, value: float) -> None:
     assert evaluate(text, VALUES) == value

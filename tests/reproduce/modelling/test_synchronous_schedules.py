@@ -12,20 +12,11 @@ from tests.reproduce.modelling.test_peak_memory import of_inputs
 
 UNIT = Cost(forward=1, backward=2)
 PICTURES = {
-    "gpipe": (
-        gpipe(3, 4),
-        ["0123......aabbccdd", ".0123...aabbccdd..", "..0123aabbccdd...."],
-    ),
+    "gpipe": (gpipe(3, 4), ["0123......aabbccdd", ".0123...aabbccdd..", "..0123aabbccdd...."]),
     # As long as GPipe, with fewer micro-batches in flight.
-    "1f1b": (
-        one_f_one_b(3, 4),
-        ["012....aa3bb.cc.dd", ".01..aa2bb3cc.dd..", "..0aa1bb2cc3dd...."],
-    ),
+    "1f1b": (one_f_one_b(3, 4), ["012....aa3bb.cc.dd", ".01..aa2bb3cc.dd..", "..0aa1bb2cc3dd...."]),
     # ZB-H1 waits (P - 1)(F + B - W) = 2 a device where 1F1B waits (P - 1)(F + B + W) = 6.
-    "zero bubble": (
-        zero_bubble(3, 4),
-        ["012..aw3bwcwdw", ".01.a2bw3cwdww", "..0a1b2cw3dwww"],
-    ),
+    "zero bubble": (zero_bubble(3, 4), ["012..aw3bwcwdw", ".01.a2bw3cwdww", "..0a1b2cw3dwww"]),
     # Two chunks halve the bubble: (P - 1)(F + B) of one chunk.
     "interleaved": (
         interleaved(6, 3),

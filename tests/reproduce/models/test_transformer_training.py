@@ -14,12 +14,7 @@ from reproduce.models.revvit import revvit
 from reproduce.models.sizes import TransformerSize
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close, relative_error
-from tests.properties import (
-    assert_bytes_are_as_predicted,
-    assert_resumes_bitwise,
-    engine_gradients,
-    plain_gradients,
-)
+from tests.properties import assert_bytes_are_as_predicted, assert_resumes_bitwise, engine_gradients, plain_gradients
 from tests.transformers import FAMILIES, RANDOM, batches, every_family, network, random_network
 
 pytestmark = pytest.mark.convolutions

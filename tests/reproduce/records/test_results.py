@@ -117,9 +117,7 @@ def test_two_different_results_conflict_and_neither_counts(tmp_path: Path, copy:
     assert f"{cell.name} has two different results: 90.00 % and 11.00 % in {file.parent}" in str(read.problems[0])
 
 
-def test_planned_cell_is_not_run_unless_in_another_precision(
-    tmp_path: Path,
-) -> None:
+def test_planned_cell_is_not_run_unless_in_another_precision(tmp_path: Path) -> None:
     """A planned cell without a record is not run, unless it has a record in another precision."""
     fake_records.train(replace(recipes.cell("smoke"), precision="bf16"), tmp_path, 90.0)
     planned = [recipes.cell("smoke"), recipes.cell("smoke", seed=1)]
