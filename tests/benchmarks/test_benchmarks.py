@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import gc
 import itertools
+import shlex
 import weakref
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -72,20 +73,7 @@ def test_inspecting_times_ticks_in_steady_state(tmp_path: Path, monkeypatch: pyt
         return 2.0 + len(inspected) % 2
 
     monkeypatch.setattr(inspecting, "processor_time", timed)
-    tiny = [
-        "--network",
-        "chain2",
-        "--width",
-        "2",
-        "--batch",
-        "2",
-        "--methods",
-        "PETRA",
-        "--rounds",
-        "7",
-        "--ticks",
-        "2",
-    ]
+    tiny = shlex.split("--network chain2 --width 2 --batch 2 --methods PETRA --rounds 7 --ticks 2")
     record = inspecting.main([*tiny, "--record", "--records", str(tmp_path)])
     assert read(tmp_path / "benchmarks" / "inspecting.json") == record
     assert len(inspected) == 7 * 2 * 2
