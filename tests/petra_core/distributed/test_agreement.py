@@ -234,11 +234,9 @@ def gather(rank: int, partition: tuple[int, ...], which: tuple[Method, ...]) -> 
         channel.close()
 
 
-@pytest.mark.parametrize("partition", [(3, 2), (2, 3, 1)], ids=str)
 @pytest.mark.slow
-def test_gathered_state_equals_one_process_bitwise(partition: tuple[int, ...]) -> None:
-    which = (methods.PETRA, methods.DELAYED_GRADIENTS, methods.BACKPROPAGATION)
-    in_processes(len(partition), gather, partition, which)
+def test_gathered_state_equals_one_process_bitwise() -> None:
+    in_processes(3, gather, (2, 3, 1), (methods.PETRA, methods.DELAYED_GRADIENTS, methods.BACKPROPAGATION))
 
 
 def test_gather_in_one_process_copies_model_state() -> None:
