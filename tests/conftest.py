@@ -6,10 +6,14 @@ import subprocess
 import sys
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from filelock import FileLock
+
+if TYPE_CHECKING:  # the fixture imports it, since most tests do not need it
+    from reproduce.records.frames import Frames
 
 # One thread in this process and in processes that tests start: sums are added in the same order on every machine, and
 # `pytest -n 2` does not compete with itself for two cores.
@@ -42,6 +46,14 @@ def pytest_runtest_setup() -> None:
     following tests, whose sums would then be added in another order than in the processes that they start.
     """
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def golden_frames(tmp_path_factory: pytest.TempPathFactory) -> "Frames":
+    """Return the records of the golden files, and all planned cells. Two files of tests use them."""
+    from tests.golden import dump
+
+    return dump.frames_of(dump.chosen(tmp_path_factory.mktemp("records")))
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ shows every changed entry. A change of the code must explain each of them.
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from reproduce.exhibits._exhibit import section
@@ -22,7 +22,7 @@ from reproduce.records import benchmarks, volumes
 from reproduce.records.frames import Frames
 from reproduce.records.record import scan
 from reproduce.records.results import read
-from reproduce.report.headline import first_screen
+from reproduce.report.headline import Answer, Headline, first_screen
 
 HERE = Path(__file__).parent
 COMMITTED = HERE.parents[1] / "reports" / "records"
@@ -51,22 +51,28 @@ def names_of_records() -> list[str]:
     return (HERE / "records.txt").read_text().split()
 
 
-def texts(root: Path, *keys: str) -> Iterator[tuple[str, str]]:
-    """Yield key and text of every exhibit and of the pictures at the top, or only of `keys`."""
-    frames = Frames(read(root, [cell for name in scales.SCALES for cell in grid_of(name)]))
+def frames_of(root: Path) -> Frames:
+    """Return the records at `root`, and all planned cells."""
+    return Frames(read(root, [cell for name in scales.SCALES for cell in grid_of(name)]))
+
+
+def texts(frames: Frames, *keys: str) -> Iterator[tuple[str, str]]:
+    """Yield key and text of every exhibit and of the claims, or only of `keys`."""
     for exhibit in SHOWN:
         if not keys or exhibit.key in keys:
             yield exhibit.key, "\n".join(lines_of(section(exhibit, frames))) + "\n"
-    if not keys or HEADLINES in keys:
-        answers, pictures = first_screen(frames)
-        words = [f"{answer.title} {answer.text}" for answer in answers]
-        words += [f"{one.sentence} | {one.figure.caption} | {one.figure.description}" for one in pictures]
-        yield HEADLINES, "\n".join(words) + "\n"
     if not keys or CLAIMS in keys:
         yield (
             CLAIMS,
             "".join(f"{judged.claim.key}: {judged.verdict.value}: {judged.found}\n" for judged in judge(frames)),
         )
+
+
+def headlines(answers: Sequence[Answer], pictures: Sequence[Headline]) -> str:
+    """Return the text of the answers and pictures at the top."""
+    words = [f"{answer.title} {answer.text}" for answer in answers]
+    words += [f"{one.sentence} | {one.figure.caption} | {one.figure.description}" for one in pictures]
+    return "\n".join(words) + "\n"
 
 
 def lines_of(section: Section) -> Iterator[str]:
@@ -97,5 +103,9 @@ def _lines_of_block(block: Block) -> Iterator[str]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        for key, text in texts(chosen(Path(folder)), *sys.argv[1:]):
+        frames, keys = frames_of(chosen(Path(folder))), sys.argv[1:]
+        written = dict(texts(frames, *keys))
+        if not keys or HEADLINES in keys:
+            written[HEADLINES] = headlines(*first_screen(frames))
+        for key, text in written.items():
             (HERE / f"{key}.txt").write_text(text)

@@ -1,14 +1,23 @@
 """Test every entry of every exhibit on fixed records, as text."""
 
+from xml.etree import ElementTree
+
 import pytest
 
+from reproduce.records.frames import Frames
 from reproduce.records.record import scan
+from reproduce.report.headline import Answer, Headline, first_screen
 from tests.golden import dump
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return dict(dump.texts(dump.chosen(tmp_path_factory.mktemp("records"))))
+def screen(golden_frames: Frames) -> tuple[list[Answer], list[Headline]]:
+    return first_screen(golden_frames)
+
+
+@pytest.fixture(scope="module")
+def texts(golden_frames: Frames, screen: tuple[list[Answer], list[Headline]]) -> dict[str, str]:
+    return {**dict(dump.texts(golden_frames)), dump.HEADLINES: dump.headlines(*screen)}
 
 
 @pytest.mark.parametrize("key", [*(exhibit.key for exhibit in dump.SHOWN), dump.HEADLINES, dump.CLAIMS])
@@ -30,3 +39,15 @@ def test_golden_records_are_unique_and_committed() -> None:
     assert len(names) == len(set(names)) > 60
     committed = {f"{run.cell.scale}/{run.cell.name}" for run in scan(dump.COMMITTED).records}
     assert all(name in committed or (dump.COMMITTED / name).is_file() for name in names)
+
+
+def test_every_picture_is_drawn_from_committed_records(screen: tuple[list[Answer], list[Headline]]) -> None:
+    """The first screen has three answers and three valid pictures of one network."""
+    answers, rendered = screen
+    assert [one.anchor for one in answers] == ["length", "tradeoff", "tradeoff"]
+    assert [one.anchor for one in rendered] == ["staleness", "tradeoff", "tradeoff"]
+    for one in rendered:
+        assert ElementTree.fromstring(one.figure.svg).tag.endswith("svg")
+        assert len(one.sentence.split(" ")) <= 40
+    assert all("RevNet-18, width 8" in one.figure.title for one in rendered), "one network at one setting"
+    assert "not run" in rendered[0].figure.svg

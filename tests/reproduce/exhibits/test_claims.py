@@ -8,7 +8,7 @@ import pytest
 
 from petra_core import methods
 from reproduce import published
-from reproduce.cells.kinds import TrainedCell
+from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.exhibits.claims import Judged, judge
 from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import recipes
@@ -17,21 +17,19 @@ from reproduce.presentation.content import ExhibitStatus
 from reproduce.presentation.statements import ClaimVerdict
 from reproduce.records.frames import Frames
 from reproduce.records.gradients import kinds
-from reproduce.records.results import Results, read
+from reproduce.records.record import Run, Status
 from tests import fake_records, sections
-from tests.golden import dump
 
 CLAIMS = published.claims()
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return read(dump.chosen(tmp_path_factory.mktemp("records")))
+def judged(golden_frames: Frames) -> list[Judged]:
+    return judge(golden_frames)
 
 
-@pytest.fixture(scope="module")
-def judged(results: Results) -> list[Judged]:
-    return judge(Frames(results))
+def recorded(frames: Frames) -> list[Run[Cell]]:
+    return [run for run in frames.results.runs if run.state.status is not Status.NOT_RUN]
 
 
 def test_claims_are_sentences_about_exhibits() -> None:
@@ -98,14 +96,15 @@ def test_small_scale_reconstruction_claims_use_deep_networks() -> None:
             assert least > 1 or (test["scale"] == "paper" and claim.exhibit != "table4"), claim.key
 
 
-def test_verdicts_are_unknown_without_their_cells(results: Results, judged: list[Judged]) -> None:
+def test_verdicts_are_unknown_without_their_cells(golden_frames: Frames, judged: list[Judged]) -> None:
     """Remove the runs that are named as evidence, so that no verdict remains."""
     known = [judgement for judgement in judged if judgement.verdict is not ClaimVerdict.UNKNOWN]
     assert len(known) >= 15
     used = {cell for judgement in known for evidence in judgement.evidence for cell in evidence.cells}
-    rest = tuple(run for run in results.runs if run.cell.name not in used)
-    assert len(rest) < len(results.runs)
-    without = judge(Frames(replace(results, runs=rest, benchmarks=())))
+    runs = recorded(golden_frames)
+    rest = tuple(run for run in runs if run.cell.name not in used)
+    assert len(rest) < len(runs)
+    without = judge(Frames(replace(golden_frames.results, runs=rest, benchmarks=())))
     assert {judgement.verdict for judgement in without} == {ClaimVerdict.UNKNOWN}
     assert all(judgement.found == "" for judgement in without)
 
@@ -155,11 +154,11 @@ def test_standing_summarises_verdicts_of_an_exhibit(tmp_path: Path) -> None:
     assert sections.status_of("table2", tmp_path / "low") is ExhibitStatus.DIFFERS
 
 
-def test_verdicts_are_reproducible_and_name_evidence(results: Results, judged: list[Judged]) -> None:
+def test_verdicts_are_reproducible_and_name_evidence(golden_frames: Frames, judged: list[Judged]) -> None:
     """Judging twice gives the same data, and all evidence names existing cells or benchmarks."""
     text = json.dumps([judgement.to_dict() for judgement in judged])
-    assert text == json.dumps([judgement.to_dict() for judgement in judge(Frames(results))])
-    names = {run.cell.name for run in results.runs}
+    assert text == json.dumps([judgement.to_dict() for judgement in judge(Frames(golden_frames.results))])
+    names = {run.cell.name for run in recorded(golden_frames)}
     for judgement in json.loads(text):
         for evidence in judgement["evidence"]:
             assert evidence["cells"]
