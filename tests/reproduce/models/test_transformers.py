@@ -15,7 +15,7 @@ from reproduce.models.revmvit import Pooling, PoolingAttention, revmvit
 from reproduce.models.revroberta import IGNORED, VOCABULARY, masked_cross_entropy, revroberta
 from reproduce.models.revswin import PatchMerging, WindowAttention, revswin
 from reproduce.models.revvit import revvit
-from reproduce.models.sizes import REVROBERTA, REVSWIN, REVVIT, HierarchicalSize, TransformerSize
+from reproduce.models.sizes import REVROBERTA, REVSWIN, REVVIT
 from reproduce.models.transformer import Mlp, SelfAttention, pre_norm
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.transformers import batches, every_family, network
