@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from petra_core.prediction.schedules import make_schedule
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
@@ -41,7 +40,7 @@ from petra_core.errors import check_int, check_number
 from petra_core.methods import Inputs, Method, Weights
 from petra_core.optimizers import adamw, nadam, sgd
 from petra_core.prediction.partition import assess, find_partition
-from petra_core.prediction.simulation import Cost, Link, simulate
+from petra_core.prediction.simulation import Cost, Link, make_schedule, simulate
 from petra_core.shares import even_partition, stage_ranges
 from petra_core.staleness import one_f_one_b, per_device
 from petra_core.update_rule import UpdateRule
