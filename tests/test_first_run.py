@@ -11,7 +11,7 @@ import pytest
 from petra_core.staleness import lockstep
 from reproduce.cells import networks, timing
 from reproduce.cells.kinds import TrainedCell
-from reproduce.cells.rates import rate
+from reproduce.cells.rates import learning_rate as rate_of_recipe
 from reproduce.records.record import scan
 from reproduce.records.run import Run, Status
 from tests.conftest import ROOT
@@ -39,7 +39,7 @@ def runs(**settings: Any) -> dict[int, Run[TrainedCell]]:
         run.cell.seed: run
         for run in all_runs()
         if all(getattr(run.cell, name) == value for name, value in wanted.items())
-        and not (ruled and run.cell.learning_rate != rate("sgd", run.cell.batch_size, run.cell.accumulation))
+        and not (ruled and run.cell.learning_rate != rate_of_recipe(run.cell.batch_size, run.cell.accumulation))
     }
 
 
