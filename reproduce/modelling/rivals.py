@@ -9,8 +9,8 @@ from petra_core.prediction.simulation import INSTANT, Link, merge_costs
 from petra_core.settings import Settings
 from petra_core.staleness import per_device
 from reproduce.grids import recipes
+from reproduce.modelling.full_speed import period
 from reproduce.modelling.network import TimedNetwork
-from reproduce.modelling.pace import pace
 from reproduce.modelling.strategies import PIPELINES, Sharing, Strategy, evaluate, merge_stages
 from reproduce.modelling.synchronous_schedules import CHUNKS, interleaved, zero_bubble
 
@@ -132,7 +132,7 @@ def _evaluate_pipelined(chain: TimedNetwork, rival: Strategy, sizes: tuple[int, 
     peak = max(stage.total for stage in stages)
 
     def seconds(batch: int, link: Link) -> float:
-        return pace(costs, link, accumulation=batch, fall=1 + int(rival.slack))
+        return period(costs, vector, link, batch)
 
     return _outcome(chain, rival.title, seconds, peak, staleness=vector[0])
 
