@@ -12,10 +12,6 @@ from reproduce.report import processes
 VERDICTS = "verdicts.json"  # written next to the page
 
 
-class ReadmeError(ValueError):
-    """A README without a place for the results."""
-
-
 def build(records_root: Path, output: Path, *, jobs: int = 1, readme: Path | None = None) -> Path:
     """Write the report on all records under `records_root` to the file `output`, and return that path.
 

@@ -45,8 +45,8 @@ def picture(section: Section) -> Picture | None:
 def arrange(section: Section) -> tuple[list[Block], list[Block]]:
     """Return the first picture and the first table of a section, and all its other blocks in their order."""
     firsts = (next((block for block in section.blocks if isinstance(block, kind)), None) for kind in (Figure, Table))
-    shown: list[Block] = [block for block in firsts if block is not None]
-    return shown, [block for block in section.blocks if not any(block is first for first in shown)]
+    first_blocks: list[Block] = [block for block in firsts if block is not None]
+    return first_blocks, [block for block in section.blocks if not any(block is first for first in first_blocks)]
 
 
 def split(table: Table) -> tuple[Table, Table | None]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from reproduce.exhibits.claims import Judged
 from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records.storage import write_atomically
-from reproduce.report.build import ReadmeError
+from reproduce.report.errors import ReadmeError
 from reproduce.report.headline import TERMS, Answer, Headline
 from reproduce.report.reproducibility import count_verdicts
 
