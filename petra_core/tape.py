@@ -190,8 +190,8 @@ class ModuleTape(Tape):
 class CouplingTape(ModuleTape):
     """The graph of a residual function x -> F(x). The rest of the coupling is differentiated analytically.
 
-    The function may also read context, which are streams that pass the stage unchanged: x -> F(x, *context). Whoever
-    records the graph sets the inputs and outputs of the coupling.
+    The function may also read context, which are streams that pass the stage unchanged: x -> F(x, *context). The
+    stage that records the graph sets the inputs and outputs of the coupling.
     """
 
     def __init__(self, leaves: Streams, residual: Tensor, combine: Combine) -> None:

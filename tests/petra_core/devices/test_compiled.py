@@ -97,9 +97,9 @@ def test_compiled_cell_is_recorded_and_resumes_bitwise(tmp_path: Path, monkeypat
     monkeypatch.setattr(compiled, "compile_functions", partial(compile_functions, backend="aot_eager"))
     plain, _ = run(CHAIN, tmp_path / "plain")
     untrained, _ = run(COMPLEXITY, tmp_path / "untrained", compiled=True)
-    assert not any("compiled" in record.environments()[0] for record in (plain, untrained))
+    assert not any("compiled" in record.read().environments[0] for record in (plain, untrained))
     whole = assert_a_stop_changes_no_bit(26, CHAIN, tmp_path, compiled=True)
-    assert [entry["compiled"] for entry in whole.environments()] == [True]
+    assert [entry["compiled"] for entry in whole.read().environments] == [True]
     ours, theirs = (torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "plain"))
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=1e-3, atol=1e-4, msg=name)

@@ -185,6 +185,7 @@ def compare_now_and_then(rank: int) -> None:
     p = pipeline(ProcessChannel((2, 2, 1), compare_every=None))
     for x, y in data[:9]:
         p.step(x, y.roll(rank))
+    torch.distributed.barrier()  # rank 0 has the store through which the others connect
 
 
 @pytest.mark.slow
