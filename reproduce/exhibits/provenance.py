@@ -19,7 +19,7 @@ from reproduce.grids.plans import PLANS
 from reproduce.grids.rerun import command
 from reproduce.presentation.content import Entry, Finding, Listing, Role, Table, code, missing
 from reproduce.presentation.tables import entry, table, words
-from reproduce.records.frames import Frames
+from reproduce.records.frames import Frames, machine_of
 from reproduce.records.lost_commits import LOST
 from reproduce.records.results import Results, meaning
 from reproduce.records.run import Run, Status
@@ -98,27 +98,25 @@ def whole(frames: Frames) -> Iterator[Shown]:
 def _replaced(frames: Frames) -> Table:
     """Return a table of the earlier results of cells that were repeated, beside those in use."""
 
-    def machine(run: Run[Any]) -> str:
-        return " and ".join(
-            dict.fromkeys(str(e["processor"] if e["device"] == "cpu" else e["device"]) for e in run.environments)
-        )
+    def commits(run: Run[Any]) -> str:
+        return ", ".join(str(version.get("commit"))[:10] for version in run.codes)
 
-    def of_now(run: Run[Any]) -> Run[Any]:
-        return frames.by_name.get(run.cell.name, run)
+    # A result whose repetition was removed again is beside none.
+    pairs = [(run, frames.by_name.get(run.cell.name)) for run in frames.results.replaced]
 
     return table(
         key="replaced",
         caption="Results that were replaced by repetitions (`records merge --replace`) and count nowhere, beside the "
         "results in use.",
-        rows=frames.results.replaced,
+        rows=pairs,
         fields=[
-            entry("cell", lambda run: code(run.cell.name), numeric=False),
-            words("commit", lambda run: ", ".join(str(version.get("commit"))[:10] for version in run.codes)),
-            words("machine", machine),
-            words("result", lambda run: run.state.reached),
-            words("commit now", lambda run: ", ".join(str(v.get("commit"))[:10] for v in of_now(run).codes)),
-            words("machine now", lambda run: machine(of_now(run))),
-            words("result now", lambda run: of_now(run).state.reached),
+            entry("cell", lambda pair: code(pair[0].cell.name), numeric=False),
+            words("commit", lambda pair: commits(pair[0])),
+            words("machine", lambda pair: machine_of(pair[0])),
+            words("result", lambda pair: pair[0].state.reached),
+            words("commit now", lambda pair: pair[1] and commits(pair[1])),
+            words("machine now", lambda pair: pair[1] and machine_of(pair[1])),
+            words("result now", lambda pair: pair[1] and pair[1].state.reached),
         ],
     )
 

@@ -401,7 +401,7 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     row |= {name: result.get(name) for name in (*_MEASURED, *_TIMED)}
     devices = dict.fromkeys(environment.get("device", "cpu") for environment in run.environments)
     gpus = [device for device in devices if device != "cpu"]
-    row |= {"gpus": conjunction([*gpus, *(["a CPU"] * (bool(gpus) and "cpu" in devices))]), "machine": _machine(run)}
+    row |= {"gpus": conjunction([*gpus, *(["a CPU"] * (bool(gpus) and "cpu" in devices))]), "machine": machine_of(run)}
     row |= {"traceable": not any(str(code.get("commit")) in LOST for code in run.codes), "study": None}
     if not isinstance(cell, TrainedCell):
         return row | {"network": title_of(cell) if isinstance(cell, MeasuredCell) else ""}
@@ -440,7 +440,7 @@ def _mean(lines: Sequence[dict[str, Any]], name: str) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _machine(run: Run[Cell]) -> str:
+def machine_of(run: Run[Cell]) -> str:
     """Return the devices of a run, in order, with the version of torch on each."""
     used = [
         f"{environment.get('processor', 'CPU') if (device := environment.get('device', 'cpu')) == 'cpu' else device}, "

@@ -11,6 +11,8 @@ from reproduce.grids import recipes
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import depth, stability
 from reproduce.presentation.content import Listing, Role, Table
+from reproduce.records import merging
+from reproduce.records.merging import Decision
 from tests import fake_records
 from tests.sections import made, table
 
@@ -61,6 +63,18 @@ def test_gpu_runs_are_counted_with_their_settings(tmp_path: Path) -> None:
     on_gpu, on_cpu = (row[-1].text for row in table(section, "environments").rows)
     assert "cuda graphs: 4" in on_gpu
     assert "cuda graphs" not in on_cpu
+
+
+def test_replaced_result_is_listed_beside_the_one_in_use(tmp_path: Path) -> None:
+    """A result that a repetition has replaced is counted, and shown with the result in use."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    fake_records.train(recipes.cell("smoke"), here, 90.0)
+    fake_records.train(recipes.cell("smoke"), there, 91.0)
+    assert [decision for decision, *_ in merging.merge(there, here, replace=True)] == [Decision.EXCHANGED]
+    section = made(provenance.EXHIBIT, here)
+    assert any(finding.text.startswith("1 result replaced by repetitions") for finding in section.findings)
+    (row,) = table(section, "replaced").rows
+    assert [entry.text for entry in row if "%" in entry.text] == ["90.00 %", "91.00 %"]
 
 
 def test_unknown_commit_is_reported(tmp_path: Path) -> None:
