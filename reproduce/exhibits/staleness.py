@@ -284,14 +284,12 @@ def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
     accuracy = means(runs, OUTCOME, ["k", "method", "timing", "stages"])
     network = next((candidate for candidate in timed if candidate.cell.model == plan.NETWORK), None)
     ways = {way.title: way for way in PIPELINES}
+    alone = evaluate_best(network, Strategy(EXACT, methods.BACKPROPAGATION), 1, 1) if network else None
     rows: list[Used] = []
 
     def model(cost: Outcome | None) -> tuple[float | None, float | None]:
         """Return the speed relative to one device, and the megabytes of the fullest device."""
-        if network is None or cost is None:
-            return None, None
-        alone = evaluate_best(network, Strategy(EXACT, methods.BACKPROPAGATION), 1, 1)
-        return alone.seconds / cost.seconds, cost.peak / MEGABYTE
+        return (alone.seconds / cost.seconds, cost.peak / MEGABYTE) if alone and cost else (None, None)
 
     for devices, (sizes, most) in plan.DEVICES.items():
         stages = ",".join(map(str, sizes))
