@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from pandas import isna
 
 from petra_core.methods import Method
@@ -89,9 +90,17 @@ def method(name: str, value_of: Callable[[Any], Method]) -> Field:
     return entry(name, make, numeric=False)
 
 
-def number(name: str, value_of: Of, digits: int = 0, *, group: str = "", hint: str = "") -> Field:
-    """Return a column of numbers that are settings: k, J, epochs."""
-    return _numbers(name, value_of, lambda value: content.number(value, digits, role=Role.PLAIN), group, hint)
+def number(name: str, value_of: Of, digits: int | None = None, *, group: str = "", hint: str = "") -> Field:
+    """Return a column of numbers that are settings: k, J, epochs, a momentum.
+
+    Without `digits` each number has the decimals that it needs: 4 and 0.9.
+    """
+
+    def make(value: float) -> Entry:
+        exact = np.format_float_positional(value, precision=6, trim="-")
+        return content.number(value, len(exact.partition(".")[2]) if digits is None else digits, role=Role.PLAIN)
+
+    return _numbers(name, value_of, make, group, hint)
 
 
 def amount(name: str, value_of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:

@@ -3,7 +3,7 @@
 from reproduce.presentation import content
 from reproduce.presentation.compare import SeedSample
 from reproduce.presentation.content import Role
-from reproduce.presentation.tables import amount, difference, entry, judged_columns, mean, table, words
+from reproduce.presentation.tables import amount, difference, entry, judged_columns, mean, number, table, words
 from reproduce.published import Mark
 
 GAPS = {
@@ -20,6 +20,7 @@ def test_every_kind_of_field_has_head_and_entries() -> None:
         rows=[1, 4, 9],
         fields=[
             words("odd", lambda k: "yes" if k % 2 else None),
+            number("share", lambda k: k / 10 if k < 9 else 1000),
             mean("accuracy", lambda k: SeedSample({0: 60.0 + k}, {0: "done"}), group="runs"),
             amount("bytes", lambda k: 1e3 * k if k < 9 else None, 1, without="not held"),
             difference("less", lambda k: -k, 0),
@@ -29,12 +30,13 @@ def test_every_kind_of_field_has_head_and_entries() -> None:
         notes=("first", ""),
     )
     heads = [column.name for column in made.columns]
-    assert heads[4:6] == ["gap", "verdict"]
-    assert made.columns[1].group == "runs"
+    assert heads[5:7] == ["gap", "verdict"]
+    assert made.columns[2].group == "runs"
     assert made.notes[0] == "first"
     assert made.notes[1:] == (), "no sides on different machines"
     rows = [dict(zip(heads, row, strict=True)) for row in made.rows]
     assert [row["odd"].text for row in rows] == ["yes", "", "yes"]
+    assert [row["share"].text for row in rows] == ["0.1", "0.4", "1,000"], "the decimals that a number needs"
     assert [row["bytes"].text for row in rows] == ["1,000.0", "4,000.0", "not held"]
     assert rows[0]["less"].text == "\N{MINUS SIGN}1"
     assert [row["gap"].text for row in rows[1:]] == ["not comparable yet", ""]
