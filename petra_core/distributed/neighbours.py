@@ -15,7 +15,6 @@ Internal to `petra_core.distributed`.
 """
 
 from collections import deque
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -26,22 +25,6 @@ from petra_core.distributed.transfers import NO_MICRO_BATCH, Neighbour, Transfer
 from petra_core.messages import Message
 
 __all__ = ["Border", "Receiver", "Sender"]
-
-
-@dataclass
-class _Pending:
-    """Message in flight."""
-
-    micro_batch: int
-    message: Message | None = None  # None until the receive is posted
-    transfer: Transfer | None = None
-
-    def wait(self) -> Message:
-        """Wait until the message has arrived, and return it."""
-        assert self.message is not None
-        assert self.transfer is not None
-        self.transfer.wait()
-        return Message(self.micro_batch, self.message.streams, self.message.gradients)
 
 
 class Sender:
@@ -124,14 +107,13 @@ class Receiver:
         self.neighbour, self._comm_device, self._answers = neighbour, comm_device, answers
         self._posts_early, self._posts_ahead = comm_device.type == "cpu", ahead
         self._layouts: Layouts | None = None
-        self._pending: deque[_Pending] = deque()
-        self._ahead: _Pending | None = None  # the receive posted for the next step
+        self._expected: deque[int] = deque()  # micro-batches whose messages have not been taken
+        # Posted receives, in the order of the expected messages. The last may be that of the next step.
+        self._posted: deque[tuple[Message, Transfer]] = deque()
 
     def expect(self, micro_batch: int) -> None:
         """Expect the message of a micro-batch in this step, and post its receive if receives are posted early."""
-        pending, self._ahead = self._ahead or _Pending(micro_batch), None
-        pending.micro_batch = micro_batch
-        self._pending.append(pending)
+        self._expected.append(micro_batch)
         if self._layouts is not None:
             self._post_early(self._layouts)
 
@@ -146,14 +128,16 @@ class Receiver:
 
         """
         messages = []
-        while self._pending and (last is None or self._pending[0].micro_batch <= last):
-            pending = self._pending[0]
+        while self._expected and (last is None or self._expected[0] <= last):
             if self._layouts is None:
-                self._layouts = self._receive_layouts(pending.micro_batch)
-            self._post(pending, self._layouts)
+                self._layouts = self._receive_layouts(self._expected[0])
+            if not self._posted:
+                self._post(self._expected[0], self._layouts)
             self._post_early(self._layouts)
-            messages.append(pending.wait())
-            self._pending.popleft()
+            message, transfer = self._posted[0]
+            transfer.wait()
+            self._posted.popleft()
+            messages.append(Message(self._expected.popleft(), message.streams, message.gradients))
         return messages
 
     def close(self) -> None:
@@ -162,9 +146,9 @@ class Receiver:
         The next message comes with a header.
         """
         self.take(None)
-        if self._ahead is not None:
-            self._ahead.wait()
-        self._ahead = self._layouts = None
+        while self._posted:
+            self._posted.popleft()[1].wait()
+        self._layouts = None
 
     def _receive_layouts(self, micro_batch: int) -> Layouts:
         """Receive the header that announces the layouts of all messages, and return them.
@@ -185,24 +169,20 @@ class Receiver:
                 )
         return layouts
 
-    def _post(self, pending: _Pending, layouts: Layouts) -> None:
-        if pending.transfer is not None:
-            return
+    def _post(self, micro_batch: int, layouts: Layouts) -> None:
         streams, gradients = (
             None if side is None else tuple(layout.empty(self._comm_device) for layout in side) for side in layouts
         )
-        pending.message = Message(pending.micro_batch, streams, gradients)
-        pending.transfer = self.neighbour.receive([*map(flat, pending.message.tensors)], pending.micro_batch)
+        message = Message(micro_batch, streams, gradients)
+        self._posted.append((message, self.neighbour.receive([*map(flat, message.tensors)], micro_batch)))
 
     def _post_early(self, layouts: Layouts) -> None:
         """Post the receives of all expected messages and that of the next step, if receives are posted early."""
         if not self._posts_early:
             return
-        for pending in self._pending:
-            self._post(pending, layouts)
-        if self._posts_ahead and self._ahead is None:
-            self._ahead = _Pending(NO_MICRO_BATCH)
-            self._post(self._ahead, layouts)
+        wanted = [*self._expected, NO_MICRO_BATCH] if self._posts_ahead else [*self._expected]
+        for micro_batch in wanted[len(self._posted) :]:
+            self._post(micro_batch, layouts)
 
 
 class Border(NamedTuple):
