@@ -172,6 +172,7 @@ class Pipeline:
         ]
         self.optimizers = [worker.optimizer for worker in self.workers if worker.optimizer is not None]
         self.shapes: Shapes = None
+        self._loss: Tensor | None = None  # of the head's last forward in the current step
         self._losses = PendingLosses(self.workers)
         self._recordings: list[list[tuple[int, Action]]] = []
         self._broken = ""  # why no step can follow; empty if one can
@@ -286,9 +287,10 @@ class Pipeline:
             first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)))
         if last.is_head:
             last.receive_target(keys, Message(number, tuple(goal.detach().clone() for goal in goals)))
-        loss = self._work(self._limits())
+        self._loss = None
+        self._work(self._limits())
         self._broken = ""
-        return loss
+        return self._loss
 
     def drain(self) -> None:
         """Finish all micro-batches in flight. Later micro-batches may have other shapes.
@@ -571,7 +573,7 @@ class Pipeline:
         """Return the number of steps that each stage of this process has done when `step` returns."""
         return [self.micro_batches - self.lags[index] for index in self._own_stages]
 
-    def _work(self, limits: Sequence[int]) -> Tensor | None:
+    def _work(self, limits: Sequence[int]) -> None:
         """Execute the steps of each stage up to a limit.
 
         Earlier steps come first. Within a step, the forwards run from stage 0 up, then the backwards from the head
@@ -580,20 +582,14 @@ class Pipeline:
         Args:
             limits: Number of steps that each stage of this process has done afterwards.
 
-        Returns:
-            The loss of the head's last forward; None if there was none.
-
         """
-        loss: Tensor | None = None
         for step in range(min(self._done), max(limits)):
             self._expect(step)
             for turn in self._turns(step, limits):
-                new_loss = self._perform(turn)
-                loss = new_loss if new_loss is not None else loss
+                self._perform(turn)
             if self.common_clip is not None and (step + 1) % self.accumulation == 0:
                 self._update_together(self.common_clip, step // self.accumulation)
         self._done = [max(done, limit) for done, limit in zip(self._done, limits, strict=True)]
-        return loss
 
     def _turns(self, step: int, limits: Sequence[int]) -> Iterator[list[tuple[Worker, Action]]]:
         """Yield the actions of a step in order, as lists of actions that may run concurrently.
@@ -645,30 +641,27 @@ class Pipeline:
         number = step - self.staleness[stage]
         return number if self.drained <= number < self.micro_batches else None
 
-    def _perform(self, actions: Sequence[tuple[Worker, Action]]) -> Tensor | None:
-        """Execute actions and then deliver their messages. Return the loss of the head's forward, if there is one."""
-        loss: Tensor | None = None
+    def _perform(self, actions: Sequence[tuple[Worker, Action]]) -> None:
+        """Execute actions and then deliver their messages."""
         sent: Sent = []
         with self.executor.together():
             for worker, action in actions:
                 self._collect(worker, action)
-                new_loss = self.executor.run(self._act, worker, action, sent)
-                loss = new_loss if new_loss is not None else loss
+                self.executor.run(self._act, worker, action, sent)
                 for recording in self._recordings:
                     recording.append((worker.index, action))
         for stage, message in sent:
             self.workers[stage - self._own_stages.start].receive(message)
-        return loss
 
-    def _act(self, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
-        """Execute one action. Return the loss if it is the head's forward."""
+    def _act(self, worker: Worker, action: Action, sent: Sent) -> None:
+        """Execute one action, and add its messages to `sent`."""
         if action.kind is Kind.FORWARD:
             message = worker.forward(action.number)
             if worker.is_head:
-                assert message.streams is not None
+                self._loss = message.tensors[0]
                 if worker.stream.active:  # not in `without_host_reads`
-                    self._losses.add(action.number, message.streams[0])
-                return message.streams[0]
+                    self._losses.add(action.number, self._loss)
+                return
             self._send(worker.index + 1, message, sent)
             if self.method.overlapped and worker.index == len(self.stages) - 2 and worker.parts[-1].reconstructs:
                 # The R of this stage runs concurrently with the head's B, so it cannot wait for the head's message. The
@@ -684,7 +677,6 @@ class Pipeline:
                 self._send(worker.index - 1, downwards, sent)
         else:
             worker.update(prepared=self.common_clip is not None)
-        return None
 
     def _send(self, stage: int, message: Message, sent: Sent) -> None:
         """Add a message for a stage of this process to `sent`, or send it to another process over the channel."""

@@ -434,7 +434,7 @@ class OverStreams(SequentialExecutor):
         self._forwards: dict[int, torch.cuda.Event] = {}  # by stage: end of its F in this step
         self._backwards: dict[int, torch.cuda.Event] = {}  # by stage: end of its B
 
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> None:
         stage = worker.index
         apart = action.kind is Kind.FORWARD and worker.forward_apart
         branch = 2 * (self._last - stage) - apart
@@ -446,12 +446,11 @@ class OverStreams(SequentialExecutor):
                 stream.wait_event(self._backwards[stage + 1])
             if action.kind is Kind.UPDATE:
                 stream.wait_event(self._forwards[stage])
-            result = super().run(act, worker, action, sent)
+            super().run(act, worker, action, sent)
             if action.kind is Kind.FORWARD:
                 self._forwards[stage] = stream.record_event()
             elif action.kind is Kind.BACKWARD:
                 self._backwards[stage] = stream.record_event()
-        return result
 
 
 @contextlib.contextmanager

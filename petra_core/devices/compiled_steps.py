@@ -57,10 +57,10 @@ class _ByBranch(SequentialExecutor):
     def __init__(self, log: OperationLog, *, by_stage: bool) -> None:
         self._log, self._by_stage = log, by_stage
 
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> None:
         self._log.branch = worker.index if self._by_stage else (worker.index, action.kind is Kind.FORWARD)
         try:
-            return super().run(act, worker, action, sent)
+            super().run(act, worker, action, sent)
         finally:
             self._log.branch = "after"
 

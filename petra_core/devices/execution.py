@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from petra_core.messages import Message
 from petra_core.staleness import Action
@@ -16,7 +15,7 @@ from petra_core.worker import Worker
 __all__ = ["Act", "Sent", "SequentialExecutor"]
 
 Sent = list[tuple[int, Message]]  # pairs of the receiving stage and the message
-Act = Callable[[Worker, Action, Sent], Tensor | None]
+Act = Callable[[Worker, Action, Sent], None]
 
 
 class SequentialExecutor:
@@ -36,7 +35,7 @@ class SequentialExecutor:
         """Return a context for actions that may run concurrently. All have finished when the context ends."""
         return contextlib.nullcontext()
 
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> None:
         """Run an action. If it raises an exception, add a note that names the action.
 
         Args:
@@ -45,17 +44,11 @@ class SequentialExecutor:
             action: The action.
             sent: List that receives the messages to stages of this process.
 
-        Returns:
-            The result of `act`: the loss, for the head's forward.
-
         """
         try:
-            if self.after_action is None:
-                return act(worker, action, sent)
             new: Sent = []
-            result = act(worker, action, new)
-            sent += self.after_action(worker, action, new)
-            return result
+            act(worker, action, new)
+            sent += new if self.after_action is None else self.after_action(worker, action, new)
         except Exception as error:
             error.add_note(f"in {action.kind.name.lower()} {action.number} of stage {worker.index}")
             raise

@@ -34,7 +34,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import torch
-from torch import Tensor
 
 from petra_core.devices.execution import Act, Sent, SequentialExecutor
 from petra_core.methods import Method
@@ -49,7 +48,7 @@ class OverlappedExecutor(SequentialExecutor):
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._beside: Future[Tensor | None] | None = None
+        self._beside: Future[None] | None = None
         self._forked: set[torch.device] = set()  # devices on whose streams this context has enqueued work
 
     @contextlib.contextmanager
@@ -67,24 +66,25 @@ class OverlappedExecutor(SequentialExecutor):
                     torch.cuda.current_stream(device).wait_stream(get_stream(device, number))
             self._forked.clear()
 
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> None:
         if worker.device.type == "cuda":
             with torch.cuda.stream(self._stream(worker)):
-                return super().run(act, worker, action, sent)
+                super().run(act, worker, action, sent)
+            return
         if action.kind is not Kind.RECONSTRUCT or worker.draws:
-            return super().run(act, worker, action, sent)
+            super().run(act, worker, action, sent)
+            return
         precision, team = _autocast_of_this_thread(worker.device), torch.get_num_threads()
 
-        def beside() -> Tensor | None:
+        def beside() -> None:
             if torch.get_num_threads() != team:
                 torch.set_num_threads(team)
             with precision:
-                return super(OverlappedExecutor, self).run(act, worker, action, sent)
+                super(OverlappedExecutor, self).run(act, worker, action, sent)
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="petra-reconstruction")
         self._beside = self._threads.submit(contextvars.copy_context().run, beside)
-        return None
 
     def _stream(self, worker: Worker) -> torch.cuda.Stream:
         """Return the stream of a worker. Its first work in a context waits for the caller's earlier work."""

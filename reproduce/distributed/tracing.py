@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from petra_core.devices.execution import Act, Sent, SequentialExecutor
 from petra_core.pipeline import Pipeline
@@ -132,14 +131,13 @@ class TracingExecutor(SequentialExecutor):
     def waiting(self, worker: Worker, step: int) -> contextlib.AbstractContextManager[None]:
         return self._trace.waiting(worker.index, step, worker.device)
 
-    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> Tensor | None:
-        def run_traced(worker: Worker, action: Action, sent: Sent) -> Tensor | None:
+    def run(self, act: Act, worker: Worker, action: Action, sent: Sent) -> None:
+        def run_traced(worker: Worker, action: Action, sent: Sent) -> None:
             self._trace.begin(worker.index, worker.device)
-            result = act(worker, action, sent)
+            act(worker, action, sent)
             self._trace.end(action.kind.value, worker.index, action.number, worker.device)
-            return result
 
-        return self._executor.run(run_traced, worker, action, sent)
+        self._executor.run(run_traced, worker, action, sent)
 
 
 @contextlib.contextmanager

@@ -266,12 +266,11 @@ class Noting(SequentialExecutor):
         self._recorder = recorder
         self.done: list[tuple[int, Kind, list[Any]]] = []
 
-    def run(self, act: Any, worker: Any, action: Action, sent: Any) -> Tensor | None:
+    def run(self, act: Any, worker: Any, action: Action, sent: Any) -> None:
         operations = self._recorder.recorded[-1].operations
         before = len(operations)
-        result = super().run(act, worker, action, sent)
+        super().run(act, worker, action, sent)
         self.done.append((worker.index, action.kind, operations[before:]))
-        return result
 
 
 Turn = tuple[int, Kind]  # a stage and its kind of action
