@@ -36,7 +36,6 @@ The recorder is an argument: `cuda` in production, an interpreter of single oper
 
 import contextlib
 import gc
-import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -54,7 +53,7 @@ from petra_core.pipeline import Pipeline
 from petra_core.stages import ReversibleStage
 from petra_core.staleness import Action, Kind, forward_lags
 from petra_core.tape import Streams, Value, as_streams, combine_streams
-from petra_core.targets import Keys, Target, flatten, unflatten
+from petra_core.targets import Target, convert_tensors, flatten
 from petra_core.worker import Worker
 
 __all__ = ["CapturedSteps", "OverStreams", "Record", "UnrecordableError", "cuda", "recorder"]
@@ -118,8 +117,7 @@ class CapturedSteps:
         self._recordings: dict[int, Callable[[], None]] = {}
         self._snapshots: dict[int, Callable[[], None]] = {}  # by recording: sets Python's state after a step
         self._loss: Tensor | None = None  # static buffer of the loss
-        self._enters: tuple[Streams, Streams] = (), ()  # static buffers of the caller's micro-batch and its target
-        self._target_keys: Keys = None  # structure of that target
+        self._entered: tuple[Streams, Target] | None = None  # static buffers of the caller's micro-batch
         self._batch: Batch | None = None  # makes the micro-batches of recorded steps
         if pipelined:
             pipeline.stagger()
@@ -150,8 +148,7 @@ class CapturedSteps:
             ValueError: If the shape or dtype differs from that of the previous micro-batches.
 
         """
-        self._target_keys, goals = flatten(target)
-        self._enter(as_streams(inputs), goals)
+        self._enter(as_streams(inputs), target)
         return self.step_from(self._read_batch)
 
     def step_from(self, batch: Batch) -> Tensor | None:
@@ -232,23 +229,23 @@ class CapturedSteps:
         """
         self.run_by_python(phase, lambda: self._record_as(phase, lambda: self.step_in_buffers(self.executor)))
 
-    def _enter(self, streams: Streams, goals: Streams) -> None:
+    def _enter(self, streams: Streams, target: Target) -> None:
         """Copy the caller's micro-batch to the static buffers from which steps read it."""
         pipeline = self._pipeline
-        given = (*streams, *goals)
+        given = (*streams, *flatten(target)[1])
         check_shapes(pipeline.shapes, pipeline.micro_batches, given)
-        if not self._enters[0]:
-            device = pipeline.workers[0].device
-            buffers = tuple(torch.empty_like(tensor, device=device) for tensor in given)
-            self._enters = buffers[: len(streams)], buffers[len(streams) :]
-        for buffer, tensor in zip(itertools.chain(*self._enters), given, strict=True):
+        if self._entered is None:
+            buffer_for = partial(torch.empty_like, device=pipeline.workers[0].device)
+            self._entered = tuple(map(buffer_for, streams)), convert_tensors(target, buffer_for)
+        buffers = (*self._entered[0], *flatten(self._entered[1])[1])
+        for buffer, tensor in zip(buffers, given, strict=True):
             # A non-blocking copy from pinned memory could still be running when the caller overwrites that memory.
             buffer.copy_(tensor, non_blocking=not tensor.is_pinned())
 
     def _read_batch(self) -> tuple[Value, Target]:
         """Return the micro-batch that `_enter` has copied."""
-        streams, goals = self._enters
-        return streams, unflatten(self._target_keys, goals)
+        assert self._entered is not None
+        return self._entered
 
     def record_work(self, phase: int, work: Callable[[], None]) -> None:
         """Record work that does the same as the step of a phase that Python has run. This also runs the work."""
