@@ -38,6 +38,7 @@ import torch
 from petra_core.devices.execution import Act, Sent, SequentialExecutor
 from petra_core.methods import Method
 from petra_core.staleness import Action, Kind
+from petra_core.tape import autocast_dtype, mixed_precision
 from petra_core.worker import Worker
 
 __all__ = ["OverlappedExecutor", "executor_of", "get_stream"]
@@ -74,7 +75,8 @@ class OverlappedExecutor(SequentialExecutor):
         if action.kind is not Kind.RECONSTRUCT or worker.draws:
             super().run(act, worker, action, sent)
             return
-        precision, team = _autocast_of_this_thread(worker.device), torch.get_num_threads()
+        team = torch.get_num_threads()
+        precision = mixed_precision(worker.device, autocast_dtype(worker.device, None))  # of this thread
 
         def beside() -> None:
             if torch.get_num_threads() != team:
@@ -121,13 +123,3 @@ def executor_of(method: Method, *, one_process: bool) -> SequentialExecutor:
 def get_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     """Return the n-th CUDA stream of a device. All pipelines share it, because cuBLAS allocates memory per stream."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch gives it no types
-
-
-def _autocast_of_this_thread(device: torch.device) -> torch.autocast:
-    """Return the autocast setting of this thread, as a context for another thread."""
-    return torch.autocast(
-        device.type,
-        dtype=torch.get_autocast_dtype(device.type),
-        enabled=torch.is_autocast_enabled(device.type),
-        cache_enabled=torch.is_autocast_cache_enabled(),
-    )
