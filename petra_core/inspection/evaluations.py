@@ -258,7 +258,7 @@ class BlockInspection:
             if reconstructs:
                 rough = self._whole.mixed(self._device)
                 allowed = max(allowed, RECONSTRUCTED_ROUGHLY if rough else RECONSTRUCTED.get(dtype, 0.0))
-            difference = abs(one - other) / length if length > 0 else abs(one - other)
+            difference = abs(one - other) / (length or 1.0)
             if difference > allowed:  # false for nan, for which `NonFiniteError` is raised later
                 self._report(
                     f"gives another output in its backward than in its forward, with the same weights (relative "
@@ -331,7 +331,9 @@ class BlockInspection:
             if changed and difference is None:
                 for (module, key), value in changed.items():
                     setattr(module, key, _far(attributes.get((module, key)), value))
-                difference = self._difference(outputs, _try_again(again))
+                difference = "an evaluation fails"  # for example because a counter exceeds a list
+                with contextlib.suppress(Exception):
+                    difference = self._difference(outputs, again()[0])
         finally:
             for (module, key), value in attributes.items():
                 setattr(module, key, value)
@@ -369,17 +371,13 @@ class BlockInspection:
                     "register it with register_buffer: such an evaluation changes only copies of buffers",
                 )
 
-    def _difference(self, outputs: Streams, again: Tape | None) -> str | None:
+    def _difference(self, outputs: Streams, again: Tape) -> str | None:
         """Describe the difference between the outputs of two evaluations; None if they are equal."""
-        if again is None:
-            return "an evaluation fails"
-        assert again.outputs is not None
         if len(outputs) != len(again.outputs):
             return f"{len(outputs)} tensors, then {len(again.outputs)}"
         for number, (first, second) in enumerate(zip(outputs, again.outputs, strict=True)):
             tolerance = self._tolerance(first.dtype)
-            difference = _difference(first, second, tolerance)
-            if difference is not None:
+            if (difference := _difference(first, second)) > tolerance:
                 return f"relative difference {difference:.1g} of stream {number}, allowed {tolerance:.1g}"
         return None
 
@@ -465,8 +463,8 @@ class _Reads(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        generator = kwargs.get("generator")
-        self.generators = self.generators or (generator is not None and not _is_global(generator))
+        shared = (None, torch.default_generator, *torch.cuda.default_generators)
+        self.generators = self.generators or kwargs.get("generator") not in shared
         computed = False
         for tensor in _tensors(_values_read(func, args, kwargs)):
             storage = _storage(tensor)
@@ -498,20 +496,16 @@ class _Generators:
         private = _attributes(function, _GENERATORS).items()
         named: list[tuple[str, Any]] = [("Python's random", random), ("numpy.random", np.random)]
         named += [(f"its private generator {key}", generator) for (_, key), generator in private]
-        self._all = [(name, *_access(generator)) for name, generator in named]
-        self._before = [read() for _, read, _ in self._all]
+        accesses = [(name, *_access(generator)) for name, generator in named]
+        self._all = [(name, read, write, read()) for name, read, write in accesses]
 
     def moved(self) -> set[str]:
         """Return the names of the generators whose states have changed."""
-        return {
-            name
-            for (name, read, _), before in zip(self._all, self._before, strict=True)
-            if not _same_state(before, read())
-        }
+        return {name for name, read, _, before in self._all if not _same_state(before, read())}
 
     def restore(self) -> None:
         """Restore the states of all generators."""
-        for (_, _, write), before in zip(self._all, self._before, strict=True):
+        for _, _, write, before in self._all:
             write(before)
 
 
@@ -534,20 +528,6 @@ def _same_state(one: Any, other: Any) -> bool:
     if isinstance(one, tuple) and any(isinstance(part, np.ndarray) for part in one):
         return all(map(_same_state, one, other))
     return bool(one == other)
-
-
-def _is_global(generator: torch.Generator) -> bool:
-    if generator.device.type == "cuda":
-        return generator in torch.cuda.default_generators
-    return generator is torch.default_generator
-
-
-def _try_again(again: Callable[[], tuple[Tape, bool]]) -> Tape | None:
-    """Return the tape of an evaluation; None if it fails, for example because a counter exceeds a list."""
-    try:
-        return again()[0]
-    except Exception:
-        return None
 
 
 def _far(before: Any, now: Any) -> Any:
@@ -602,20 +582,19 @@ def _storage(tensor: Tensor) -> StorageWeakRef | None:
 
 
 @torch.no_grad()
-def _difference(one: Tensor, other: Tensor, tolerance: float) -> float | None:
-    """Return the largest difference relative to the largest magnitude; None if it is within the tolerance."""
+def _difference(one: Tensor, other: Tensor) -> float:
+    """Return the largest difference of two tensors relative to the largest magnitude."""
     if one.shape != other.shape or one.dtype is not other.dtype:
-        return float("inf")
+        return math.inf
     one, other = one.detach(), other.detach()
     unequal = (one != other) & ~(one.isnan() & other.isnan())
     if not unequal.any():
-        return None
+        return 0.0
     if not (one.is_floating_point() or one.is_complex()):
         return 1.0
     scale = float(one.abs().nan_to_num(0, 0, 0).max())
-    deviation = float((one - other).abs().nan_to_num(float("inf"))[unequal].max())
-    relative = deviation / scale if scale > 0 else deviation
-    return relative if relative > tolerance else None
+    deviation = float((one - other).abs().nan_to_num(math.inf)[unequal].max())
+    return deviation / (scale or 1.0)
 
 
 def _leaves(roots: Sequence[Node]) -> list[Tensor]:
