@@ -18,15 +18,7 @@ if TYPE_CHECKING:  # keep this module importable without torch
     from torch import Tensor
     from torch.nn import Parameter
 
-__all__ = [
-    "OptimizerFactory",
-    "adamw",
-    "nadam",
-    "optimizer_of",
-    "rate_ratios",
-    "set_rate",
-    "sgd",
-]
+__all__ = ["OptimizerFactory", "adamw", "nadam", "optimizer_of", "rate_ratios", "set_rate", "sgd"]
 
 #: Makes the optimizer of a stage from its parameters, or from its named parameters and its index.
 OptimizerFactory: TypeAlias = (
@@ -44,19 +36,18 @@ def optimizer_of(
     factory is called with the parameters.
     """
     make: Any = factory
-    if count_required(factory) == 2:
+    if len(required_arguments(factory)) == 2:
         return make(list(named), stage)  # type: ignore[no-any-return]  # `check_optimizer` checks it
     return make([parameter for _, parameter in named])  # type: ignore[no-any-return]  # as above
 
 
-def count_required(function: Callable[..., object]) -> int:
-    """Return the number of required positional arguments; 1 for a function without a signature."""
+def required_arguments(function: Callable[..., object]) -> list[str]:
+    """Return the names of the arguments without a default; one name for a function without a signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
-        return 1
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in kinds and p.default is p.empty for p in parameters)
+        return ["parameters"]
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def sgd(

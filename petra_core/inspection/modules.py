@@ -1,6 +1,5 @@
 """Reject stages, parameters and optimizers that the engine cannot train."""
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from petra_core.ledger import storage_of
-from petra_core.optimizers import count_required
+from petra_core.optimizers import required_arguments
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
 __all__ = ["check_factory", "check_optimizer", "check_residual", "check_stages"]
@@ -183,13 +182,7 @@ def check_optimizer(optimizer: Any, stage: int, parameters: Sequence[nn.Paramete
             f"the optimizer factory returned a {type(optimizer).__name__} for stage {stage}, expected a "
             f"torch.optim.Optimizer"
         )
-    needed = [
-        name
-        for name, parameter in [*inspect.signature(type(optimizer).step).parameters.items()][1:]  # without self
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if needed:
+    if needed := required_arguments(type(optimizer).step)[1:]:  # without self
         raise TypeError(
             f"the optimizer of stage {stage} is {type(optimizer).__name__}, whose step() needs {', '.join(needed)}: it "
             f"evaluates the whole network, which a stage cannot do; choose one whose step() needs no argument, such as "
@@ -217,7 +210,7 @@ def check_factory(optimizer: Any) -> None:
             f"optimizer is a {type(optimizer).__name__}, expected a function that makes one for each stage; give "
             f"lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
         )
-    if isinstance(optimizer, type) and count_required(optimizer) == 2:
+    if isinstance(optimizer, type) and len(required_arguments(optimizer)) == 2:
         raise TypeError(
             f"optimizer={optimizer.__name__} requires an argument after the parameters, which would get the index of "
             f"the stage; set it: functools.partial({optimizer.__name__}, lr=0.1)"
