@@ -205,7 +205,6 @@ class Block:
                     else:
                         tape = self.stage.record(inputs)
                 self._count_graph(measured)
-                assert tape.outputs is not None
                 outputs = tape.outputs
                 if not isinstance(self.stage, HeadStage):
                     tape.forget()
@@ -295,7 +294,7 @@ class Block:
             else:
                 with self.weights.replace(entry.weights):
                     entry.tape = self.stage.recompute(entry.kept)
-                entry.tape.outputs = None  # already sent; the graph keeps what it needs
+                entry.tape.outputs = ()  # already sent; the graph keeps what it needs
             entry.buffers = copies
         self._count_graph(measured)
         return entry.tape.inputs

@@ -92,13 +92,13 @@ class Tape(abc.ABC):
 
     Attributes:
         inputs: The stage's complete input, given or reconstructed, detached. None if only part of it was kept.
-        outputs: The stage's output, detached. None if it is not needed.
+        outputs: The stage's output, detached. Empty if it is not needed.
         leaves: The leaves that represent the input in the graph; empty without a graph.
 
     """
 
     inputs: Streams | None = None
-    outputs: Streams | None = None
+    outputs: Streams = ()
     leaves: Streams = ()
 
     def roots(self) -> list[Node]:
@@ -107,7 +107,7 @@ class Tape(abc.ABC):
 
     def forget(self) -> None:
         """Drop references to inputs and outputs. The autograd graph keeps whatever it still needs."""
-        self.inputs = self.outputs = None
+        self.inputs, self.outputs = None, ()
 
     @abc.abstractmethod
     def gradients(

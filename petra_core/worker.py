@@ -187,13 +187,11 @@ class Worker:
             The message to the stage above; at the head, a message with the loss.
 
         """
-        message = self._take(self.from_below, micro_batch)
+        streams = self._take(self.from_below, micro_batch).tensors
         target: Target = None
         if self.is_head:
             target = unflatten(self._target_keys, self._take(self.targets, micro_batch).tensors)
         self._forwards = micro_batch + 1
-        streams = message.streams
-        assert streams is not None
         version = self._version_for(micro_batch)
         for part in self.parts:
             streams = part.forward(micro_batch, streams, target, version)

@@ -21,15 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from petra_core.devices.captured import (
-    CapturedSteps,
-    OverStreams,
-    Record,
-    cuda_device,
-    fork,
-    recorder,
-    waiting,
-)
+from petra_core.devices.captured import CapturedSteps, OverStreams, Record, cuda_device, fork, recorder, waiting
 from petra_core.devices.execution import Act, Sent, SequentialExecutor
 from petra_core.devices.operations import BranchFunction, OperationLog, branch_functions, key_of
 from petra_core.devices.overlapped import get_stream

@@ -99,13 +99,7 @@ def check(
     return Report(tuple(dict.fromkeys(findings)))
 
 
-def _check(
-    stages: Sequence[Stage],
-    inputs: Value,
-    target: Target,
-    findings: list[Finding],
-    **settings: Any,
-) -> None:
+def _check(stages: Sequence[Stage], inputs: Value, target: Target, findings: list[Finding], **settings: Any) -> None:
     """Train copies of the stages, and add a finding for each difference from plain autograd."""
     plain = copy.deepcopy(list(stages))
     first: dict[tuple[int, str], Tensor] = {}

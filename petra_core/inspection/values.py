@@ -8,15 +8,7 @@ from torch import Tensor
 from petra_core.errors import NonFiniteError
 from petra_core.worker import Worker
 
-__all__ = [
-    "LOOKED_AT_TOGETHER",
-    "REMEDY",
-    "PendingLosses",
-    "Shapes",
-    "check_shapes",
-    "check_weights",
-    "group_size",
-]
+__all__ = ["LOOKED_AT_TOGETHER", "REMEDY", "PendingLosses", "Shapes", "check_shapes", "check_weights", "group_size"]
 
 
 #: Shape and dtype of each tensor of a micro-batch, equal for all between two drains; None before the first.

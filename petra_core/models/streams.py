@@ -39,10 +39,7 @@ class DuplicateStreams(nn.Module):
 
     def forward(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Map [B, ...] to ([B, ...], [B, ...]): two contiguous copies."""
-        return (
-            value.clone(memory_format=torch.contiguous_format),
-            value.clone(memory_format=torch.contiguous_format),
-        )
+        return (value.clone(memory_format=torch.contiguous_format), value.clone(memory_format=torch.contiguous_format))
 
 
 class ConcatStreams(nn.Module):

@@ -180,12 +180,7 @@ class _MixedStatistics(TorchDispatchMode):  # type: ignore[no-untyped-call]  # P
 
 
 def _of_block(
-    block: Stage,
-    method: Method,
-    mode: FakeTensorMode,
-    streams: Streams,
-    target: Target,
-    autocast: torch.dtype | None,
+    block: Stage, method: Method, mode: FakeTensorMode, streams: Streams, target: Target, autocast: torch.dtype | None
 ) -> tuple[Footprint, Streams]:
     """Return the footprint of a block of fake tensors without its optimizer, and its output."""
     device = streams[0].device
@@ -201,7 +196,6 @@ def _of_block(
             tape = block.record_loss(streams, convert_tensors(target, lambda tensor: _imitate(mode, tensor, device)))
         else:
             tape = block.record(streams)
-    assert tape.outputs is not None
     is_head = isinstance(block, HeadStage)
     lasts, reconstructs = is_head or method.keeps_graph, method.reconstructs and block.invertible
     sent = 0 if is_head else payload(tape.outputs)
