@@ -39,10 +39,7 @@ KINDS = (
 
 def payload(tensors: "Iterable[Tensor]") -> int:
     """Return the bytes of the elements of `tensors`."""
-    count = 0
-    for tensor in tensors:
-        count += tensor.nbytes
-    return count
+    return sum([tensor.nbytes for tensor in tensors])
 
 
 def storage_of(tensor: "Tensor") -> int:

@@ -79,12 +79,9 @@ def replay(state: RandomState | None, device: torch.device) -> Iterator[None]:
     if state is None:
         yield
         return
-    outside = capture(device)
-    restore(state, device)
-    try:
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        restore(state, device)
         yield
-    finally:
-        restore(outside, device)
 
 
 class RandomStream:
