@@ -140,7 +140,7 @@ class StageAlone:
         self._accumulation = accumulation
         self._forwards = self._backwards = 0
         self._sent: deque[Message] = deque()  # sent upwards; the stage above holds them until it returns them
-        self._gradients: Streams | None = None
+        self._gradients: Streams = ()  # from above, the same for all micro-batches
         for _ in range(waiting):
             self.forward()
 
@@ -166,7 +166,13 @@ class StageAlone:
     def backward(self) -> tuple[float, float | None]:
         """Run the backward of the oldest micro-batch and, if due, an update, and return their seconds."""
         if not self.worker.is_head:
-            self._receive_from_above()
+            sent = self._sent.popleft()
+            self._gradients = self._gradients or tuple(
+                GRADIENT_SCALE * torch.randn_like(stream) if stream.is_floating_point() else torch.zeros_like(stream)
+                for stream in sent.tensors
+            )
+            outputs = sent.streams if self.worker.parts[-1].reconstructs else None
+            self.worker.receive(Message(sent.micro_batch, outputs, self._gradients))
         seconds, message = self._time(self.worker.backward, self._backwards)
         self._backwards += 1
         self.bytes_down = message.bytes() if message is not None else 0
@@ -185,17 +191,6 @@ class StageAlone:
             self.bytes_down,
             payload(self.worker.stage.parameters()),
         )
-
-    def _receive_from_above(self) -> None:
-        sent = self._sent.popleft()
-        assert sent.streams is not None
-        if self._gradients is None:
-            self._gradients = tuple(
-                GRADIENT_SCALE * torch.randn_like(stream) if stream.is_floating_point() else torch.zeros_like(stream)
-                for stream in sent.streams
-            )
-        outputs = sent.streams if self.worker.parts[-1].reconstructs else None
-        self.worker.receive(Message(sent.micro_batch, outputs, self._gradients))
 
     def _time(self, action: Callable[..., Result], *arguments: int) -> tuple[float, Result]:
         """Return the seconds of an action of the worker, and its result."""

@@ -122,7 +122,11 @@ def find_partition(
     fastest = least(time, inf)
     smallest = least(size, fastest[0]) if fastest else None
     if smallest is None:
-        raise _too_large(held, devices, limit)
+        raise ValueError(
+            f"no cut of {count} stages over {devices} devices stays below {limit or 0:,} bytes a device: the largest "
+            f"stage holds {max(held):,}, all of them {sum(held):,}; use more devices, smaller micro-batches or another "
+            f"method"
+        )
     return assess(seconds, smallest[1], held=held)
 
 
@@ -132,11 +136,3 @@ def _same_stages(seconds: Sequence[float], held: Sequence[int] | None) -> Sequen
     if len(held) != len(seconds):
         raise ValueError(f"seconds and bytes must be of the same stages, got {len(seconds)} and {len(held)}")
     return held
-
-
-def _too_large(held: Sequence[int], devices: int, limit: int | None) -> ValueError:
-    return ValueError(
-        f"no cut of {len(held)} stages over {devices} devices stays below {limit or 0:,} bytes a device: the largest "
-        f"stage holds {max(held):,}, all of them {sum(held):,}; use more devices, smaller micro-batches or another "
-        f"method"
-    )
