@@ -23,8 +23,6 @@ from petra_core.methods import Method
 from petra_core.stages import Stage
 from petra_core.worker import BeforeUpdate
 
-__all__ = ["Clip", "check_clip"]
-
 
 @dataclass(frozen=True)
 class Clip:

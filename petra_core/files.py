@@ -6,8 +6,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-__all__ = ["replacing"]
-
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:

@@ -18,8 +18,6 @@ from petra_core.stages import Stage
 from petra_core.staleness import Action
 from petra_core.tape import Streams
 
-__all__ = ["Channel", "Message"]
-
 
 @dataclass(frozen=True)
 class Message:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:  # keep this module importable without torch
     from torch import Tensor
     from torch.nn import Parameter
 
-__all__ = ["OptimizerFactory", "adamw", "nadam", "optimizer_of", "rate_ratios", "set_rate", "sgd"]
-
 #: Makes the optimizer of a stage from its parameters, or from its named parameters and its index.
 OptimizerFactory: TypeAlias = (
     Callable[["list[Parameter]"], "torch.optim.Optimizer"]

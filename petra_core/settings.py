@@ -16,8 +16,6 @@ from petra_core.update_rule import UpdateRule, check_rules, describe
 if TYPE_CHECKING:  # keep this module importable without torch
     import torch
 
-__all__ = ["Settings"]
-
 UNCORRECTED = "uncorrected"  # entry of a state without delay compensation
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-__all__ = ["even_partition", "run_name", "runs", "stage_ranges"]
-
 
 def runs(sizes: Sequence[int]) -> list[range]:
     """Return consecutive ranges of these sizes, starting at 0: (4, 3) gives 0..3 and 4..6."""

@@ -50,8 +50,6 @@ from petra_core.tape import (
 )
 from petra_core.targets import Target
 
-__all__ = ["BufferedStage", "HeadStage", "ReversibleStage", "Stage", "in_evaluation_mode", "merge"]
-
 
 class Stage(nn.Module, abc.ABC):
     """A stage of the pipeline.

@@ -36,18 +36,6 @@ from typing import NamedTuple
 
 from petra_core.methods import Method
 
-__all__ = [
-    "Action",
-    "Kind",
-    "backward_actions",
-    "format_actions",
-    "forward_lags",
-    "lockstep",
-    "one_f_one_b",
-    "per_device",
-    "resolve",
-]
-
 
 def lockstep(stages: int) -> tuple[int, ...]:
     """Return 2 (J-1-j) for every stage j of J: the schedule of the paper (arXiv 2406.02052, Algorithm 1)."""

@@ -15,8 +15,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Keys", "Target", "convert_tensors", "flatten", "unflatten"]
-
 Target = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | None
 Keys = tuple[int | str, ...] | None
 

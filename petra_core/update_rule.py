@@ -25,8 +25,6 @@ if TYPE_CHECKING:  # keep this module importable without torch, for command line
     from torch import Tensor
     from torch.optim import Optimizer
 
-__all__ = ["HOOKS", "StageRules", "UpdateRule", "check_rules", "describe"]
-
 #: The methods of `UpdateRule` that a rule may override, in the order in which they act on a micro-batch.
 HOOKS = ("forward_weights", "backward_weights", "gradient", "step")
 

@@ -19,8 +19,6 @@ from petra_core.ledger import Ledger, payload
 from petra_core.settings import Settings
 from petra_core.update_rule import StageRules
 
-__all__ = ["BlockWeights", "StageWeights", "WeightVersion"]
-
 StageWeights = Mapping[str, Tensor]  # weights that replace the parameters of a block's function, by name
 
 

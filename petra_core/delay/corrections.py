@@ -13,8 +13,6 @@ from petra_core.update_rule import UpdateRule
 if TYPE_CHECKING:  # keep this module importable without torch
     from torch import Tensor
 
-__all__ = ["CORRECTIONS", "Average", "Compensation", "Correction", "GapAware", "Rate", "Spike"]
-
 
 class Correction(UpdateRule):
     """A correction with at most one constant.

@@ -12,8 +12,6 @@ from petra_core.update_rule import UpdateRule
 if TYPE_CHECKING:  # keep this module importable without torch
     from torch import Tensor
 
-__all__ = ["PREDICTIONS", "PredictedWeights"]
-
 
 class PredictedWeights(UpdateRule):
     """A rule that evaluates every forward with an estimate of the weights that the stage will have at its backward.

@@ -56,8 +56,6 @@ from petra_core.tape import Streams, Value, as_streams, combine_streams
 from petra_core.targets import Target, convert_tensors, flatten
 from petra_core.worker import Worker
 
-__all__ = ["CapturedSteps", "OverStreams", "Record", "UnrecordableError", "cuda", "recorder"]
-
 
 class UnrecordableError(ValueError):
     """Error raised when the steps of a pipeline cannot be recorded. Plain steps remain possible."""

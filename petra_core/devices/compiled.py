@@ -19,8 +19,6 @@ from torch import nn
 
 from petra_core.stages import Stage
 
-__all__ = ["compile_functions", "disable_compilation"]
-
 #: Upper bound on the compiled variants of a function: forward, reconstructed graph with frozen buffers, recorded graph,
 #: evaluation mode, and stashed weights.
 VARIANTS = 8

@@ -29,8 +29,6 @@ from petra_core.pipeline import Pipeline
 from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker
 
-__all__ = ["CompiledSteps", "Compiler", "cuda", "inductor"]
-
 Function = Callable[..., Sequence[Tensor]]
 #: Compiles a graph into an equivalent function, given example inputs.
 Compiler = Callable[[fx.GraphModule, Sequence[Tensor]], Function]

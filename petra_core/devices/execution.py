@@ -12,8 +12,6 @@ from petra_core.messages import Message
 from petra_core.staleness import Action
 from petra_core.worker import Worker
 
-__all__ = ["Act", "Sent", "SequentialExecutor"]
-
 Sent = list[tuple[int, Message]]  # pairs of the receiving stage and the message
 Act = Callable[[Worker, Action, Sent], None]
 

@@ -27,8 +27,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from petra_core.ledger import storage_of
 
-__all__ = ["BranchFunction", "OperationLog", "branch_functions", "key_of"]
-
 aten = torch.ops.aten
 
 

@@ -41,8 +41,6 @@ from petra_core.staleness import Action, Kind
 from petra_core.tape import autocast_dtype, mixed_precision
 from petra_core.worker import Worker
 
-__all__ = ["OverlappedExecutor", "executor_of", "get_stream"]
-
 
 class OverlappedExecutor(SequentialExecutor):
     """An executor that runs a reconstruction concurrently with the other actions of a context."""

@@ -32,8 +32,6 @@ from petra_core.stages import Stage
 from petra_core.tape import Streams
 from petra_core.targets import flatten
 
-__all__ = ["agree", "describe_micro_batch", "describe_optimizer", "describe_stage", "exchange"]
-
 ABSENT = "nothing"  # value of an entry that exists only on the other rank
 
 

@@ -8,8 +8,6 @@ import torch.distributed as dist
 
 from petra_core.errors import PetraError
 
-__all__ = ["CPU", "TIMEOUT", "ChannelError", "backend", "new_group"]
-
 CPU = torch.device("cpu")
 TIMEOUT = timedelta(minutes=5)
 

@@ -24,8 +24,6 @@ from petra_core.distributed.layout import HEADER_BYTES, Layouts, dense, flat, he
 from petra_core.distributed.transfers import NO_MICRO_BATCH, Neighbour, Transfer
 from petra_core.messages import Message
 
-__all__ = ["Border", "Receiver", "Sender"]
-
 
 class Sender:
     """Sender of messages to one neighbour, in order.

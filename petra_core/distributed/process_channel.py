@@ -45,8 +45,6 @@ from petra_core.stages import Stage
 from petra_core.staleness import Action, Kind
 from petra_core.tape import Streams
 
-__all__ = ["ProcessChannel"]
-
 FIRST_STEPS = 8  # number of initial steps in which the ranks always compare their micro-batches
 
 

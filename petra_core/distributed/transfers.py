@@ -24,8 +24,6 @@ from torch import Tensor
 
 from petra_core.distributed.groups import ChannelError
 
-__all__ = ["EVALUATION_TAG", "NO_MICRO_BATCH", "Neighbour", "Transfer"]
-
 EVALUATION_TAG = 1  # tag of evaluation messages, so that receives posted for training do not match them
 NO_MICRO_BATCH = -1  # micro-batch number of messages outside training: evaluation, handshake and shutdown
 

@@ -58,8 +58,6 @@ from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.tape import Streams, Tape, combine_streams
 from petra_core.weights import StageWeights
 
-__all__ = ["INSPECTED", "BlockInspection", "Inspection", "Projections"]
-
 #: Dtype, Euclidean norm and a projection of each tensor.
 Projections = tuple[tuple[torch.dtype, float, float], ...]
 

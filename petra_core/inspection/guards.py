@@ -12,8 +12,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from petra_core.stages import Stage
 from petra_core.tape import Streams
 
-__all__ = ["BackwardWatch", "check_call", "refuse_foreign_gradients", "refuse_input_writes"]
-
 
 def check_call(tensors: Sequence[Tensor]) -> None:
     """Check the context of a step and the tensors given to it.

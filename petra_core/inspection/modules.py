@@ -12,8 +12,6 @@ from petra_core.ledger import storage_of
 from petra_core.optimizers import required_arguments
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
-__all__ = ["check_factory", "check_optimizer", "check_residual", "check_stages"]
-
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 HOOKED = "has hooks, which are never called"
 HOOKED_REMEDY = "register them on its function, as in stage.function.register_forward_hook(...)"

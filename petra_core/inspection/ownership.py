@@ -16,8 +16,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from petra_core.stages import Stage
 from petra_core.tape import Streams, fills_its_storage
 
-__all__ = ["OwnedTensors"]
-
 LOOKED_AT = 3  # number of calls in which the tensors are examined
 MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 

@@ -26,8 +26,6 @@ from petra_core.tape import Value
 from petra_core.targets import Target, convert_tensors
 from petra_core.worker import devices_of
 
-__all__ = ["Report", "check"]
-
 #: Allowed relative difference from autograd's gradient, by dtype. That of float32 allows for reconstruction errors.
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-2}
 TOLERANCE_AUTOCAST = 0.2

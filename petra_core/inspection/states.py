@@ -10,8 +10,6 @@ from petra_core.errors import CheckpointError
 from petra_core.settings import UNCORRECTED, Settings
 from petra_core.stages import Stage
 
-__all__ = ["STATE_FORMAT", "UnsavedBuffers", "check_optimizer_state", "check_state"]
-
 STATE_FORMAT = 2  # format of `Pipeline.state_dict`, incremented when older states can no longer be read
 
 

@@ -10,8 +10,6 @@ from petra_core.inspection.modules import HOOKED, HOOKED_REMEDY, HOOKS
 from petra_core.ledger import storage_of
 from petra_core.stages import Stage
 
-__all__ = ["Structure"]
-
 
 class Structure:
     """The parameters of a block when the pipeline was created, for a comparison at every update.

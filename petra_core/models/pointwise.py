@@ -12,8 +12,6 @@ With AVX-512 and channels-last images both forms are bitwise equal wherever the 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["PointwiseConv2d"]
-
 
 class PointwiseConv2d(nn.Conv2d):
     """Replacement for `nn.Conv2d(in_channels, out_channels, 1, stride=stride)` that is safe at any width.

@@ -25,8 +25,6 @@ from petra_core.ledger import KINDS
 from petra_core.settings import Settings
 from petra_core.update_rule import HOOKS, UpdateRule
 
-__all__ = ["Footprint", "StagePrediction", "merge_footprints", "predict_stages"]
-
 
 @dataclass(frozen=True)
 class StagePrediction:

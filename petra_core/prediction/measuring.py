@@ -41,8 +41,6 @@ from petra_core.tape import Streams, Value, as_streams, as_value, detach
 from petra_core.targets import Target, flatten
 from petra_core.worker import Worker, devices_of
 
-__all__ = ["Feed", "StageAlone", "TurnSeconds", "balance", "feeds", "measure", "time_stages"]
-
 GRADIENT_SCALE = 1e-3  # scale of gradients from above; avoids denormal numbers and diverging weights
 WARM_UP = 2  # turns that are not timed
 

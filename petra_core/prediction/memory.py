@@ -37,8 +37,6 @@ from petra_core.tape import Streams, Value, as_streams, autocast_dtype, mixed_pr
 from petra_core.targets import Target, convert_tensors, flatten
 from petra_core.worker import devices_of
 
-__all__ = ["footprints", "predict"]
-
 CPU = torch.device("cpu")
 
 

@@ -14,8 +14,6 @@ from math import inf
 
 from petra_core.shares import run_name, runs, stage_ranges
 
-__all__ = ["Partition", "assess", "find_partition"]
-
 
 @dataclass(frozen=True)
 class Partition:

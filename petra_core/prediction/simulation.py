@@ -19,8 +19,6 @@ from petra_core.prediction.timeline import Event, Name, Timeline
 from petra_core.shares import stage_ranges
 from petra_core.staleness import Action, Kind, backward_actions, resolve
 
-__all__ = ["INSTANT", "Cost", "Link", "Schedule", "make_schedule", "merge_costs", "simulate"]
-
 Schedule = list[list[Name]]  # by device, in the order of execution
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
 
-__all__ = ["Event", "Name", "Timeline"]
-
 Name = tuple[str, int, int]  # kind, stage, and number of the micro-batch or update
 
 
