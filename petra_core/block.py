@@ -127,11 +127,8 @@ class Block:
     ) -> None:
         method, is_head = settings.method, isinstance(stage, HeadStage)
         self.stage = stage
-        self.keeps_tape = method.keeps_graph or is_head  # the head's backward follows its forward in the same step
         self.reconstructs = method.reconstructs and stage.invertible
-        self.weights = BlockWeights(
-            stage.function, settings, rules, ledger, device, is_head=is_head, keeps_graph=self.keeps_tape
-        )
+        self.weights = BlockWeights(stage, settings, rules, ledger, device)
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
         self.parameters = list(self.weights.trained.values())
         self._sums, self._stream = sums, stream
@@ -149,9 +146,7 @@ class Block:
         self._owned_messages, self._owned_gradients = OwnedTensors(stage), OwnedTensors(stage)
         self._inspected: BlockInspection | None = None
         if inspection is not None:
-            self._inspected = BlockInspection(
-                inspection, stage, index, device, recomputes=not self.keeps_tape, replaces=self.weights.replaces
-            )
+            self._inspected = BlockInspection(inspection, stage, index, device, self.weights)
         self.graph_bytes: int | None = None
         self._ledger = ledger
         self._device = device
@@ -188,11 +183,11 @@ class Block:
         tape: Tape | None = None
         weights = self.weights.select_for_forward(version)
         predicted = weights if version.ahead else None
-        if self.keeps_tape and weights is None:
+        if self.weights.keeps_graph and weights is None:
             weights = self.weights.select_for_graph(version)
         watched = contextlib.nullcontext() if inspected is None else inspected.watch_forward(inputs)
         with self._stream, watched:
-            if self.keeps_tape:
+            if self.weights.keeps_graph:
                 with (
                     self._precision(),
                     self.weights.replace(weights),
@@ -216,7 +211,7 @@ class Block:
         if inspected is not None and inspected.evaluates:
             self._inspect(inputs, outputs, tape, weights)
         outputs = self._owned_outputs(outputs, inputs)
-        entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, weights if self.keeps_tape else None)
+        entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, None if tape is None else weights)
         entry.projections = () if inspected is None else inspected.projections
         entry.autocast, entry.before = autocast_dtype(self._device, self._autocast), before
         self._ledger.add(self._kept_as, entry.held)
@@ -441,7 +436,7 @@ class Block:
                 values = (None if value is None else value.to(self._device) for value in e["buffers"])
                 entry.before = dict(zip(self.frozen.copies(), values, strict=True))
             self._memory.append(entry)
-        if self.keeps_tape:
+        if self.weights.keeps_graph:
             for _ in range(len(self._memory)):
                 self.reconstruct(None)  # records the oldest entry; the rotation makes the next one the oldest
                 tape = self._memory[0].tape

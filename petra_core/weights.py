@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from petra_core.ledger import Ledger, payload
 from petra_core.settings import Settings
+from petra_core.stages import HeadStage, Stage
 from petra_core.update_rule import StageRules
 
 StageWeights = Mapping[str, Tensor]  # weights that replace the parameters of a block's function, by name
@@ -40,16 +41,15 @@ class BlockWeights:
     """The weights of a block: its trained parameters, and other versions of them.
 
     Args:
-        function: The module of the block.
+        stage: The block.
         settings: Settings of the pipeline.
         rules: Rules for delay of the stage.
         ledger: Ledger of the stage.
         device: Device of the parameters.
-        is_head: Whether the block is the head, whose backward follows its forward immediately.
-        keeps_graph: Whether the graph of a forward is kept until its backward.
 
     Attributes:
         trained: The parameters that require gradients, by name.
+        keeps_graph: Whether the graph of a forward is kept until its backward.
         stashes: Whether a backward differentiates with the weights of its forward.
         keeps: Whether the weights of a forward are kept until its backward, by the method or by a rule for delay.
         replaces: Whether evaluations may use weights other than the current parameters.
@@ -57,23 +57,15 @@ class BlockWeights:
     """
 
     def __init__(
-        self,
-        function: nn.Module,
-        settings: Settings,
-        rules: StageRules,
-        ledger: Ledger,
-        device: torch.device,
-        *,
-        is_head: bool,
-        keeps_graph: bool,
+        self, stage: Stage, settings: Settings, rules: StageRules, ledger: Ledger, device: torch.device
     ) -> None:
-        method = settings.method
+        method, function, is_head = settings.method, stage.function, isinstance(stage, HeadStage)
         self.trained = {name: p for name, p in function.named_parameters() if p.requires_grad}
+        self.keeps_graph = method.keeps_graph or is_head  # the head's backward follows its forward in the same step
         self.stashes = method.stashes_weights and (method.double_buffered or not is_head)
         self.keeps = self.stashes or rules.corrects
         self.replaces = self.stashes or rules.predicts or rules.replaces
         self._double_buffered = method.double_buffered
-        self._keeps_graph = keeps_graph
         self._rules, self._ledger, self._device = rules, ledger, device
         self._versions: dict[WeightVersion, StageWeights] = {}
         # Detached aliases of the current parameters, not registered with the optimizer. Kept graphs are recorded on
@@ -112,7 +104,7 @@ class BlockWeights:
 
     def select_for_graph(self, version: WeightVersion) -> StageWeights | None:
         """Return the weights that a graph of this version is recorded on. None for the parameters of the module."""
-        if not self.stashes or version in self._versions or not self._keeps_graph:
+        if not self.stashes or version in self._versions or not self.keeps_graph:
             return self._versions.get(version) if self.stashes else None
         self._current = self._current or self.leaves()  # so that the next update does not invalidate the graph
         return self._current

@@ -56,7 +56,7 @@ from petra_core.errors import Finding, StageError
 from petra_core.inspection.ownership import storage_reference
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.tape import Streams, Tape, combine_streams
-from petra_core.weights import StageWeights
+from petra_core.weights import BlockWeights, StageWeights
 
 #: Dtype, Euclidean norm and a projection of each tensor.
 Projections = tuple[tuple[torch.dtype, float, float], ...]
@@ -124,8 +124,7 @@ class BlockInspection:
         stage: The block.
         index: Number of the stage that the block belongs to.
         device: Device of the block.
-        recomputes: Whether the function is evaluated again for a backward.
-        replaces: Whether evaluations may use weights other than the parameters of the module.
+        weights: Weights of the block.
 
     Attributes:
         index: Number of the stage that the block belongs to.
@@ -135,16 +134,16 @@ class BlockInspection:
     """
 
     def __init__(
-        self, whole: Inspection, stage: Stage, index: int, device: torch.device, *, recomputes: bool, replaces: bool
+        self, whole: Inspection, stage: Stage, index: int, device: torch.device, weights: BlockWeights
     ) -> None:
-        self._replaces = replaces
         self.index = index
         self.parameters = list(stage.parameters())
         self._whole = whole
         self._stage = stage
         self._function = stage.function
         self._device = device
-        self._recomputes = recomputes
+        self._recomputes = not weights.keeps_graph
+        self._replaces = weights.replaces
         self._forwards = self._backwards = 0
         self._drew: set[str] = set()  # generators from which the first evaluation drew
         self.projections: Projections = ()

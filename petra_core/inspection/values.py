@@ -8,7 +8,6 @@ from torch import Tensor
 from petra_core.errors import NonFiniteError
 from petra_core.worker import Worker
 
-
 #: Shape and dtype of each tensor of a micro-batch, equal for all between two drains; None before the first.
 Shapes = list[tuple[list[int], str]] | None
 
