@@ -75,23 +75,33 @@ class Interpreter(TorchDispatchMode):
         self.operations.append((func, args, kwargs or {}, result))
         return result
 
+    @functools.cached_property
+    def _allocated(self) -> list[list[tuple[int, Tensor]]]:
+        """The results of each operation that are in new memory, with their numbers. Others are views or in place."""
+        return [
+            [
+                (number, tensor)
+                for number, tensor in enumerate(tree_leaves(outputs))
+                if isinstance(tensor, Tensor) and _memory(tensor) not in given
+            ]
+            for _, args, kwargs, outputs in self.operations
+            for given in [{_memory(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}]
+        ]
+
     @torch.no_grad()
     def again(self) -> None:
-        for func, args, kwargs, outputs in self.operations:
-            given = {_memory(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
-            for old, new in zip(tree_leaves(outputs), tree_leaves(func(*args, **kwargs)), strict=True):
-                if isinstance(old, Tensor) and _memory(old) not in given:  # else it is a view or written in place
-                    old.detach().copy_(new)
+        for (func, args, kwargs, _), allocated in zip(self.operations, self._allocated, strict=True):
+            results = tree_leaves(func(*args, **kwargs))
+            for number, tensor in allocated:
+                tensor.detach().copy_(results[number])
 
     @torch.no_grad()
     def lose(self) -> None:
         """Overwrite all memory that was allocated during the recording."""
         taken: dict[int, Tensor] = {}
-        for _, args, kwargs, outputs in self.operations:
-            given = {_memory(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
-            for tensor in tree_leaves(outputs):
-                if isinstance(tensor, Tensor) and _memory(tensor) not in given:
-                    taken.setdefault(_memory(tensor), tensor)
+        for allocated in self._allocated:
+            for _, tensor in allocated:
+                taken.setdefault(_memory(tensor), tensor)
         for tensor in taken.values():
             tensor.detach().fill_(float("nan") if tensor.is_floating_point() else 99)
 
@@ -152,12 +162,12 @@ def test_captured_steps_match_plain_pipeline(method: Method, stages: int, k: int
 
 
 def compare(method: Method, stages: int, k: int, staleness: Sequence[int] | None) -> None:
-    plain, other = made(stages, method, k, staleness), made(stages, method, k, staleness)
+    plain = made(stages, method, k, staleness)
     recordings = recordings_of(method, k)
-    first = rehearsals(other) + forward_lags(other.staleness)[-1]  # until the stages have their lags
+    first = rehearsals(plain) + forward_lags(plain.staleness)[-1]  # until the stages have their lags
     data = toys.batches(MANY + first + 2 * recordings + 2)
     toys.train(plain, data[:MANY], drain=False)
-    toys.train(other, data[:MANY], drain=False)
+    other = copy.deepcopy(plain)
     ticks = CapturedSteps(other, SharedMemoryRecorder())
     staggered(plain)
     for number, (x, y) in enumerate(data[MANY:]):
