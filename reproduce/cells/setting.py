@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ class Setting:
         listed: Values that the help lists, if others are allowed or spelled differently.
         least: Smallest allowed number, or None.
         minutes: Whether the number is a time in minutes.
+        parse: Function from the text of the option to the value, or None for the usual one of its type.
         file: Whether the path is that of a file, and not of a folder.
         whole: Whether a value of a repeated option may contain commas.
         bare: Value of the option if it is given without a value, or None if it needs one.
@@ -54,6 +55,7 @@ class Setting:
     listed: tuple[str, ...] = ()
     least: int | None = None
     minutes: bool = False
+    parse: Callable[[str], Any] | None = None
     file: bool = False
     whole: bool = False
     bare: str | None = None

@@ -223,10 +223,10 @@ def options_of(
         defaults: Constant defaults by name. The parameter then receives a dictionary, with None for options that were
             not given and whose default follows a rule. Without `defaults`, those of the fields hold, and the parameter
             receives an instance.
-        names: Names of the fields; None for all.
+        names: Names of the fields in the order of the help; None for all.
 
     """
-    described = {name: setting for name, setting in settings_of(kind).items() if names is None or name in names}
+    described = {name: settings_of(kind)[name] for name in names or settings_of(kind)}
     hints = typing.get_type_hints(kind)
     constants = defaults or {field.name: field.default for field in dataclasses.fields(kind)}
 
@@ -274,6 +274,8 @@ def _type(setting: Setting, hint: Any, *, checked_later: bool) -> Any:
         return Spelling(setting.spellings)
     if setting.choices and not checked_later:
         return click.Choice(setting.choices)
+    if setting.parse:
+        return setting.parse
     if setting.minutes:
         return Minutes(min_open=setting.least is None)
     if isinstance(hint, types.UnionType) and type(None) in hint.__args__:  # X | None

@@ -1,8 +1,9 @@
 """Define `partition`: find the best partition of a network among processes from its stage costs on this machine."""
 
+import math
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -13,8 +14,8 @@ from petra_core.prediction.simulation import Link
 from petra_core.staleness import lockstep
 from reproduce.cells import catalogue, networks, own, timing
 from reproduce.cells.kinds import ForwardGradientCell, StageCostCell, TrainingCell
-from reproduce.cells.setting import HOW, PROCESSES
-from reproduce.commands.options import Command, Option, options_of, quantity
+from reproduce.cells.setting import HOW, PROCESSES, setting, settings_of
+from reproduce.commands.options import Command, options_of, quantity
 from reproduce.commands.train import CONSTANT, cell_by_hand
 from reproduce.commands.train_options import TrainOptions
 from reproduce.distributed.partitioning import format_partition
@@ -27,45 +28,41 @@ MEMORY = quantity("memory", "8GB", {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2
 BANDWIDTH = quantity("bandwidth", "10Gbit/s", {"Gbit/s": 1e9 / 8, "Mbit/s": 1e6 / 8, "GB/s": 1e9, "MB/s": 1e6})
 TIME = quantity("time", "50us", {"us": 1e-6, "ms": 1e-3, "s": 1.0})
 #: Settings of a cell on which the costs of its stages and its staleness depend.
-SETTINGS = {field.name for field in fields(StageCostCell)} - {"seed"} | {"timing", "stages"}
+SETTINGS = [
+    name
+    for name in settings_of(TrainingCell)
+    if name in ("timing", "stages") or (name != "seed" and name in StageCostCell.__dataclass_fields__)
+]
 
 
-def _option(*arguments: Any, **settings: Any) -> Callable[[Any], Any]:
-    return click.option(*arguments, cls=Option, **{"show_default": True, **settings})
+@dataclass(frozen=True, kw_only=True)
+class PartitionOptions(TrainOptions):
+    """Options of `partition`, of which `NAMES` are on its command line.
+
+    Attributes:
+        processes: Number of processes that share the stages.
+        memory_limit: Predicted memory limit of each process, such as 8GB.
+        bandwidth: Bandwidth between two processes, such as 10Gbit/s.
+        latency: Latency of a message, such as 50us.
+        repetitions: Timed repetitions of each stage, after some warm-up.
+
+    """
+
+    processes: int = setting(PROCESSES, default=2, least=1)
+    memory_limit: float | None = setting(PROCESSES, default=None, parse=MEMORY)
+    bandwidth: float = setting(PROCESSES, default=math.inf, rule="unlimited", parse=BANDWIDTH)
+    latency: float = setting(PROCESSES, default=0.0, rule="none", parse=TIME)
+    repetitions: int = setting(HOW, default=REPETITIONS, least=1)
+
+
+NAMES = ("processes", "memory_limit", "bandwidth", "latency", "threads", "device", "repetitions")
 
 
 @click.command(cls=Command)
 @options_of(TrainingCell, "settings", defaults=CONSTANT, names=SETTINGS)
-@_option(
-    "--processes", group=PROCESSES, type=click.IntRange(1), default=2, help="Number of processes that share the stages."
-)
-@_option("--memory-limit", group=PROCESSES, type=MEMORY, help="Predicted memory limit of each process, such as 8GB.")
-@_option(
-    "--bandwidth",
-    group=PROCESSES,
-    type=BANDWIDTH,
-    show_default="unlimited",
-    help="Bandwidth between two processes, such as 10Gbit/s.",
-)
-@_option("--latency", group=PROCESSES, type=TIME, show_default="none", help="Latency of a message, such as 50us.")
-@options_of(TrainOptions, "options", names=("device", "threads"))
-@_option(
-    "--repetitions",
-    group=HOW,
-    type=click.IntRange(1),
-    default=REPETITIONS,
-    help="Timed repetitions of each stage, after some warm-up.",
-)
+@options_of(PartitionOptions, "options", names=NAMES)
 @click.help_option("-h", "--help")
-def partition(
-    settings: dict[str, Any],
-    options: TrainOptions,
-    processes: int,
-    memory_limit: float | None,
-    bandwidth: float | None,
-    latency: float | None,
-    repetitions: int,
-) -> None:
+def partition(settings: dict[str, Any], options: PartitionOptions) -> None:
     """Find the partition that balances the load of processes, by timing the stages on this machine.
 
     Print it next to the partition into equal numbers of stages, with the predicted speed, idle time and peak memory,
@@ -82,7 +79,7 @@ def partition(
         )
     if own.is_own(training.model) and own.micro_batch(training.model) is None:
         own.check_samples(training.model, catalogue.by_name(training.dataset), training.image_size)
-    cell = timing_cell(training, repetitions)
+    processes, cell = options.processes, timing_cell(training, options.repetitions)
     vector = timing.vector(training)
     method = methods.by_name(cell.method)
     if method.overlapped:
@@ -92,8 +89,8 @@ def partition(
     import torch
 
     torch.set_num_threads(options.threads)
-    link = Link(latency or 0.0, bandwidth or float("inf"))
-    limit = None if memory_limit is None else int(memory_limit)
+    link = Link(options.latency, options.bandwidth)
+    limit = None if options.memory_limit is None else int(options.memory_limit)
     with click.progressbar(length=1, label="timing the stages", file=sys.stderr) as bar:
 
         def begin(index: int, count: int) -> None:

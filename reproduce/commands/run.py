@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import click
 
-from reproduce.cells.setting import HOW
 from reproduce.commands.common import CORES, check_writable
-from reproduce.commands.options import Command, Option, options_of
+from reproduce.commands.options import Command, options_of
 from reproduce.grids import scales
 from reproduce.grids.selection import Selection
 from reproduce.running import devices, planning
@@ -23,23 +22,15 @@ from reproduce.text import count
 @click.argument("scale", metavar="SCALE")
 @options_of(Selection, "selection")
 @options_of(GridOptions, "options")
-@click.option(
-    "--dry-run",
-    cls=Option,
-    group=HOW,
-    is_flag=True,
-    help="Only show the plan: done and locked cells, and the remaining hours from recorded speeds.",
-)
-@click.option("-v", "--verbose", cls=Option, group=HOW, is_flag=True, help="With --dry-run: one line per cell.")
 @click.help_option("-h", "--help")
-def run(scale: str, selection: Selection, options: GridOptions, dry_run: bool, verbose: bool) -> None:
+def run(scale: str, selection: Selection, options: GridOptions) -> None:
     """Run all cells of SCALE that have no result yet.
 
     If the run is stopped, in any way, the same command resumes it and gives the same records.
 
     Scales: smoke, small, narrow, paper. Separate several values by commas: --k 1,4.
     """
-    if verbose and not dry_run:
+    if options.verbose and not options.dry_run:
         raise click.UsageError("--verbose: --dry-run is missing; --verbose lists every cell of its plan")
     from reproduce.grids.grid import grid_of
 
@@ -47,9 +38,9 @@ def run(scale: str, selection: Selection, options: GridOptions, dry_run: bool, v
     where = devices.choose(options.devices)
     devices.check_graphs(options.cuda_graphs, where)
     options = replace(options, devices=where, jobs=devices.workers(where, options.jobs, options.threads, CORES))
-    if dry_run:
+    if options.dry_run:
         plan = planning.read_plan(chosen, scale, options)
-        click.echo((planning.listing if verbose else planning.table)(plan, options.jobs))
+        click.echo((planning.listing if options.verbose else planning.table)(plan, options.jobs))
         sys.exit(1 if any(item.problem for items in plan.values() for item in items) else 0)
     check_writable(options.root, "--records")
     from reproduce.commands.conclusion import conclude
