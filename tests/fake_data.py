@@ -14,8 +14,8 @@ from sklearn.datasets import load_sample_images
 from reproduce.cells.catalogue import Dataset
 from reproduce.data.beton import Beton
 from reproduce.data.loader import Batch
-from reproduce.data.manifest import SPLITS, Findings, Manifest
-from reproduce.data.prepare import Options, prepare
+from reproduce.data.manifest import SPLITS, Findings, Manifest, Options
+from reproduce.data.prepare import prepare
 from reproduce.data.small_images import SmallImages
 
 PIXELS = 3 * 32 * 32

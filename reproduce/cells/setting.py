@@ -17,6 +17,7 @@ from typing import Any
 #: Groups of settings and options in `--help`.
 NETWORK, DATA, METHOD, GUESSES, RECIPE = "Network", "Data", "Method", "Forward gradients", "Recipe"
 WHICH, WHERE, HOW, PROCESSES, FILES = "Which cells", "Where", "How", "Processes", "Files"
+OPTIONS = "Options"  # of a command whose options have no groups
 KEY = "setting"  # key of the description in a field's metadata
 
 

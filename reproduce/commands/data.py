@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from reproduce.cells import catalogue
 from reproduce.cells.base import CellError
 from reproduce.cells.catalogue import DEFAULT_ROOT, IMAGENET, Dataset
 from reproduce.commands.common import CORES, print_lines
-from reproduce.commands.options import FOLDER, Command, Option
+from reproduce.commands.options import FOLDER, Command, options_of
 from reproduce.data import corpus, manifest
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import Findings, Manifest, Progress
@@ -109,47 +110,25 @@ def _state(dataset: Dataset, root: Path) -> str:
     is_flag=True,
     help="Download the data set first (CIFAR) and keep it in --source [default: DATA_ROOT/downloads].",
 )
-@click.option(
-    "--allow-unofficial",
-    "reason",
-    cls=Option,
-    old="--unofficial",
-    default="",
-    metavar="REASON",
-    help="Accept data that are not the official ones, for this reason.",
-)
-@click.option("--replace", is_flag=True, help="Replace a data set that is already prepared.")
-@click.option(
-    "--no-beton",
-    is_flag=True,
-    help="Only list the images instead of copying them (144 GB), for torchvision's loader (imagenet).",
-)
-@click.option("--workers", type=click.IntRange(1), show_default="number of cores", help="Decoding threads (imagenet).")
+@options_of(manifest.Options, "options")
 def prepare_command(
-    dataset: Dataset,
-    source: Path | None,
-    root: Path,
-    download: bool,
-    reason: str,
-    replace: bool,
-    no_beton: bool,
-    workers: int | None,
+    dataset: Dataset, source: Path | None, root: Path, download: bool, options: manifest.Options
 ) -> None:
     """Verify the data set NAME and convert it for the loaders: cifar10, cifar100, imagenet32 or imagenet.
 
     The folder appears only when all of it is complete. If the command is stopped, run it again; it starts from the
     beginning.
     """
-    if dataset is not IMAGENET and (no_beton or workers):
+    if dataset is not IMAGENET and (options.only_list or options.workers):
         raise click.UsageError("--no-beton and --workers apply only to imagenet: other data sets have no image files")
     if download and not dataset.downloadable:
         raise click.UsageError(f"{dataset.title} cannot be downloaded without an account. {dataset.how_to_get}")
     if source is None and not download:
         raise click.UsageError(f"--source is missing: the folder that contains {dataset.title}. {dataset.how_to_get}")
     from reproduce.data import cifar
-    from reproduce.data.prepare import Options, prepare
+    from reproduce.data.prepare import prepare
 
-    options = Options(reason=reason.strip(), replace=replace, beton=not no_beton, workers=workers or CORES)
+    options = replace(options, reason=options.reason.strip(), workers=options.workers or CORES)
     with _errors():
         if download:
             source = source or root / "downloads"

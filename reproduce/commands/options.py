@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from reproduce.cells.base import CellError
-from reproduce.cells.setting import Setting, flags_of, settings_of, spell
+from reproduce.cells.setting import OPTIONS, Setting, flags_of, settings_of, spell
 from reproduce.distributed.launch import is_first_process
 from reproduce.measures.run_options import BRANCHES
 from reproduce.running.devices import DeviceError
@@ -140,7 +140,7 @@ def quantity(name: str, example: str, units: Mapping[str, float]) -> Callable[[s
 class Option(click.Option):
     """Define an option with a group, which `Command` shows as a heading, and former spellings."""
 
-    def __init__(self, *arguments: Any, group: str = "Options", old: str = "", **settings: Any) -> None:
+    def __init__(self, *arguments: Any, group: str = OPTIONS, old: str = "", **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.group, self.old = group, old
 
@@ -176,7 +176,7 @@ class Command(click.Command):
         for parameter in self.get_params(ctx):
             line = parameter.get_help_record(ctx)
             if line is not None and isinstance(parameter, click.Option):
-                groups.setdefault(getattr(parameter, "group", "Options"), []).append(line)
+                groups.setdefault(getattr(parameter, "group", OPTIONS), []).append(line)
         for name, lines in groups.items():
             with formatter.section(name):
                 formatter.write_dl(lines)
@@ -257,7 +257,7 @@ def _option(name: str, setting: Setting, kind: Any, default: Any) -> Callable[[A
         settings["show_default"] = setting.rule.replace("{default}", usual)
     elif kind is bool:
         settings["is_flag"] = True
-    elif default is not None:
+    elif default not in (None, ""):
         settings |= {"default": default, "show_default": spell(default, setting) if setting.spellings else True}
     if setting.bare is not None:
         settings |= {"is_flag": False, "flag_value": setting.bare}

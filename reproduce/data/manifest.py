@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reproduce.cells.catalogue import TORCHVISION, Channels, Dataset, advise_preparation
+from reproduce.cells.setting import OPTIONS, setting
 from reproduce.data.errors import DataError
 from reproduce.records import reading
 from reproduce.records.reading import dict_of, list_of, object_of, parse_json, read_file, text, whole
@@ -28,6 +29,24 @@ SPLITS = ("train", "test")
 BLOCK = 1 << 20  # bytes read at a time
 
 Progress = Callable[[int], object]  # called with the number of bytes or images done since the last call
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the preparation of a data set. Data that are not official are an error without a reason.
+
+    Attributes:
+        reason: Accept data that are not the official ones, for this reason.
+        replace: Replace a data set that is already prepared.
+        only_list: Only list the images instead of copying them (144 GB), for torchvision's loader (imagenet).
+        workers: Decoding threads (imagenet).
+
+    """
+
+    reason: str = setting(OPTIONS, default="", flags=("--allow-unofficial",), old="--unofficial", metavar="REASON")
+    replace: bool = setting(OPTIONS, default=False)
+    only_list: bool = setting(OPTIONS, default=False, flags=("--no-beton",))
+    workers: int = setting(OPTIONS, default=0, least=1, rule="number of cores")
 
 
 @dataclass(frozen=True)

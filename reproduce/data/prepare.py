@@ -12,7 +12,6 @@ reason for using them. The reason is recorded and becomes part of every result.
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +20,7 @@ import filelock
 from reproduce.cells.catalogue import IMAGENET, IMAGENET32, Dataset
 from reproduce.data import cifar, imagenet32, manifest
 from reproduce.data.errors import DataError
-from reproduce.data.manifest import Findings, Manifest, Progress, Written
+from reproduce.data.manifest import Findings, Manifest, Options, Progress, Written
 from reproduce.records.storage import explain_full_disk, write_atomically
 
 REPLACE = "Add --replace to prepare it again"
@@ -54,24 +53,6 @@ class PublishedFiles(Protocol):
     def write(self, folder: Path, progress: Progress) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Options of `prepare`.
-
-    Attributes:
-        reason: Reason for using data that are not official. If it is empty, such data are an error.
-        replace: Whether to prepare a data set again that is already prepared.
-        beton: Whether to copy image files into FFCV's format. Otherwise they are only listed.
-        workers: Number of threads that decode image files.
-
-    """
-
-    reason: str = ""
-    replace: bool = False
-    beton: bool = True
-    workers: int = 1
-
-
 def open_source(dataset: Dataset, source: Path, options: Options) -> PublishedFiles:
     """Open the published data set in `source`.
 
@@ -84,7 +65,7 @@ def open_source(dataset: Dataset, source: Path, options: Options) -> PublishedFi
     if dataset is IMAGENET:
         from reproduce.data.image_folder import ImageFolder  # torchvision takes seconds to import
 
-        return ImageFolder(dataset, source, beton=options.beton, workers=options.workers)
+        return ImageFolder(dataset, source, beton=not options.only_list, workers=max(1, options.workers))
     return imagenet32.find(source) if dataset is IMAGENET32 else cifar.find(dataset, source)
 
 
@@ -178,7 +159,7 @@ def _already(target: Path, source: Path, options: Options) -> Manifest | None:
         raise DataError(target, f"it was prepared before but is damaged: {'; '.join(problems)}", REPLACE)
     if Path(earlier.source) != source:
         raise DataError(target, f"it was prepared before, from {earlier.source}", REPLACE)
-    if options.beton and not earlier.has_beton:
+    if not options.only_list and not earlier.has_beton:
         raise DataError(target, "it was prepared before with --no-beton: its images are only listed", REPLACE)
     if earlier.findings.deviations and not options.reason:
         deviations = "; ".join(earlier.findings.deviations)

@@ -14,7 +14,8 @@ from reproduce.data import manifest
 from reproduce.data import prepare as module
 from reproduce.data.beton import Beton
 from reproduce.data.errors import DataError
-from reproduce.data.prepare import Options, prepare
+from reproduce.data.manifest import Options
+from reproduce.data.prepare import prepare
 from reproduce.records.storage import StorageFullError
 from tests import fake_data
 from tests.reproduce.records.test_records import no_room
@@ -140,7 +141,7 @@ def test_damaged_source_is_named_and_nothing_is_left(dataset, file, damage, prob
 def test_listed_images_must_be_replaced_to_be_copied(tmp_path, root):
     """Images that were prepared with --no-beton are copied only with --replace."""
     source = fake_data.image_folder(tmp_path / "source")
-    prepare(IMAGENET, source, root, Options(reason="a test", beton=False), bar)
+    prepare(IMAGENET, source, root, Options(reason="a test", only_list=True), bar)
     with pytest.raises(DataError, match=r"prepared before with --no-beton.* Add --replace"):
         prepare(IMAGENET, source, root, WHY, bar)
     assert prepare(IMAGENET, source, root, Options(reason="a test", replace=True), bar)[0].has_beton

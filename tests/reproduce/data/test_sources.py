@@ -153,7 +153,7 @@ def test_listed_images_are_refused_by_ffcv_and_must_exist(tmp_path, monkeypatch,
     """Copied images are not supported by torchvision's loader."""
     monkeypatch.setattr(catalogue, "ffcv_installed", lambda: True)
     source, root = fake_data.image_folder(tmp_path / "photographs"), tmp_path / "data"
-    prepared(IMAGENET, source, root, beton=beton)
+    prepared(IMAGENET, source, root, only_list=not beton)
     ask(IMAGENET_CELL, root)
     if not beton:
         with pytest.raises(DataError, match=r"only listed, not copied\. Prepare it without --no-beton"):
