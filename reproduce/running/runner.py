@@ -15,7 +15,7 @@ import ctypes
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -82,7 +82,8 @@ def run_grid(cells: Sequence[Cell], options: GridOptions) -> GridOutcome:
     with Interrupt() as interrupt:
         if todo:
             # Start at most one worker per cell. An idle worker would reserve a share of a GPU.
-            _supervise(todo, replace(options, jobs=min(options.jobs, len(todo))), outcome, bar, interrupt)
+            given = replace(options, jobs=min(options.jobs, len(todo)))
+            _Supervisor(todo, given, outcome, bar).supervise(interrupt)
     bar.close()
     outcome.signal = interrupt.received
     for cell in todo:
@@ -141,86 +142,74 @@ def _read_state(cell: Cell, root: Path, outcome: GridOutcome) -> State | None:
 # --- The parent process
 
 
-def _supervise(
-    cells: list[Cell], options: GridOptions, outcome: GridOutcome, bar: GridBar, interrupt: Interrupt
-) -> None:
-    context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
-    # An `Event` would have a lock. A worker that was killed while it reads the event would keep the lock and block all
-    # others.
-    stop = context.RawValue(ctypes.c_bool, False)
-    workers: dict[Connection, tuple[int, BaseProcess]] = {}
-
-    def start(number: int, without: Collection[int] = ()) -> None:
-        ours, theirs = context.Pipe(duplex=False)
-        process: BaseProcess = context.Process(
-            target=worker.main, args=(cells, options, number, theirs, stop, os.getpid(), without)
-        )
-        with ignore_signals():  # workers obey the parent's `stop`, not signals
-            process.start()
-        theirs.close()  # the worker must have the only copy of its end, so that its death closes the pipe
-        workers[ours] = number, process
-
-    for number in range(options.jobs):
-        start(number)
-    try:
-        _Listener(cells, outcome, bar, stop, start).listen(workers, interrupt)
-    finally:
-        for _, process in workers.values():  # not empty only after an exception, such as a second Ctrl-C
-            process.kill()
-
-
-class _Listener:
-    """Display the workers' reports and collect the outcome.
+class _Supervisor:
+    """Start the workers, display their reports and collect the outcome.
 
     A worker whose CUDA device fails is replaced by a new one, which skips the cells that caused such failures.
 
     Args:
         cells: Cells of the grid.
+        options: Options of the run.
         outcome: Outcome to update.
         bar: Progress bar.
-        stop: Flag that all workers check.
-        start: Function that starts a worker with the given number, which skips the cells with the given indices.
 
     """
 
-    def __init__(
-        self,
-        cells: list[Cell],
-        outcome: GridOutcome,
-        bar: GridBar,
-        stop: ctypes.c_bool,
-        start: Callable[[int, Collection[int]], None],
-    ) -> None:
-        self._cells, self._outcome, self._bar, self._stop, self._start = cells, outcome, bar, stop, start
+    def __init__(self, cells: list[Cell], options: GridOptions, outcome: GridOutcome, bar: GridBar) -> None:
+        self._cells, self._options, self._outcome, self._bar = cells, options, outcome, bar
+        self._context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may hang
+        # An `Event` would have a lock. A worker that was killed while it reads the event would keep the lock and block
+        # all others.
+        self._stop = self._context.RawValue(ctypes.c_bool, False)
+        self._workers: dict[Connection, tuple[int, BaseProcess]] = {}
         self._running: dict[int, Cell] = {}
         self._ended: set[int] = set()  # workers to replace when they end
         self._harmful: set[int] = set()  # indices of cells that caused a failure of the CUDA device
         self._notices: set[str] = set()
         self._last_sign: dict[int, float] = {}  # worker -> monotonic time of its last sign of life
 
-    def listen(self, workers: dict[Connection, tuple[int, BaseProcess]], interrupt: Interrupt) -> None:
-        """Process messages until the last worker has ended and `workers` is empty."""
-        while workers:
+    def supervise(self, interrupt: Interrupt) -> None:
+        """Start the workers and process their messages until the last one has ended."""
+        for number in range(self._options.jobs):
+            self._start(number)
+        try:
+            self.listen(interrupt)
+        finally:
+            for _, process in self._workers.values():  # not empty only after an exception, such as a second Ctrl-C
+                process.kill()
+
+    def _start(self, number: int) -> None:
+        ours, theirs = self._context.Pipe(duplex=False)
+        arguments = self._cells, self._options, number, theirs, self._stop, os.getpid(), self._harmful
+        process: BaseProcess = self._context.Process(target=worker.main, args=arguments)
+        with ignore_signals():  # workers obey the parent's `stop`, not signals
+            process.start()
+        theirs.close()  # the worker must have the only copy of its end, so that its death closes the pipe
+        self._workers[ours] = number, process
+
+    def listen(self, interrupt: Interrupt) -> None:
+        """Process messages until the last worker has ended."""
+        while self._workers:
             if interrupt.received and not self._stop.value:
                 self._stop.value = True
                 self._bar.notice(
                     "stopping: every worker finishes its tick and saves its training (Ctrl-C again: stop immediately)"
                 )
-            self._look_for_silent(workers)
-            for ready in connection.wait(list(workers), timeout=REPORT_SECONDS):
+            self._look_for_silent()
+            for ready in connection.wait(list(self._workers), timeout=REPORT_SECONDS):
                 assert isinstance(ready, Connection)
-                number, process = workers[ready]
+                number, process = self._workers[ready]
                 try:
                     message: messages.Message = ready.recv()
                 except (EOFError, OSError):  # OSError if the worker died in the middle of a message
                     process.join()
-                    del workers[ready]
+                    del self._workers[ready]
                     self._last_sign.pop(number, None)
                     if number in self._ended:
                         self._ended.remove(number)
-                        self._start(number, self._harmful)
+                        self._start(number)
                         continue
-                    _note_death(process, self._running.pop(number, None), self._outcome, self._bar)
+                    self._note_death(process, self._running.pop(number, None))
                     continue
                 self._last_sign[number] = time.monotonic()
                 if isinstance(message, messages.OfCell):  # otherwise it is a sign of life, which has been noted
@@ -252,10 +241,10 @@ class _Listener:
                 elif isinstance(message, messages.DiskFull):
                     self._stop.value = True
 
-    def _look_for_silent(self, workers: dict[Connection, tuple[int, BaseProcess]]) -> None:
+    def _look_for_silent(self) -> None:
         """Report workers that give no sign of life, and kill them if the run is to end."""
         now = time.monotonic()
-        for number, process in workers.values():
+        for number, process in self._workers.values():
             if number not in self._last_sign:  # the worker is still importing modules
                 continue
             silent = now - self._last_sign[number]
@@ -284,15 +273,14 @@ class _Listener:
             self._bar.notice(f"PROBLEM {cell.slug}: {text}")
         problems.setdefault(cell, text)
 
-
-def _note_death(process: BaseProcess, cell: Cell | None, outcome: GridOutcome, bar: GridBar) -> None:
-    if process.exitcode == 0:
-        return
-    doing = f"while it ran {cell.slug}" if cell is not None else "before it ran a cell"
-    text = (
-        f"a worker died {doing} (exit code {process.exitcode}; -9 may mean that the system ran out of memory: try "
-        f"fewer --jobs); the same command resumes the cell from its checkpoint"
-    )
-    bar.notice(f"PROBLEM {text}")
-    if cell is not None:
-        outcome.problems[cell] = text
+    def _note_death(self, process: BaseProcess, cell: Cell | None) -> None:
+        if process.exitcode == 0:
+            return
+        doing = f"while it ran {cell.slug}" if cell is not None else "before it ran a cell"
+        text = (
+            f"a worker died {doing} (exit code {process.exitcode}; -9 may mean that the system ran out of memory: try "
+            f"fewer --jobs); the same command resumes the cell from its checkpoint"
+        )
+        self._bar.notice(f"PROBLEM {text}")
+        if cell is not None:
+            self._outcome.problems[cell] = text

@@ -268,7 +268,7 @@ def test_exit_codes_and_notices_reported_once():
     assert GridOutcome({a: done}, signal=signal.SIGINT).exit_code == 0
     assert GridOutcome({a: done}, {b: "damaged"}).exit_code == 1
     notices = []
-    listener = runner._Listener(CELLS, GridOutcome(), SimpleNamespace(notice=notices.append), None, None)
+    listener = runner._Supervisor(CELLS, None, GridOutcome(), SimpleNamespace(notice=notices.append))
     for index in range(3):
         listener.handle(0, Notice(index, "ticks of DSP cannot be recorded"))
     assert notices == ["NOTE ticks of DSP cannot be recorded"]
@@ -277,7 +277,11 @@ def test_exit_codes_and_notices_reported_once():
 def test_finished_cells_start_no_worker_failed_ones_on_retry(tmp_path, whole, monkeypatch):
     """Finished cells start no worker, and failed ones only with `retry_failed`."""
     started = []
-    monkeypatch.setattr(runner, "_supervise", lambda todo, given, *_: started.append((todo, given.jobs)))
+
+    def supervise(supervisor, interrupt):
+        started.append((supervisor._cells, supervisor._options.jobs))
+
+    monkeypatch.setattr(runner._Supervisor, "supervise", supervise)
     assert run_grid(CELLS, settings(whole)).exit_code == 0
     left = Record.for_cell(CELLS[0], whole).checkpoint  # left by a kill between the result and the removal
     left.parent.mkdir(parents=True)
@@ -296,14 +300,14 @@ def test_finished_cells_start_no_worker_failed_ones_on_retry(tmp_path, whole, mo
 
 def test_cell_counts_once_and_full_disk_stops_all_workers():
     """A cell that two workers report counts once, and a full disk stops all workers."""
-    finished, stop = [], multiprocessing.RawValue(ctypes.c_bool, False)
+    finished = []
     bar = SimpleNamespace(notice=lambda _: None, finish=lambda *_, **__: finished.append(1))
-    listener = runner._Listener(CELLS, GridOutcome({CELLS[0]: State(Status.NOT_RUN)}), bar, stop, None)
+    listener = runner._Supervisor(CELLS, None, GridOutcome({CELLS[0]: State(Status.NOT_RUN)}), bar)
     for number in range(2):
         listener.handle(number, Finished(0, State(Status.DONE)))
     assert len(finished) == 1
     listener.handle(0, DiskFull(1, "no room"))
-    assert stop.value
+    assert listener._stop.value
 
 
 def test_worker_killed_within_a_message_does_not_block():
@@ -312,9 +316,9 @@ def test_worker_killed_within_a_message_does_not_block():
     os.write(theirs.fileno(), struct.pack("!i", 9) + b"half")
     theirs.close()
     outcome, process = GridOutcome(), SimpleNamespace(join=lambda: None, exitcode=-9)
-    listener = runner._Listener(CELLS, outcome, SimpleNamespace(notice=lambda _: None), None, None)
-    listener._running[0] = CELLS[0]
-    listener.listen({ours: (0, process)}, Interrupt())
+    listener = runner._Supervisor(CELLS, None, outcome, SimpleNamespace(notice=lambda _: None))
+    listener._running[0], listener._workers[ours] = CELLS[0], (0, process)
+    listener.listen(Interrupt())
     assert "a worker died while it ran" in outcome.problems[CELLS[0]]
 
 
@@ -332,7 +336,7 @@ def test_silent_worker_is_named_and_killed_when_stopping(monkeypatch):
     process.start()
     theirs.close()
     os.kill(process.pid, signal.SIGSTOP) if wait_for(lambda: ours.poll()) else None
-    notices, stop = [], multiprocessing.RawValue(ctypes.c_bool, False)
+    notices = []
     interrupt = SimpleNamespace(received=0)
 
     def notice(text):
@@ -342,8 +346,9 @@ def test_silent_worker_is_named_and_killed_when_stopping(monkeypatch):
 
     outcome = GridOutcome()
     bar = SimpleNamespace(notice=notice, show=lambda *_: None)
-    listener = runner._Listener(CELLS, outcome, bar, stop, None)
-    listener.listen({ours: (0, process)}, interrupt)
+    listener = runner._Supervisor(CELLS, None, outcome, bar)
+    listener._workers[ours] = 0, process
+    listener.listen(interrupt)
     named = f"worker 0 (process {process.pid}), which runs {CELLS[0].slug}, "
     assert any(f"{named}has given no sign of life" in text for text in notices)
     assert any(f"{named}does not respond and is killed" in text for text in notices)
@@ -371,7 +376,7 @@ def test_grid_reports_waiting_unless_for_its_workers(tmp_path, monkeypatch):
     assert f"{CELLS[0].slug} is held by process {os.getpid()} on " in messages[0].text
     notices = []
     bar = SimpleNamespace(notice=notices.append, show=lambda *_: None)
-    listener = runner._Listener(CELLS, GridOutcome(), bar, None, None)
+    listener = runner._Supervisor(CELLS, None, GridOutcome(), bar)
     listener.handle(0, messages[0])
     listener.handle(0, messages[0])
     assert notices == [f"NOTE {messages[0].text}"]
