@@ -36,19 +36,6 @@ PAPER_CITATION = f"""\
   note      = {{arXiv:2406.02052}}
 }}"""
 
-#: data files by name, with the mark of rows in files without a `source` column
-_FILES = {
-    "bdia": None,
-    "exhibits": None,
-    "forward_gradients": None,
-    "pareprop": None,
-    "table1_complexity": "paper",
-    "table2_accuracy": None,
-    "table3_memory": "paper",
-    "table5_speed": None,
-    "table6_fragments": None,
-}
-
 
 class Mark(enum.Enum):
     """Source of a published value."""
@@ -168,8 +155,7 @@ def read(name: str) -> list[Row]:
     """Return all lines of a published table, such as "table3_memory", in the order of the paper."""
     file = resources.files(__name__) / f"{name}.csv"
     lines = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
-    mark = _FILES[name]
-    return [Row({c: v for c, v in line.items() if c != "source"}, Mark(mark or line["source"])) for line in lines]
+    return [Row(line, Mark(line.pop("source", Mark.PAPER.value))) for line in lines]
 
 
 def pareprop_row(network: str, *, exactly: bool = False) -> Row | None:

@@ -40,6 +40,6 @@ def test_invalid_number_or_mark_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     assert row["activation_storage"] == "FG"
     with pytest.raises(ValueError, match="FG"):
         row.number("activation_storage")
-    monkeypatch.setitem(published._FILES, "table3_memory", "hearsay")
+    monkeypatch.setattr(published.csv, "DictReader", lambda _: [{"source": "hearsay"}])
     with pytest.raises(ValueError, match="hearsay"):
         published.read("table3_memory")
